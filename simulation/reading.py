@@ -30,7 +30,7 @@ from chaffinch.protocol.primitives import Records
 from chaffinch.records import batch as batches
 from chaffinch.records.batch import BatchView
 from chaffinch.records.few_records import plain_records
-from chaffinch.records.stretch import loaded
+from chaffinch.records.file_slice import loaded
 from chaffinch.storage import log_state
 from chaffinch.storage.memory_files import MemoryFileSystem
 from chaffinch.storage.recovery import bases_of

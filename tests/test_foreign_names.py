@@ -13,7 +13,7 @@ import chaffinch
 from chaffinch import Consumer, EmbeddedBroker, Producer, foreign_names
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
-TABLES = {Producer: foreign_names.OF_PRODUCER, Consumer: foreign_names.OF_CONSUMER, EmbeddedBroker: foreign_names.OF_BROKER}
+TABLES = {Producer: foreign_names.PRODUCER_HINTS, Consumer: foreign_names.CONSUMER_HINTS, EmbeddedBroker: foreign_names.BROKER_HINTS}
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_any_other_import_fails_as_usual() -> None:
     with pytest.raises(ImportError, match="cannot import name 'no_such_thing' from 'chaffinch'"):
         exec("from chaffinch import no_such_thing", {})
     assert not hasattr(chaffinch, "no_such_thing")
-    assert not [name for name in foreign_names.OF_MODULE if name in chaffinch.__all__]
+    assert not [name for name in foreign_names.MODULE_HINTS if name in chaffinch.__all__]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.errors import ConfigException, Group
-from chaffinch.settings import WRONG_NAMED_MAX, Option, OptionTable, Settings
+from chaffinch.settings import ERRORS_SHOWN_MAX, Option, OptionTable, Settings
 from tools.markdown_tables import options_table
 
 TABLE = OptionTable(
@@ -97,8 +97,8 @@ class TestNames:
 
     def test_of_many_wrong_options_the_first_are_named(self) -> None:
         with pytest.raises(ConfigException) as caught:
-            parse({f"key-{number}": 1 for number in range(WRONG_NAMED_MAX + 2)})
-        assert str(caught.value).count("unknown option") == WRONG_NAMED_MAX
+            parse({f"key-{number}": 1 for number in range(ERRORS_SHOWN_MAX + 2)})
+        assert str(caught.value).count("unknown option") == ERRORS_SHOWN_MAX
         assert str(caught.value).endswith("; and 2 more")
 
     def test_nothing_is_offered_for_a_name_that_is_like_none(self) -> None:

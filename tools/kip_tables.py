@@ -17,7 +17,7 @@ def record_rules() -> str:
     rows = []
     for rule in validation_rules.ALL_RULES:
         formats = ", ".join(map(str, rule.formats))
-        cells = (rule.name, formats, rule.where.value, rule.code.name, rule.counter or "-")
+        cells = (rule.name, formats, rule.applies_to.value, rule.code.name, rule.counter or "-")
         rows.append(f"| {' | '.join(cells)} |")
     head = "| rule | formats | of these | code | counter |"
     return "\n".join([head, "|---|---|---|---|---|", *rows]) + "\n"

@@ -41,7 +41,7 @@ from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
-from chaffinch.records.stretch import Stretch, loaded
+from chaffinch.records.file_slice import FileSlice, loaded
 from chaffinch.storage.file_system import Interrupted, StorageError
 from simulation.brokers.disk import Death, Disk
 from simulation.brokers.lying_broker import Liar, remembers_last_batches_only
@@ -459,7 +459,7 @@ class BrokerProcess:
         if isinstance(message, ApiVersionsResponse) and not self._takes_topic_ids:
             message.api_keys = [_by_name(row) for row in message.api_keys]
         parts = connection.protocol.response_parts(effect.request, message)
-        if any(isinstance(part, Stretch) for part in parts):
+        if any(isinstance(part, FileSlice) for part in parts):
             self._world.count("answers with records from files")
         data = joined(loaded(parts))
         if self._loses_answer(effect):

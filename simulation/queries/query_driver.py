@@ -384,7 +384,7 @@ class Driver:
         data = bytearray(operation.batch.bytes.data or b"")
         if operation.kept is not None:
             gone = sorted(set(range(operation.batch.record_count)) - set(operation.kept))
-            data = batches.without(data, gone) or data
+            data = batches.without_records(data, gone) or data
         batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)
         where = operation.batch.topic_partition
         part = PartitionProduceData(index=where.partition, records=data)

@@ -16,7 +16,7 @@ _LIST: Final = "call chaffinch.admin.topics.list_topics(client), or run `chaffin
 _LOGIN: Final = "give sasl_username and sasl_password when it is made"
 _NO_EVENTS: Final = "leave it out: outcomes need no call, they come through the future of send() and its on_delivery"
 
-OF_MODULE: Final[Mapping[str, str]] = {
+MODULE_HINTS: Final[Mapping[str, str]] = {
     "AIOKafkaAdminClient": _ADMIN,
     "AIOKafkaConsumer": "use Consumer, in a thread of its own",
     "AIOKafkaProducer": "use Producer: what send() returns can be awaited",
@@ -41,7 +41,7 @@ OF_MODULE: Final[Mapping[str, str]] = {
     "SimpleConsumer": "it is Consumer",
     "SimpleProducer": "it is Producer",
 }
-OF_PRODUCER: Final[Mapping[str, str]] = {
+PRODUCER_HINTS: Final[Mapping[str, str]] = {
     "beginning_offsets": "it is a method of Consumer",
     "bootstrap_connected": "leave it out: calls wait for a broker, and say in the log for which",
     "create_batch": "call send_table() for a whole batch of records",
@@ -57,7 +57,7 @@ OF_PRODUCER: Final[Mapping[str, str]] = {
     "start": "leave it out: the producer works as soon as it is made",
     "stop": "it is close()",
 }
-OF_CONSUMER: Final[Mapping[str, str]] = {
+CONSUMER_HINTS: Final[Mapping[str, str]] = {
     "bootstrap_connected": "leave it out: calls wait for a broker, and say in the log for which",
     "commit_async": "call commit(asynchronous=True, on_commit=...)",
     "commit_sync": "it is commit()",
@@ -84,7 +84,7 @@ OF_CONSUMER: Final[Mapping[str, str]] = {
     "topics": _LIST,
     "unassign": "it is unsubscribe()",
 }
-OF_BROKER: Final[Mapping[str, str]] = {
+BROKER_HINTS: Final[Mapping[str, str]] = {
     "bootstrap_server": "it is bootstrap_servers",
     "create_topics": "call create_topic() for each",
     "get_bootstrap_server": "it is the attribute bootstrap_servers",
@@ -100,7 +100,7 @@ _POLL: Final = {
     "timeout_ms": "it is timeout, in seconds",
     "update_offsets": "leave it out",
 }
-ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
+ARGUMENT_HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     "poll": _POLL,
     "poll_table": _POLL,
     "commit": {
@@ -122,8 +122,8 @@ def missing_attributes(hints: Mapping[str, str]) -> Callable[[object, str], NoRe
     def missing(instance: object, name: str) -> NoReturn:
         kind = type(instance)
         text = f"{kind.__name__!r} object has no attribute {name!r}"
-        ours = _CAPITAL.sub("_", name).lower()
-        hint = hints.get(name) or hints.get(ours) or (f"it is {ours}" if ours != name and hasattr(kind, ours) else None)
+        own_name = _CAPITAL.sub("_", name).lower()
+        hint = hints.get(name) or hints.get(own_name) or (f"it is {own_name}" if own_name != name and hasattr(kind, own_name) else None)
         raise AttributeError(text, name=name, obj=instance) if hint is None else AttributeError(f"{text}: {hint}")
 
     return missing
@@ -132,7 +132,7 @@ def missing_attributes(hints: Mapping[str, str]) -> Callable[[object, str], NoRe
 def refuse_arguments(method: str, names: Mapping[str, Any]) -> None:
     """TypeError for a call with arguments that the method does not have: with what to write instead, if that is known."""
     for name in names:
-        hint = ARGUMENTS.get(method, {}).get(name)
+        hint = ARGUMENT_HINTS.get(method, {}).get(name)
         raise TypeError(f"{method}() got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else ""))
 
 
@@ -141,17 +141,17 @@ def module_error(name: str) -> Exception:
 
     `from chaffinch import ...` drops the text of an AttributeError, so there it is an ImportError; `hasattr` needs the former."""
     text = f"module 'chaffinch' has no attribute {name!r}"
-    hint = OF_MODULE.get(name)
+    hint = MODULE_HINTS.get(name)
     if hint is None:
         return AttributeError(text)
-    asks = sys._getframe(2)
-    is_import = asks.f_code.co_code[asks.f_lasti] == _opcode_of_import_from()
+    frame = sys._getframe(2)
+    is_import = frame.f_code.co_code[frame.f_lasti] == _import_from_opcode()
     return (
         ImportError(f"cannot import name {name!r} from 'chaffinch': {hint}", name=name) if is_import else AttributeError(f"{text}: {hint}")
     )
 
 
-def _opcode_of_import_from() -> int:
+def _import_from_opcode() -> int:
     from opcode import opmap  # Only when there is an error to make.
 
     return opmap["IMPORT_FROM"]

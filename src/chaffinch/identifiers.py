@@ -38,12 +38,12 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}" if self.partition == -1 else f"{self.topic}-{self.partition}"
 
 
-def counted(count: int, thing: str) -> str:
+def pluralize(count: int, thing: str) -> str:
     """`1 partition`, `2 partitions`."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
-def partitions_in_words(count: int) -> str:
+def format_partitions(count: int) -> str:
     """Which ones a topic has with so many: `partitions 0 to 2`, `partition 0 alone`."""
     return f"partitions 0 to {count - 1}" if count > 1 else "partition 0 alone"
 

@@ -19,12 +19,12 @@ def plain(text: str, keep: str = "") -> str:
     return "".join(each if each.isprintable() or each in keep else _escape(each) for each in text)
 
 
-def cut(text: str, length_max: int) -> str:
+def abbreviate(text: str, length_max: int) -> str:
     """At most this long: the middle goes, since ids often begin and end with what tells them apart."""
     if len(text) <= length_max:
         return text
-    behind = (length_max - 3) * 2 // 5
-    return f"{text[: length_max - 3 - behind]}...{text[-behind:]}"
+    tail = (length_max - 3) * 2 // 5
+    return f"{text[: length_max - 3 - tail]}...{text[-tail:]}"
 
 
 def logger(name: str) -> logging.Logger:

@@ -31,12 +31,12 @@ LIKENESS_MIN: Final = 0.58
 
 # The same of a name that is a known one misspelled, and by how many characters at most it is longer or shorter.
 MISSPELLED_LIKENESS_MIN: Final = 0.85
-MISSPELLED_BY_MAX: Final = 2
+MISSPELLED_LENGTH_DIFFERENCE_MAX: Final = 2
 
 # What Spark's users type in front of a client's options: it makes no two names alike.
-_OF_KAFKA: Final = "kafka_"
+_KAFKA_PREFIX: Final = "kafka_"
 
-WRONG_NAMED_MAX: Final = 5
+ERRORS_SHOWN_MAX: Final = 5
 """Wrong options in a message: as a rule there is one, but whoever gives the file of another program has many."""
 
 SHOWN_MAX: Final = 200
@@ -125,7 +125,7 @@ class Option:
         if self.choices and self.kind == "string":
             parsed = parsed.strip()
         chosen = parsed if self.kind == "list" else (parsed,)
-        if self.kind in ("string", "list") and not all(map(_has_utf_8, chosen)):
+        if self.kind in ("string", "list") and not all(map(_is_encodable, chosen)):
             raise self._refusal(value, f"{_KIND_TEXTS[self.kind]}, in characters that UTF-8 has")
         if self.bytes_max is not None and (size := len(parsed.encode())) > self.bytes_max:
             raise ConfigException(f"option {self.name} cannot be {parsed[:40]!r}..., {size} bytes of it: it must be {self.allowed}")
@@ -226,9 +226,9 @@ class OptionTable:
         """As `parse`, of what came by wire or is stored: there a name is known only as the table has it."""
         return self._parse(mapping.items(), is_exact=True)
 
-    def name_of(self, spelled: str) -> str:
+    def name_of(self, given: str) -> str:
         """The name in the table of what `parse` takes for it; one that is not known as it is."""
-        return self._name_by_key.get(_key(spelled), spelled)
+        return self._name_by_key.get(_key(given), given)
 
     def _parse(self, options: Iterable[tuple[str, Any]], *, is_exact: bool) -> Settings:
         given: dict[str, Any] = {}
@@ -243,7 +243,7 @@ class OptionTable:
             except ConfigException as error:
                 wrong.append(error.message)
         if wrong:
-            raise ConfigException(in_one_line(wrong))
+            raise ConfigException(join_errors(wrong))
         values = {**self._defaults, **given}
         for option in self._required:
             if values[option.name] in (None, "", ()):
@@ -254,13 +254,13 @@ class OptionTable:
         """Raises ConfigException for what is wrong with one option by itself."""
         self._take(name, value, {}, {}, {})
 
-    def nearly_knows(self, name: str) -> bool:
+    def resembles_known(self, name: str) -> bool:
         """Whether it is an option's name, with or without an effect, or one that there is a hint for, or another part's, or differs
         from one so little that there is room for nothing else in it."""
         if self._family(name.strip()) is not None:
             return True
-        key, known = _key(name).removeprefix(_OF_KAFKA), {*self._by_key, *self._ignored_by_key, *self._hints, *self._names_elsewhere}
-        lengths = range(len(key) - MISSPELLED_BY_MAX, len(key) + MISSPELLED_BY_MAX + 1)
+        key, known = _key(name).removeprefix(_KAFKA_PREFIX), {*self._by_key, *self._ignored_by_key, *self._hints, *self._names_elsewhere}
+        lengths = range(len(key) - MISSPELLED_LENGTH_DIFFERENCE_MAX, len(key) + MISSPELLED_LENGTH_DIFFERENCE_MAX + 1)
         of_its_length = [each for each in known if len(each) in lengths]
         return bool(difflib.get_close_matches(key, of_its_length, n=1, cutoff=MISSPELLED_LIKENESS_MIN))
 
@@ -295,18 +295,18 @@ class OptionTable:
         if (hint := self._hints.get(_key(name))) is not None and _key(name) not in self._by_key:
             return f"{unknown}: {hint}"
         every = self._names_elsewhere | {key: option.name for key, option in self._by_key.items()} | self._ignored_by_key
-        known = {key.removeprefix(_OF_KAFKA): option for key, option in every.items()}
-        found = difflib.get_close_matches(_key(name).removeprefix(_OF_KAFKA), known, n=1, cutoff=LIKENESS_MIN)
+        known = {key.removeprefix(_KAFKA_PREFIX): option for key, option in every.items()}
+        found = difflib.get_close_matches(_key(name).removeprefix(_KAFKA_PREFIX), known, n=1, cutoff=LIKENESS_MIN)
         if not found:
             return f"{unknown}: no known one is like it"
         is_keyword = "_" in name and "." not in name and not is_exact
         return f"{unknown}: the nearest known one is {_key(known[found[0]]) if is_keyword else known[found[0]]!r}"
 
 
-def in_one_line(wrong: Sequence[str]) -> str:
+def join_errors(wrong: Sequence[str]) -> str:
     """All that is wrong with options, up to a number."""
-    more = len(wrong) - WRONG_NAMED_MAX
-    return "; ".join(wrong[:WRONG_NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
+    more = len(wrong) - ERRORS_SHOWN_MAX
+    return "; ".join(wrong[:ERRORS_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _key(name: str) -> str:
@@ -377,7 +377,7 @@ _KIND_TEXTS: Final[dict[Kind, str]] = {
 }
 
 
-def _has_utf_8(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     # Half a surrogate pair would be found only where a request is written, by a thread that nobody waits for.
     try:
         text.encode()

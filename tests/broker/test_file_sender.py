@@ -25,7 +25,7 @@ from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, Delet
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records import batch
-from chaffinch.records.stretch import Stretch
+from chaffinch.records.file_slice import FileSlice
 from chaffinch.storage import disk_reads
 from chaffinch.storage.file_system import DiskFileSystem
 from chaffinch.storage.files import StorageError
@@ -173,14 +173,14 @@ class TestPart:
         self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(RecordsFile, "read", None)
-        found = Stretch(file, 5, 25)
+        found = FileSlice(file, 5, 25)
         assert (send_part(ends[0].fileno(), found, 10), len(found)) == (10, 15)
         assert (send_part(ends[0].fileno(), found, 100), len(found)) == (15, 0)
         assert received(ends[1]) == DATA[5:30]
 
     def test_other_bytes_are_read_by_the_piece(self, ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(file_sender, "PIECE_BYTES", 10)
-        found = Stretch(BytesSource(DATA), 5, 25)
+        found = FileSlice(BytesSource(DATA), 5, 25)
         assert [send_part(ends[0].fileno(), found, 100) for _ in range(3)] == [10, 10, 5]
         assert (received(ends[1]), len(found)) == (DATA[5:30], 0)
 
@@ -191,14 +191,14 @@ class TestPart:
             raise OSError(errno.EINVAL, "Invalid argument")
 
         monkeypatch.setattr(os, "sendfile", log_refusal)
-        assert send_part(ends[0].fileno(), Stretch(file, 5, 25), 100) == 25
+        assert send_part(ends[0].fileno(), FileSlice(file, 5, 25), 100) == 25
         assert received(ends[1]) == DATA[5:30]
 
     @pytest.mark.parametrize(("position", "length"), [(100, 1), (90, 20)])
     def test_a_file_that_ends_too_early_is_told(
         self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, position: int, length: int
     ) -> None:
-        found = Stretch(file, position, length)
+        found = FileSlice(file, position, length)
         sent = send_part(ends[0].fileno(), found, 1000) if position < 100 else 0
         assert (sent, len(found)) == (100 - position, length - (100 - position))
         with pytest.raises(StorageError, match="ends here"):
@@ -211,7 +211,7 @@ class TestPart:
                 filled += ends[0].send(bytes(10_000))
             except BlockingIOError:
                 break
-        found = Stretch(file, 5, 25)
+        found = FileSlice(file, 5, 25)
         with pytest.raises(BlockingIOError):
             send_part(ends[0].fileno(), found, 100)
         assert (len(found), bytes(found)) == (25, DATA[5:30])
@@ -245,7 +245,7 @@ def test_nothing_overtakes_what_waits_in_the_transport(waiting: int) -> None:
     transport = Transport(ours, waiting)
     with ours, theirs:
         direct = FileSender(cast("Any", transport), pytest.fail, fail)
-        direct.send([b"head", Stretch(BytesSource(b"abcdef"), 1, 4), b"tail"])
+        direct.send([b"head", FileSlice(BytesSource(b"abcdef"), 1, 4), b"tail"])
         ours.shutdown(socket.SHUT_WR)
         sent = b"".join(iter(lambda: theirs.recv(100), b""))
     assert (sent, transport.given) == ((b"headbcdetail", []) if not waiting else (b"", [b"head", b"bcde", b"tail"]))
@@ -266,7 +266,7 @@ def test_in_one_turn_leaves_no_more_than_a_share(monkeypatch: pytest.MonkeyPatch
             left.append(direct.bytes_left)
 
         monkeypatch.setattr(direct, "_proceed", counted)
-        direct.send([data[:100], Stretch(BytesSource(data), 100, 4300), data[4400:]])
+        direct.send([data[:100], FileSlice(BytesSource(data), 100, 4300), data[4400:]])
         await is_over.wait()
         return left
 

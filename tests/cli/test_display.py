@@ -21,7 +21,7 @@ from chaffinch.cli import display
 from chaffinch.cli.main import main
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.plain_text import cut, plain
+from chaffinch.plain_text import abbreviate, plain
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07 \x9b2J\x7f\u202eevil\u2066 \x00\r\n\u2028forged line [red]markup[/red] :smile: \U000e0001\ud800"
 SHOWN = (
@@ -159,7 +159,7 @@ def test_plain() -> None:
 @pytest.mark.parametrize("length", [0, 9, 10, 11, 500])
 def test_cut(length: int) -> None:
     text = "x" * length
-    assert len(cut(text, 10)) == min(length, 10)
+    assert len(abbreviate(text, 10)) == min(length, 10)
 
 
 def test_records_on_a_terminal() -> None:

@@ -12,7 +12,7 @@ from chaffinch.cli.connection import settings_of
 from chaffinch.cli.given import Given, judged, over
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, parse_options
-from chaffinch.settings import WRONG_NAMED_MAX, Option, OptionTable
+from chaffinch.settings import ERRORS_SHOWN_MAX, Option, OptionTable
 from tests.cli.shell import run_bytes
 
 TABLE = OptionTable(
@@ -72,8 +72,8 @@ def test_known_names_without_dots_are_shown_and_near_ones_named() -> None:
 
 
 def test_a_file_with_much_that_is_wrong_takes_one_line() -> None:
-    text = refusal(*(Given(f"a.{number}", "1", f"f:{number}", is_read=True) for number in range(WRONG_NAMED_MAX + 2)))
-    assert text.count("unknown option") == WRONG_NAMED_MAX
+    text = refusal(*(Given(f"a.{number}", "1", f"f:{number}", is_read=True) for number in range(ERRORS_SHOWN_MAX + 2)))
+    assert text.count("unknown option") == ERRORS_SHOWN_MAX
     assert text.endswith("; and 2 more")
 
 

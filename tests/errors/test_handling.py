@@ -4,7 +4,7 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
-from chaffinch.errors.handling import ADVICE, PRODUCE, TRANSACTION, Handling, handling_of, said_by_coordinator
+from chaffinch.errors.handling import ADVICE, PRODUCE, TRANSACTION, Handling, handling_of, normalized_coordinator_code
 
 RETRY, REFRESH, ABORT, RESTART = Handling.RETRY, Handling.REFRESH_AND_RETRY, Handling.ABORT, Handling.RESTART
 FIX, FAIL, COMPLETE = Handling.FIX_CONFIGURATION, Handling.FAIL, Handling.COMPLETE
@@ -65,5 +65,5 @@ def test_every_group_has_advice_except_none() -> None:
 
 def test_a_coordinator_that_knows_no_fenced_producer_means_one() -> None:
     """KIP-588. Nothing else is read into an answer."""
-    changed = {code: said_by_coordinator(code) for code in codes.ALL if said_by_coordinator(code) is not code}
+    changed = {code: normalized_coordinator_code(code) for code in codes.ALL if normalized_coordinator_code(code) is not code}
     assert changed == {codes.INVALID_PRODUCER_EPOCH: codes.PRODUCER_FENCED}

@@ -54,7 +54,7 @@ def raised_by_spark() -> set[tuple[str, str]]:
 
 
 def test_every_class_that_is_no_code_s_has_its_row() -> None:
-    rows = {row.name: row.group for row in own_errors.OF_CLIENTS}
+    rows = {row.name: row.group for row in own_errors.CLIENT_ERRORS}
     assert rows == {name: found.class_group for name, found in own_classes().items()}
 
 
@@ -63,7 +63,7 @@ def test_every_name_that_spark_shows_has_its_row() -> None:
     raised = {(name, Group[group]) for name, group in raised_by_spark() if name not in of_codes}
     # STAGING_LOST is a constant of another module than the one that raises it.
     assert raised | {("STAGING_LOST", Group.APPLICATION_RECOVERABLE)} == {
-        (row.name, row.group) for row in own_errors.OF_SPARK if row.name not in WITHOUT_TAG
+        (row.name, row.group) for row in own_errors.SPARK_ERRORS if row.name not in WITHOUT_TAG
     }
 
 

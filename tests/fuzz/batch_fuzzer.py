@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chaffinch.records import kernels
-from chaffinch.records.batch import HEADER_BYTES, Compression, RecordsError, decode, encode, without
+from chaffinch.records.batch import HEADER_BYTES, Compression, RecordsError, decode, encode, without_records
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import compress
 
@@ -82,7 +82,7 @@ def outcome(data: bytes) -> object:
         return error
     assert columns.offsets is not None
     rows = [(columns.key(i), columns.value(i), columns.headers(i)) for i in range(len(columns))]
-    rest = without(data, [0]) if rows else None
+    rest = without_records(data, [0]) if rows else None
     return rows, columns.timestamps.tolist(), columns.offsets.tolist(), rest
 
 
@@ -94,7 +94,7 @@ def run(seed: int, rounds: int) -> set[str]:
     kinds = set()
     for number in range(rounds):
         data = damaged(dice)
-        with loops(kernels.TWIN):
+        with loops(kernels.REFERENCE):
             expected = outcome(data)
         with loops(compiled):
             found = outcome(data)

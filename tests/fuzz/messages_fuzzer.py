@@ -11,7 +11,7 @@ import random
 import numpy as np
 
 from chaffinch.records.compression import Compression, compress
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels import messages, snappy
 from chaffinch.records.kernels_reference import messages as messages_twin
 from chaffinch.records.kernels_reference import snappy as snappy_twin

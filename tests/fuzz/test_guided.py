@@ -45,16 +45,16 @@ original_buffer_updated = FrameAssembler.buffer_updated
 BREAKAGES = {
     "streams": ("chaffinch.protocol.frames.FrameAssembler.buffer_updated", late_frames),
     "messages": ("chaffinch.protocol.server_connection.read_client_id", lambda *given: (read_client_id(*given)[0], 11)),
-    "batches": ("chaffinch.records.kernels.TWIN", kernels.Loops),
+    "batches": ("chaffinch.records.kernels.REFERENCE", kernels.Loops),
 }
 
 
 @pytest.mark.parametrize("name", guided.TARGETS)
 def test_target_notices_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, broken = BREAKAGES[name]
-    scan = kernels.TWIN.scan
+    scan = kernels.REFERENCE.scan
     if name == "batches":
-        fields = {field: getattr(kernels.TWIN, field) for field in kernels.Loops.__slots__}
+        fields = {field: getattr(kernels.REFERENCE, field) for field in kernels.Loops.__slots__}
         broken = kernels.Loops(**fields | {"scan": lambda *given: scan(*given) and 7})
     monkeypatch.setattr(place, broken)
     with pytest.raises(AssertionError):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from tests.fuzz import walk_fuzzer
 
 ROUNDS = 3000

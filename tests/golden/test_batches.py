@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaffinch.records.batch import Compression, CorruptBatch, decode, encode, encode_control_batch, views
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from tests.golden.batch_samples import NOW_MS, SAMPLES
 from tests.records.record_strategies import columns_of, rows_of
 

@@ -224,7 +224,7 @@ def cases() -> Iterator[Case]:
     for line in LINES:
         rule = by_name[line.rule]
         for record_format in rule.formats:
-            yield from (Case(line, record_format, codec) for codec in rule.where.codecs(record_format))
+            yield from (Case(line, record_format, codec) for codec in rule.applies_to.codecs(record_format))
 
 
 def lies() -> Iterator[tuple[Lie, int, Compression]]:

@@ -55,7 +55,7 @@ def test_records(
 def test_the_number_that_travels_is_read_back_with_its_culprits(numbering: codes.Numbering, number: int) -> None:
     verdict = validate(view(raw_batch([record(0, key=None)])), COMPACTED, Origin.CLIENT, NOW_MS)
     assert isinstance(verdict, Rejected)
-    code, culprits = verdict.travelling(numbering)
+    code, culprits = verdict.response_errors(numbering)
     sent = code.wire(numbering)
     assert (sent, len(culprits)) == (number, 1)
     assert verdict.message == "record 0 of 1 for accounts-3 rejected: null key, the topic is compacted and needs one"

@@ -18,8 +18,8 @@ from chaffinch.records.batch import TimestampType
 from chaffinch.records.compression import Compression, compress, decompress
 from chaffinch.records.old_formats.message_set import with_right_checksum
 from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, validate
+from chaffinch.records.validation_result import counted_once
 from chaffinch.records.validation_rules import BATCH_RULES, RULE_BY_REASON
-from chaffinch.records.verdicts import counted_once
 from tests.support.raw_batches import NOW_MS, raw_batch, record, varint, view
 
 ORDERS = TopicPartition("orders", 0)
@@ -342,19 +342,19 @@ class TestOneCodePerPartition:
         self, records: list[bytes], numbering: codes.Numbering, number: int, indices: list[int]
     ) -> None:
         verdict = refused(raw_batch(records))
-        code, culprits = verdict.travelling(numbering)
+        code, culprits = verdict.response_errors(numbering)
         assert (code.wire(numbering), [culprit.batch_index for culprit in culprits]) == (number, indices)
         assert all(culprit.message for culprit in culprits)
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
     def test_a_batch_rule_lists_nobody_but_says_why(self, numbering: codes.Numbering) -> None:
         verdict = refused(raw_batch([record(0)], crc=1))
-        code, culprits = verdict.travelling(numbering)
+        code, culprits = verdict.response_errors(numbering)
         assert (code.wire(numbering), culprits) == (2, ())
         assert "checksum" in verdict.message
 
     def test_the_kip_number_of_a_batch_rule(self) -> None:
-        code, _ = refused(raw_batch([record(0)], count=2)).travelling("kip")
+        code, _ = refused(raw_batch([record(0)], count=2)).response_errors("kip")
         assert code.wire("kip") == 85
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])

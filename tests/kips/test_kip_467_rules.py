@@ -10,7 +10,7 @@ import pytest
 from chaffinch.broker.core import counters
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
-from chaffinch.records import verdicts
+from chaffinch.records import validation_result
 from chaffinch.records.compression import Compression
 from chaffinch.records.old_formats.message_set import OLD_FORMATS, read_message_set
 from chaffinch.records.validation import Rejected, ValidationPolicy
@@ -101,7 +101,7 @@ def test_lengths_that_lie_are_refused(lie: Lie, record_format: int, codec: Compr
 
 class TestTable:
     def test_every_rule_has_its_line_in_every_format_and_codec(self) -> None:
-        expected = {(rule.name, number, codec) for rule in ALL_RULES for number in rule.formats for codec in rule.where.codecs(number)}
+        expected = {(rule.name, number, codec) for rule in ALL_RULES for number in rule.formats for codec in rule.applies_to.codecs(number)}
         assert {(case.line.rule, case.record_format, case.codec) for case in CASES} == expected
         assert len(CASES) == len(expected) >= CASES_MIN
 
@@ -178,7 +178,7 @@ def test_which_versions_take_which_format(record_format: int, version: int) -> N
 @pytest.mark.parametrize(("record_format", "codec"), [(1, Compression.GZIP), (2, Compression.ZSTD), (2, Compression.NONE)])
 def test_a_list_of_culprits_has_an_end(record_format: int, codec: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kilobyte unpacks to millions of records: the first culprits are listed, the message counts all."""
-    monkeypatch.setattr(verdicts, "CULPRITS_MAX", 4)
+    monkeypatch.setattr(validation_result, "CULPRITS_MAX", 4)
     data = written(record_format, codec, [{"key": None}] * 7, {})
     answer, moved, _ = send(data, 9 if record_format == 2 else 2, {"cleanup_policy": "compact"}, says="7 of 7 records")
     assert [error.batch_index for error in answer.record_errors] == ([0, 1, 2, 3] if record_format == 2 else [])

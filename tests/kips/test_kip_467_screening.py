@@ -373,7 +373,7 @@ def test_without_memory_to_strip_it_a_batch_stays_where_it_was(monkeypatch: pyte
     rig = Rig()
     play(rig, FIRST)
     with monkeypatch.context() as patch:
-        patch.setattr("chaffinch.records.batch.stripped", no_memory)
+        patch.setattr("chaffinch.records.batch.remove_records_in_place", no_memory)
         with pytest.raises(MemoryError):
             rig.answer(OK)
     rig.step(events.TimePassed())

@@ -12,7 +12,7 @@ from chaffinch import EmbeddedBroker, Producer
 from chaffinch.admin import topics
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import KafkaException, UnknownTopicOrPartitionException
-from chaffinch.protocol import produce_path
+from chaffinch.protocol import produce_fast_path
 from chaffinch.protocol.headers import read_request_prefix
 
 LATEST_S = 60
@@ -29,16 +29,16 @@ def test_versions_on_the_wire(
     broker: EmbeddedBroker, producer_of: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], version: int
 ) -> None:
     """The usual one is read by hand; a transactional id leaves it to the compiled decoder."""
-    read, seen = produce_path.RequestReader.read, []
+    read, seen = produce_fast_path.RequestReader.read, []
 
-    def noted(reader: produce_path.RequestReader, frame: memoryview) -> Any:
+    def noted(reader: produce_fast_path.RequestReader, frame: memoryview) -> Any:
         found = read(reader, frame)
         key, version, _ = read_request_prefix(frame)
-        if key == produce_path.KEY:
+        if key == produce_fast_path.KEY:
             seen.append((version, found is not None))
         return found
 
-    monkeypatch.setattr(produce_path.RequestReader, "read", noted)
+    monkeypatch.setattr(produce_fast_path.RequestReader, "read", noted)
     with producer_of(broker, **options) as producer:
         if options:
             producer.init_transactions()

@@ -16,7 +16,7 @@ from chaffinch.errors import InvalidCompactionKeyException
 from chaffinch.producer.sender_thread import IDLE_WAIT_MS
 from chaffinch.producer.tables import sending
 from chaffinch.producer.tables.columns import GATHERED_MS, pieces_of
-from chaffinch.records.faults import InvalidColumn
+from chaffinch.records.errors import InvalidColumn
 from chaffinch.runtime.clock import ManualClock
 
 LATEST_S = 60

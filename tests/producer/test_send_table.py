@@ -27,7 +27,7 @@ from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns
-from chaffinch.records.faults import InvalidColumn
+from chaffinch.records.errors import InvalidColumn
 from tests.producer.threads import held_up
 
 TOPICS: dict[str, dict[str, Any]] = {

@@ -24,7 +24,7 @@ from chaffinch.protocol.messages.produce import (
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import UnencodableMessage
-from chaffinch.records.stretch import Part
+from chaffinch.records.file_slice import Part
 
 
 def produce(records: Any) -> ProduceRequest:

@@ -144,18 +144,18 @@ class TestBusyConnections:
         assert len(feed(assembler, (5 * SMALL)[PENDING_BYTES:] + last)) == 5
         assert assembler.bytes_pending == len(last)
         assert len(assembler.get_buffer()) <= CHUNK_BYTES or len(last) > CHUNK_BYTES
-        kept = pool.bytes_kept
+        kept = pool.bytes_pooled
         pool.lend(BUSY_CHUNK_BYTES)
-        assert pool.bytes_kept == kept, "the larger chunk is free for others"
+        assert pool.bytes_pooled == kept, "the larger chunk is free for others"
 
     def test_a_large_frame_ends_it_too(self) -> None:
         pool = BufferPool()
         assembler = self.busy(pool)
         feed(assembler, (5 * SMALL)[PENDING_BYTES:] + framed(body(400_000))[: BUSY_CHUNK_BYTES - 5 * len(SMALL)])
         assert len(assembler.get_buffer()) == 400_000 - (BUSY_CHUNK_BYTES - 5 * len(SMALL)) + 4
-        kept = pool.bytes_kept
+        kept = pool.bytes_pooled
         pool.lend(BUSY_CHUNK_BYTES)
-        assert pool.bytes_kept == kept
+        assert pool.bytes_pooled == kept
 
 
 def reads(assembler: FrameAssembler, stream: bytes) -> list[int]:
@@ -216,9 +216,9 @@ class TestLargeFrames:
         pool = BufferPool()
         assembler = FrameAssembler(pool=pool)
         reads(assembler, 2 * LARGE)
-        kept = pool.bytes_kept
+        kept = pool.bytes_pooled
         reads(assembler, 20 * LARGE + framed(body(199_000)) + 20 * LARGE)
-        assert pool.bytes_kept == kept
+        assert pool.bytes_pooled == kept
 
     @pytest.mark.parametrize(
         "stream", [LARGE, 2 * LARGE, 9 * SMALL + LARGE, LARGE + SMALL], ids=["one", "two", "behind small ones", "before one"]
@@ -232,9 +232,9 @@ class TestLargeFrames:
             assembler.get_buffer()
         assembler.end_turn()
         assert budget.bytes_eager == 0
-        kept = pool.bytes_kept
+        kept = pool.bytes_pooled
         pool.lend(len(LARGE))
-        assert pool.bytes_kept == kept
+        assert pool.bytes_pooled == kept
         assert feed(assembler, LARGE) == [LARGE[4:]]
 
     def test_the_end_of_a_turn_keeps_what_is_unfinished(self) -> None:
@@ -427,7 +427,7 @@ class TestPool:
         del part
         again = [pool.lend(size), pool.lend(size)]
         assert sorted(bytes(view[10:20]) for view in again) == [b"\0" * 10, b"0123456789"]
-        assert pool.bytes_kept == 2 * size
+        assert pool.bytes_pooled == 2 * size
 
     def test_what_is_only_claimed_is_mapped_and_what_will_come_is_not(self) -> None:
         kinds = {trusts: type(BufferPool(trusts_sizes=trusts).lend(EAGER_BYTES_MAX + 1).obj) for trusts in (False, True)}
@@ -441,10 +441,10 @@ class TestPool:
     def test_what_is_kept_is_limited_in_bytes_and_number(self) -> None:
         pool = BufferPool(1_000_000)
         views = [pool.lend(400_000) for _ in range(5)]
-        assert pool.bytes_kept <= 1_000_000
+        assert pool.bytes_pooled <= 1_000_000
         assert bytes(pool.lend(5_000_000)[:3]) == b"\0\0\0"
-        assert pool.bytes_kept <= 1_000_000
+        assert pool.bytes_pooled <= 1_000_000
         many = BufferPool()
         views += [many.lend(10) for _ in range(POOL_BUFFERS_MAX + 5)]
-        assert many.bytes_kept == POOL_BUFFERS_MAX * CHUNK_BYTES
+        assert many.bytes_pooled == POOL_BUFFERS_MAX * CHUNK_BYTES
         assert len({id(view.obj) for view in views}) == len(views), "buffers in use are never shared"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.protocol import produce_path
+from chaffinch.protocol import produce_fast_path
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.headers import finish_frame, response_head
 from chaffinch.protocol.messages.produce import (
@@ -21,7 +21,7 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from chaffinch.protocol.produce_path import PartitionRequests
+from chaffinch.protocol.produce_fast_path import PartitionRequests
 
 TOPIC_ID = UUID(int=7)
 VERSIONS = range(9, 14)
@@ -60,7 +60,7 @@ def answer(version: int, *, correlation_id: int = 5, topic: str = "orders", thro
     has_id = version >= 13
     told = TopicProduceResponse(name="" if has_id else topic, topic_id=TOPIC_ID if has_id else UUID(int=0), partition_responses=[part])
     message = ProduceResponse(responses=[told], throttle_time_ms=throttle_ms)
-    parts = finish_frame(message.encode_after(response_head(produce_path.KEY, correlation_id, is_flexible=True), version))
+    parts = finish_frame(message.encode_after(response_head(produce_fast_path.KEY, correlation_id, is_flexible=True), version))
     return b"".join(parts)
 
 

@@ -32,7 +32,7 @@ def test_the_example_of_rfc_7677() -> None:
     final = ClientFinal.parse(CLIENT_FINAL)
     assert (final.channel_binding, final.nonce, final.without_proof) == (b"n,,", first.nonce, without_proof)
     credential = Credential.of_salted(SHA_256, first.salt, first.iterations, salted)
-    assert scram.is_proof(credential, final.proof, message)
+    assert scram.is_valid_proof(credential, final.proof, message)
     assert scram.server_final(scram.server_signature(SHA_256, credential.server_key, message)) == SERVER_FINAL
     assert scram.parse_server_final(SERVER_FINAL) == scram.server_signature(SHA_256, scram.server_key_of(SHA_256, salted), message)
 
@@ -42,11 +42,11 @@ def test_a_proof_of_something_else_is_none(mechanism: ScramMechanism) -> None:
     salted = scram.salted_password(mechanism, "secret", b"salt", scram.ITERATIONS_MIN)
     credential = Credential.of_salted(mechanism, b"salt", scram.ITERATIONS_MIN, salted)
     proof = scram.client_proof(mechanism, salted, b"message")
-    assert scram.is_proof(credential, proof, b"message")
-    assert not scram.is_proof(credential, proof, b"another")
-    assert not scram.is_proof(credential, proof[:-1], b"message")
+    assert scram.is_valid_proof(credential, proof, b"message")
+    assert not scram.is_valid_proof(credential, proof, b"another")
+    assert not scram.is_valid_proof(credential, proof[:-1], b"message")
     other = scram.salted_password(mechanism, "Secret", b"salt", scram.ITERATIONS_MIN)
-    assert not scram.is_proof(credential, scram.client_proof(mechanism, other, b"message"), b"message")
+    assert not scram.is_valid_proof(credential, scram.client_proof(mechanism, other, b"message"), b"message")
 
 
 @pytest.mark.parametrize(

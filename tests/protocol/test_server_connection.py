@@ -14,7 +14,7 @@ from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceReq
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import MalformedMessage, ProtocolViolation, UnencodableMessage
-from chaffinch.records.stretch import Part, Stretch
+from chaffinch.records.file_slice import FileSlice, Part
 from tests.records.sources import BytesSource
 
 
@@ -165,7 +165,7 @@ class TestOrder:
         file = bytearray(b"records")
         connection = ServerConnection()
         first, second = received(connection, (MetadataRequest(), 9), (FetchRequest(topics=[]), 12))
-        records: list[Part] = [Stretch(BytesSource(file), 0, 7)]
+        records: list[Part] = [FileSlice(BytesSource(file), 0, 7)]
         answer = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[PartitionData(records=records)])])
         assert connection.response_parts(second, answer) == []
         file[:] = b"another"

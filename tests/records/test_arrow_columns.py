@@ -11,7 +11,7 @@ from hypothesis import given
 from chaffinch.records.arrow_columns import SCHEMA, from_arrow, may_refuse_values, plain_bytes, to_arrow
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import InvalidColumn
+from chaffinch.records.errors import InvalidColumn
 from tests.records.record_strategies import Row, columns_and_rows, rows_of
 
 DEFAULT_MS = 77

@@ -31,15 +31,15 @@ from chaffinch.records.batch import (
     patch_offset,
     read_control,
     read_header,
+    remove_records_in_place,
     split_in_half,
-    stripped,
     views,
-    without,
+    without_records,
 )
 from chaffinch.records.batch_header import BatchView, write_crc
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import CompressionError
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from tests.records.record_strategies import Row, columns_and_rows, columns_of, nullable_bytes, offsets_of, rows_of
 
 # What Java's producer takes: other clients compute nothing sensible from other timestamps.
@@ -200,7 +200,7 @@ class TestWithout:
         gone = data.draw(st.lists(st.integers(0, len(row_list) - 1)))
         whole = encode(columns, compression=codec, identity=IDENTITY, base_sequence=8, is_transactional=True, base_offset=40)
         patch_offset(whole, 0, 40, 6)
-        rest = without(whole, gone)
+        rest = without_records(whole, gone)
         kept = [row for index, row in enumerate(row_list) if index not in gone]
         if not kept:
             assert rest is None
@@ -233,24 +233,24 @@ class TestWithout:
         )
         whole = encode(columns, compression=codec, identity=IDENTITY, base_sequence=8)
         kept = columns.take(np.setdiff1d(np.arange(self.COUNT), gone))
-        rest = without(whole, gone)
+        rest = without_records(whole, gone)
         assert rest == encode(kept, compression=codec, identity=IDENTITY, base_sequence=8)
 
     def test_wrong_offset_deltas_are_put_right(self) -> None:
         """They are culprits of another kind, which the broker names; nobody passes them on."""
         record = bytes([0, 0, 0x80, 0x80, 0x80, 0x80, 0x08, 1, 2]) + b"v\0"
-        rest = without(batch_with_payload(bytes([2 * len(record)]) + record, 1, Compression.NONE), [])
+        rest = without_records(batch_with_payload(bytes([2 * len(record)]) + record, 1, Compression.NONE), [])
         assert rest is not None
         assert offsets_of(decode(rest)) == [0]
 
     def test_nothing_taken_out_leaves_the_same_batch(self) -> None:
         whole = encode(RecordColumns.from_lists([b"k"], [b"v"], [3]), identity=IDENTITY, base_sequence=1)
-        assert without(whole, []) == whole
+        assert without_records(whole, []) == whole
 
     def test_log_append_time_stays(self) -> None:
         data = encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2]))
         patch_log_append_time(data, 0, 99)
-        rest = without(data, [0])
+        rest = without_records(data, [0])
         assert rest is not None
         assert read_header(rest).timestamp_type is TimestampType.LOG_APPEND_TIME
         assert decode(rest).timestamps.tolist() == [99]
@@ -258,12 +258,14 @@ class TestWithout:
     @pytest.mark.parametrize("index", [-1, 2])
     def test_an_index_outside_the_batch(self, index: int) -> None:
         with pytest.raises(IndexError, match=f"record {index} of 2"):
-            without(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [index])
+            without_records(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [index])
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP], ids=["plain", "compressed"])
 @pytest.mark.parametrize(
-    "read", [without, stripped, lambda batch, indices: keys_at(batch, indices, 5)], ids=["without", "stripped", "keys_at"]
+    "read",
+    [without_records, remove_records_in_place, lambda batch, indices: keys_at(batch, indices, 5)],
+    ids=["without_records", "remove_records_in_place", "keys_at"],
 )
 @pytest.mark.parametrize(
     ("payload", "count"),
@@ -280,12 +282,12 @@ def test_lengths_that_lie(
 def test_what_stays_may_be_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaffinch.records.batch.BATCH_BYTES_MAX", 61)
     with pytest.raises(BatchTooLarge):
-        without(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [0])
+        without_records(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [0])
 
 
 def test_one_record_more_than_the_header_counts() -> None:
     with pytest.raises(CorruptBatch):
-        without(batch_with_payload(b"\x0e\0\0\0\1\2v\0" * 2, 1, Compression.NONE), [])
+        without_records(batch_with_payload(b"\x0e\0\0\0\1\2v\0" * 2, 1, Compression.NONE), [])
 
 
 class TestKeysAt:
@@ -311,8 +313,8 @@ class TestStripped:
         columns, row_list = drawn
         indices = data.draw(st.lists(st.integers(0, len(row_list) - 1), unique=True))
         batch = encode(columns, compression=codec)
-        expected = without(batch, indices)
-        assert stripped(batch, np.array(indices, np.int64)) == expected
+        expected = without_records(batch, indices)
+        assert remove_records_in_place(batch, np.array(indices, np.int64)) == expected
 
     @pytest.mark.parametrize(
         ("timestamps", "codec", "is_same"),
@@ -321,13 +323,13 @@ class TestStripped:
     )
     def test_when_the_bytes_stay_where_they_are(self, timestamps: list[int], codec: Compression, is_same: bool) -> None:
         batch = encode(RecordColumns.from_lists(None, [b"a", b"b", b"c"], timestamps), compression=codec)
-        assert (stripped(batch, np.array([0], np.int64)) is batch) is is_same
+        assert (remove_records_in_place(batch, np.array([0], np.int64)) is batch) is is_same
 
     def test_bytes_that_somebody_looks_at_are_not_changed(self) -> None:
         batch = encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 1]))
         before, looking = bytes(batch), memoryview(batch)
-        rest = stripped(batch, np.array([0], np.int64))
-        assert (bytes(looking), rest) == (before, without(before, [0]))
+        rest = remove_records_in_place(batch, np.array([0], np.int64))
+        assert (bytes(looking), rest) == (before, without_records(before, [0]))
 
 
 class TestSplitInHalf:

@@ -23,7 +23,7 @@ from chaffinch.records.batch_header import (
     write_crc,
 )
 from chaffinch.records.compression import Compression
-from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault, InvalidColumn, RecordsError
+from chaffinch.records.errors import BatchTooLarge, CorruptBatch, Fault, InvalidColumn, RecordsError
 
 PAYLOAD = bytes(range(40))
 FIELDS = {

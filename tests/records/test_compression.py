@@ -25,7 +25,7 @@ from chaffinch.records.compression import (
     from_name,
     zstd_content_size,
 )
-from chaffinch.records.faults import RecordsError
+from chaffinch.records.errors import RecordsError
 from tests.support.traced_memory import traced
 
 CODECS = list(Compression)

@@ -9,7 +9,7 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
 from chaffinch.records.control_batch import encode_control_batch
-from chaffinch.records.faults import CorruptBatch, RecordsError
+from chaffinch.records.errors import CorruptBatch, RecordsError
 from chaffinch.records.fetched import FetchedRecords
 from tests.records.record_strategies import offsets_of
 from tests.support.raw_batches import NOW_MS

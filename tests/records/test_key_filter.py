@@ -10,7 +10,7 @@ from chaffinch.records.batch import TimestampType, decode, encode, patch_log_app
 from chaffinch.records.batch_header import ATTRIBUTE_DELETE_HORIZON, HEADER_BYTES, BatchView
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
-from chaffinch.records.faults import BatchTooLarge, CorruptBatch
+from chaffinch.records.errors import BatchTooLarge, CorruptBatch
 from chaffinch.records.key_filter import emptied, read_keys, retained
 from tests.records.record_strategies import Row, columns_of, offsets_of, row_lists, rows_of
 

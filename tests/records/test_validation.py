@@ -14,7 +14,7 @@ from chaffinch.records.batch import HEADER_BYTES, TimestampType, decode, encode,
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
 from chaffinch.records.validation import (
-    CULPRITS_SPELLED_MAX,
+    CULPRITS_WITH_MESSAGE_MAX,
     Accepted,
     Origin,
     Rejected,
@@ -176,14 +176,14 @@ class TestManyCulprits:
         assert {culprit.code for culprit in verdict.culprits} == {codes.INVALID_COMPACTION_KEY}
 
     def test_every_index_is_listed_and_messages_stay_short(self) -> None:
-        count = CULPRITS_SPELLED_MAX + 50
+        count = CULPRITS_WITH_MESSAGE_MAX + 50
         verdict = validate(view(raw_batch([record(i, key=None) for i in range(count)])), COMPACTED, Origin.CLIENT, NOW_MS)
         assert isinstance(verdict, Rejected)
         assert [culprit.batch_index for culprit in verdict.culprits] == list(range(count))
         assert verdict.counts == (("NoKeyCompactedTopicRecordsPerSec", count),)
         assert all(culprit.message and culprit.code is codes.INVALID_COMPACTION_KEY for culprit in verdict.culprits)
         own = [culprit.message.startswith(f"record {culprit.batch_index} of {count}") for culprit in verdict.culprits]
-        assert own == [True] * CULPRITS_SPELLED_MAX + [False] * 50
+        assert own == [True] * CULPRITS_WITH_MESSAGE_MAX + [False] * 50
         assert len(verdict.message) < 500
 
 
@@ -297,7 +297,7 @@ def test_the_twin_and_the_compiled_loop_give_the_same_verdicts(monkeypatch: pyte
     ]
     kernels.load()
     with_compiled = [validate(view(batch), COMPACTED, Origin.CLIENT, NOW_MS) for batch in batches]
-    monkeypatch.setattr(kernels, "choose", lambda count: kernels.TWIN)
+    monkeypatch.setattr(kernels, "choose", lambda count: kernels.REFERENCE)
     with_twin = [validate(view(batch), COMPACTED, Origin.CLIENT, NOW_MS) for batch in batches]
     assert kernels.is_loaded()
     assert with_compiled == with_twin

@@ -53,7 +53,7 @@ class Kind(Enum):
     TASK_WORKER = "all Python workers are killed in the middle of a task"
     SLOW_TASK = "a task takes longer than a transaction may"
     STOP_TASKS = "the query is stopped in the middle of a task, and started again"
-    TWIN = "a second driver runs from the same checkpoint"
+    REFERENCE = "a second driver runs from the same checkpoint"
     COPY = "a second driver runs from a copy of the checkpoint"
     EXECUTOR = "the executor of a task is killed in the middle of it"
     EXECUTORS = "all executors are killed in the middle of a task"
@@ -68,7 +68,7 @@ AT_GATE = (Kind.TASK_WORKER, Kind.SLOW_TASK, Kind.STOP_TASKS)
 ON_A_CLUSTER = (Kind.EXECUTOR, Kind.EXECUTORS)
 """Local mode has no executors; see `spark_ways.py`."""
 AT_ANY_STEP = (Kind.COMMITTER, Kind.BROKER, Kind.STOP)
-TWINS = (Kind.TWIN, Kind.COPY)
+TWINS = (Kind.REFERENCE, Kind.COPY)
 LAST = (Kind.DRIVER, *TWINS)
 """After these a life has no further micro-batch."""
 OPEN_STEPS = (Step.PUSH, Step.PUSH_DEAD_LETTERS, Step.WRITE_DEAD_LETTERS, Step.COMMIT_MARKER, Step.NOTE_ENDING)
@@ -215,7 +215,7 @@ class Run:
                 process.wait_for("stopping")
             case Kind.SLEEP:
                 threading.Event().wait(SLEEP_SECONDS)
-            case Kind.TWIN | Kind.COPY:
+            case Kind.REFERENCE | Kind.COPY:
                 self._twin_runs(is_copy=event.kind is Kind.COPY)
         process.go(event.step, batch_id)
         if event.kind in TWINS:

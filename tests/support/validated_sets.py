@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaffinch.records.old_formats.message_set import MessageSet
 from chaffinch.records.old_formats.validation import check_set, convert
 from chaffinch.records.validation_policy import ValidationPolicy
-from chaffinch.records.verdicts import Accepted, Rejected
+from chaffinch.records.validation_result import Accepted, Rejected
 
 
 def validate_set(message_set: MessageSet, policy: ValidationPolicy, wall_ms: int) -> Accepted | Rejected:

@@ -17,7 +17,7 @@ from chaffinch.errors import (
     codes,
     exception_for,
 )
-from chaffinch.identifiers import TopicPartition, counted
+from chaffinch.identifiers import TopicPartition, pluralize
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.schema import Message
 
@@ -51,7 +51,7 @@ def ask_leaders(
     `version_max` as `SyncClient.request`.
     """
     api = api_of(request_for([])).name
-    what = f"{api} request to the leaders of {counted(len(wanted), 'partition')}"
+    what = f"{api} request to the leaders of {pluralize(len(wanted), 'partition')}"
     deadline = client.deadline(timeout_ms, what)
     patience = None if leaderless_ms is None else client.deadline(leaderless_ms, what)
     found: dict[TopicPartition, Any] = {}

@@ -18,7 +18,7 @@ from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.fetch import ISOLATION_LEVELS, FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import RecordsError
+from chaffinch.records.errors import RecordsError
 from chaffinch.records.fetched import FetchedRecords
 from chaffinch.settings import Settings
 

@@ -14,7 +14,7 @@ from chaffinch.admin.many_brokers import PartitionAnswer, ask_leaders, ask_nodes
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import InvalidTxnStateException, TransactionalIdNotFoundException, exception_for
-from chaffinch.errors.handling import said_by_coordinator
+from chaffinch.errors.handling import normalized_coordinator_code
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -221,5 +221,5 @@ def terminate(client: SyncClient, transactional_id: str) -> None:
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
     answer = client.coordinator_request(transactional_id, "transaction", request)
     for code, _ in answers.codes_in(answer):
-        told = said_by_coordinator(code)
+        told = normalized_coordinator_code(code)
         raise exception_for(told, message=f"transactional id {transactional_id!r}: {told.text}", api="InitProducerId")

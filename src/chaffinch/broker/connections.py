@@ -21,9 +21,9 @@ from chaffinch.broker.listeners import shown
 from chaffinch.broker.throttle import ThrottledRequests, ThrottledResponses
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
-from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection, bytes_read_to
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection, decoded_bytes_max
 from chaffinch.protocol.violations import ProtocolViolation
-from chaffinch.records.stretch import Part, Stretch, loaded
+from chaffinch.records.file_slice import FileSlice, Part, loaded
 
 REQUESTS_WAITING_MAX: Final = 256
 """Requests read and not answered: beyond it nothing more is read. More than any client has in flight by default."""
@@ -244,7 +244,7 @@ class Peer(asyncio.BufferedProtocol):
         for part in self.frames.response_parts(request, message):
             self._unsent.append(part)
             self._unsent_bytes += len(part)
-            self._has_stretches = self._has_stretches or isinstance(part, Stretch)
+            self._has_stretches = self._has_stretches or isinstance(part, FileSlice)
         if self._unsent_bytes > UNSENT_BYTES_MAX or self._has_stretches:
             self.flush()
         elif self._is_paused or self._queued_bytes:
@@ -384,7 +384,7 @@ class Peer(asyncio.BufferedProtocol):
                 request = self.frames.request(frame)
                 if not self._owner.received(self, request):
                     self._waiting = request
-                    self._waiting_memory_bytes = bytes_read_to(request, len(frame))
+                    self._waiting_memory_bytes = decoded_bytes_max(request, len(frame))
                 if backlog and perf_counter() > self._turn_ends_s:
                     self._turn_is_used_up = True
         except ProtocolViolation as violation:

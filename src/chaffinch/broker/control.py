@@ -27,7 +27,7 @@ from chaffinch.broker.core.refusal import disk_failure_message
 from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, check_host, json_reply
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import ConfigException
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.storage.file_system import StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
@@ -123,7 +123,7 @@ class Control:
         count = len(topic.partitions)
         if fault.partition is None or fault.partition < count:
             return {}
-        return {"note": f"topic {fault.topic} has {counted(count, 'partition')} now"}
+        return {"note": f"topic {fault.topic} has {pluralize(count, 'partition')} now"}
 
 
 @contextmanager

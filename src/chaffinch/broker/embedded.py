@@ -24,7 +24,7 @@ from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.listeners import Address, listen, nodes_of
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import UnknownTopicOrPartitionException, codes
-from chaffinch.foreign_names import OF_BROKER, missing_attributes
+from chaffinch.foreign_names import BROKER_HINTS, missing_attributes
 from chaffinch.records import batch
 from chaffinch.records.batch import BatchView
 from chaffinch.records.control_batch import committed
@@ -101,7 +101,7 @@ class EmbeddedBroker:
         self.close()
 
     if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
-        __getattr__ = missing_attributes(OF_BROKER)
+        __getattr__ = missing_attributes(BROKER_HINTS)
 
     def close(self) -> None:
         """End the broker. A second call does nothing, nor does one in a forked child."""

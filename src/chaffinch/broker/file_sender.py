@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from chaffinch.records.stretch import PIECE_BYTES, HeldSource, Part, Stretch
+from chaffinch.records.file_slice import PIECE_BYTES, FileSlice, HeldSource, Part
 
 NO_DESCRIPTOR: Final = -1
 
@@ -33,7 +33,7 @@ class FileSender:
         self._on_end = on_end
         self._on_failure = on_failure
         self._left: deque[Part] = deque()
-        self._held: dict[Stretch, HeldSource] = {}
+        self._held: dict[FileSlice, HeldSource] = {}
         self._partitions = NO_DESCRIPTOR
         self._loop: asyncio.AbstractEventLoop
         self.bytes_left = 0
@@ -78,7 +78,7 @@ class FileSender:
 
     def _give_to_transport(self, parts: Iterable[Part]) -> None:
         for part in parts:
-            for piece in part.pieces() if isinstance(part, Stretch) else (part,):
+            for piece in part.pieces() if isinstance(part, FileSlice) else (part,):
                 self._transport.write(piece)
 
     def _proceed(self) -> None:
@@ -87,7 +87,7 @@ class FileSender:
         try:
             while left and budget > 0:
                 part = left[0]
-                if isinstance(part, Stretch):
+                if isinstance(part, FileSlice):
                     sent = send_part(self._socket, part, budget)
                     is_over = not len(part)
                 else:
@@ -105,7 +105,7 @@ class FileSender:
     def _hold(self) -> None:
         """From now on the files may change."""
         for index, part in enumerate(self._left):
-            if isinstance(part, Stretch) and part not in self._held:
+            if isinstance(part, FileSlice) and part not in self._held:
                 held = part.hold()
                 if held is None:
                     self._left[index] = bytes(part)
@@ -113,7 +113,7 @@ class FileSender:
                     self._held[part] = held
 
     def _release(self, part: Part) -> None:
-        held = self._held.pop(part, None) if isinstance(part, Stretch) else None
+        held = self._held.pop(part, None) if isinstance(part, FileSlice) else None
         if held is not None:
             held.close()
 
@@ -142,26 +142,26 @@ class FileSender:
             self._on_end()
 
 
-def send_part(socket: int, stretch: Stretch, bytes_max: int) -> int:
+def send_part(socket: int, file_slice: FileSlice, bytes_max: int) -> int:
     """Have the socket take the first bytes, as many as it has room for: they are gone from the stretch then. Returns how many.
 
     Raises BlockingIOError where there is no room, ConnectionError, and what reading raises.
     """
-    count = min(bytes_max, len(stretch))
-    sent = _sent_by_system(socket, stretch, count)
+    count = min(bytes_max, len(file_slice))
+    sent = _sent_by_system(socket, file_slice, count)
     if not sent:
-        sent = os.write(socket, stretch.source.read(stretch.position, min(count, PIECE_BYTES)))
-    stretch.skip(sent)
+        sent = os.write(socket, file_slice.source.read(file_slice.position, min(count, PIECE_BYTES)))
+    file_slice.skip(sent)
     return sent
 
 
-def _sent_by_system(socket: int, stretch: Stretch, count: int) -> int:
+def _sent_by_system(socket: int, file_slice: FileSlice, count: int) -> int:
     """0 where the system cannot: no file, a short one, a failing disk, a lost connection. Reading it, and sending that, says which."""
-    descriptor = stretch.source.descriptor() if _CAN_SEND_FILES else None
+    descriptor = file_slice.source.descriptor() if _CAN_SEND_FILES else None
     if descriptor is None:
         return 0
     try:
-        return os.sendfile(socket, descriptor, stretch.position, count)
+        return os.sendfile(socket, descriptor, file_slice.position, count)
     except BlockingIOError:
         raise
     except OSError:

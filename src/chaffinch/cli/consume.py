@@ -28,7 +28,7 @@ from chaffinch.cli.times import parse_place_in_time
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException, OffsetOutOfRangeException, Stored
-from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted, partitions_in_words
+from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, format_partitions, pluralize
 from chaffinch.signals import deferred_signals
 
 NULL_TEXT: Final = "null"
@@ -115,7 +115,7 @@ def _said_when_interrupted(output: str | None) -> Iterator[Callable[[ConsumeRun]
 
 
 def _reached(kept: int, output: str | None) -> str:
-    return f"{counted(kept, 'record')} in {output or 'the output'}" if kept else "nothing written"
+    return f"{pluralize(kept, 'record')} in {output or 'the output'}" if kept else "nothing written"
 
 
 def _goes_on(group: str | None, place: TopicPartition, run: ConsumeRun) -> str:
@@ -202,7 +202,7 @@ def _places(client: SyncClient, topic: str, numbers: list[int] | None) -> list[T
     places = topics.partitions_of(found)
     for number in numbers or ():
         if TopicPartition(topic, number) not in places:
-            raise ConfigException(f"--partition {number}: topic {topic!r} has {partitions_in_words(len(places))}")
+            raise ConfigException(f"--partition {number}: topic {topic!r} has {format_partitions(len(places))}")
     return places if not numbers else [TopicPartition(topic, number) for number in sorted(set(numbers))]
 
 

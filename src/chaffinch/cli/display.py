@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, Final, cast
 
-from chaffinch.plain_text import cut, plain
+from chaffinch.plain_text import abbreviate, plain
 
 CELL_LENGTH_MAX: Final = 100
 """A longer text in a table is cut; `--json` has all of it."""
@@ -32,7 +32,7 @@ def tell(text: str, *, flush: bool = False) -> None:
 
 def heading(name: str) -> str:
     """An id before what is said about it: no longer than in a table."""
-    return cut(plain(name), CELL_LENGTH_MAX)
+    return abbreviate(plain(name), CELL_LENGTH_MAX)
 
 
 def say_lines(text: str, *, to: IO[str] | None = None) -> None:
@@ -66,7 +66,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, tuple):
         return " ".join(map(_cell, value))
-    return cut(plain(str(value)), CELL_LENGTH_MAX)
+    return abbreviate(plain(str(value)), CELL_LENGTH_MAX)
 
 
 def terminal_text(terminal: IO[bytes]) -> IO[bytes]:

@@ -19,7 +19,9 @@ def page() -> str:
         f"| {row.number} | {row.name} | {row.exception_name} | {groups_named(row)} | {stored_of(row)} | {row.text} |".replace("|  |", "| |")
         for row in codes.ALL
     ]
-    own = {name: "\n".join(map(_own_line, rows)) for name, rows in (("clients", own_errors.OF_CLIENTS), ("spark", own_errors.OF_SPARK))}
+    own = {
+        name: "\n".join(map(_own_line, rows)) for name, rows in (("clients", own_errors.CLIENT_ERRORS), ("spark", own_errors.SPARK_ERRORS))
+    }
     return _PAGE.format(groups="\n".join(groups), travelling="\n".join(travelling), rows="\n".join(rows), **own)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from chaffinch.errors import ConfigException
-from chaffinch.settings import OptionTable, Settings, in_one_line
+from chaffinch.settings import OptionTable, Settings, join_errors
 
 _AS_OPTIONS_ARE: Final = re.compile(r"[a-z]{1,20}(?:\.[a-z]{1,20})+")
 _NOT_SHOWN: Final = "(its name is not shown)"
@@ -45,7 +45,7 @@ def judged(table: OptionTable, options: Iterable[Given], parse: Callable[[Mappin
     options = list(options)
     wrong = [f"{given.place}: {text}" if given.place else text for given in options if (text := _fault(table, given))]
     if wrong:
-        raise ConfigException(in_one_line(wrong))
+        raise ConfigException(join_errors(wrong))
     fault = _fault_of_all(parse or table.parse, options)
     if isinstance(fault, Settings):
         return fault
@@ -84,7 +84,7 @@ def _fault_of_all(parse: Callable[[Mapping[str, Any]], Settings], options: Itera
 
 def _fault(table: OptionTable, given: Given) -> str:
     """What is wrong with one option by itself, or nothing."""
-    if given.is_read and not (_AS_OPTIONS_ARE.fullmatch(given.name) or table.nearly_knows(given.name)):
+    if given.is_read and not (_AS_OPTIONS_ARE.fullmatch(given.name) or table.resembles_known(given.name)):
         return table.unknown(given.name, shown=_NOT_SHOWN)
     try:
         table.check(given.name, given.value)

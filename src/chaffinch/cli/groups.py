@@ -25,7 +25,7 @@ from chaffinch.cli.display import heading, print_json, print_table, say
 from chaffinch.cli.times import parse_ago, parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException
-from chaffinch.identifiers import TopicPartition, partitions_in_words
+from chaffinch.identifiers import TopicPartition, format_partitions
 from chaffinch.runtime.clock import SystemClock
 from chaffinch.settings import LONG_MAX
 
@@ -205,7 +205,7 @@ def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
         known, wanted = topics.partitions_of(topic), asked[topic.name]
         for number in wanted or ():
             if TopicPartition(topic.name, number) not in known:
-                raise ConfigException(f"--topic: topic {topic.name!r} has {partitions_in_words(len(known))}, and no {number}")
+                raise ConfigException(f"--topic: topic {topic.name!r} has {format_partitions(len(known))}, and no {number}")
         places += [place for place in known if wanted is None or place.partition in wanted]
     return places
 

@@ -132,7 +132,7 @@ def _ending_of(error: Exception) -> tuple[str, int]:
     # Imported here, not above: help and start-up do not need the class trees.
     from chaffinch.cli.usage import is_usage_error, usage_line
     from chaffinch.errors import ConfigException, KafkaException
-    from chaffinch.records.faults import RecordsError
+    from chaffinch.records.errors import RecordsError
 
     if is_usage_error(error):
         return usage_line(error), EXIT_USAGE

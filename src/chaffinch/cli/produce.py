@@ -30,7 +30,7 @@ from chaffinch.cli.rows.sources import Piece
 from chaffinch.cli.rows.standard_input import standard_input
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.errors import ConfigException, KafkaException
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, parse_options
 from chaffinch.producer.producer import Producer
 from chaffinch.records.compression import from_name
@@ -211,14 +211,14 @@ def _report(topic: str, written: int, bad: RejectedRows, path: str | None, setti
     if as_json:
         print_json({"topic": topic, "written": written, "rejected": bad.count, "rejected_file": path, "first_rejection": bad.first})
     elif not bad.count and settings["acks"] == "0":
-        say(f"{counted(written, 'row')} sent to {topic}: with acks=0 no broker says whether they are written")
+        say(f"{pluralize(written, 'row')} sent to {topic}: with acks=0 no broker says whether they are written")
     elif not bad.count:
-        say(f"{counted(written, 'row')} written to {topic}")
+        say(f"{pluralize(written, 'row')} written to {topic}")
     if bad.count:
         done = f"{written} {'sent' if settings['acks'] == '0' else 'written'}"
         rest = "nothing was written: the transaction was aborted" if settings["transactional.id"] else done
         kept = f"all of them are in {path}" if path else "--rejected FILE keeps them"
-        count = f"{counted(bad.count, 'row')} rejected"
+        count = f"{pluralize(bad.count, 'row')} rejected"
         tell(f"{topic}: {count}, {rest}; {bad.first}; {kept}")
         raise typer.Exit(EXIT_REFUSED)
 

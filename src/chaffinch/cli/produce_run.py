@@ -20,10 +20,10 @@ from chaffinch.cli.rows.rejected import RejectedRows, rejected_table
 from chaffinch.cli.rows.sources import Numbers, Piece
 from chaffinch.errors import KafkaException, Stored, codes, exception_for
 from chaffinch.errors.codes import Group
-from chaffinch.identifiers import counted, partitions_in_words
+from chaffinch.identifiers import format_partitions, pluralize
 from chaffinch.producer.producer import Producer
 from chaffinch.producer.tables.columns import PARTITION
-from chaffinch.records.faults import InvalidColumn
+from chaffinch.records.errors import InvalidColumn
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class ProduceRun:
 
 def how_far(written: int, bad: RejectedRows, last: int, open_pieces: Sequence[Piece]) -> str:
     """How far a run came that broke off: `last` is the last line or row whose outcome is known, that of `open_pieces` is not."""
-    count = f"{counted(written, 'row')} written" + (f", {bad.count} rejected" if bad.count else "")
+    count = f"{pluralize(written, 'row')} written" + (f", {bad.count} rejected" if bad.count else "")
     known = f" (input {bad.unit}s 1 to {last})" if last else ""
     if not open_pieces and not last:
         return "nothing written"
@@ -200,7 +200,7 @@ def _beyond(table: pa.Table, partition_count: int) -> Numbers:
 
 def _rejected(table: pa.Table, topic: Topic, rows: Numbers) -> pa.Table:
     """These rows as `SendTableResult.rejected` has them."""
-    there = partitions_in_words(len(topic.partitions))
+    there = format_partitions(len(topic.partitions))
     refused: list[tuple[int, int, KafkaException]] = []
     for row, number in zip(rows.tolist(), table.column(PARTITION).take(pa.array(rows)).to_pylist(), strict=True):
         error = exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"partition {number}: the topic has {there}", stored=Stored.NO)

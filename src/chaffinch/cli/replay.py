@@ -21,7 +21,7 @@ from chaffinch.cli.given import parse_pairs
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.progress import doing
 from chaffinch.cli.topic_names import legal_topic
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,7 +190,7 @@ def _line(report: ReplayReport, *, is_dry_run: bool) -> str:
         parts.append(f"{sum(report.dropped.values())} left out by the handler ({_by_error(report.dropped)})")
     names = f" ({_by_error(report.still_rejected)})" if rejected else ""
     parts.append(f"{rejected} {'would still be rejected' if is_dry_run else 'still rejected'}{names}")
-    line = f"{counted(report.read, 'letter')} read: {', '.join(parts)}"
+    line = f"{pluralize(report.read, 'letter')} read: {', '.join(parts)}"
     return line + (f"; {report.not_selected} not selected" if report.not_selected else "")
 
 

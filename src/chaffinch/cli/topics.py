@@ -14,7 +14,7 @@ from chaffinch.cli.given import parse_pairs
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.topic_names import legal_topic, legal_topics
 from chaffinch.errors import ConfigException, TopicExistsException
-from chaffinch.identifiers import counted, kafka_id
+from chaffinch.identifiers import kafka_id, pluralize
 from chaffinch.settings import INT_MAX
 
 app = new_app("List, describe, create, alter and delete topics.")
@@ -60,7 +60,7 @@ def describe(
         print_apart(found, _print_description)
     count = sum(description.unknown_count for description in found)
     if count:
-        tell(f"the offsets of {counted(count, 'partition')} are not known: {found[0].offsets_error}")
+        tell(f"the offsets of {pluralize(count, 'partition')} are not known: {found[0].offsets_error}")
         raise typer.Exit(EXIT_REFUSED)
 
 
@@ -154,14 +154,14 @@ def _report_changed(description: TopicDescription, as_json: bool, done: str) -> 
     if as_json:
         print_json(_details(description))
     else:
-        say(f"{done} {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
+        say(f"{done} {topic.name}: {pluralize(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
     for warning in description.warnings:
         warn(warning)
 
 
 def _print_description(description: TopicDescription) -> None:
     topic = description.topic
-    counts = f"{counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
+    counts = f"{pluralize(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
     say(f"{topic.name}: {counts}, id {kafka_id(topic.topic_id)}{', internal' if topic.is_internal else ''}")
     for warning in description.warnings:
         say(f"  warning: {warning}")

@@ -14,7 +14,7 @@ from chaffinch.cli.times import time_text
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, UnsupportedVersionException
-from chaffinch.identifiers import TopicPartition, partitions_in_words
+from chaffinch.identifiers import TopicPartition, format_partitions
 from chaffinch.runtime.clock import SystemClock
 from chaffinch.settings import INT_MAX, LONG_MAX
 
@@ -191,7 +191,7 @@ def _places(client: SyncClient, topic: str | None, partition: int | None) -> lis
     if topic is None or partition is None:
         return places
     if TopicPartition(topic, partition) not in places:
-        raise ConfigException(f"--partition {partition}: topic {topic!r} has {partitions_in_words(len(places))}")
+        raise ConfigException(f"--partition {partition}: topic {topic!r} has {format_partitions(len(places))}")
     return [TopicPartition(topic, partition)]
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from chaffinch.client.network import Network
 from chaffinch.errors import IllegalStateException, KafkaException
-from chaffinch.errors.again import again
+from chaffinch.errors.copies import copy_for_raise
 
 # At the end of the interpreter: a thread that is told to end does so at once, unless it is in a callback that hangs.
 EXIT_WAIT_MS: Final = 1_000
@@ -45,7 +45,7 @@ class ClientThread(ABC):
     def check_alive(self) -> None:
         """Raise why the thread is no more, if it has ended."""
         if self.death is not None:
-            raise again(self.death)
+            raise copy_for_raise(self.death)
 
     @property
     def is_own_thread(self) -> bool:

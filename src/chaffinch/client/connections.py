@@ -33,7 +33,7 @@ from chaffinch.protocol.client_connection import NO_FEATURES, ClientConnection, 
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
-from chaffinch.records.stretch import loaded
+from chaffinch.records.file_slice import loaded
 from chaffinch.version import VERSION
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from chaffinch.consumer.metrics import METRICS
 from chaffinch.consumer.polls import Marked, Polls, mark, one_by_one
 from chaffinch.consumer.records import ConsumerRecord, deserializer, records_of_all
 from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException
-from chaffinch.foreign_names import OF_CONSUMER, missing_attributes, refuse_arguments
+from chaffinch.foreign_names import CONSUMER_HINTS, missing_attributes, refuse_arguments
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.runtime.clock import SystemClock
 
@@ -186,7 +186,7 @@ class Consumer:
     # Reading.
 
     if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
-        __getattr__ = missing_attributes(OF_CONSUMER)
+        __getattr__ = missing_attributes(CONSUMER_HINTS)
 
     def poll(self, timeout: float | None = None, **foreign: Never) -> list[ConsumerRecord]:
         """Records, as soon as there are some, up to `max.poll.records`; none after `timeout` seconds (None: wait without limit).

@@ -22,7 +22,7 @@ from chaffinch.client.network import Network
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.wiring import Effect, WakeCaller
 from chaffinch.errors import IllegalStateException, KafkaException
-from chaffinch.errors.again import again
+from chaffinch.errors.copies import copy_for_raise
 from chaffinch.runtime.clock import Clock
 
 log = logging.getLogger("chaffinch.consumer")
@@ -76,7 +76,7 @@ class _Job:
     def end(self, death: KafkaException | None = None) -> None:
         """Let the caller go on, once; with `death` whatever came of it."""
         if death is not None:
-            self.error = again(death)
+            self.error = copy_for_raise(death)
         self.is_over.release()
 
 

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
-from chaffinch.errors.handling import ADVICE, ADVICE_IF_POSSIBLY_STORED, ADVICE_TO_ANYBODY, RETRIABLE_GROUPS
+from chaffinch.errors.handling import ADVICE, ADVICE_FOR_ANY_CLIENT, ADVICE_IF_POSSIBLY_STORED, RETRIABLE_GROUPS
 from chaffinch.identifiers import TopicPartition
 
 __all__ = [
@@ -140,9 +140,9 @@ class KafkaException(Exception):
             raise TypeError(f"{type(self).__name__} is a group of exceptions, not one that can be raised")
         self.code = code or self.class_code
         self.culprits = tuple(culprits)
-        said = message if message is not None else _message_of(self.culprits) or self.code.text
+        text = message if message is not None else _message_of(self.culprits) or self.code.text
         # KIP-579's message begins with the name, so that clients can tell its 40 from others; who prints a message has the name anyway.
-        self.message = said.removeprefix(f"{self.code.name}: ")
+        self.message = text.removeprefix(f"{self.code.name}: ")
         self.topic_partition = topic_partition
         self.api = api
         self.group = group or self._group()
@@ -191,7 +191,7 @@ class ApiException(KafkaException, group=Group.NONE):
         if self._concerns_records():
             facts.append(_STORED_TEXTS[self.stored])
         facts.append(self._advice())
-        return ": ".join([*_place_of(self), code, "; ".join(filter(None, facts))])
+        return ": ".join([*_location_of(self), code, "; ".join(filter(None, facts))])
 
     def _advice(self) -> str:
         """What to do with the producer is no advice for who reads, or creates a topic."""
@@ -201,7 +201,7 @@ class ApiException(KafkaException, group=Group.NONE):
             return ADVICE_IF_POSSIBLY_STORED
         if self.api in PRODUCE_APIS | TRANSACTION_APIS or self._concerns_records():
             return ADVICE[self.group]
-        return ADVICE_TO_ANYBODY.get(self.group, "") if self.code.is_retriable or self.api is None else ""
+        return ADVICE_FOR_ANY_CLIENT.get(self.group, "") if self.code.is_retriable or self.api is None else ""
 
     def _concerns_records(self) -> bool:
         is_produce = self.api in PRODUCE_APIS or (self.api is None and (self.culprits or self.topic_partition))
@@ -463,16 +463,16 @@ def _restore(error_class: type[KafkaException], facts: dict[str, Any]) -> KafkaE
 _STORED_TEXTS: Final = {Stored.NO: "not stored", Stored.POSSIBLY: "possibly stored", Stored.YES: "stored"}
 
 
-def _place_of(error: ApiException) -> list[str]:
+def _location_of(error: ApiException) -> list[str]:
     """`Produce for orders-0, records 3 and 7`; an empty list when nothing is known. Where the culprits were refused with other codes than
     this one it is told to records that are not at fault, and names them behind it."""
     culprits = error.culprits if any(culprit.code == error.code for culprit in error.culprits) else ()
     where = [error.api or "", f"for {error.topic_partition}" if error.topic_partition and error.api else str(error.topic_partition or "")]
-    place = ", ".join(filter(None, [" ".join(filter(None, where)), records_named([culprit.batch_index for culprit in culprits])]))
-    return [place] if place else []
+    location = ", ".join(filter(None, [" ".join(filter(None, where)), format_records([culprit.batch_index for culprit in culprits])]))
+    return [location] if location else []
 
 
-def records_named(indices: Sequence[int]) -> str:
+def format_records(indices: Sequence[int]) -> str:
     """`record 3`, `records 3 and 7`, the first of many and how many more; empty when there are none."""
     named = [str(index) for index in indices[:CULPRITS_NAMED_MAX]]
     if more := len(indices) - len(named):

@@ -55,7 +55,7 @@ ADVICE_IF_POSSIBLY_STORED: Final = "sent again it could be there twice"
 ADVICE_IF_ABORTED: Final = "send it again in the next transaction"
 ADVICE_IF_CLOSED: Final = "send it again with a new producer"
 # The same for whoever it is, perhaps a consumer: of a request that no producer sends, or of the connection.
-ADVICE_TO_ANYBODY: Final = {
+ADVICE_FOR_ANY_CLIENT: Final = {
     Group.RETRIABLE: ADVICE[Group.RETRIABLE],
     Group.REFRESH_RETRIABLE: ADVICE[Group.REFRESH_RETRIABLE],
     Group.INVALID_CONFIGURATION: "correct the data or the configuration",
@@ -91,7 +91,7 @@ def handling_of(code: ErrorCode, api: Api = PRODUCE, *, in_transaction: bool = F
     return _BY_GROUP[group, in_transaction or api is TRANSACTION]
 
 
-def said_by_coordinator(code: ErrorCode) -> ErrorCode:
+def normalized_coordinator_code(code: ErrorCode) -> ErrorCode:
     """What the answer to a transaction's request means. Of a producer that is fenced, coordinators before Kafka 2.7 (KIP-588) say
     INVALID_PRODUCER_EPOCH, and to TxnOffsetCommit all do: it is PRODUCER_FENCED, as for Java's producer (TransactionManager.java)."""
     return codes.PRODUCER_FENCED if code is codes.INVALID_PRODUCER_EPOCH else code

@@ -24,7 +24,7 @@ class OwnError(NamedTuple):
 
 _RESTART, _ABORT, _CONFIG = Group.APPLICATION_RECOVERABLE, Group.TRANSACTION_ABORTABLE, Group.INVALID_CONFIGURATION
 
-OF_CLIENTS: Final = (
+CLIENT_ERRORS: Final = (
     OwnError(
         "ConfigException", _CONFIG, "An option, an argument, or a set of them that cannot be used; nothing was sent.",
         "The text names the option, its value and what is allowed.",
@@ -64,7 +64,7 @@ OF_CLIENTS: Final = (
     ),
 )
 
-OF_SPARK: Final = (
+SPARK_ERRORS: Final = (
     OwnError(
         "CONFIG", _CONFIG, "An option or a column that cannot be used, found before any task ran.",
         "The text names the option or column, what was seen and what is allowed.",
@@ -193,4 +193,4 @@ OF_SPARK: Final = (
     ),
 )
 
-ALL: Final = OF_CLIENTS + OF_SPARK
+ALL: Final = CLIENT_ERRORS + SPARK_ERRORS

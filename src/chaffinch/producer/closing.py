@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from chaffinch.errors import KafkaException
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.producer.core import events
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.send_gate import SendGate
@@ -120,14 +120,14 @@ class Closing:
         for what, count, why in lost:
             if count:
                 reason = "" if why is None else f" ({why})"
-                log.warning("close: %s %s%s%s", counted(count, "record"), what, reason, _SEE_FUTURES)
+                log.warning("close: %s %s%s%s", pluralize(count, "record"), what, reason, _SEE_FUTURES)
 
     def _unfinished(self) -> str:
         """What has no outcome yet, and why, as far as anybody knows."""
         with self._sender.lock:
             count, why = self._core.outstanding_count, self._core.wait_causes.cause()
         is_for_end = not count and self._core.transaction is not None
-        waiting = "the end of the transaction" if is_for_end else f"{counted(count, 'record')} without an outcome"
+        waiting = "the end of the transaction" if is_for_end else f"{pluralize(count, 'record')} without an outcome"
         return waiting + (f" ({why})" if why else "")
 
     def _see_futures(self) -> str:

@@ -44,7 +44,7 @@ from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture
 from chaffinch.producer.records import RecordMetadata
 from chaffinch.protocol.primitives import ZERO_UUID
-from chaffinch.protocol.produce_path import PartitionRequests
+from chaffinch.protocol.produce_fast_path import PartitionRequests
 from chaffinch.records.few_records import encode_few
 from chaffinch.runtime.clock import Clock
 from chaffinch.runtime.sockets import LentSocket

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from chaffinch.client.client_thread import EXIT_WAIT_MS
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.producer.futures import SHARED_LOCK
 from chaffinch.producer.sender_thread import RUNNING
 
@@ -65,7 +65,7 @@ def _at_exit() -> None:
         finally:
             sender.changed.release()
         if count:
-            what = counted(count, "record")
+            what = pluralize(count, "record")
             log.warning("%s was not closed: %s had no outcome yet when the process ended, and may be lost", sender.name, what)
         sender.stop(EXIT_WAIT_MS)
 

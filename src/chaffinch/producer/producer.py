@@ -22,7 +22,7 @@ from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.wait_log import in_words
 from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException
-from chaffinch.foreign_names import OF_PRODUCER, missing_attributes, refuse_arguments
+from chaffinch.foreign_names import PRODUCER_HINTS, missing_attributes, refuse_arguments
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer import arguments, outcomes, plugins
 from chaffinch.producer.closing import Closing
@@ -300,7 +300,7 @@ class Producer:
         return needs_wakeup
 
     if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
-        __getattr__ = missing_attributes(OF_PRODUCER)
+        __getattr__ = missing_attributes(PRODUCER_HINTS)
 
     def send_table(self, topic: str | None, table: Any) -> RecordFuture[SendTableResult]:
         """Hand over all rows of a table: columns value, and key, timestamp, headers, partition, topic if there.

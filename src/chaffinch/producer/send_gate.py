@@ -21,7 +21,7 @@ from chaffinch.errors import (
     Stored,
     UnknownTopicOrPartitionException,
 )
-from chaffinch.errors.again import again
+from chaffinch.errors.copies import copy_for_raise
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer import arguments
 from chaffinch.producer.core import events
@@ -117,7 +117,7 @@ class SendGate:
     def _ended(self, call: str) -> KafkaException | None:
         """Why nothing can be asked for either."""
         self.check_open(call)
-        return None if self._sender.death is None else again(self._sender.death)
+        return None if self._sender.death is None else copy_for_raise(self._sender.death)
 
     def wakeup(self) -> None:
         """There may be something to send."""

@@ -153,9 +153,9 @@ class ClientConnection:
 
     def take_correlation_id(self) -> int:
         """The next one; none is given twice while the first may be without an answer."""
-        taken = self._correlation_id_next
-        self._correlation_id_next = 0 if taken == _CORRELATION_ID_MAX else taken + 1
-        return taken
+        correlation_id = self._correlation_id_next
+        self._correlation_id_next = 0 if correlation_id == _CORRELATION_ID_MAX else correlation_id + 1
+        return correlation_id
 
     def adopt_request(self, api: Api, version: int, correlation_id: int) -> None:
         """A request has gone that was not encoded here, behind all that were, with an id that was taken here: its response will come."""

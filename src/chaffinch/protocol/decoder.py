@@ -59,16 +59,16 @@ def least_size(kind: Kind | type[Structure], version: int, is_flexible: bool) ->
     )
 
 
-def skip_tagged(data: memoryview, position: int, end: int, room: int = STRUCTURES_MAX) -> tuple[int, int]:
-    """(position, room) after a tagged section of which no tag is known. `room`: how many tags there may be, and then how many are left.
+def skip_tagged(data: memoryview, position: int, end: int, structures_left: int = STRUCTURES_MAX) -> tuple[int, int]:
+    """(position, structures_left) after a tagged section without known tags. `structures_left`: tags allowed, then tags left.
 
     Raises IndexError or ValueError when it is cut off or has too many.
     """
     count, position = read_uvarint(data, position)
     if count * _TAG_BYTES_MIN > end - position:
         raise ValueError(f"{count} tagged fields announced, {end - position} bytes left")
-    room -= count
-    if room < 0:
+    structures_left -= count
+    if structures_left < 0:
         raise ValueError(_TOO_MANY)
     for _ in range(count):
         tag, position = read_uvarint(data, position)
@@ -76,7 +76,7 @@ def skip_tagged(data: memoryview, position: int, end: int, room: int = STRUCTURE
         if position + size > end:
             raise ValueError(f"tag {tag} of {size} bytes announced, {end - position} left")
         position += size
-    return position, room
+    return position, structures_left
 
 
 class _DecoderCompiler:
@@ -102,7 +102,7 @@ class _DecoderCompiler:
         source.add(0, "def decode(data, position):", start)
         source.add(1, "try:", start)
         source.add(2, "end = len(data)", start)
-        source.add(2, f"room = {REQUEST_STRUCTURES_MAX if self.is_request else STRUCTURES_MAX}", start)
+        source.add(2, f"structures_left = {REQUEST_STRUCTURES_MAX if self.is_request else STRUCTURES_MAX}", start)
         self.structure(2, cls, "message", "")
         source.add(2, "return message, position", start)
         source.add(1, "except FAILURES as failure:", start)
@@ -267,13 +267,13 @@ class _DecoderCompiler:
         reason = f"f'{{{size}}} elements of at least {least} bytes announced, {{end - position}} bytes left'"
         source.add(depth, f"if {size} * {least} > end - position: raise ValueError({reason})", leaf)
         if isinstance(element, Fixed) and element is not Uuid:
-            source.add(depth, f"room -= {size} // {1 if self.is_request else NUMBERS_PER_STRUCTURE}", leaf)
-            source.add(depth, f"if room < 0: raise ValueError({_TOO_MANY!r})", leaf)
+            source.add(depth, f"structures_left -= {size} // {1 if self.is_request else NUMBERS_PER_STRUCTURE}", leaf)
+            source.add(depth, f"if structures_left < 0: raise ValueError({_TOO_MANY!r})", leaf)
             source.add(depth, f"{target} = list(unpack_from(f'>{{{size}}}{element.code}', data, position))", leaf)
             source.add(depth, f"position += {size} * {element.width}", leaf)
             return
-        source.add(depth, f"room -= {size}", leaf)
-        source.add(depth, f"if room < 0: raise ValueError({_TOO_MANY!r})", leaf)
+        source.add(depth, f"structures_left -= {size}", leaf)
+        source.add(depth, f"if structures_left < 0: raise ValueError({_TOO_MANY!r})", leaf)
         self.elements(depth, leaf, target, element, size)
 
     def elements(self, depth: int, leaf: Leaf, target: str, element: Fixed | Variable | type[Structure], size: str) -> None:
@@ -302,14 +302,14 @@ class _DecoderCompiler:
         source.add(depth, f"{count} = data[position]", here)
         source.add(depth, f"if not {count}: position += 1", here)
         if not tagged:
-            source.add(depth, "else: position, room = skip_tagged(data, position, end, room)", here)
+            source.add(depth, "else: position, structures_left = skip_tagged(data, position, end, structures_left)", here)
             return
         source.add(depth, "else:", here)
         self.uvarint(depth + 1, count, here)
         reason = f"f'{{{count}}} tagged fields announced, {{end - position}} bytes left'"
         source.add(depth + 1, f"if {count} * {_TAG_BYTES_MIN} > end - position: raise ValueError({reason})", here)
-        source.add(depth + 1, f"room -= {count}", here)
-        source.add(depth + 1, f"if room < 0: raise ValueError({_TOO_MANY!r})", here)
+        source.add(depth + 1, f"structures_left -= {count}", here)
+        source.add(depth + 1, f"if structures_left < 0: raise ValueError({_TOO_MANY!r})", here)
         source.add(depth + 1, f"for _ in range({count}):", here)
         self.uvarint(depth + 2, tag, here)
         self.uvarint(depth + 2, size, here)

@@ -26,7 +26,7 @@ from chaffinch.protocol.primitives import (
 )
 from chaffinch.protocol.source import NO_FIELD, Leaf, Source
 from chaffinch.protocol.violations import UnencodableMessage
-from chaffinch.records.stretch import Part, Stretch
+from chaffinch.records.file_slice import FileSlice, Part
 
 _FAILURES: Final = (LayoutError, TypeError, ValueError, AttributeError, OverflowError)
 """What compiled code can raise on values that do not fit; UnicodeEncodeError is a ValueError."""
@@ -42,7 +42,7 @@ def records_pieces(records: Records) -> tuple[list[Part], int]:
     pieces: list[Part] = []
     size = 0
     for piece in records if isinstance(records, list) else [records]:
-        if not isinstance(piece, bytes | bytearray | memoryview | Stretch) or (isinstance(piece, memoryview) and piece.itemsize != 1):
+        if not isinstance(piece, bytes | bytearray | memoryview | FileSlice) or (isinstance(piece, memoryview) and piece.itemsize != 1):
             raise TypeError(f"{piece!r} is not bytes")
         if piece:
             pieces.append(piece)

@@ -49,7 +49,7 @@ POOL_BYTES_MAX: Final = 32 * 1024 * 1024
 POOL_BUFFERS_MAX: Final = 32
 """How many buffers one pool keeps: each of them may be looked at when one is lent."""
 
-ROOM_BYTES_MIN: Final = 4 * 1024
+FREE_BYTES_MIN: Final = 4 * 1024
 """With less room at the chunk's end a new one begins, so that reads do not become tiny."""
 
 _SIZE: Final = Struct(">i")
@@ -60,7 +60,7 @@ _HTTP_METHODS: Final = {int.from_bytes(method): method.decode().strip() for meth
 _HTTP_ANSWER: Final = int.from_bytes(b"HTTP")
 _NOTHING: Final = memoryview(b"")
 
-assert ROOM_BYTES_MIN < CHUNK_BYTES < BUSY_CHUNK_BYTES < EAGER_BYTES_MAX < POOL_BYTES_MAX
+assert FREE_BYTES_MIN < CHUNK_BYTES < BUSY_CHUNK_BYTES < EAGER_BYTES_MAX < POOL_BYTES_MAX
 assert EAGER_BYTES_MAX < FRAME_BYTES_MAX
 
 
@@ -95,31 +95,31 @@ class BufferPool:
     def __init__(self, bytes_max: int = POOL_BYTES_MAX, *, trusts_sizes: bool = False) -> None:
         self.bytes_max = bytes_max
         self._mapped_from = sys.maxsize if trusts_sizes else EAGER_BYTES_MAX + 1
-        self.bytes_kept = 0
-        self._kept: list[bytearray | mmap] = []
+        self.bytes_pooled = 0
+        self._buffers: list[bytearray | mmap] = []
 
     def lend(self, size: int) -> memoryview:
         """A writable view of `size` bytes with unspecified content."""
         # Sizes are rounded up so that frames of slightly different sizes can follow each other in one buffer.
         rounded = -(-size // CHUNK_BYTES) * CHUNK_BYTES
         # The last used one first, which the processor may still have at hand.
-        for index in range(len(self._kept) - 1, -1, -1):
-            buffer = self._kept[index]
-            if rounded <= len(buffer) <= 2 * rounded and _is_unseen(buffer):
+        for index in range(len(self._buffers) - 1, -1, -1):
+            buffer = self._buffers[index]
+            if rounded <= len(buffer) <= 2 * rounded and _has_no_views(buffer):
                 # To the end: the list stays sorted by last use, and the oldest falls out first.
-                self._kept.append(self._kept.pop(index))
+                self._buffers.append(self._buffers.pop(index))
                 return memoryview(buffer)[:size]
         # A mapping takes the machine's memory page by page, as bytes come: what has not arrived of a large frame costs nothing.
         new = bytearray(rounded) if rounded < self._mapped_from else mmap(-1, rounded, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         if rounded <= self.bytes_max:
-            self._kept.append(new)
-            self.bytes_kept += rounded
-            while self.bytes_kept > self.bytes_max or len(self._kept) > POOL_BUFFERS_MAX:
-                self.bytes_kept -= len(self._kept.pop(0))
+            self._buffers.append(new)
+            self.bytes_pooled += rounded
+            while self.bytes_pooled > self.bytes_max or len(self._buffers) > POOL_BUFFERS_MAX:
+                self.bytes_pooled -= len(self._buffers.pop(0))
         return memoryview(new)[:size]
 
 
-def _is_unseen(buffer: bytearray | mmap) -> bool:
+def _has_no_views(buffer: bytearray | mmap) -> bool:
     """Whether no view of the buffer exists: only then can its size change."""
     try:
         if isinstance(buffer, mmap):
@@ -170,8 +170,8 @@ class FrameAssembler:
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the next bytes are to be written; never empty. The hint is ignored: the stream itself says what is needed."""
         end = len(self._chunk)
-        if self._start + (self._large or self._need) > end or end - self._stop < ROOM_BYTES_MIN or end > self._chunk_bytes:
-            self._make_room()
+        if self._start + (self._large or self._need) > end or end - self._stop < FREE_BYTES_MIN or end > self._chunk_bytes:
+            self._ensure_capacity()
         return self._chunk[self._stop : self._start + self._large] if self._large else self._chunk[self._stop :]
 
     def buffer_updated(self, count: int) -> list[memoryview]:
@@ -219,41 +219,41 @@ class FrameAssembler:
     def end_turn(self) -> None:
         """The transport holds no buffer now: one that is larger than ordinary is let go, unless a frame is unfinished in it."""
         if self._eager and self._start == self._stop:
-            self._let_go()
+            self._release_chunk()
 
     def close(self) -> None:
         """Forget an unfinished frame. Views handed out stay valid."""
         self._release()
-        self._let_go()
+        self._release_chunk()
 
     def __del__(self) -> None:
         self.close()
 
-    def _make_room(self) -> None:
+    def _ensure_capacity(self) -> None:
         """Begin a new chunk, unless this one will do. Ordinary large frames get all their room at once, larger ones as they come."""
         rest, need = len(self._chunk) - self._start, self._need
         if need <= CHUNK_BYTES:
             size = self._chunk_bytes if self._chunk_bytes == CHUNK_BYTES else self._affordable(self._chunk_bytes)
             if size != rest:
-                self._roll(size)
+                self._begin_chunk(size)
         elif need > rest:
             size = self._affordable(max(self._chunk_bytes, min(need, EAGER_BYTES_MAX)))
             if self._stop == len(self._chunk):
                 size = max(size, min(need, GROWTH * (self._stop - self._start)))
             if size > rest:
-                self._roll(size)
+                self._begin_chunk(size)
 
     def _affordable(self, size: int) -> int:
         """The size of a chunk that is to have `size` bytes, as long as larger ones are not too many."""
         return size if self._budget.bytes_eager - self._eager + size <= self._budget.bytes_max else CHUNK_BYTES
 
-    def _roll(self, size: int) -> None:
+    def _begin_chunk(self, size: int) -> None:
         """Begin a new chunk with the bytes of the unfinished frame."""
         count = self._stop - self._start
         pending: memoryview | bytes = self._chunk[self._start : self._stop]
-        if count < ROOM_BYTES_MIN:
+        if count < FREE_BYTES_MIN:
             pending = bytes(pending)  # Then it may be the same buffer again, which the processor still has at hand.
-        self._let_go()
+        self._release_chunk()
         self._chunk = self._pool.lend(size)
         self._chunk[:count] = pending
         self._stop = count
@@ -261,7 +261,7 @@ class FrameAssembler:
             self._eager = min(size, EAGER_BYTES_MAX)
             self._budget.bytes_eager += self._eager
 
-    def _let_go(self) -> None:
+    def _release_chunk(self) -> None:
         self._budget.bytes_eager -= self._eager
         self._eager = self._start = self._stop = 0
         self._chunk = _NOTHING
@@ -275,7 +275,7 @@ class FrameAssembler:
         try:
             self._budget.reserve(arrived)
         except ProtocolViolation as violation:
-            self._give_up()
+            self._reset()
             violation.frames = tuple(frames)
             raise
         self._reserved = arrived
@@ -292,12 +292,12 @@ class FrameAssembler:
             text = f"its first bytes are {_HTTP_METHODS[size]}, which looks like HTTP: this is Kafka's port, metrics are on --metrics"
         elif size == _HTTP_ANSWER:
             text = "its first bytes are HTTP: a web server answers there, no Kafka broker"
-        self._give_up()
+        self._reset()
         violation = ProtocolViolation(text)
         violation.frames = tuple(frames)
         raise violation
 
-    def _give_up(self) -> None:
+    def _reset(self) -> None:
         """Nothing of the rest is kept; a transport that goes on reading until it is closed gets room."""
         self.close()
         self._need, self._large, self._chunk_bytes = 4, 0, CHUNK_BYTES

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
 
-from chaffinch.records.stretch import Part
+from chaffinch.records.file_slice import Part
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """What encoding hands out and decoding takes: bytes-like, one-dimensional, one byte per item."""

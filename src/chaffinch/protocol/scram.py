@@ -83,7 +83,7 @@ def client_proof(mechanism: ScramMechanism, salted: bytes, auth_message: bytes) 
     return _xor(client_key, signature)
 
 
-def is_proof(credential: Credential, proof: bytes, auth_message: bytes) -> bool:
+def is_valid_proof(credential: Credential, proof: bytes, auth_message: bytes) -> bool:
     """Whether the client knows the password. Takes as long for every proof of the right length."""
     name = credential.mechanism.hash_name
     if len(proof) != len(credential.stored_key):

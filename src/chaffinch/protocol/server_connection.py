@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chaffinch.protocol import produce_path
+from chaffinch.protocol import produce_fast_path
 from chaffinch.protocol.apis import APIS, Api
 from chaffinch.protocol.frames import FRAME_BYTES_MAX, BufferPool, FrameAssembler, FrameBudget
 from chaffinch.protocol.headers import API_VERSIONS_KEY, REQUEST_BYTES_MIN, finish_frame, read_client_id, read_request_prefix, response_head
@@ -21,13 +21,13 @@ from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation
-from chaffinch.records.stretch import Part, loaded
+from chaffinch.records.file_slice import Part, loaded
 
 UNSUPPORTED_VERSION: Final = 35
-READ_FACTOR: Final = 40
+DECODED_FACTOR: Final = 40
 """How many times the room of its bytes a request takes once it is read, at most about: where it is lists of empty names. Fetches of
 ordinary names take five times as much, and what waits for their partitions another eighteen times."""
-_PRODUCE: Final = APIS[produce_path.KEY]
+_PRODUCE: Final = APIS[produce_fast_path.KEY]
 
 
 @dataclass(slots=True, eq=False)
@@ -47,11 +47,11 @@ class ReceivedRequest:
     expects_response: bool = True
 
 
-def bytes_read_to(request: ReceivedRequest, frame_bytes: int) -> int:
+def decoded_bytes_max(request: ReceivedRequest, frame_bytes: int) -> int:
     """What a request of so many bytes takes in memory besides, now that it is read, at most about; records stay where they came."""
     if isinstance(request.message, ProduceRequest):
         frame_bytes -= sum(len(part.records or b"") for topic in request.message.topics for part in topic.partitions)
-    return READ_FACTOR * frame_bytes
+    return DECODED_FACTOR * frame_bytes
 
 
 class ServerConnection:
@@ -71,7 +71,7 @@ class ServerConnection:
         Raises ProtocolViolation for sizes out of bounds; its `frames` hold those that came before."""
         self.end_turn = self._frames.end_turn
         """The transport holds no buffer now, and may not ask for one for long."""
-        self._produce = produce_path.RequestReader()
+        self._produce = produce_fast_path.RequestReader()
         self.open_requests: deque[ReceivedRequest] = deque()
         """Those that wait for their response, in order. To look at: `encode_response` and `skip_response` take them out."""
         self._held: dict[int, list[Buffer]] = {}  # Responses that wait for earlier ones, by the request's identity.
@@ -124,7 +124,7 @@ class ServerConnection:
     def response_parts(self, request: ReceivedRequest, message: Message) -> Sequence[Part]:
         """The same for who sends at once, and so need not have read what stands in files."""
         if isinstance(message, ProduceResponse):
-            frame = produce_path.write_response(message, request.correlation_id, request.version)
+            frame = produce_fast_path.write_response(message, request.correlation_id, request.version)
             if frame is not None:
                 return self._in_order(request, [frame])
         api, version = request.api, request.version
@@ -162,7 +162,7 @@ class ServerConnection:
     def request(self, frame: memoryview) -> ReceivedRequest:
         """Read a frame, in the order of arrival. `records` in it are views of the frame.
 
-        Only when it is to be done: what is read may take `READ_FACTOR` times the room of its bytes. Raises ProtocolViolation for what
+        Only when it is to be done: what is read may take `DECODED_FACTOR` times the room of its bytes. Raises ProtocolViolation for what
         cannot be read and for APIs or versions that are not served.
         """
         plain = self._produce.read(frame)

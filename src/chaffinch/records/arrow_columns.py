@@ -17,7 +17,7 @@ from pyarrow import lib
 
 from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import InvalidColumn
+from chaffinch.records.errors import InvalidColumn
 
 Number = TypeVar("Number", bound=np.generic)
 

@@ -16,7 +16,7 @@ from chaffinch.records import kernels
 from chaffinch.records.batch_codec import (
     DECOMPRESSED_BYTES_MAX,
     Buffer,
-    Scanned,
+    ScanBuffers,
     decode,
     decode_offsets,
     decompressed_payload,
@@ -44,7 +44,7 @@ from chaffinch.records.batch_header import (
 from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s, gather
 from chaffinch.records.compression import Compression, compress
 from chaffinch.records.control_batch import encode_control_batch, read_control
-from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault, RecordsError
+from chaffinch.records.errors import BatchTooLarge, CorruptBatch, Fault, RecordsError
 from chaffinch.records.kernels_reference.retain import BASE, LARGEST, NOT_IN_PLACE, RENUMBERED_GROWTH_BYTES_MAX, TIMES_LENGTH
 
 __all__ = [
@@ -69,10 +69,10 @@ __all__ = [
     "patch_producer",
     "read_control",
     "read_header",
+    "remove_records_in_place",
     "split_in_half",
-    "stripped",
     "views",
-    "without",
+    "without_records",
 ]
 
 
@@ -81,7 +81,7 @@ def keys_at(batch: BatchView | Buffer, indices: Int64s, key_bytes_max: int) -> B
 
     IndexError for an index outside the batch; CorruptBatch where lengths lie.
     """
-    _, payload, keeps = _kept(batch, indices)
+    _, payload, keeps = _selection(batch, indices)
     key_starts, key_lengths = np.empty((2, len(indices)), np.int64)
     count = kernels.choose(len(keeps)).find_keys(payload, keeps, key_starts, key_lengths)
     if count < 0:
@@ -92,37 +92,37 @@ def keys_at(batch: BatchView | Buffer, indices: Int64s, key_bytes_max: int) -> B
     return ByteColumn(key_offsets, gather(payload, key_starts, key_offsets), (key_lengths >= 0).view(np.uint8))
 
 
-def without(batch: BatchView | Buffer, indices: Iterable[int]) -> bytearray | None:
+def without_records(batch: BatchView | Buffer, indices: Iterable[int]) -> bytearray | None:
     """A batch without the records at `indices` (0-based within the batch, in any order); None when no record is left.
 
     Codec, producer identity, base sequence, base offset and transactional bit stay; the records that stay are numbered anew
     from 0, so whoever sends the rest patches the sequence. One pass that reads lengths and deltas. IndexError for an index outside the
     batch. Whoever calls has made the batch, or checked it; CorruptBatch where lengths lie.
     """
-    return _part(*_kept(batch, np.fromiter(indices, np.int64)), 0)
+    return _subset(*_selection(batch, np.fromiter(indices, np.int64)), 0)
 
 
-def stripped(batch: bytearray, indices: Int64s) -> bytearray | None:
-    """As `without`, for whoever needs `batch` no more: most plain ones are changed where they are, and come back shorter."""
-    if _is_lent(batch):
-        return without(batch, indices)
-    header, payload, keeps = _kept(batch, indices)
+def remove_records_in_place(batch: bytearray, indices: Int64s) -> bytearray | None:
+    """As `without_records`, for whoever needs `batch` no more: most plain ones are changed where they are, and come back shorter."""
+    if _has_exported_views(batch):
+        return without_records(batch, indices)
+    header, payload, keeps = _selection(batch, indices)
     if header.compression is not Compression.NONE:
-        return _part(header, payload, keeps, 0)
+        return _subset(header, payload, keeps, 0)
     times, count = np.empty(TIMES_LENGTH, np.int64), int(np.count_nonzero(keeps))
-    size = kernels.choose(len(keeps)).close_up(payload, keeps, header.base_timestamp, times)
+    size = kernels.choose(len(keeps)).extract_in_place(payload, keeps, header.base_timestamp, times)
     if size == NOT_IN_PLACE:
-        return _part(header, payload, keeps, 0)
+        return _subset(header, payload, keeps, 0)
     if size < 0:
         raise CorruptBatch(Fault.RECORD_LENGTH)
     del payload  # While somebody looks into it, `batch` has its length.
     if not count:
         return None
     del batch[HEADER_BYTES + size :]
-    return _headed(batch, header, times, count, 0)
+    return _with_header(batch, header, times, count, 0)
 
 
-def _is_lent(data: bytearray) -> bool:
+def _has_exported_views(data: bytearray) -> bool:
     """Whether somebody looks into these bytes: they may be on their way still."""
     try:
         data.append(data.pop())
@@ -133,25 +133,25 @@ def _is_lent(data: bytearray) -> bool:
 
 def split_in_half(batch: BatchView | Buffer) -> list[bytearray]:
     """Two batches with the first and the second half of the records, sequences and offsets running on; one if it has one record."""
-    header, payload, keeps = _all_kept(batch)
+    header, payload, keeps = _select_all(batch)
     half = (len(keeps) + 1) // 2
     keeps[half:] = 0
-    parts = (_part(header, payload, keeps, 0), _part(header, payload, 1 - keeps, half))
+    parts = (_subset(header, payload, keeps, 0), _subset(header, payload, 1 - keeps, half))
     return [part for part in parts if part is not None]
 
 
-def _all_kept(batch: BatchView | Buffer) -> tuple[BatchHeader, Bytes, Bytes]:
+def _select_all(batch: BatchView | Buffer) -> tuple[BatchHeader, Bytes, Bytes]:
     """The header, the payload, and a one for each of its records."""
     view = batch if isinstance(batch, BatchView) else first_view(batch)
     payload, count = np.frombuffer(decompressed_payload(view, DECOMPRESSED_BYTES_MAX), np.uint8), view.header.count
-    if not Scanned.fits(count, len(payload)):
+    if not ScanBuffers.fits(count, len(payload)):
         raise CorruptBatch(Fault.RECORD_COUNT, detail=f"{count} records in {len(payload)} bytes")
     return view.header, payload, np.ones(count, np.uint8)
 
 
-def _kept(batch: BatchView | Buffer, indices: Int64s) -> tuple[BatchHeader, Bytes, Bytes]:
-    """As `_all_kept`, with a nothing for each of the records at `indices`."""
-    header, payload, keeps = _all_kept(batch)
+def _selection(batch: BatchView | Buffer, indices: Int64s) -> tuple[BatchHeader, Bytes, Bytes]:
+    """As `_select_all`, with a nothing for each of the records at `indices`."""
+    header, payload, keeps = _select_all(batch)
     outside = indices[(indices < 0) | (indices >= len(keeps))]
     if len(outside):
         raise IndexError(f"record {outside[0]} of {len(keeps)}")
@@ -159,13 +159,13 @@ def _kept(batch: BatchView | Buffer, indices: Int64s) -> tuple[BatchHeader, Byte
     return header, payload, keeps
 
 
-def _part(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> bytearray | None:
+def _subset(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> bytearray | None:
     """Of the batch that has `header`: the records whose `keeps` is 1 as one like it, `start` records after its first."""
     count = int(np.count_nonzero(keeps))
     times = np.empty(TIMES_LENGTH, np.int64)
     out = bytearray(HEADER_BYTES + len(payload) + RENUMBERED_GROWTH_BYTES_MAX * count)
     records = np.frombuffer(out, np.uint8)[HEADER_BYTES:]
-    size = kernels.choose(len(keeps)).take_out(payload, keeps, header.base_timestamp, records, times)
+    size = kernels.choose(len(keeps)).extract_records(payload, keeps, header.base_timestamp, records, times)
     if size < 0:
         raise CorruptBatch(Fault.RECORD_LENGTH)
     del records  # While somebody looks into it, `out` has its length.
@@ -177,10 +177,10 @@ def _part(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> byte
         out[HEADER_BYTES:] = compress(header.compression, memoryview(out)[HEADER_BYTES : HEADER_BYTES + size])
     if len(out) > BATCH_BYTES_MAX:
         raise BatchTooLarge(len(out), BATCH_BYTES_MAX)
-    return _headed(out, header, times, count, start)
+    return _with_header(out, header, times, count, start)
 
 
-def _headed(out: bytearray, header: BatchHeader, times: Int64s, count: int, start: int) -> bytearray:
+def _with_header(out: bytearray, header: BatchHeader, times: Int64s, count: int, start: int) -> bytearray:
     """`out` with the header of a part of the batch that has `header`: `count` records, `start` records after its first."""
     is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     changed = header._replace(

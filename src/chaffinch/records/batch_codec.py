@@ -29,8 +29,8 @@ from chaffinch.records.batch_header import (
 from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s, gather
 from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns, measure
 from chaffinch.records.compression import Compression, compress, decompress
-from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault
-from chaffinch.records.room import uninitialised
+from chaffinch.records.errors import BatchTooLarge, CorruptBatch, Fault
+from chaffinch.records.uninitialized_buffer import uninitialized_buffer
 
 DECOMPRESSED_BYTES_MAX = 128 << 20
 """Default limit of what a payload may decompress to: the broker's default for `max.decompressed.bytes`."""
@@ -72,10 +72,10 @@ def encode_with_attributes(
     if HEADER_BYTES + size > BATCH_BYTES_MAX:
         raise BatchTooLarge(HEADER_BYTES + size, BATCH_BYTES_MAX)
     start = HEADER_BYTES if compression is Compression.NONE else 0
-    out = uninitialised(start + size)
+    out = uninitialized_buffer(start + size)
     end, written = _write_records(columns, base_timestamp, out, start)
     assert (end, written) == (len(out), columns.count), f"{end - start} bytes written, {size} measured: the columns were changed meanwhile"
-    out = _with_header_room(out, compression, level)
+    out = _compress_if_needed(out, compression, level)
     times = (base_timestamp, int(columns.timestamps.max()))
     write_header(out, attributes, columns.count, times, identity=identity, base_sequence=base_sequence, base_offset=base_offset)
     return out
@@ -125,18 +125,18 @@ def _fill(
 ) -> tuple[bytearray, int]:
     """A batch that lacks its header, and how many records it has."""
     start = HEADER_BYTES if compression is Compression.NONE else 0
-    out = uninitialised(start + size_max)
+    out = uninitialized_buffer(start + size_max)
     end, count = _write_records(columns, base_timestamp, out, start, rows)
     if HEADER_BYTES + end - start > BATCH_BYTES_MAX:
         raise BatchTooLarge(HEADER_BYTES + end - start, BATCH_BYTES_MAX)
-    is_roomy = end < len(out) * 7 // 8
+    has_spare_memory = end < len(out) * 7 // 8
     del out[end:]
-    if is_roomy and compression is Compression.NONE:
+    if has_spare_memory and compression is Compression.NONE:
         out = bytearray(out)  # What is cut off stays with it, up to as much as is left, and is in no account of memory.
-    return _with_header_room(out, compression, level), count
+    return _compress_if_needed(out, compression, level), count
 
 
-def _with_header_room(out: bytearray, compression: Compression, level: int | None) -> bytearray:
+def _compress_if_needed(out: bytearray, compression: Compression, level: int | None) -> bytearray:
     """What was written, compressed behind the header if it is to be: else it has room for that already."""
     return out if compression is Compression.NONE else bytearray(HEADER_BYTES) + compress(compression, memoryview(out), level)
 
@@ -236,7 +236,7 @@ def decompressed_payload(view: BatchView, bytes_max: int) -> Buffer:
     return decompress(compression, view.payload, bytes_max)
 
 
-class Scanned:
+class ScanBuffers:
     """Where `scan` and `scan_batches` write what they find of `count` records; columns afterwards."""
 
     def __init__(self, count: int) -> None:
@@ -279,11 +279,11 @@ class Scanned:
 
 def _read_records(payload: Bytes, header: BatchHeader) -> RecordColumns:
     count = header.count
-    if not Scanned.fits(count, len(payload)):
+    if not ScanBuffers.fits(count, len(payload)):
         raise CorruptBatch(Fault.RECORD_COUNT, detail=f"{count} records in {len(payload)} bytes")
-    scanned = Scanned(count)
-    fault = kernels.choose(count).scan(payload, count, header.base_offset, header.base_timestamp, *scanned.arrays)
-    return scanned.columns(payload, fault)
+    buffers = ScanBuffers(count)
+    fault = kernels.choose(count).scan(payload, count, header.base_offset, header.base_timestamp, *buffers.arrays)
+    return buffers.columns(payload, fault)
 
 
 def _read_headers(payload: Bytes, header_starts: Int64s, header_offsets: Int64s) -> tuple[ByteColumn, ByteColumn]:

@@ -21,7 +21,7 @@ from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, se
 from chaffinch.records import kernels
 from chaffinch.records.checksum import crc32c
 from chaffinch.records.compression import Compression
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size

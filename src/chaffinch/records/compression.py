@@ -23,7 +23,7 @@ import cramjam
 import numpy as np
 
 from chaffinch.records import kernels
-from chaffinch.records.faults import RecordsError
+from chaffinch.records.errors import RecordsError
 from chaffinch.records.kernels_reference import snappy
 
 Buffer = bytes | bytearray | memoryview
@@ -225,7 +225,7 @@ def _snappy_decompress(data: Buffer, bytes_max: int) -> memoryview:
 
 
 _BLOCKS_MAX_PER_KIB: Final = 1
-_BLOCKS_MAX_ANYWAY: Final = 64
+_BLOCKS_MAX_BASE: Final = 64
 """Streams with more blocks than these go through one loop over all of them: honest writers' blocks are 32 KiB."""
 
 
@@ -260,7 +260,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview] | None:
     Version numbers are not looked at: some writers put them in the other byte order, and Java reads those too.
     """
     blocks: list[memoryview] = []
-    blocks_max = _BLOCKS_MAX_ANYWAY + _BLOCKS_MAX_PER_KIB * len(view) // 1024
+    blocks_max = _BLOCKS_MAX_BASE + _BLOCKS_MAX_PER_KIB * len(view) // 1024
     position = 0
     while position < len(view):
         if _is_framed(view, position):

@@ -16,7 +16,7 @@ from struct import Struct
 
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchView
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 from chaffinch.records.few_records import encode_few, plain_records
 
 _KEY = Struct(">hh")
@@ -59,13 +59,13 @@ def read_control(view: BatchView) -> tuple[bool | None, int]:
 
 def committed(views: Iterable[BatchView], aborted: Iterable[tuple[int, int]]) -> Iterator[tuple[BatchView, bool]]:
     """Each batch, in order, and whether its records are to be handed out. `aborted`: (producer id, first offset), any order."""
-    coming = [(first_offset, producer_id) for producer_id, first_offset in aborted]
-    heapq.heapify(coming)
+    pending = [(first_offset, producer_id) for producer_id, first_offset in aborted]
+    heapq.heapify(pending)
     active: set[int] = set()
     for view in views:
         header = view.header
-        while coming and coming[0][0] <= header.last_offset:
-            active.add(heapq.heappop(coming)[1])
+        while pending and pending[0][0] <= header.last_offset:
+            active.add(heapq.heappop(pending)[1])
         if header.is_control:
             is_commit, _ = read_control(view)
             if is_commit is False:

@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from chaffinch.records import kernels
-from chaffinch.records.batch_codec import DECOMPRESSED_BYTES_MAX, Buffer, Scanned, decode, decompressed_payload
+from chaffinch.records.batch_codec import DECOMPRESSED_BYTES_MAX, Buffer, ScanBuffers, decode, decompressed_payload
 from chaffinch.records.batch_header import MAGIC_POSITION, BatchView, TimestampType
 from chaffinch.records.byte_columns import Int64s
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.control_batch import committed
-from chaffinch.records.faults import CorruptBatch, Fault, RecordsError
+from chaffinch.records.errors import CorruptBatch, Fault, RecordsError
 from chaffinch.records.old_formats.reading import OldBatch, mixed_views
 
 # Batches are decoded together up to so many bytes, as they came and uncompressed, whatever number of records is asked for.
@@ -58,8 +58,8 @@ class FetchedRecords:
         self._piece: Piece | None = None
         self._row = 0
         self._position_after = position
-        self._left: list[BatchView] = []
-        self._position_after_left = position
+        self._pending: list[BatchView] = []
+        self._position_after_pending = position
         """Where reading goes on after those that were taken with others and have to wait: they hold too much together."""
         self._error: RecordsError | None = None
 
@@ -102,19 +102,19 @@ class FetchedRecords:
 
     def _next_group(self, records_max: int) -> list[BatchView]:
         """Visible batches that can be read as one. Sets where reading goes on after them."""
-        if self._left:
-            left, self._left = self._left, []
-            self._position_after = self._position_after_left
-            return left
+        if self._pending:
+            pending, self._pending = self._pending, []
+            self._position_after = self._position_after_pending
+            return pending
         group: list[BatchView] = []
         count = size = 0
         while (entry := self._peek()) is not None and count < records_max and size < PART_BYTES:
             view, is_visible = entry
             header = view.header
             if header.last_offset >= self.position:
-                if is_visible and group and not _belong_together(group[-1], view):
+                if is_visible and group and not _are_compatible(group[-1], view):
                     break
-                if not self._is_sound(view):  # What is not seen as well: a mark that lies would hide, or show, others.
+                if not self._has_valid_crc(view):  # What is not seen as well: a mark that lies would hide, or show, others.
                     break
                 if is_visible:
                     group.append(view)
@@ -134,7 +134,7 @@ class FetchedRecords:
                 self._error = error
         return self._next
 
-    def _is_sound(self, view: BatchView) -> bool:
+    def _has_valid_crc(self, view: BatchView) -> bool:
         if not self._checks_crc or isinstance(view, OldBatch) or view.crc_is_valid():
             return True
         text = f"the checksum of the batch at offset {view.header.base_offset} does not match its bytes"
@@ -147,26 +147,26 @@ class FetchedRecords:
         try:
             columns, count = decode_batches(group, PART_BYTES)
         except RecordsError:
-            sound: list[RecordColumns] = []
+            decoded: list[RecordColumns] = []
             for view in group:
                 try:
-                    sound.append(decode_batches([view], PART_BYTES)[0])
+                    decoded.append(decode_batches([view], PART_BYTES)[0])
                 except RecordsError as error:
                     self._error = error
                     break
                 self._position_after = view.header.last_offset + 1
-            if not sound and self._error is not None:
+            if not decoded and self._error is not None:
                 raise self._error from None
-            return RecordColumns.concat(sound)
+            return RecordColumns.concat(decoded)
         if count < len(group):
-            self._left, self._position_after_left = group[count:], self._position_after
+            self._pending, self._position_after_pending = group[count:], self._position_after
             self._position_after = group[count - 1].header.last_offset + 1
         return columns
 
 
-def _belong_together(one: BatchView, other: BatchView) -> bool:
-    mine, its = one.header, other.header
-    return mine.timestamp_type == its.timestamp_type and mine.leader_epoch == its.leader_epoch
+def _are_compatible(one: BatchView, other: BatchView) -> bool:
+    first, its = one.header, other.header
+    return first.timestamp_type == its.timestamp_type and first.leader_epoch == its.leader_epoch
 
 
 def whole_batches(records: bytes | bytearray | memoryview) -> tuple[int | None, int]:
@@ -214,18 +214,18 @@ def _decode_together(batches: Sequence[BatchView], payloads: Sequence[Buffer]) -
     ends: Int64s = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
     payload = np.frombuffer(b"".join(payloads), np.uint8)
     total = int(counts.sum())
-    if int(counts.min()) < 0 or not Scanned.fits(total, len(payload)):
+    if int(counts.min()) < 0 or not ScanBuffers.fits(total, len(payload)):
         raise CorruptBatch(Fault.RECORD_COUNT, detail=f"{total} records in {len(payload)} bytes")
-    scanned = Scanned(total)
+    buffers = ScanBuffers(total)
     fault = kernels.choose(total).scan_batches(
         payload,
         ends,
         counts,
         np.array([header.base_offset for header in headers], np.int64),
         np.array([header.base_timestamp for header in headers], np.int64),
-        *scanned.arrays,
+        *buffers.arrays,
     )
-    columns = scanned.columns(payload, fault)
+    columns = buffers.columns(payload, fault)
     is_appended = np.array([header.timestamp_type is TimestampType.LOG_APPEND_TIME for header in headers])
     if is_appended.any():
         appended = np.repeat(np.array([header.max_timestamp for header in headers], np.int64), counts)

@@ -83,12 +83,12 @@ def _few(view: BatchView, decompressed_bytes_max: int) -> list[PlainRecord] | No
             if header_count or position != end:
                 return None
             found.append((wrap_int64(header.base_offset + offset_delta), key, value))
-    except _Otherwise:
+    except _NotSimple:
         return None
     return found if position == len(data) else None
 
 
-class _Otherwise(Exception):
+class _NotSimple(Exception):
     """The bytes are no such batch."""
 
 
@@ -98,7 +98,7 @@ def _number(data: bytes, position: int, bytes_max: int = INT32_BYTES_MAX) -> tup
         return (data[position] >> 1) ^ -(data[position] & 1), position + 1
     number, end = read_varint(data, position, len(data), bytes_max)
     if end < 0:
-        raise _Otherwise
+        raise _NotSimple
     return number, end
 
 

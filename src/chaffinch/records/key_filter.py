@@ -25,7 +25,7 @@ from chaffinch.records.batch_header import (
 )
 from chaffinch.records.byte_columns import Bytes, Int64s
 from chaffinch.records.compression import Compression, compress
-from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault
+from chaffinch.records.errors import BatchTooLarge, CorruptBatch, Fault
 from chaffinch.records.kernels_reference.retain import GROWTH_BYTES_MAX
 
 _RECORD_BYTES_MIN = 7

@@ -16,7 +16,7 @@ import numpy as np
 
 from chaffinch.errors import codes
 from chaffinch.errors.exceptions import Culprit
-from chaffinch.records import kernels, verdicts
+from chaffinch.records import kernels, validation_result
 from chaffinch.records.batch_codec import decompressed_payload, encode
 from chaffinch.records.batch_header import (
     ATTRIBUTE_COMPRESSION,
@@ -33,10 +33,19 @@ from chaffinch.records.batch_header import (
 from chaffinch.records.byte_columns import Bytes, Int64s
 from chaffinch.records.columns import RecordColumns, measure
 from chaffinch.records.compression import Compression, CompressionError, compress
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 from chaffinch.records.kernels_reference import walk
 from chaffinch.records.single_stream import check_portable
 from chaffinch.records.validation_policy import Origin, ValidationPolicy
+from chaffinch.records.validation_result import (
+    CULPRITS_WITH_MESSAGE_MAX,
+    Accepted,
+    Rejected,
+    RuleViolation,
+    counted_once,
+    culprits_of,
+    rejected,
+)
 from chaffinch.records.validation_rules import (
     BATCH_RULES_BY_ORIGIN,
     CRC_RULE,
@@ -50,10 +59,9 @@ from chaffinch.records.validation_rules import (
     batch_message,
     size_text,
 )
-from chaffinch.records.verdicts import CULPRITS_SPELLED_MAX, Accepted, Finding, Rejected, counted_once, culprits_of, rejected
 
 __all__ = [
-    "CULPRITS_SPELLED_MAX",
+    "CULPRITS_WITH_MESSAGE_MAX",
     "Accepted",
     "Origin",
     "Rejected",
@@ -70,10 +78,10 @@ _NO_INT64S = np.empty(0, _INT64)
 
 Terms: TypeAlias = tuple[int, int, int, int, bool, bool]
 Culprits: TypeAlias = tuple[Int64s, Bytes, Int64s]
-_NO_ROOM: Culprits = (_NO_INT64S, np.empty(0, _UINT8), _NO_INT64S)
+_NO_CULPRITS: Culprits = (_NO_INT64S, np.empty(0, _UINT8), _NO_INT64S)
 _SHORT_BYTES_MAX = 16 * 1024
 """Up to here a second walk costs less than room that the first one rarely needs."""
-_SEEN_FIRST_MAX = 256
+_FIRST_WALK_CULPRITS_MAX = 256
 """For so many culprits there is room in the first walk over more records."""
 
 
@@ -115,20 +123,20 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, wal
     # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
     loops = kernels.choose(min(count, size // walk.RECORD_BYTES_MIN))
     terms = _terms(header, policy, wall_ms)
-    right_count, right_bytes, max_timestamp = loops.walk_right(records, *terms)
-    if right_count == count and right_bytes == size:
+    valid_count, valid_bytes, max_timestamp = loops.walk_valid(records, *terms)
+    if valid_count == count and valid_bytes == size:
         return _accepted(view, records, policy, wall_ms, max_timestamp)
-    seen_first = _room(_SEEN_FIRST_MAX) if size > _SHORT_BYTES_MAX else _NO_ROOM
-    fault, record_index, position, culprit_count = _walk(loops, records, terms, seen_first)
+    culprits = _culprit_arrays(_FIRST_WALK_CULPRITS_MAX) if size > _SHORT_BYTES_MAX else _NO_CULPRITS
+    fault, record_index, position, culprit_count = _walk(loops, records, terms, culprits)
     if fault:
         detail = f"{count} records announced, {size} bytes of them"
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(codes.INVALID_RECORD, batch_message(policy.topic_partition, str(corrupt)))
-    listed_count = min(culprit_count, verdicts.CULPRITS_MAX)
-    if listed_count > len(seen_first[0]):
-        seen_first = _room(listed_count)
-        _walk(loops, records, terms, seen_first)
-    return rejected(_findings(header, listed_count, seen_first), culprit_count, header.count, policy, wall_ms)
+    listed_count = min(culprit_count, validation_result.CULPRITS_MAX)
+    if listed_count > len(culprits[0]):
+        culprits = _culprit_arrays(listed_count)
+        _walk(loops, records, terms, culprits)
+    return rejected(_rule_violations(header, listed_count, culprits), culprit_count, header.count, policy, wall_ms)
 
 
 def validate_columns(
@@ -175,12 +183,12 @@ def _walk(loops: kernels.Loops, records: Bytes, terms: Terms, culprits: Culprits
     return fault, record_index, position, culprit_count
 
 
-def _room(culprit_count: int) -> Culprits:
+def _culprit_arrays(culprit_count: int) -> Culprits:
     """Where a walk leaves the indices of so many culprits, the reasons, and the values seen."""
     return np.empty(culprit_count, _INT64), np.empty(culprit_count, _UINT8), np.empty(culprit_count, _INT64)
 
 
-def _findings(header: BatchHeader, culprit_count: int, culprits: Culprits) -> list[Finding]:
+def _rule_violations(header: BatchHeader, culprit_count: int, culprits: Culprits) -> list[RuleViolation]:
     """The first culprits that a walk left, each with the rule that it breaks."""
     indices, reasons, seen = (column[:culprit_count] for column in culprits)
     claims_append_time = header.attributes & ATTRIBUTE_LOG_APPEND_TIME

@@ -50,7 +50,7 @@ CODECS: Final = {0: CODECS_OF_OLD_FORMATS, 1: CODECS_OF_OLD_FORMATS, MAGIC: tupl
 """Record format -> the codecs it knows."""
 
 
-class Where(Enum):
+class AppliesTo(Enum):
     """Of the batches of a format, those that a rule can refuse."""
 
     ALL = "all"
@@ -61,7 +61,7 @@ class Where(Enum):
 
     def codecs(self, record_format: int) -> tuple[Compression, ...]:
         """The codecs of the format that this stands for."""
-        by_where = {Where.ALL: CODECS[record_format], Where.COMPRESSED: CODECS[record_format][1:]}
+        by_where = {AppliesTo.ALL: CODECS[record_format], AppliesTo.COMPRESSED: CODECS[record_format][1:]}
         return by_where.get(self, (Compression.NONE,))
 
 
@@ -77,7 +77,7 @@ class BatchRule:
     counter: str | None
     origins: frozenset[Origin]
     formats: tuple[int, ...] = (MAGIC,)
-    where: Where = Where.ALL
+    applies_to: AppliesTo = AppliesTo.ALL
 
     @property
     def name(self) -> str:
@@ -167,7 +167,7 @@ BATCH_RULES: Final = (
     BatchRule(is_control, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
     BatchRule(has_a_delete_horizon, codes.INVALID_RECORD, None, _CLIENT),
     BatchRule(sequence_is_missing, codes.INVALID_RECORD, INVALID_SEQUENCE, _CLIENT),
-    BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER, where=Where.UNKNOWN),
+    BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER, applies_to=AppliesTo.UNKNOWN),
 )
 """In order. A count that contradicts the offsets comes before anything that trusts the count."""
 
@@ -185,7 +185,7 @@ class WrapperRule:
     code: ErrorCode
     counter: str | None
     formats: tuple[int, ...] = OLD_FORMATS
-    where: Where = Where.COMPRESSED
+    applies_to: AppliesTo = AppliesTo.COMPRESSED
 
     @property
     def name(self) -> str:
@@ -233,7 +233,7 @@ def wrapper_offset_is_wrong(message_set: MessageSet, policy: ValidationPolicy, c
 WRAPPER_RULES: Final = (
     WrapperRule(wrapper_crc_is_wrong, codes.CORRUPT_MESSAGE, INVALID_CRC),
     WrapperRule(wrapper_is_too_large, codes.MESSAGE_TOO_LARGE, TOO_LARGE),
-    WrapperRule(wrapper_codec_is_unknown, codes.INVALID_RECORD, None, where=Where.UNKNOWN),
+    WrapperRule(wrapper_codec_is_unknown, codes.INVALID_RECORD, None, applies_to=AppliesTo.UNKNOWN),
     WrapperRule(wrapper_is_not_alone, codes.INVALID_RECORD, None),
     WrapperRule(wrapper_lacks_a_value, codes.INVALID_RECORD, None),
 )
@@ -251,24 +251,24 @@ CONTENT_RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecordRule:
-    """`spelled` says what is wrong with a record whose value `seen` broke the rule: a text with its places, or a function that is called
-    as `text`. `short` names no values."""
+    """`template` says what is wrong with a record whose value `seen` broke the rule: a text with its places, or a function that is called
+    as `text`. `short_text` names no values."""
 
     code: ErrorCode
     counter: str | None
-    spelled: str | Callable[[int, ValidationPolicy, int], str]
-    short: str
+    template: str | Callable[[int, ValidationPolicy, int], str]
+    short_text: str
     formats: tuple[int, ...] = (0, 1, MAGIC)
-    where: Where = Where.ALL
+    applies_to: AppliesTo = AppliesTo.ALL
 
     def text(self, seen: int, policy: ValidationPolicy, wall_ms: int) -> str:
-        if not isinstance(self.spelled, str):
-            return self.spelled(seen, policy, wall_ms)
-        return self.spelled.format(seen=seen, low=seen & 0xFF, high=seen >> 8, bytes_max=policy.batch_bytes_max)
+        if not isinstance(self.template, str):
+            return self.template(seen, policy, wall_ms)
+        return self.template.format(seen=seen, low=seen & 0xFF, high=seen >> 8, bytes_max=policy.batch_bytes_max)
 
     @property
     def name(self) -> str:
-        return self.short
+        return self.short_text
 
 
 def size_text(size: int, policy: ValidationPolicy) -> str:
@@ -303,10 +303,12 @@ MESSAGE_SIZE_RULE: Final = RecordRule(
     "{seen} bytes, max.message.bytes allows {bytes_max} bytes",
     "message too large",
     OLD_FORMATS,
-    Where.PLAIN,
+    AppliesTo.PLAIN,
 )
 OFFSET_RULE: Final = RecordRule(codes.INVALID_RECORD, NON_INCREASING_OFFSET, _OFFSET, "wrong offset delta", (MAGIC,))
-INNER_OFFSET_RULE: Final = RecordRule(codes.INVALID_RECORD, NON_INCREASING_OFFSET, _OFFSET, "wrong relative offset", (1,), Where.COMPRESSED)
+INNER_OFFSET_RULE: Final = RecordRule(
+    codes.INVALID_RECORD, NON_INCREASING_OFFSET, _OFFSET, "wrong relative offset", (1,), AppliesTo.COMPRESSED
+)
 KEY_RULE: Final = RecordRule(codes.INVALID_COMPACTION_KEY, NO_KEY, _NO_KEY, _NO_KEY)
 TIMESTAMP_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_text, "timestamp out of range", (1, MAGIC))
 TIMESTAMP_TYPE_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _TIMESTAMP_TYPE, _TIMESTAMP_TYPE, (1, MAGIC))
@@ -343,6 +345,6 @@ def batch_message(topic_partition: TopicPartition, wrong: str) -> str:
     return f"batch for {topic_partition} rejected: {wrong}"
 
 
-def told_of_record(topic_partition: TopicPartition, count: int) -> str:
+def record_message_infix(topic_partition: TopicPartition, count: int) -> str:
     """What stands between a record, named by its index, and what is wrong with it: the same for all records of a batch."""
     return f" of {count} for {topic_partition} rejected: "

@@ -19,7 +19,7 @@ from chaffinch.identifiers import NO_TIMESTAMP
 from chaffinch.records.batch import BatchView, encode
 from chaffinch.records.checksum import crc32c
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import RecordsError
+from chaffinch.records.errors import RecordsError
 from chaffinch.records.few_records import FEW_RECORDS, encode_few, plain_records
 from chaffinch.storage.batch_scan import BatchScan
 from chaffinch.storage.batch_search import whole_batch_from

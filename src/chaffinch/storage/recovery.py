@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from chaffinch.identifiers import NO_OFFSET
 from chaffinch.records.batch_header import BatchView
 from chaffinch.records.control_batch import read_control
-from chaffinch.records.faults import CorruptBatch
+from chaffinch.records.errors import CorruptBatch
 from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.aborted_transactions import AbortedTransaction
 from chaffinch.storage.batch_scan import BatchScan

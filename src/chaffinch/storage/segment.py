@@ -15,7 +15,7 @@ from typing import NamedTuple
 from chaffinch.identifiers import NO_TIMESTAMP
 from chaffinch.records.batch_header import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, unpack_header
 from chaffinch.records.checksum import crc32c
-from chaffinch.records.stretch import Stretch
+from chaffinch.records.file_slice import FileSlice
 from chaffinch.storage import aborted_transactions, offset_index
 from chaffinch.storage.aborted_transactions import AbortedTransactions
 from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem, HeldFile, ReadableFile, StorageError, write_aside
@@ -66,7 +66,7 @@ MARK_TEXT = "{" + ",".join(f'"{name}":%d' for name in MARK_NAMES) + "}"
 class Found(NamedTuple):
     """Whole batches in a file. `end_offset` is above all their offsets, and not above those of what may be read behind them."""
 
-    records: Stretch
+    records: FileSlice
     end_offset: int
 
 
@@ -187,7 +187,7 @@ class Segment:
                 if not at_least_one:
                     return None
                 end, end_offset = end + header.size, header.last_offset + 1
-        return Found(Stretch(RecordsFile(self.log), start, end - start), end_offset)
+        return Found(FileSlice(RecordsFile(self.log), start, end - start), end_offset)
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` up to `end`, by default that of the file."""

@@ -16,7 +16,7 @@ from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.fetch import FetchPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.records import batch
-from chaffinch.records.stretch import Stretch
+from chaffinch.records.file_slice import FileSlice
 from chaffinch.storage.aborted_transactions import AbortedTransactions
 from chaffinch.storage.memory_files import MemoryFile
 from chaffinch.storage.partition_log import PartitionLog
@@ -138,6 +138,6 @@ def test_records_are_read_once(monkeypatch: pytest.MonkeyPatch, lends: bool, tim
     (data,) = partition_reads.read(state, terms, [position]).partition_data
     assert data is not None
     assert isinstance(data.records, list)
-    assert [isinstance(part, Stretch) for part in data.records] == [lends]
+    assert [isinstance(part, FileSlice) for part in data.records] == [lends]
     assert len(data.aborted_transactions or []) == 2
     assert read.count(len(data.records[0])) == times

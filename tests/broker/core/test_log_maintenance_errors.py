@@ -11,7 +11,7 @@ import pytest
 from chaffinch.broker.core import log_maintenance
 from chaffinch.broker.core.events import TimePassed
 from chaffinch.broker.core.log_maintenance import WORK_PER_CALL
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import CorruptLog, StorageError
 from tests.broker.core.maintained_log import CLEANER_BACKOFF, HOUR, MINUTE, compacted, fill, offsets

@@ -20,12 +20,12 @@ from chaffinch.records.batch_codec import decompressed_payload
 from chaffinch.records.batch_header import TimestampType, write_crc
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression, compress
-from chaffinch.records.faults import RecordsError
+from chaffinch.records.errors import RecordsError
 from chaffinch.records.fetched import FetchedRecords, whole_batches
 from chaffinch.records.old_formats.message_set import read_message_set
 from chaffinch.records.validation import Origin, validate
 from chaffinch.records.validation_policy import ValidationPolicy
-from chaffinch.records.verdicts import Accepted, Rejected
+from chaffinch.records.validation_result import Accepted, Rejected
 from tests.fuzz.batch_fuzzer import loops
 from tests.support.raw_batches import NOW_MS, raw_batch, record
 from tests.support.raw_messages import message, message_set
@@ -65,7 +65,7 @@ def check(data: bytes) -> None:
     assert kernels.load()
     compiled = kernels.choose(1)
     for ask in (_read, _taken_apart, _validated, _validated_old):
-        with loops(kernels.TWIN):
+        with loops(kernels.REFERENCE):
             expected = _outcome(ask, log, policy)
         with loops(compiled):
             found = _outcome(ask, log, policy)
@@ -134,8 +134,8 @@ def _taken_apart(log: bytes, policy: ValidationPolicy) -> Iterator[object]:
         columns = batch.decode(view, decompressed_bytes_max=UNPACKED_BYTES_MAX)
         yield _shown(columns)
         if len(columns):
-            yield batch.without(view, [0])
-            yield batch.stripped(bytearray(view.data), np.array([len(columns) - 1]))
+            yield batch.without_records(view, [0])
+            yield batch.remove_records_in_place(bytearray(view.data), np.array([len(columns) - 1]))
             yield batch.split_in_half(view)
             yield batch.keys_at(view, np.array([0]), 5).value(0)
         if view.header.is_control:

@@ -27,7 +27,7 @@ PARTS = (
     "chaffinch.protocol.client_connection",
     "chaffinch.protocol.server_connection",
 )
-SMALL = {"CHUNK_BYTES": 64, "BUSY_CHUNK_BYTES": 256, "EAGER_BYTES_MAX": 1024, "ROOM_BYTES_MIN": 8}
+SMALL = {"CHUNK_BYTES": 64, "BUSY_CHUNK_BYTES": 256, "EAGER_BYTES_MAX": 1024, "FREE_BYTES_MIN": 8}
 POOL_BYTES = 2048
 FRAME_BYTES_MAX = 8192
 BUDGET_BYTES = 4096

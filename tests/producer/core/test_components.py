@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.errors import ConfigException, ErrorCode, KafkaException, codes
-from chaffinch.errors.again import again
+from chaffinch.errors.copies import copy_for_raise
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import Accumulator, Appended, record_size
@@ -365,10 +365,10 @@ def test_every_refusal_has_a_verdict_and_the_rules_hold(answer: BatchResponse, s
 
 def test_an_error_told_again_is_another_object_with_the_same_facts() -> None:
     error = KafkaException("first")
-    other = again(error)
+    other = copy_for_raise(error)
     assert other == error
     assert other is not error
     assert other.__cause__ is None, "a traceback would say the same twice"
     error.__cause__ = ValueError("why")
-    assert again(error).__cause__ is error.__cause__
+    assert copy_for_raise(error).__cause__ is error.__cause__
     assert as_abortable(as_abortable(error)).message.count("has to be aborted") == 1

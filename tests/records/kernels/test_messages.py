@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels_reference import messages as reference
 from tests.support.raw_batches import NOW_MS, record
 from tests.support.raw_messages import message

@@ -107,7 +107,7 @@ def test_both_agree_on_any_bytes(data: bytes, has_header: bool) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"a", b"ab" * 16])
 def test_streams_of_very_many_blocks_go_through_it(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "_BLOCKS_MAX_ANYWAY", 3)
+    monkeypatch.setattr(compression, "_BLOCKS_MAX_BASE", 3)
     block = raw(text)
     for count in (2, 3, 4, 40):
         assert bytes(decompress(Compression.SNAPPY, framed(*[block] * count), 10_000)) == text * count

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels import Loops
 from chaffinch.records.kernels_reference.retain import NOT_IN_PLACE
 from chaffinch.records.kernels_reference.varints import varint_size, write_varint
 from tests.records.record_strategies import INT64_MAX, INT64_MIN, Row, columns_and_rows
 
-TWIN = kernels.TWIN
+REFERENCE = kernels.REFERENCE
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ bases = st.just(1_700_000_000_000) | st.integers(INT64_MIN, INT64_MAX)
 @given(columns_and_rows(), bases, st.integers(0, 15))
 def test_measure(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, delta_bytes: int) -> None:
     columns, _ = drawn
-    assert measured(compiled, columns, base_timestamp, delta_bytes) == measured(TWIN, columns, base_timestamp, delta_bytes)
+    assert measured(compiled, columns, base_timestamp, delta_bytes) == measured(REFERENCE, columns, base_timestamp, delta_bytes)
 
 
 def lying(columns: RecordColumns, column: str, data: st.DataObject) -> RecordColumns:
@@ -108,17 +108,17 @@ def test_measure_of_offsets_that_lie(
     compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, column: str, data: st.DataObject
 ) -> None:
     broken = lying(drawn[0], column, data)
-    assert measured(compiled, broken, base_timestamp) == measured(TWIN, broken, base_timestamp)
+    assert measured(compiled, broken, base_timestamp) == measured(REFERENCE, broken, base_timestamp)
 
 
 @given(columns_and_rows(), bases, st.integers(0, 3), st.integers(-200, 2))
 def test_encode(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, position: int, spare: int) -> None:
     """As many as there is room for, and nothing behind them."""
     columns, _ = drawn
-    total, sizes = measured(TWIN, columns, base_timestamp)
+    total, sizes = measured(REFERENCE, columns, base_timestamp)
     size = max(0, position + total + spare)
     end, count, out = encoded(compiled, columns, base_timestamp, size, position)
-    assert (end, count, out) == encoded(TWIN, columns, base_timestamp, size, position)
+    assert (end, count, out) == encoded(REFERENCE, columns, base_timestamp, size, position)
     assert end == position + sum(sizes[:count])
     assert count == columns.count or end + sizes[count] > size
     assert out[:position] == b"\xee" * min(position, size)
@@ -131,12 +131,12 @@ def test_encode_of_offsets_that_lie(
 ) -> None:
     """It says of which record, the same as `measure`, unless there is no room for one before it."""
     columns, _ = drawn
-    total, _ = measured(TWIN, columns, base_timestamp)
+    total, _ = measured(REFERENCE, columns, base_timestamp)
     broken = lying(columns, column, data)
-    found, _ = measured(TWIN, broken, base_timestamp)
+    found, _ = measured(REFERENCE, broken, base_timestamp)
     size = data.draw(st.sampled_from([total + 100, total // 2]))
     end, count = encoded(compiled, broken, base_timestamp, size, 0)[:2]
-    assert (end, count) == encoded(TWIN, broken, base_timestamp, size, 0)[:2]
+    assert (end, count) == encoded(REFERENCE, broken, base_timestamp, size, 0)[:2]
     assert end == found if end < 0 else (found >= 0 or count < -found - 1)
     assert count <= columns.count
 
@@ -162,8 +162,8 @@ def test_the_twin_looks_at_no_record_behind_the_first_without_room() -> None:
     offsets = {f"{name}_offsets": Watched(getattr(columns, f"{name}_offsets")) for name in ("key", "value", "header_key", "header_value")}
     watched = SimpleNamespace(**{name: getattr(columns, name) for name in columns.__slots__} | offsets)
     watched.keys, watched.values, watched.header_values = columns.keys, columns.values, columns.header_values
-    size = sum(measured(TWIN, columns, 0)[1][:10])
-    assert encoded(TWIN, watched, 0, size, 0)[:2] == (size, 10)
+    size = sum(measured(REFERENCE, columns, 0)[1][:10])
+    assert encoded(REFERENCE, watched, 0, size, 0)[:2] == (size, 10)
     assert {name: max(each.seen) for name, each in offsets.items()} == dict.fromkeys(offsets, 11)
 
 
@@ -173,23 +173,23 @@ def test_encode_of_picked_rows(compiled: Loops, drawn: tuple[RecordColumns, list
     columns, _ = drawn
     rows = data.draw(st.lists(st.integers(0, columns.count - 1), min_size=1, max_size=12))
     taken = columns.take(rows)
-    total, _ = measured(TWIN, taken, base_timestamp)
-    expected = encoded(TWIN, taken, base_timestamp, total, 0)
+    total, _ = measured(REFERENCE, taken, base_timestamp)
+    expected = encoded(REFERENCE, taken, base_timestamp, total, 0)
     assert expected[:2] == (total, len(rows))
-    assert encoded(TWIN, columns, base_timestamp, total, 0, rows) == expected
+    assert encoded(REFERENCE, columns, base_timestamp, total, 0, rows) == expected
     assert encoded(compiled, columns, base_timestamp, total, 0, rows) == expected
     at = data.draw(st.integers(0, len(rows) - 1))
     rows[at] = data.draw(st.sampled_from([-1, columns.count, INT64_MAX, INT64_MIN]))
-    for loops in (compiled, TWIN):
+    for loops in (compiled, REFERENCE):
         assert encoded(loops, columns, base_timestamp, total, 0, rows)[:2] == (-(at + 1), at)
 
 
 @given(columns_and_rows(), bases)
 def test_sizes_are_upper_bounds_and_exact_sums(drawn: tuple[RecordColumns, list[Row]], base_timestamp: int) -> None:
     columns, _ = drawn
-    total, exact = measured(TWIN, columns, base_timestamp)
+    total, exact = measured(REFERENCE, columns, base_timestamp)
     assert total == sum(exact)
-    _, bounds = measured(TWIN, columns, base_timestamp, 15)
+    _, bounds = measured(REFERENCE, columns, base_timestamp, 15)
     assert all(size <= bound <= size + 15 for size, bound in zip(exact, bounds, strict=True))
 
 
@@ -199,13 +199,13 @@ def test_sizes_hold_wherever_a_record_comes_to_lie(drawn: tuple[RecordColumns, l
     columns, _ = drawn
     rows = sorted(data.draw(st.sets(st.integers(0, columns.count - 1), min_size=1)))
     batch = columns.take(rows)
-    exact, bounds = measured(TWIN, batch, int(batch.timestamps[0]))[1], columns.sizes()[rows].tolist()
+    exact, bounds = measured(REFERENCE, batch, int(batch.timestamps[0]))[1], columns.sizes()[rows].tolist()
     assert all(size <= bound <= size + 15 for size, bound in zip(exact, bounds, strict=True))
 
 
 def payload_of(columns: RecordColumns, base_timestamp: int = 0) -> bytes:
-    total, _ = measured(TWIN, columns, base_timestamp)
-    return encoded(TWIN, columns, base_timestamp, total, 0)[2]
+    total, _ = measured(REFERENCE, columns, base_timestamp)
+    return encoded(REFERENCE, columns, base_timestamp, total, 0)[2]
 
 
 @given(columns_and_rows(), bases, bases)
@@ -214,7 +214,7 @@ def test_scan_of_good_bytes(compiled: Loops, drawn: tuple[RecordColumns, list[Ro
     payload = payload_of(columns)
     found = scanned(compiled, payload, columns.count, base_offset, base_timestamp)
     assert found[0] == Fault.NONE
-    assert found == scanned(TWIN, payload, columns.count, base_offset, base_timestamp)
+    assert found == scanned(REFERENCE, payload, columns.count, base_offset, base_timestamp)
 
 
 @given(columns_and_rows(min_size=1), st.data())
@@ -227,12 +227,12 @@ def test_scan_of_mutated_bytes(compiled: Loops, drawn: tuple[RecordColumns, list
     cut = data.draw(st.integers(0, 3))
     payload = bytes(changed[: len(changed) - cut]) + data.draw(st.binary(max_size=2))
     count = columns.count + data.draw(st.integers(-1, 1))
-    assert scanned(compiled, payload, count, 0, 0) == scanned(TWIN, payload, count, 0, 0)
+    assert scanned(compiled, payload, count, 0, 0) == scanned(REFERENCE, payload, count, 0, 0)
 
 
 @given(st.binary(max_size=40), st.integers(-2, 6))
 def test_scan_of_any_bytes(compiled: Loops, payload: bytes, count: int) -> None:
-    assert scanned(compiled, payload, count, 5, 7) == scanned(TWIN, payload, count, 5, 7)
+    assert scanned(compiled, payload, count, 5, 7) == scanned(REFERENCE, payload, count, 5, 7)
 
 
 @given(st.lists(st.integers(0, 0xFF), max_size=14), st.integers(0, 3))
@@ -240,7 +240,7 @@ def test_scan_of_long_varints(compiled: Loops, tail: list[int], filler: int) -> 
     """Varints of up to eleven bytes where the deltas are: the bits beyond 32 and 64 are dropped, the eleventh byte refused."""
     body = bytes([0]) + bytes([0x80 | byte for byte in tail]) + bytes([filler, 0, 1, 1, 0])
     payload = bytes([2 * len(body)]) + body
-    assert scanned(compiled, payload, 1, INT64_MAX, INT64_MIN) == scanned(TWIN, payload, 1, INT64_MAX, INT64_MIN)
+    assert scanned(compiled, payload, 1, INT64_MAX, INT64_MIN) == scanned(REFERENCE, payload, 1, INT64_MAX, INT64_MIN)
 
 
 @given(st.lists(columns_and_rows(), max_size=4), st.data())
@@ -249,14 +249,14 @@ def test_scan_of_batches_together(compiled: Loops, drawn: list[tuple[RecordColum
     counts, bases = [columns.count for columns, _ in drawn], list(range(0, 100 * len(drawn), 100))
     fault, found = scanned_together(compiled, payloads, counts, bases)
     assert fault == 0
-    assert (fault, found) == scanned_together(TWIN, payloads, counts, bases)
-    alone = [scanned(TWIN, payload, count, base, base + 1)[1] for payload, count, base in zip(payloads, counts, bases, strict=True)]
+    assert (fault, found) == scanned_together(REFERENCE, payloads, counts, bases)
+    alone = [scanned(REFERENCE, payload, count, base, base + 1)[1] for payload, count, base in zip(payloads, counts, bases, strict=True)]
     for row in (0, 1):  # Offsets and timestamps are what each batch alone has.
         assert found[0][row] == [value for ints, *_ in alone for value in ints[row]]
     if drawn:
         at = data.draw(st.integers(0, len(drawn) - 1))
         counts[at] += data.draw(st.sampled_from([-1, 1, 5]))
-        assert scanned_together(compiled, payloads, counts, bases) == scanned_together(TWIN, payloads, counts, bases)
+        assert scanned_together(compiled, payloads, counts, bases) == scanned_together(REFERENCE, payloads, counts, bases)
         assert scanned_together(compiled, payloads, counts, bases)[0] != 0
 
 
@@ -267,7 +267,7 @@ small = st.integers(-2, 12)
 def test_gather(compiled: Loops, data: bytes, starts: list[int], offsets: list[int]) -> None:
     out_offsets = np.array(offsets or [0], np.int64)
     found = []
-    for loops in (compiled, TWIN):
+    for loops in (compiled, REFERENCE):
         out = np.zeros(12, np.uint8)
         found.append((loops.gather(np.frombuffer(data, np.uint8), np.array(starts, np.int64), out_offsets, out), out.tobytes()))
     assert found[0] == found[1]
@@ -275,14 +275,14 @@ def test_gather(compiled: Loops, data: bytes, starts: list[int], offsets: list[i
 
 @given(st.binary(max_size=40))
 def test_murmur2_of_key(compiled: Loops, key: bytes) -> None:
-    assert compiled.murmur2_of_key(key, len(key)) == TWIN.murmur2_of_key(key, len(key))
+    assert compiled.murmur2_of_key(key, len(key)) == REFERENCE.murmur2_of_key(key, len(key))
 
 
 @given(columns_and_rows(), st.integers(1, 2**31 - 1))
 def test_murmur2_partitions(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], partition_count: int) -> None:
     columns, _ = drawn
     found = []
-    for loops in (compiled, TWIN):
+    for loops in (compiled, REFERENCE):
         out = np.full(columns.count, -7, np.int32)
         result = loops.murmur2_partitions(columns.key_offsets, columns.key_data, columns.keys.validity, partition_count, out)
         found.append((result, out.tolist()))
@@ -311,12 +311,12 @@ def test_retain(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: s
     payload = payload_of(columns)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
     size = max(0, len(payload) + spare)
-    assert kept_by(compiled, payload, keeps, shift, size) == kept_by(TWIN, payload, keeps, shift, size)
+    assert kept_by(compiled, payload, keeps, shift, size) == kept_by(REFERENCE, payload, keeps, shift, size)
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), shifts)
 def test_retain_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], shift: int) -> None:
-    assert kept_by(compiled, payload, keeps, shift, 200) == kept_by(TWIN, payload, keeps, shift, 200)
+    assert kept_by(compiled, payload, keeps, shift, 200) == kept_by(REFERENCE, payload, keeps, shift, 200)
 
 
 def keys_found_by(loops: Loops, payload: bytes, keeps: list[int], room: int) -> tuple[int, list[list[int]]]:
@@ -330,7 +330,7 @@ def test_find_keys(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data
     payload = payload_of(columns)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
     room = max(0, keeps.count(0) + spare)
-    count, (starts, lengths) = keys_found_by(TWIN, payload, keeps, room)
+    count, (starts, lengths) = keys_found_by(REFERENCE, payload, keeps, room)
     if room < keeps.count(0):
         assert count == keys_found_by(compiled, payload, keeps, room)[0] == -1
         return
@@ -341,20 +341,20 @@ def test_find_keys(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), st.integers(0, 5))
 def test_find_keys_in_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], room: int) -> None:
-    count, keys = keys_found_by(TWIN, payload, keeps, room)
+    count, keys = keys_found_by(REFERENCE, payload, keeps, room)
     found = keys_found_by(compiled, payload, keeps, room)
     assert found == (count, keys) if count >= 0 else found[0] == count
 
 
 def taken_out_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp: int, size: int) -> int | tuple[int, bytes, list[int]]:
     out, times = np.full(size, 0xEE, np.uint8), np.full(2, -7, np.int64)
-    written = loops.take_out(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), base_timestamp, out, times)
+    written = loops.extract_records(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), base_timestamp, out, times)
     return (written, out[:written].tobytes(), times.tolist()) if written >= 0 else written
 
 
 def closed_up_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> int | tuple[int, bytes, list[int]]:
     inside, times = np.array(bytearray(payload), np.uint8), np.full(2, -7, np.int64)
-    written = loops.close_up(inside, np.array(keeps, np.uint8), base_timestamp, times)
+    written = loops.extract_in_place(inside, np.array(keeps, np.uint8), base_timestamp, times)
     if written == NOT_IN_PLACE:
         assert inside.tobytes() == payload
     return (written, inside[:written].tobytes(), times.tolist()) if written >= 0 else written
@@ -367,7 +367,7 @@ def test_take_out(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data:
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
     size = max(0, len(payload) + spare)
     found = taken_out_by(compiled, payload, keeps, base_timestamp, size)
-    assert found == taken_out_by(TWIN, payload, keeps, base_timestamp, size)
+    assert found == taken_out_by(REFERENCE, payload, keeps, base_timestamp, size)
     kept = columns.take(np.flatnonzero(keeps))
     expected = payload_of(kept, int(kept.timestamps[0])) if any(keeps) else b""
     if found == -1:
@@ -382,17 +382,17 @@ def test_take_out(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data:
 
 @given(columns_and_rows(), st.data(), st.booleans())
 def test_close_up(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, begins_at_base: bool) -> None:
-    """As `take_out`, in place; not where the first record that stays is not the one that the deltas count from."""
+    """As `extract_records`, in place; not where the first record that stays is not the one that the deltas count from."""
     columns, _ = drawn
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
     base = int(columns.timestamps[keeps.index(1) if any(keeps) and begins_at_base else 0]) if columns.count else 0
     payload = payload_of(columns, base)
     found = closed_up_by(compiled, payload, keeps, base)
-    assert found == closed_up_by(TWIN, payload, keeps, base)
+    assert found == closed_up_by(REFERENCE, payload, keeps, base)
     if any(keeps) and columns.timestamps[keeps.index(1)] != base:
         assert found == NOT_IN_PLACE
     else:
-        assert found == taken_out_by(TWIN, payload, keeps, base, len(payload))
+        assert found == taken_out_by(REFERENCE, payload, keeps, base, len(payload))
 
 
 any_keeps = st.lists(st.integers(0, 1), max_size=5)
@@ -400,7 +400,7 @@ any_keeps = st.lists(st.integers(0, 1), max_size=5)
 
 @given(st.binary(max_size=40), any_keeps, bases)
 def test_take_out_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> None:
-    assert taken_out_by(compiled, payload, keeps, base_timestamp, 200) == taken_out_by(TWIN, payload, keeps, base_timestamp, 200)
+    assert taken_out_by(compiled, payload, keeps, base_timestamp, 200) == taken_out_by(REFERENCE, payload, keeps, base_timestamp, 200)
 
 
 @given(st.binary(max_size=40), any_keeps, bases)
@@ -409,11 +409,11 @@ def test_take_out_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int]
 def test_close_up_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> None:
     """Offset deltas that are wrong may take more room: it is refused, nothing behind them is written over and read."""
     found = closed_up_by(compiled, payload, keeps, base_timestamp)
-    assert found == closed_up_by(TWIN, payload, keeps, base_timestamp)
+    assert found == closed_up_by(REFERENCE, payload, keeps, base_timestamp)
     if isinstance(found, tuple):
-        assert found == taken_out_by(TWIN, payload, keeps, base_timestamp, len(payload))
+        assert found == taken_out_by(REFERENCE, payload, keeps, base_timestamp, len(payload))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**40))
 def test_shift_crc(compiled: Loops, crc: int, zeros: int) -> None:
-    assert compiled.shift_crc(crc, zeros) == TWIN.shift_crc(crc, zeros)
+    assert compiled.shift_crc(crc, zeros) == REFERENCE.shift_crc(crc, zeros)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels_reference import walk as reference
 from tests.support.raw_batches import NOW_MS, record, varint
 
@@ -225,7 +225,7 @@ def test_compiled_and_twin_agree_on_noise(payload: bytes, count: int, options: d
 
 
 def walked_right(
-    walk_right: WalkRight,
+    walk_valid: WalkRight,
     payload: bytes,
     count: int,
     *,
@@ -237,21 +237,21 @@ def walked_right(
     culprits_max: int = 0,
 ) -> tuple[int, int, int]:
     """(records, bytes, largest timestamp)"""
-    return walk_right(np.frombuffer(bytes(payload), np.uint8), count, base, least, largest, may_lack, must_have_key)
+    return walk_valid(np.frombuffer(bytes(payload), np.uint8), count, base, least, largest, may_lack, must_have_key)
 
 
-@pytest.mark.parametrize("walk_right", [reference.walk_right, compiled.walk_right], ids=["twin", "compiled"])
+@pytest.mark.parametrize("walk_valid", [reference.walk_valid, compiled.walk_valid], ids=["twin", "compiled"])
 class TestWhatIsRight:
     @pytest.mark.parametrize(("payload", "count"), [row[1:3] for row in FAULTS], ids=[row[0] for row in FAULTS])
-    def test_a_fault_ends_it(self, walk_right: WalkRight, payload: bytes, count: int) -> None:
-        assert walked_right(walk_right, payload, count)[:2] != (count, len(payload))
+    def test_a_fault_ends_it(self, walk_valid: WalkRight, payload: bytes, count: int) -> None:
+        assert walked_right(walk_valid, payload, count)[:2] != (count, len(payload))
 
     @pytest.mark.parametrize(("records", "options", "culprits"), CULPRITS)
     def test_it_ends_before_the_first_culprit(
-        self, walk_right: WalkRight, records: list[bytes], options: dict[str, Any], culprits: list[tuple[int, int, int]]
+        self, walk_valid: WalkRight, records: list[bytes], options: dict[str, Any], culprits: list[tuple[int, int, int]]
     ) -> None:
         right = culprits[0][0] if culprits else len(records)
-        found = walked_right(walk_right, b"".join(records), len(records), **options)
+        found = walked_right(walk_valid, b"".join(records), len(records), **options)
         assert found[:2] == (right, len(b"".join(records[:right])))
 
 
@@ -259,8 +259,8 @@ class TestWhatIsRight:
 def test_all_is_right_where_the_walk_finds_nothing_wrong(records: list[bytes], count_off_by: int, options: dict[str, Any]) -> None:
     arguments = (b"".join(records), len(records) + count_off_by)
     fault, index, position, culprit_count, largest, _ = walked(reference.walk, *arguments, **options)
-    right = walked_right(compiled.walk_right, *arguments, **options)
-    assert right == walked_right(reference.walk_right, *arguments, **options)
+    right = walked_right(compiled.walk_valid, *arguments, **options)
+    assert right == walked_right(reference.walk_valid, *arguments, **options)
     is_right = right[:2] == (arguments[1], len(arguments[0]))
     assert is_right == (fault == Fault.NONE and culprit_count == 0)
     if is_right:
@@ -269,5 +269,5 @@ def test_all_is_right_where_the_walk_finds_nothing_wrong(records: list[bytes], c
 
 @given(st.binary(max_size=60), st.integers(-1, 9) | st.integers(-(2**31), 2**31 - 1), OPTIONS)
 def test_compiled_and_twin_find_as_much_right_in_noise(payload: bytes, count: int, options: dict[str, Any]) -> None:
-    found = walked_right(compiled.walk_right, payload, count, **options)
-    assert found == walked_right(reference.walk_right, payload, count, **options)
+    found = walked_right(compiled.walk_valid, payload, count, **options)
+    assert found == walked_right(reference.walk_valid, payload, count, **options)

@@ -18,7 +18,7 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.batch import TimestampType, decode, views
 from chaffinch.records.compression import Compression
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 from chaffinch.records.old_formats import validation as message_set_validation
 from chaffinch.records.old_formats.message_set import read_message_set, with_right_checksum, xxhash32
 from chaffinch.records.validation import Accepted, Rejected, ValidationPolicy

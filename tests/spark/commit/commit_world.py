@@ -290,7 +290,7 @@ class Driver:
     def send(self, operation: SendBatch) -> None:
         data = bytearray(operation.batch.bytes.data or b"")
         if operation.kept is not None:
-            shortened = batches.without(data, [i for i in range(operation.batch.record_count) if i not in operation.kept])
+            shortened = batches.without_records(data, [i for i in range(operation.batch.record_count) if i not in operation.kept])
             assert shortened is not None
             data = shortened
         batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)

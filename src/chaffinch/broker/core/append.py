@@ -27,12 +27,12 @@ from chaffinch.records import batch
 from chaffinch.records.batch import HEADER_BYTES, BatchHeader, BatchView
 from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, LENGTH_END, MAGIC, MAGIC_POSITION, unpack_header
 from chaffinch.records.compression import Compression
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 from chaffinch.records.old_formats.message_set import OLD_FORMATS, MessageSet, read_message_set
 from chaffinch.records.old_formats.validation import check_set, convert
 from chaffinch.records.validation import Origin, check_batch, check_records
+from chaffinch.records.validation_result import Rejected, counted_once
 from chaffinch.records.validation_rules import INVALID_CRC, INVALID_MAGIC, INVALID_SEQUENCE, batch_message, checksum_text
-from chaffinch.records.verdicts import Rejected, counted_once
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.partition_log import AppendResult
 

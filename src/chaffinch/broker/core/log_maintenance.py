@@ -15,7 +15,7 @@ from typing import Any
 
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.identifiers import TopicPartition
-from chaffinch.records.faults import RecordsError
+from chaffinch.records.errors import RecordsError
 from chaffinch.storage import retention
 from chaffinch.storage.compaction import SLICE_BYTES, Cleanable, Compaction, cleanable
 from chaffinch.storage.files import CorruptLog, StorageError

@@ -18,7 +18,7 @@ from chaffinch.broker.core.topics.creation_rules import PARTITIONS_PER_REQUEST_M
 from chaffinch.broker.core.topics.registry import ACCEPT_LOSS
 from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
 from chaffinch.errors import ConfigException
-from chaffinch.settings import INT_MAX, Option, OptionTable, Settings, in_one_line
+from chaffinch.settings import INT_MAX, Option, OptionTable, Settings, join_errors
 
 _OWN = (
     Option(
@@ -300,7 +300,7 @@ def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings
         *kafka_options.unprotected_listeners(settings, settings.ignored),
     ]
     if wrong:
-        raise ConfigException(in_one_line(wrong))
+        raise ConfigException(join_errors(wrong))
     return settings
 
 

@@ -29,7 +29,7 @@ from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH, TransactionCoordinator
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
-from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
+from chaffinch.identifiers import ProducerIdentity, TopicPartition, pluralize
 from chaffinch.settings import Settings
 from chaffinch.storage.contents import Contents
 from chaffinch.storage.data_directory import DataDirectory
@@ -247,7 +247,7 @@ def _warnings_of_nodes(topics: Iterable[Topic], node_count: int) -> Iterator[str
     if lost:
         wanted = 1 + max(highest.values())
         yield (
-            f"{counted(len(lost), 'topic')} with replicas on nodes that are not declared: {_named(lost)}. Those nodes count as stopped: "
+            f"{pluralize(len(lost), 'topic')} with replicas on nodes that are not declared: {_named(lost)}. Those nodes count as stopped: "
             f"partitions may lack a leader, and acks=all may get {codes.NOT_ENOUGH_REPLICAS.name}. To have them all, start with "
             f"--brokers {wanted} (in Python brokers={wanted})"
         )
@@ -271,7 +271,7 @@ def _warnings_of_replication(topics: Iterable[Topic], policy: str) -> Iterator[s
     found = [f"{topic.name} ({topic.config.in_sync_min} of {count})" for topic, count in counts if topic.config.in_sync_min > count]
     if found:
         yield (
-            f"{counted(len(found), 'topic')} with min.insync.replicas above the replication factor: {_named(found)}. acks=all can never "
+            f"{pluralize(len(found), 'topic')} with min.insync.replicas above the replication factor: {_named(found)}. acks=all can never "
             "succeed there (KIP-579): lower min.insync.replicas, or create the topic with more replicas"
         )
 

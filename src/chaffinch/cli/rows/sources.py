@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from chaffinch.cli.rows.record_json import compact
 from chaffinch.cli.rows.record_texts import READ_ONLY, TextRecord, headers_of, no_key, parse_json, partition_of, timestamp_of
 from chaffinch.errors import ConfigException, KafkaException
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.records.arrow_columns import HEADER_TYPE
 
 # Two quotes within a quoted field are one of its characters. What is left of a field, up to the quote that closes it, or to the end.
@@ -201,7 +201,7 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
     skipped: dict[int, BrokenRow] = {}
 
     def skip(row: csv.InvalidRow) -> Literal["skip"]:
-        reason = f"{counted(row.actual_columns, 'field')}, the first line names {row.expected_columns}"
+        reason = f"{pluralize(row.actual_columns, 'field')}, the first line names {row.expected_columns}"
         assert row.number is not None, "rows are numbered where one thread reads"
         skipped[row.number] = BrokenRow(row.number, row.text.encode(), reason)
         return "skip"

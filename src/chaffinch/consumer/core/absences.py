@@ -12,7 +12,7 @@ from typing import Final
 from chaffinch.client.wait_log import FIRST_LINE_MS, WaitLog
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, Stored, UnknownTopicOrPartitionException, codes
-from chaffinch.identifiers import TopicPartition, partitions_in_words
+from chaffinch.identifiers import TopicPartition, format_partitions
 
 ABSENT_MS: Final = 3_000
 """How long something has to be absent until callers that wait for it are told."""
@@ -63,7 +63,7 @@ class Absences:
         if absent.partition < 0:
             return f"topic {absent.topic!r} is not there: misspelt, not created yet, deleted, or hidden by a missing Describe permission"
         count = self._wiring.cluster.partition_count(absent.topic) or 0
-        return f"topic {absent.topic!r} has {partitions_in_words(count)}, there is no partition {absent.partition}"
+        return f"topic {absent.topic!r} has {format_partitions(count)}, there is no partition {absent.partition}"
 
     def text(self, place: TopicPartition) -> str | None:
         """That it is not there, and what to do; None unless metadata says so."""

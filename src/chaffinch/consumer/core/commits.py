@@ -40,8 +40,8 @@ from chaffinch.errors import (
     codes,
     exception_for,
 )
-from chaffinch.errors.again import again
 from chaffinch.errors.codes import Numbering
+from chaffinch.errors.copies import copy_for_raise
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.protocol.primitives import ZERO_UUID
@@ -139,7 +139,9 @@ class Commits:
         """Why this consumer cannot commit now. What it commits by itself while it joins is the last, before it leaves: see `advance`."""
         membership = self._membership
         if membership.fatal is not None and not (is_empty and is_automatic):
-            return again(membership.fatal)  # Also of what it has read, which is nothing any more: who asks believes it is committed.
+            return copy_for_raise(
+                membership.fatal
+            )  # Also of what it has read, which is nothing any more: who asks believes it is committed.
         if is_empty:
             return None
         # Who joins is about to be of another generation, which may come before the commit does.
@@ -287,7 +289,7 @@ class Commits:
                 commit.identity = self._identity
             else:
                 fatal = self._membership.fatal
-                self._end(commit, expelled(self._wiring.group_id) if fatal is None else again(fatal))
+                self._end(commit, expelled(self._wiring.group_id) if fatal is None else copy_for_raise(fatal))
 
     def _expire(self, steady_ms: int) -> None:
         for commit in [found for found in self._commits if steady_ms >= found.deadline_ms]:

@@ -37,7 +37,7 @@ from chaffinch.errors import (
     Stored,
     exception_for,
 )
-from chaffinch.errors.again import again
+from chaffinch.errors.copies import copy_for_raise
 from chaffinch.identifiers import ConsumerGroupMetadata, TopicPartition
 from chaffinch.settings import Settings
 
@@ -243,7 +243,7 @@ class ConsumerCore:
     def raise_error(self) -> None:
         """Raise what the caller has to hear, if there is something."""
         if self.group is not None and self.group.membership.fatal is not None:
-            raise again(self.group.membership.fatal)
+            raise copy_for_raise(self.group.membership.fatal)
         if self._refused:
             raise self._refused.popitem()[1]
         if self.wiring.errors:

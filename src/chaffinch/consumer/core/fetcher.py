@@ -22,7 +22,7 @@ from chaffinch.errors import CorruptRecordException, ErrorCode, KafkaException, 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import READ_COMMITTED, FetchResponse, PartitionData
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import RecordsError
+from chaffinch.records.errors import RecordsError
 from chaffinch.records.fetched import FetchedRecords, whole_batches
 
 TRANSIENT: Final = frozenset(

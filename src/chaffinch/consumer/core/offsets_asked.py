@@ -11,7 +11,7 @@ from chaffinch.consumer.core.call_errors import IN_TIME, names_of
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException
-from chaffinch.errors.again import with_message
+from chaffinch.errors.copies import with_message
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 
 Outcome = Callable[[KafkaException | None], None]

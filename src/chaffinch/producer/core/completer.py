@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
 from chaffinch.errors import Group, KafkaException, Stored, TimeoutException, TransactionAbortableException, group_of
-from chaffinch.errors.again import again
+from chaffinch.errors.copies import copy_for_raise
 from chaffinch.errors.handling import ADVICE_IF_ABORTED, ADVICE_IF_CLOSED
 from chaffinch.producer.core.batches.batch import BatchState, Move, ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
@@ -102,7 +102,7 @@ class BatchCompleter:
             return error
         if transaction.state is not State.FATAL_ERROR or transaction.error is None:
             return as_abortable(error)
-        fatal = again(transaction.error)
+        fatal = copy_for_raise(transaction.error)
         fatal.topic_partition, fatal.stored = error.topic_partition, error.stored
         return fatal
 
@@ -125,7 +125,7 @@ class BatchCompleter:
         is_closing = self._callers.close_deadline_ms is not None or transaction.callers.is_closing
         if not is_closing and transaction.state is not State.ABORTING:
             return error
-        advised = again(error)
+        advised = copy_for_raise(error)
         advised.advised = ADVICE_IF_CLOSED if is_closing else ADVICE_IF_ABORTED
         return advised
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from chaffinch.client.backoff import Dice
 from chaffinch.client.named import name_of
-from chaffinch.identifiers import TopicPartition, partitions_in_words
+from chaffinch.identifiers import TopicPartition, format_partitions
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Accumulator
 from chaffinch.producer.core.context import ProducerContext
 from chaffinch.records import kernels
@@ -262,6 +262,6 @@ class _named:
 
 def _checked(chosen: object, rule: Rule, topic: str, partition_count: int) -> int:
     if not isinstance(chosen, int | np.integer) or isinstance(chosen, bool) or not 0 <= chosen < partition_count:
-        words = partitions_in_words(partition_count)
+        words = format_partitions(partition_count)
         raise ValueError(f"the partitioner {name_of(rule)} chose {chosen!r} for a record of {topic!r}, which has {words}")
     return int(chosen)

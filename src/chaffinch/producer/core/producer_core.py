@@ -15,7 +15,7 @@ from typing import Any
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.errors import KafkaException
-from chaffinch.identifiers import TopicPartition, counted
+from chaffinch.identifiers import TopicPartition, pluralize
 from chaffinch.producer.core import events
 from chaffinch.producer.core.auxiliary_requests import IDENTITY_TOKEN, AuxiliaryRequests, IdentityManager
 from chaffinch.producer.core.batch_sender import BatchSender
@@ -362,7 +362,7 @@ class ProducerCore:
         yield from self.callers.waiters()
         expires_ms = self.completer.next_deadline_ms()
         if expires_ms is not None and not self.outage_log.is_reported:
-            yield Waiter(f"{counted(self.outstanding_count, 'record')} without an outcome", expires_ms, "delivery.timeout.ms")
+            yield Waiter(f"{pluralize(self.outstanding_count, 'record')} without an outcome", expires_ms, "delivery.timeout.ms")
 
     @property
     def _has_work(self) -> bool:

@@ -18,7 +18,7 @@ from uuid import UUID
 import numpy as np
 
 from chaffinch.errors import KafkaException, Stored, TransactionAbortableException, UnknownTopicOrPartitionException
-from chaffinch.identifiers import TopicPartition, counted, partitions_in_words
+from chaffinch.identifiers import TopicPartition, format_partitions, pluralize
 from chaffinch.producer.core.batches.batch import Move, ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
@@ -193,7 +193,7 @@ class RecreatedTopics:
 
 def _gone(topic_partition: TopicPartition, count: int) -> KafkaException:
     topic, partition = topic_partition
-    text = f"topic {topic!r} was created again with {partitions_in_words(count)}: there is no partition {partition} any more"
+    text = f"topic {topic!r} was created again with {format_partitions(count)}: there is no partition {partition} any more"
     return UnknownTopicOrPartitionException(text, topic_partition=topic_partition, stored=Stored.NO, api="Metadata")
 
 
@@ -201,13 +201,13 @@ def _log_text(topic: str, old_count: int, new_count: int, unsent: int, in_flight
     """The log line about a topic that was created again."""
     text = f"topic {topic!r} was deleted and created again"
     if new_count != old_count:
-        text += f" with {counted(new_count, 'partition')} instead of {old_count}"
+        text += f" with {pluralize(new_count, 'partition')} instead of {old_count}"
     text += ": order per key starts again"
     if unsent:
         moved_text = "; their partitions are chosen again unless their callers named them" if new_count != old_count else ""
-        text += f"; {counted(unsent, 'record')} not sent before go to the new topic{moved_text}"
+        text += f"; {pluralize(unsent, 'record')} not sent before go to the new topic{moved_text}"
     if failed:
-        text += f"; {counted(failed, 'record')} may be stored in the old topic: they fail as possibly stored"
+        text += f"; {pluralize(failed, 'record')} may be stored in the old topic: they fail as possibly stored"
     if in_flight:
-        text += f"; {counted(in_flight, 'record')} in flight: they fail as possibly stored if they get no answer"
+        text += f"; {pluralize(in_flight, 'record')} in flight: they fail as possibly stored if they get no answer"
     return text

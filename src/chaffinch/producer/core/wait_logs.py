@@ -13,7 +13,7 @@ from typing import Final
 from chaffinch.client.addresses import Address
 from chaffinch.client.wait_log import FIRST_LINE_MS, Wait, WaitLog, in_words
 from chaffinch.errors import KafkaException, codes
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.context import ProducerContext
@@ -201,7 +201,7 @@ class BatchWaitLog:
             f"{topic_partition}" if address is None else f"{topic_partition} at {address}",
             since_ms,
             why,
-            f"{counted(self._outstanding.count(), 'record')} without an outcome",
+            f"{pluralize(self._outstanding.count(), 'record')} without an outcome",
             created_ms + limit_ms,
             "delivery.timeout.ms" if limit_ms == self._context.delivery_timeout_ms else "retry.unknown.topic.partition.ms",
         )

@@ -28,7 +28,7 @@ from chaffinch.records.arrow_columns import (
     without_dictionary,
 )
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import InvalidColumn
+from chaffinch.records.errors import InvalidColumn
 from chaffinch.settings import shortened
 
 PARTITION, TOPIC = "partition", "topic"

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from chaffinch.producer.core.partitioner import cuts
 from chaffinch.producer.tables.columns import TOPIC, TOPICS_ALLOWED
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import InvalidColumn
+from chaffinch.records.errors import InvalidColumn
 
 Rows = npt.NDArray[np.int64]
 

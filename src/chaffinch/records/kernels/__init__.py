@@ -31,11 +31,11 @@ LOOPS: dict[str, str] = {
     "murmur2_partitions": "murmur2",
     "murmur2_of_key": "murmur2",
     "walk": "walk",
-    "walk_right": "walk",
+    "walk_valid": "walk",
     "retain": "retain",
     "find_keys": "retain",
-    "take_out": "retain",
-    "close_up": "retain",
+    "extract_records": "retain",
+    "extract_in_place": "retain",
     "walk_messages": "messages",
     "convert_messages": "messages",
     "unframe_snappy": "snappy",
@@ -58,11 +58,11 @@ class Loops:
     murmur2_partitions: Callable[..., int]
     murmur2_of_key: Callable[[bytes, int], int]
     walk: Callable[..., int]
-    walk_right: Callable[..., tuple[int, int, int]]
+    walk_valid: Callable[..., tuple[int, int, int]]
     retain: Callable[..., int]
     find_keys: Callable[..., int]
-    take_out: Callable[..., int]
-    close_up: Callable[..., int]
+    extract_records: Callable[..., int]
+    extract_in_place: Callable[..., int]
     walk_messages: Callable[..., int]
     convert_messages: Callable[..., int]
     unframe_snappy: Callable[..., int]
@@ -75,7 +75,7 @@ class _State:
     compiled: Loops | None = None
     is_loading = False
     missing_reason: str | None = None
-    records_by_twin = 0
+    records_by_reference = 0
 
 
 def _loops(package: str, *, is_compiled: bool) -> Loops:
@@ -83,17 +83,17 @@ def _loops(package: str, *, is_compiled: bool) -> Loops:
     return Loops(is_compiled=is_compiled, **functions)
 
 
-TWIN = _loops("chaffinch.records.kernels_reference", is_compiled=False)
+REFERENCE = _loops("chaffinch.records.kernels_reference", is_compiled=False)
 
 
 def choose(count: int) -> Loops:
     """The loops to run over `count` records now."""
     if _State.compiled is not None:
         return _State.compiled
-    _State.records_by_twin += count
-    if _State.records_by_twin >= LOAD_AFTER_RECORDS and not _State.is_loading and load():
+    _State.records_by_reference += count
+    if _State.records_by_reference >= LOAD_AFTER_RECORDS and not _State.is_loading and load():
         return choose(count)
-    return TWIN
+    return REFERENCE
 
 
 def load() -> bool:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numba
 import numba.core.cgutils
 import numba.extending
-import numpy.ma as _asked_for_by_numba_at_its_first_array  # noqa: F401  # Else the first batch waits for it.
+import numpy.ma as _imported_by_numba_at_its_first_array  # noqa: F401  # Else the first batch waits for it.
 from llvmlite import ir
 from numba import types
 

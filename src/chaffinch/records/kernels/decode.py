@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels.compiled import BYTES, BYTES_OUT, INT64, INT64S, INT64S_OUT, compiled, inlined
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.decode import AT_POSITION, AT_RECORD, NULL_KEYS, NULL_VALUES, RECORD_BYTES_MIN

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels.compiled import BOOL, BYTES, BYTES_OUT, INT64, INT64S_OUT, compiled, copy_bytes, inlined
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.messages import (

@@ -109,7 +109,7 @@ def find_keys(payload: Bytes, keeps: Bytes, starts: Int64s, lengths: Int64s) -> 
 
 
 @compiled(BYTES, BYTES, INT64, BYTES_OUT, INT64S_OUT)
-def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
+def extract_records(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
     position, written, number = 0, 0, 0
     base: Any = np.int64(base_timestamp)
     largest: Any = base
@@ -150,7 +150,7 @@ def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, time
 
 
 @compiled(BYTES_OUT, BYTES, INT64, INT64S_OUT)
-def close_up(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -> int:
+def extract_in_place(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -> int:
     position, written, number = 0, 0, 0
     largest: Any = np.int64(base_timestamp)
     for index in range(keeps.size):

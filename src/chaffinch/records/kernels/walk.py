@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels.compiled import BOOL, BYTES, BYTES_OUT, INT64, INT64S_OUT, THREE_INT64S, compiled, inlined, prefetch
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX
@@ -201,7 +201,7 @@ def _record(data: Bytes, start: int) -> tuple[int, int, Any, Any, Any]:
 
 
 @compiled(BYTES, INT64, INT64, INT64, INT64, BOOL, BOOL, returns=THREE_INT64S)
-def walk_right(
+def walk_valid(
     payload: Bytes,
     count: int,
     base_timestamp: int,

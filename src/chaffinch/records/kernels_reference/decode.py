@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64
 

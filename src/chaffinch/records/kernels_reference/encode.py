@@ -47,7 +47,7 @@ def encode(
             for entry in range(first, last):
                 fields.append(_value(header_key_offsets, header_key_data, valid_of_header_keys, entry))
                 fields.append(_value(header_value_offsets, header_value_data, header_value_valid, entry))
-        except _Lie:
+        except _InvalidOffsets:
             return -(number + 1)
         record.clear()
         record.append(0)
@@ -69,7 +69,7 @@ def encode(
     return position
 
 
-class _Lie(Exception):
+class _InvalidOffsets(Exception):
     """Offsets that do not ascend within the data."""
 
 
@@ -77,7 +77,7 @@ def _value(offsets: Int64s, data: Bytes, valid: Bytes, index: int) -> memoryview
     """An entry of a column; None for null."""
     start, end = int(offsets[index]), int(offsets[index + 1])
     if not 0 <= start <= end <= len(data):
-        raise _Lie
+        raise _InvalidOffsets
     return None if len(valid) and not valid[index] else data.data[start:end]
 
 

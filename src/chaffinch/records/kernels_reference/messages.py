@@ -13,7 +13,7 @@ from __future__ import annotations
 from struct import Struct
 from zlib import crc32
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import varint_size, wrap_int64, write_varint
 from chaffinch.records.kernels_reference.walk import NULL_LENGTH

@@ -13,9 +13,9 @@ RENUMBERED_GROWTH_BYTES_MAX = GROWTH_BYTES_MAX + 4
 """The same where the offset delta changes too: one that was wrong may become longer."""
 BASE, LARGEST = 0, 1
 TIMES_LENGTH = 2
-"""What `take_out` says of the timestamps: the first one, and the largest."""
+"""What `extract_records` says of the timestamps: the first one, and the largest."""
 NOT_IN_PLACE = -2
-"""What `close_up` says where the records that stay may need more room."""
+"""What `extract_in_place` says where the records that stay may need more room."""
 
 
 def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> int:
@@ -77,7 +77,7 @@ def find_keys(payload: Bytes, keeps: Bytes, starts: Int64s, lengths: Int64s) -> 
     return len(keys)
 
 
-def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
+def extract_records(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
     """As `retain`, but as a batch of their own: offset deltas from 0 on, timestamp deltas against the first record copied. Returns -1 too
     when `payload` holds more records.
 
@@ -115,8 +115,8 @@ def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, time
     return len(written)
 
 
-def close_up(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -> int:
-    """As `take_out`, but within `payload`: the records that stay move to its front, over the others.
+def extract_in_place(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -> int:
+    """As `extract_records`, but within `payload`: the records that stay move to its front, over the others.
 
     Returns NOT_IN_PLACE, with nothing changed, where the first record that stays has another timestamp than `base_timestamp`: the
     deltas of the others would change, and might take more room. And -1 besides where a record would take more room than it had, because
@@ -150,4 +150,4 @@ def close_up(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -
             return -1
         written += position - rest
         number += 1
-    return take_out(payload, keeps, base_timestamp, payload, times)
+    return extract_records(payload, keeps, base_timestamp, payload, times)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaffinch.records.faults import Fault
+from chaffinch.records.errors import Fault
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64
 
@@ -80,7 +80,7 @@ def walk(
     return Fault.NONE if position == len(data) else Fault.TRAILING_BYTES
 
 
-def walk_right(
+def walk_valid(
     payload: Bytes,
     count: int,
     base_timestamp: int,

@@ -13,7 +13,7 @@ from typing import Final
 from zlib import crc32
 
 from chaffinch.records.compression import Compression, decompress
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 from chaffinch.records.kernels_reference.messages import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_LOG_APPEND_TIME,
@@ -137,14 +137,14 @@ _INPUT_BYTES_MAX: Final = 15
 
 def with_right_checksum(data: bytes | memoryview) -> bytearray:
     """A copy of `data` whose first lz4 frame header has the right checksum; bytes that are no such header stay as they are."""
-    mended = bytearray(data)
-    if mended[:_FLG_POSITION] != _LZ4_MAGIC or len(mended) <= _FLG_POSITION:
-        return mended
-    flags = mended[_FLG_POSITION]
+    patched = bytearray(data)
+    if patched[:_FLG_POSITION] != _LZ4_MAGIC or len(patched) <= _FLG_POSITION:
+        return patched
+    flags = patched[_FLG_POSITION]
     end = _FLG_POSITION + _DESCRIPTOR_BYTES_MIN + (8 if flags & _HAS_CONTENT_SIZE else 0) + (4 if flags & _HAS_DICTIONARY else 0)
-    if end < len(mended):
-        mended[end] = xxhash32(mended[_FLG_POSITION:end]) >> 8 & 0xFF
-    return mended
+    if end < len(patched):
+        patched[end] = xxhash32(patched[_FLG_POSITION:end]) >> 8 & 0xFF
+    return patched
 
 
 def xxhash32(data: bytes | bytearray) -> int:

@@ -24,7 +24,7 @@ from chaffinch.records.batch_header import (
 )
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 from chaffinch.records.kernels_reference.messages import FIELDS_POSITION, MESSAGE_BYTES_MIN, NO_TIMESTAMP, TIMESTAMP_BYTES
 from chaffinch.records.old_formats.message_set import CODECS_OF_OLD_FORMATS, MessageSet, read_message_set, unwrapped
 

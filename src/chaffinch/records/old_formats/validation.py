@@ -11,15 +11,16 @@ from __future__ import annotations
 import numpy as np
 
 from chaffinch.errors import codes
-from chaffinch.records import kernels, verdicts
+from chaffinch.records import kernels, validation_result
 from chaffinch.records.batch_codec import write_header
 from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, BATCH_BYTES_MAX, HEADER_BYTES, TimestampType
 from chaffinch.records.byte_columns import Bytes, Int64s
 from chaffinch.records.compression import Compression, CompressionError, compress
-from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.errors import CorruptBatch, Fault
 from chaffinch.records.kernels_reference import messages
 from chaffinch.records.old_formats.message_set import MessageSet, unwrapped
 from chaffinch.records.validation_policy import ValidationPolicy
+from chaffinch.records.validation_result import Accepted, Rejected, RuleViolation, counted_once, rejected
 from chaffinch.records.validation_rules import (
     CONTENT_RULES,
     RULE_BY_MESSAGE_REASON,
@@ -29,7 +30,6 @@ from chaffinch.records.validation_rules import (
     batch_message,
     size_text,
 )
-from chaffinch.records.verdicts import Accepted, Finding, Rejected, counted_once, rejected
 
 _NO_INT64S = np.empty(0, np.int64)
 _NO_BYTES = np.empty(0, np.uint8)
@@ -57,7 +57,7 @@ def convert(message_set: MessageSet, policy: ValidationPolicy, wall_ms: int) -> 
         corrupt = CorruptBatch(fault, count, position, f"{len(data)} bytes of messages")
         return Rejected(code, batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
-        found = _find(message_set, data, policy, wall_ms, min(culprit_count, verdicts.CULPRITS_MAX))
+        found = _find(message_set, data, policy, wall_ms, min(culprit_count, validation_result.CULPRITS_MAX))
         return rejected(found, culprit_count, count, policy, wall_ms)
     wrong = _first_broken(CONTENT_RULES, message_set, policy, count) if message_set.is_wrapper else None
     return wrong or _converted(message_set, data, policy, wall_ms, summary)
@@ -97,7 +97,7 @@ def _walk(
     )
 
 
-def _find(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, wall_ms: int, culprit_count: int) -> list[Finding]:
+def _find(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, wall_ms: int, culprit_count: int) -> list[RuleViolation]:
     """The first culprits themselves; an earlier walk has found that there are so many."""
     indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
     reasons = np.empty(culprit_count, np.uint8)

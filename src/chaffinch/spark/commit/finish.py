@@ -26,7 +26,7 @@ from itertools import groupby
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group, Stored
-from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
+from chaffinch.identifiers import ProducerIdentity, TopicPartition, pluralize
 from chaffinch.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -100,7 +100,7 @@ def finish_commit(
 def _stays_open(plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], held_back: set[LeftOpen] | None) -> Refusal:
     if held_back is None and not plan.has_own_id:
         return marker_end_unknown(plan, identity.producer_id)
-    places = [counted(len(left_open), "partition")] if left_open else []
+    places = [pluralize(len(left_open), "partition")] if left_open else []
     places += [f"the offsets of group {plan.group_id}"] if held_back != set() else []
     text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(places)}"
     return Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)

@@ -17,7 +17,7 @@ from chaffinch.client.answers import codes_in
 from chaffinch.client.offset_requests import offset_fetch
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
-from chaffinch.errors.handling import said_by_coordinator
+from chaffinch.errors.handling import normalized_coordinator_code
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -252,7 +252,7 @@ def _ask(
 
 
 def _failure(said: ErrorCode, what: str) -> Exception:
-    code = said_by_coordinator(said)
+    code = normalized_coordinator_code(said)
     if code in FENCED_CODES:
         return Fenced(code, f"{what}: {code.text}")
     if code in START_AGAIN_CODES:

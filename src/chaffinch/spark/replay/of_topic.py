@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
-from chaffinch.identifiers import TopicPartition, counted
+from chaffinch.identifiers import TopicPartition, pluralize
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.ledger import Ledger, ends_of, meanwhile, read_ledger, unused_token
@@ -54,7 +54,7 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
     if not sorted_out.read:
         return ReplayReport()
     if sorted_out.read == counts[Sort.STRANGER] and not ledger.replays:
-        text = f"none of the {counted(sorted_out.read, 'record')} in {topic} has the header __connect.errors.topic, as dead letters have"
+        text = f"none of the {pluralize(sorted_out.read, 'record')} in {topic} has the header __connect.errors.topic, as dead letters have"
         raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", f"{text}; nothing was written; name the dead letter topic")
     left = _passed_over(plan, topic, sorted_out) + ReplayReport.of_earlier(ledger.written_by(sorted_out.done))
     whole = marked.where("is_letter AND NOT is_cut AND done_by IS NULL")
@@ -124,10 +124,10 @@ def refuse_large(client: Mapping[str, str], topic: str, notes: Notes, token: str
     size, found = len(notes.encoded(token, wall_ms())), writing.topic_now(client, topic)
     if found is None or size <= found.batch_bytes_max:
         return
-    what, advice = f"the note of up to where letters in {counted(len(notes.ends), 'partition')} of {topic} are done with", "begin again"
+    what, advice = f"the note of up to where letters in {pluralize(len(notes.ends), 'partition')} of {topic} are done with", "begin again"
     if notes.ranges:
         what = (
-            f"the note of which letters of {topic} are done with, in {counted(sum(map(len, notes.ranges.values())), 'range')} of offsets,"
+            f"the note of which letters of {topic} are done with, in {pluralize(sum(map(len, notes.ranges.values())), 'range')} of offsets,"
         )
         advice = "begin again, or replay all letters"
     text = f"{what} takes {size} bytes, max.message.bytes of {topic} allows {found.batch_bytes_max}; nothing was written"

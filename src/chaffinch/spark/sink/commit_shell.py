@@ -258,7 +258,7 @@ class CommitShell:
         data = self._reader.read(operation.batch.bytes)
         if operation.kept is not None:
             kept = set(operation.kept)
-            shortened = batches.without(data, [index for index in range(operation.batch.record_count) if index not in kept])
+            shortened = batches.without_records(data, [index for index in range(operation.batch.record_count) if index not in kept])
             assert shortened is not None, "a part of a batch keeps at least one record"
             data = shortened
         batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from chaffinch import plain_text
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.topic_ids import created_again, shown
@@ -23,7 +23,7 @@ def warn_of_rows_lost(query: str, batch_id: int, before: CheckpointState, now: C
     counts = before.partition_counts
     for topic, (old, new) in created_again(before.topic_ids, now.topic_ids).items():
         if topic in now.partition_counts:
-            facts = f"id {shown(new)}, was {shown(old)}; {counted(now.partition_counts[topic], 'partition')}"
+            facts = f"id {shown(new)}, was {shown(old)}; {pluralize(now.partition_counts[topic], 'partition')}"
             facts += f", {'was' if counts[topic] == 1 else 'were'} {counts[topic]}" if topic in counts else ""
             text = f"topic {topic!r} was deleted and created again ({facts}): rows written before are not in it; order per key starts again"
             _log.warning("query %s, batch %d: %s", query, batch_id, text)

@@ -93,7 +93,7 @@ class _Writer(SentToExecutors):
         return CommitMessage(outcome)
 
     def _stage(self, facts: TaskContextFacts, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
-        from chaffinch.records.faults import RecordsError
+        from chaffinch.records.errors import RecordsError
 
         query = self._options.named(facts.query(self._write_id))
         plan = task_plan(self._options, self._snapshot, facts, query)

@@ -61,7 +61,7 @@ class TopicRange(InputPartition):
 
 def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a range, as record batches of `rows.read_schema`. Raises Refusal."""
-    from chaffinch.records.faults import RecordsError
+    from chaffinch.records.errors import RecordsError
     from chaffinch.spark.source.rows import batch_read
     from chaffinch.spark.source.topic_discovery import Discovery
 

@@ -13,7 +13,7 @@ from chaffinch import plain_text
 from chaffinch.client.arguments import why_illegal
 from chaffinch.errors import ConfigException, TimeoutException, UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
-from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
+from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, pluralize
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import shown_value
 from chaffinch.spark import topic_ids
@@ -88,7 +88,7 @@ class Discovery:
             if 0 < counts[where.topic] <= where.partition:
                 absent.append(
                     f"partition {where.partition} of topic {where.topic!r} (option assign) does not exist: the topic has "
-                    f"{counted(counts[where.topic], 'partition')}"
+                    f"{pluralize(counts[where.topic], 'partition')}"
                 )
         there = (where for where in options.assignment if where.partition < counts[where.topic])
         return Found(partitions=tuple(there), absent=tuple(absent))

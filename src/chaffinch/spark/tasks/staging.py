@@ -14,7 +14,7 @@ from typing import Any
 
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
-from chaffinch.records.room import uninitialised
+from chaffinch.records.uninitialized_buffer import uninitialized_buffer
 from chaffinch.spark.commit.messages import INLINE_BYTES_MAX, STAGING_LOST, StagedBatch, StagedBytes
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.kept import Kept
@@ -149,7 +149,7 @@ class StagedReader:
         if staged.data is not None:
             return bytearray(staged.data)
         assert staged.file is not None
-        found = uninitialised(staged.byte_count)
+        found = uninitialized_buffer(staged.byte_count)
         try:
             file = self._file(staged.file)
             if file.tell() != staged.position:

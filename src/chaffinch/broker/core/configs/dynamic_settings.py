@@ -9,7 +9,7 @@ from typing import Any
 from chaffinch.broker.core import options
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import ConfigException, codes
-from chaffinch.settings import Settings, in_one_line
+from chaffinch.settings import Settings, join_errors
 from chaffinch.storage.journal import Journal
 
 _DEFAULTS_KEY = b"broker.options"
@@ -70,7 +70,7 @@ class DynamicSettings(Mapping[str, Any]):
         there = options.contradictions(self)
         wrong = [each for each in options.contradictions(merged) if each not in there]
         if wrong:
-            raise RequestRefused(codes.INVALID_REQUEST, in_one_line(wrong))
+            raise RequestRefused(codes.INVALID_REQUEST, join_errors(wrong))
         return merged
 
     def alter(self, overrides: Mapping[str, str], *, is_default: bool) -> None:

@@ -19,7 +19,7 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 from chaffinch.protocol.messages.produce import LeaderIdAndEpoch
-from chaffinch.records.stretch import Part
+from chaffinch.records.file_slice import Part
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.partition_log import LogPosition
 

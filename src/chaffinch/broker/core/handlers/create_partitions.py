@@ -10,7 +10,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal import RequestRefused, to_refusal
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.errors import codes
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -25,7 +25,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: CreatePartition
     try:
         creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
     except RequestRefused as refused:
-        log_refusal(broker, event, steady_ms, subject=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
+        log_refusal(broker, event, steady_ms, subject=pluralize(len(request.topics), "topic"), code=refused.code, reason=refused.message)
         code, reason = refused.code.number, refused.message
         results = [CreatePartitionsTopicResult(name=requested.name, error_code=code, error_message=reason) for requested in request.topics]
         return CreatePartitionsResponse(results=results)

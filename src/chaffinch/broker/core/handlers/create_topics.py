@@ -11,7 +11,7 @@ from chaffinch.broker.core.refusal import RequestRefused, to_refusal
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import CreatedTopic
 from chaffinch.errors import codes
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -27,7 +27,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: CreateTopicsReq
     try:
         creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
     except RequestRefused as refused:
-        log_refusal(broker, event, steady_ms, subject=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
+        log_refusal(broker, event, steady_ms, subject=pluralize(len(request.topics), "topic"), code=refused.code, reason=refused.message)
         return CreateTopicsResponse(topics=[_refused(topic.name, refused) for topic in request.topics])
     results = []
     for requested in {topic.name: topic for topic in request.topics}.values():

@@ -24,7 +24,7 @@ from chaffinch.broker.core.topics.creation_rules import INTERNAL
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Numbering
-from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, TopicPartition, partitions_in_words
+from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, TopicPartition, format_partitions
 from chaffinch.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -39,7 +39,7 @@ from chaffinch.protocol.messages.produce import (
 from chaffinch.protocol.primitives import Buffer, Records
 from chaffinch.records import batch
 from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, MAGIC, MAGIC_POSITION
-from chaffinch.records.verdicts import Rejected
+from chaffinch.records.validation_result import Rejected
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.partition_log import AppendResult
 
@@ -190,7 +190,7 @@ class _Work:
         partition = self.broker.topics.partition(name, index)
         if partition is None:
             known, tp = self.broker.topics.get(name), TopicPartition(name, index)
-            has = "" if known is None else f": topic {name} has {partitions_in_words(len(known.partitions))}"
+            has = "" if known is None else f": topic {name} has {format_partitions(len(known.partitions))}"
             return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist on this cluster{has}")
         if name in INTERNAL:
             return Rejected(codes.INVALID_TOPIC_EXCEPTION, f"topic {name} belongs to the broker; clients cannot write it")
@@ -205,7 +205,7 @@ class _Work:
         partition = broker.topics.partition(*tp)
         if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or tp.topic:
             log_refusal(broker, event, steady_ms, subject=tp, code=refusal.code, reason=refusal.logged or refusal.message)
-        code, culprits = refusal.travelling(broker.numbering)
+        code, culprits = refusal.response_errors(broker.numbering)
         answer = PartitionProduceResponse(
             index=tp.partition,
             error_code=number_for(code, version, broker.numbering),

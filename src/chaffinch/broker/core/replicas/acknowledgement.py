@@ -17,7 +17,7 @@ from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.produce import PartitionProduceResponse
-from chaffinch.records.verdicts import Rejected
+from chaffinch.records.validation_result import Rejected
 
 ACKS_ALL = -1
 

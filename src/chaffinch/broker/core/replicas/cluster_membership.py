@@ -23,7 +23,7 @@ from chaffinch.broker.core.events import LogLine
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.errors import ConfigException
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import pluralize
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
 
@@ -134,7 +134,7 @@ class ClusterMembership:
         for partition in moving:
             partition.replicas.elect(partition.replicas.assigned[0])
             self._changed_keys.append(partition.topic_partition)
-        return [LogLine(f"led by their preferred replicas again: {counted(len(moving), 'partition')}", is_routine=True)]
+        return [LogLine(f"led by their preferred replicas again: {pluralize(len(moving), 'partition')}", is_routine=True)]
 
     def _count_change(self) -> None:
         changes = max(int(self._journal.get(_CHANGES_KEY) or b"0"), self._nodes.first_epoch)

@@ -105,7 +105,7 @@ class Scram:
         if final.nonce != self._nonce:
             raise LoginRefused("the client's two messages do not belong together: nonce")
         message = scram.auth_message(self._first_bare, self._server_first, final.without_proof)
-        if not scram.is_proof(self._credential, final.proof, message):
+        if not scram.is_valid_proof(self._credential, final.proof, message):
             raise LoginRefused("the user name or the password is wrong")
         self.is_complete = True
         return scram.server_final(scram.server_signature(self._mechanism, self._credential.server_key, message))

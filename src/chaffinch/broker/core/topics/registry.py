@@ -20,7 +20,7 @@ from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Repl
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TopicConfig, check, resolve, validation_policy
 from chaffinch.errors import ConfigException, codes
-from chaffinch.identifiers import TopicPartition, counted
+from chaffinch.identifiers import TopicPartition, pluralize
 from chaffinch.records.validation_policy import ValidationPolicy
 from chaffinch.storage.contents import Contents
 from chaffinch.storage.file_system import FileSystem, MissingLog, StorageError
@@ -307,8 +307,8 @@ class TopicRegistry:
                 self._write(self._topics[topic])
         topic, spelled = next(iter(self._unnormalized.items()))
         return (
-            f"{counted(len(self._unnormalized), 'topic')} had options that were not stored under their names: {spelled!r} of {topic}, for "
-            f"one, counts as {TOPIC_OPTIONS.name_of(spelled)} now"
+            f"{pluralize(len(self._unnormalized), 'topic')} had options that were not stored under their names: {spelled!r} of {topic}, "
+            f"for one, counts as {TOPIC_OPTIONS.name_of(spelled)} now"
         )
 
     # Inside -------------------------------------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class TopicRegistry:
             return self._checked_assignment(assignment)
         count = self._settings["num.partitions"] if count == -1 else count
         factor = self._settings["default.replication.factor"] if factor == -1 else factor
-        node_count, nodes = len(self._nodes.nodes), counted(len(self._nodes.nodes), "node")
+        node_count, nodes = len(self._nodes.nodes), pluralize(len(self._nodes.nodes), "node")
         if factor < 1:
             raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, f"the replication factor must be at least 1, not {factor}")
         if not 1 <= count <= PARTITIONS_MAX:
@@ -358,10 +358,10 @@ class TopicRegistry:
     def _new_replicas(self, topic: Topic, count: int, assignment: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
         """Replicas of the partitions that a topic is to get."""
         there, node_count = len(topic.partitions), len(self._nodes.nodes)
-        nodes = counted(node_count, "node")
+        nodes = pluralize(node_count, "node")
         factor = len(topic.partitions[0].replicas.assigned)
         if not there < count <= PARTITIONS_MAX:
-            reason = f"topic {topic.name!r} has {counted(there, 'partition')}: it can get more, up to {PARTITIONS_MAX}, not {count}"
+            reason = f"topic {topic.name!r} has {pluralize(there, 'partition')}: it can get more, up to {PARTITIONS_MAX}, not {count}"
             raise RequestRefused(codes.INVALID_PARTITIONS, reason)
         if assignment is None:
             if factor > node_count:
@@ -369,7 +369,7 @@ class TopicRegistry:
                 raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, reason)
             return self._nodes.assign(count - there, factor, (topic.partitions[-1].replicas.assigned[0] + 1) % node_count)
         if len(assignment) != count - there:
-            reason = f"{counted(count - there, 'partition')} to be added, replicas are given for {len(assignment)}"
+            reason = f"{pluralize(count - there, 'partition')} to be added, replicas are given for {len(assignment)}"
             raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, reason)
         checked = self._checked_assignment(assignment)
         if len(checked[0]) != factor:

@@ -21,7 +21,7 @@ from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH, TransactionCoordinator
 from chaffinch.broker.core.transactions.metadata import EPOCH_MAX, TransactionMetadata
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
-from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
+from chaffinch.identifiers import ProducerIdentity, TopicPartition, pluralize
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.producer_sequences import OngoingTransaction
 
@@ -75,7 +75,7 @@ def recover_lost(
         _abort(partition, ongoing, steady_ms)
         grown.append(partition)
     if lost:
-        yield f"{counted(len(lost), 'open transaction')} aborted in partitions: what the coordinator knew of them was lost with the power"
+        yield f"{pluralize(len(lost), 'open transaction')} aborted in partitions: what the coordinator knew of them was lost with the power"
     for group, producer_id in lost_offsets:
         offsets.complete(group, producer_id, is_commit=False)
         yield f"group {group!r}: offsets of a transaction are dropped: what the coordinator knew of it was lost with the power"

@@ -208,7 +208,7 @@ class ProducerBatch:
 
         It may take over the bytes: this batch is over, and nobody reads its records any more.
         """
-        data, self.data = record_batch.stripped(self.data, indices), bytearray()
+        data, self.data = record_batch.remove_records_in_place(self.data, indices), bytearray()
         if data is None:
             return None
         stays = np.ones(self.count, bool)

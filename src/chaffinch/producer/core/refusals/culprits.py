@@ -27,7 +27,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from chaffinch.errors import ApiException, Stored, TransactionAbortableException, codes, exception_for
-from chaffinch.errors.exceptions import records_named
+from chaffinch.errors.exceptions import format_records
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.producer.core.batches.in_flight import PredecessorState
 from chaffinch.producer.core.exception_handler import NO_DECISION, REJECTED_CODES, Question
@@ -219,7 +219,7 @@ def _refused(answer: BatchResponse, situation: Situation) -> Verdict:
         return FailAll(error=error, uses_up_sequences=situation.possibly_stored)
     if situation.possibly_stored:
         error = _batch_error(answer, situation)
-        why = f"because of {records_named(answer.record_errors.indices)} of its {situation.count}"
+        why = f"because of {format_records(answer.record_errors.indices)} of its {situation.count}"
         return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_sequences=True)
     if Question.REJECTED in situation.questions and situation.decision is None:
         asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
@@ -236,7 +236,7 @@ def _separate_or_fail(answer: BatchResponse, errors: Mapping[int, ApiException],
     if situation.in_transaction and errors:
         first = errors[min(errors)]
         others = situation.count - len(errors) - len(decision.swallowed)
-        rejected = f"{records_named(list(errors))} of the batch's {situation.count} {'was' if len(errors) == 1 else 'were'} rejected"
+        rejected = f"{format_records(list(errors))} of the batch's {situation.count} {'was' if len(errors) == 1 else 'were'} rejected"
         message = f"not at fault, but aborted with the transaction: {rejected}"
         named = _batch_error(answer, situation).culprits
         innocent = TransactionAbortableException(

@@ -16,8 +16,8 @@ from chaffinch.errors import (
     codes,
     exception_for,
 )
-from chaffinch.errors.again import AnyError, again, with_message
-from chaffinch.identifiers import counted
+from chaffinch.errors.copies import AnyError, copy_for_raise, with_message
+from chaffinch.identifiers import pluralize
 from chaffinch.producer.core.batches.batch import ProducerBatch
 
 
@@ -32,7 +32,7 @@ def expired(
         whose = "the last error of the batch in front" if is_of_predecessor else "the last error"
         sends += f"; {whose} was {cause.name} ({cause.message.rstrip('.')})"
     error = TimeoutException(
-        f"{counted(batch.count, 'record')} expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
+        f"{pluralize(batch.count, 'record')} expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
         topic_partition=batch.topic_partition,
         stored=Stored.POSSIBLY if may_be_stored else Stored.NO,
         api="Produce",
@@ -57,7 +57,7 @@ def dropped_with_transaction(batch: ProducerBatch, cause: KafkaException | None,
     if cause is None:
         error: KafkaException = TransactionAbortableException("the transaction was aborted", topic_partition=batch.topic_partition)
     else:
-        error = again(cause) if is_final else as_abortable(cause)
+        error = copy_for_raise(cause) if is_final else as_abortable(cause)
     error.topic_partition = batch.topic_partition
     error.stored = Stored.POSSIBLY if batch.possibly_stored else Stored.NO
     return error
@@ -65,7 +65,7 @@ def dropped_with_transaction(batch: ProducerBatch, cause: KafkaException | None,
 
 def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaException | None = None, *, is_awaited: bool) -> KafkaException:
     """Nothing can be written any more. `waited_for`: why the batch has no outcome yet, which a time-out names."""
-    fresh = again(error)
+    fresh = copy_for_raise(error)
     if waited_for is not None and isinstance(error, (TimeoutException, TransactionAbortableException)):
         fresh = with_message(fresh, f"{error.message.rstrip('.')}; it waited for: {in_words(waited_for)}")
     fresh.topic_partition = batch.topic_partition
@@ -99,7 +99,7 @@ def deleted_topic_error(batch: ProducerBatch) -> KafkaException:
 def as_abortable(error: KafkaException) -> TransactionAbortableException:
     """The error of a record that fails with its transaction because of another failure: abort, then go on."""
     if isinstance(error, TransactionAbortableException):
-        return again(error)
+        return copy_for_raise(error)
     abortable = TransactionAbortableException(
         f"the transaction has to be aborted: {error.message}",
         topic_partition=error.topic_partition,

@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 
 from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, Stored, codes, exception_for
-from chaffinch.errors.again import with_message
+from chaffinch.errors.copies import with_message
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.batch import KEY_BYTES_SHOWN, ProducerBatch, Rows
 from chaffinch.producer.core.refusals.batch_responses import BatchResponse, Situation
 from chaffinch.records.byte_columns import ByteColumn
-from chaffinch.records.faults import RecordsError
+from chaffinch.records.errors import RecordsError
 
 API: Final = "Produce"
 

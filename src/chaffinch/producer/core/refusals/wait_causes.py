@@ -19,8 +19,8 @@ from chaffinch.errors import (
     codes,
     exception_for,
 )
-from chaffinch.errors.again import again
-from chaffinch.identifiers import TopicPartition, counted
+from chaffinch.errors.copies import copy_for_raise
+from chaffinch.identifiers import TopicPartition, pluralize
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.context import ProducerContext
@@ -49,7 +49,7 @@ class WaitCauses:
     def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
         """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait; or does not let us in at all."""
         if self.authentication_error is not None and self.authentication_error[1] >= heard_since_ms:
-            return again(self.authentication_error[0])
+            return copy_for_raise(self.authentication_error[0])
         state = self._context.cluster.topic(topic)
         if state is None or state.code is codes.NONE or state.code.is_retriable or state.heard_ms < heard_since_ms:
             return None
@@ -63,7 +63,7 @@ class WaitCauses:
         if state.code is codes.UNKNOWN_TOPIC_OR_PARTITION:
             what = f"no broker knows the topic {topic!r}"
         elif partition is not None and 0 < state.partition_count <= partition:
-            what = f"topic {topic!r} has {counted(state.partition_count, 'partition')}, there is no partition {partition}"
+            what = f"topic {topic!r} has {pluralize(state.partition_count, 'partition')}, there is no partition {partition}"
         else:
             return None
         tp = TopicPartition(topic, -1 if partition is None else partition)
@@ -83,7 +83,7 @@ class WaitCauses:
             tried = self._context.attempts.describe(self._context.known_addresses, waited_ms)
             what, cause = f"nothing is known of topic {topic!r}: {tried}", metadata.last_error
         elif count is not None and partition is not None:
-            what = f"topic {topic!r} has {counted(count, 'partition')}, there is no partition {partition}; waited for {waited_ms} ms"
+            what = f"topic {topic!r} has {pluralize(count, 'partition')}, there is no partition {partition}; waited for {waited_ms} ms"
             cause = UnknownTopicOrPartitionException(topic_partition=TopicPartition(topic, partition), stored=Stored.NO)
         else:
             what = f"no broker knows the topic {topic!r}; asked for {waited_ms} ms; create it, or correct the name"

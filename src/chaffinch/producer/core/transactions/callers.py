@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from chaffinch.errors import KafkaException, TimeoutException
-from chaffinch.errors.again import again
+from chaffinch.errors.copies import copy_for_raise
 from chaffinch.identifiers import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, kafka_id
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall
 from chaffinch.producer.core.retrying_request import CLOSES_LIMIT, Waiter
@@ -178,7 +178,7 @@ class Callers:
 
 def fail(callers: list[Caller], error: KafkaException) -> list[Effect]:
     """They fail, each with an exception of its own, and wait no longer."""
-    failed: list[Effect] = [FailCall(call=caller.call, error=again(error)) for caller in callers]
+    failed: list[Effect] = [FailCall(call=caller.call, error=copy_for_raise(error)) for caller in callers]
     callers.clear()
     return failed
 

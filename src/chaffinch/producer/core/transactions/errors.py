@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from chaffinch.errors import ApiException, CommitFailedException, Group, KafkaException, Stored, TimeoutException, codes, group_of
-from chaffinch.errors.again import AnyError, with_message
+from chaffinch.errors.copies import AnyError, with_message
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.refusals.errors import as_fatal
 

@@ -27,8 +27,8 @@ from chaffinch.errors import (
     exception_for,
     group_of,
 )
-from chaffinch.errors.again import AnyError, again
 from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.errors.copies import AnyError, copy_for_raise
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
@@ -104,7 +104,7 @@ class TransactionManager:
         if self.state is State.IN_TRANSACTION:
             return None
         if self.error is not None and self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
-            return as_abortable(self.error) if self.state is State.ABORTABLE_ERROR else again(self.error)
+            return as_abortable(self.error) if self.state is State.ABORTABLE_ERROR else copy_for_raise(self.error)
         return IllegalStateException(call_order_error(call, self.state))
 
     def _move_for(self, move: Move, call: Any) -> list[Effect]:
@@ -115,7 +115,7 @@ class TransactionManager:
             self.state = state_after(self.state, move)
         except IllegalMove as illegal:
             if self.error is not None and (illegal.state, illegal.move) in REFUSED_WITH_ERROR:
-                return [FailCall(call=call, error=again(self.error))]
+                return [FailCall(call=call, error=copy_for_raise(self.error))]
             refusal = IllegalStateException(call_order_error(move.call, illegal.state))
             refusal.__cause__ = self.error  # If the order is wrong because of one.
             return [FailCall(call=call, error=refusal)]
@@ -158,7 +158,7 @@ class TransactionManager:
     def _send_offsets(self, event: events.SendOffsetsCalled) -> list[Effect]:
         refusal = self.refusal_of_send("send_offsets_to_transaction")
         if refusal is not None:
-            return [FailCall(call=event.call, error=again(self.error) if self.error is not None else refusal)]
+            return [FailCall(call=event.call, error=copy_for_raise(self.error) if self.error is not None else refusal)]
         if not event.offsets:
             return [CompleteCall(call=event.call)]
         caller = Caller(event.call, "send_offsets_to_transaction", event.deadline_ms)

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from chaffinch.client.coordinators import CoordinatorKind, find_request, read_answer
 from chaffinch.errors import ErrorCode, codes
-from chaffinch.errors.handling import TRANSACTION, Handling, handling_of, said_by_coordinator
+from chaffinch.errors.handling import TRANSACTION, Handling, handling_of, normalized_coordinator_code
 from chaffinch.identifiers import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.core.transactions.callers import Offsets
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -214,7 +214,7 @@ def code_of(step: Step, answer: Any, first: Offsets | None, steady_ms: int) -> t
     if step in (Step.ADD_PARTITIONS, Step.COMMIT_OFFSETS):
         names = {} if first is None else {topic_id: tp.topic for tp, topic_id in first.topic_ids.items()}
         code, topic_partition = code_of_partitions(partition_codes(step, answer, names))
-        return said_by_coordinator(code), None, topic_partition
+        return normalized_coordinator_code(code), None, topic_partition
     if step is Step.CHECK_TOPICS and first is not None and first.must_check_again(answer, steady_ms):
         return codes.UNKNOWN_TOPIC_ID, "the coordinator has another id for a topic that was read: created again, or it lags behind", None
-    return said_by_coordinator(codes.by_number(answer.error_code)), None, None
+    return normalized_coordinator_code(codes.by_number(answer.error_code)), None, None

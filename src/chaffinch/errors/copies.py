@@ -14,7 +14,7 @@ from chaffinch.errors.exceptions import KafkaException
 AnyError = TypeVar("AnyError", bound=KafkaException)
 
 
-def again(error: AnyError) -> AnyError:
+def copy_for_raise(error: AnyError) -> AnyError:
     """The same error as a fresh exception. It has the first one's cause, not the first one: that would be told twice."""
     return with_message(error, error.message)
 

@@ -5,7 +5,7 @@ import pytest
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.errors.exceptions import Culprit
-from chaffinch.records.verdicts import Rejected, code_of
+from chaffinch.records.validation_result import Rejected, code_of
 
 OFFSET, KEY, TIME, SIZE = codes.INVALID_RECORD, codes.INVALID_COMPACTION_KEY, codes.INVALID_TIMESTAMP, codes.MESSAGE_TOO_LARGE
 
@@ -32,4 +32,4 @@ def test_the_code_of_the_batch(seen: list[ErrorCode], code: ErrorCode) -> None:
 
 def test_a_rejection_without_culprits_keeps_its_code_under_both_numberings() -> None:
     rejected = Rejected(code=codes.INVALID_RECORD, message="why", counts=(("A", 1),))
-    assert rejected.travelling("apache") == rejected.travelling("kip") == (codes.INVALID_RECORD, ())
+    assert rejected.response_errors("apache") == rejected.response_errors("kip") == (codes.INVALID_RECORD, ())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.records.room import uninitialised
+from chaffinch.records.uninitialized_buffer import uninitialized_buffer
 
 
 @pytest.mark.parametrize("size", [0, 1, 61, 1_000_000])
 def test_it_is_a_bytearray_of_that_size(size: int) -> None:
-    made = uninitialised(size)
+    made = uninitialized_buffer(size)
     assert (type(made), len(made)) == (bytearray, size)
     made[:] = bytes(range(256)) * (size // 256) + bytes(size % 256)
     made += b"x"
@@ -20,4 +20,4 @@ def test_it_is_a_bytearray_of_that_size(size: int) -> None:
 
 def test_of_what_no_memory_has_room_for_that_is_said() -> None:
     with pytest.raises(MemoryError):
-        uninitialised(2**62)
+        uninitialized_buffer(2**62)

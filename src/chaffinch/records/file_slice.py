@@ -33,7 +33,7 @@ class HeldSource(Source, Protocol):
     def close(self) -> None: ...
 
 
-class Stretch:
+class FileSlice:
     """`length` bytes from `position` on. To be sent soon: once the caller's turn is over the file may be another, unless it is held."""
 
     __slots__ = ("_length", "position", "source")
@@ -68,10 +68,10 @@ class Stretch:
         return held
 
 
-Part: TypeAlias = bytes | bytearray | memoryview | Stretch
+Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
 """What an answer is made of."""
 
 
 def loaded(parts: Sequence[Part]) -> list[bytes | bytearray | memoryview]:
     """The same, with every stretch read now."""
-    return [bytes(part) if isinstance(part, Stretch) else part for part in parts]
+    return [bytes(part) if isinstance(part, FileSlice) else part for part in parts]

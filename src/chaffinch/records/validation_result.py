@@ -12,7 +12,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.errors.exceptions import Culprit
 from chaffinch.records.validation_policy import ValidationPolicy
-from chaffinch.records.validation_rules import RecordRule, told_of_record
+from chaffinch.records.validation_rules import RecordRule, record_message_infix
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Rejected:
     counts: tuple[tuple[str, int], ...] = ()
     logged: str = ""
 
-    def travelling(self, numbering: Numbering) -> tuple[ErrorCode, tuple[Culprit, ...]]:
+    def response_errors(self, numbering: Numbering) -> tuple[ErrorCode, tuple[Culprit, ...]]:
         """(the one code, the culprits to list) of a partition in a Produce response of version 8 or later.
 
         `apache`: all culprits, under the code of `code_of`. `kip`: the first culprit's code, and only the culprits that have it, as
@@ -73,7 +73,7 @@ def code_of(culprits: Sequence[Culprit]) -> ErrorCode:
     return seen.pop() if len(seen) == 1 else codes.INVALID_RECORD
 
 
-CULPRITS_SPELLED_MAX = 1000
+CULPRITS_WITH_MESSAGE_MAX = 1000
 """Culprits with a message of their own, with the value seen. Every further one is listed with its index, its code and the rule's short
 text: a batch can hold 150,000 culprits, and their sentences would be twenty times the batch."""
 
@@ -85,21 +85,21 @@ counters count those that are listed."""
 CULPRITS_IN_SUMMARY_MAX = 3
 """Culprits that the message about the whole batch repeats, as in Kafka."""
 
-Finding: TypeAlias = tuple[int, RecordRule, int]
+RuleViolation: TypeAlias = tuple[int, RecordRule, int]
 """A culprit: its index, the rule it broke, and the value that broke it."""
 
 
-def culprits_of(found: Sequence[Finding], count: int, policy: ValidationPolicy, wall_ms: int) -> tuple[Culprit, ...]:
+def culprits_of(found: Sequence[RuleViolation], count: int, policy: ValidationPolicy, wall_ms: int) -> tuple[Culprit, ...]:
     """One culprit per finding, in the same order, out of `count` records."""
-    told = told_of_record(policy.topic_partition, count)
-    spelled = [
-        Culprit(index, rule.code, f"record {index}{told}{rule.text(seen, policy, wall_ms)}")
-        for index, rule, seen in found[:CULPRITS_SPELLED_MAX]
+    infix = record_message_infix(policy.topic_partition, count)
+    with_message = [
+        Culprit(index, rule.code, f"record {index}{infix}{rule.text(seen, policy, wall_ms)}")
+        for index, rule, seen in found[:CULPRITS_WITH_MESSAGE_MAX]
     ]
-    return (*spelled, *(Culprit(index, rule.code, rule.short) for index, rule, _ in found[CULPRITS_SPELLED_MAX:]))
+    return (*with_message, *(Culprit(index, rule.code, rule.short_text) for index, rule, _ in found[CULPRITS_WITH_MESSAGE_MAX:]))
 
 
-def rejected(found: Sequence[Finding], culprit_count: int, count: int, policy: ValidationPolicy, wall_ms: int) -> Rejected:
+def rejected(found: Sequence[RuleViolation], culprit_count: int, count: int, policy: ValidationPolicy, wall_ms: int) -> Rejected:
     """The refusal of a batch of `count` records of which `culprit_count` are at fault, these (at least one) the first of them.
 
     A record rule counts one per culprit.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaffinch.protocol import produce_path
+from chaffinch.protocol import produce_fast_path
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.headers import finish_frame, read_client_id, read_request_prefix, response_head
 from chaffinch.protocol.messages.produce import (
@@ -27,7 +27,7 @@ from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
 
 pytestmark = pytest.mark.long
 
-VERSIONS = st.integers(produce_path.FIRST_VERSION, produce_path.LAST_VERSION)
+VERSIONS = st.integers(produce_fast_path.FIRST_VERSION, produce_fast_path.LAST_VERSION)
 NAMES = st.one_of(st.text(max_size=8), st.integers(120, 130).map("n".__mul__))
 INT16, INT32, INT64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
 RECORDS = st.one_of(st.none(), st.sampled_from([0, 1, 61, 125, 126, 127, 128, 16382, 16383, 16384, 70000, (1 << 21) - 1]).map(bytes))
@@ -92,7 +92,7 @@ def compiled(frame: bytes, version: int) -> tuple[int, int, str | None, ProduceR
 
 
 def read(frame: bytes | bytearray) -> tuple[int, int, str, ProduceRequest] | None:
-    return produce_path.RequestReader().read(memoryview(frame))
+    return produce_fast_path.RequestReader().read(memoryview(frame))
 
 
 @settings(max_examples=300, deadline=None)
@@ -126,7 +126,7 @@ def test_damaged_requests_are_read_alike_or_left_to_the_compiled_decoder(data: s
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.lists(st.tuples(REQUESTS, VERSIONS, st.sampled_from(["me", "you"])), min_size=1, max_size=3))
 def test_what_came_before_on_a_connection_changes_nothing(data: st.DataObject, sent: list[tuple[ProduceRequest, int, str]]) -> None:
-    reader = produce_path.RequestReader()
+    reader = produce_fast_path.RequestReader()
     for request, version, client_id in data.draw(st.lists(st.sampled_from(sent), max_size=6)):
         frame = bytearray(frame_of(request, version, client_id))
         if data.draw(st.booleans()):
@@ -140,7 +140,7 @@ def test_every_bit_of_a_head_counts(version: int, named: dict[str, Any]) -> None
     """One is taken for that of the request before only if it is the same."""
     data = PartitionProduceData(records=bytes(20))
     frame = frame_of(ProduceRequest(acks=-1, topics=[TopicProduceData(partitions=[data], **named)]), version)
-    reader = produce_path.RequestReader()
+    reader = produce_fast_path.RequestReader()
     for bit in range(8 * (len(frame) - 20)):
         assert reader.read(memoryview(frame)) is not None
         other = bytearray(frame)
@@ -150,7 +150,7 @@ def test_every_bit_of_a_head_counts(version: int, named: dict[str, Any]) -> None
 
 def test_a_head_is_learnt_once() -> None:
     reader, frame = (
-        produce_path.RequestReader(),
+        produce_fast_path.RequestReader(),
         frame_of(ProduceRequest(acks=1, topics=[TopicProduceData(partitions=[PartitionProduceData(records=b"r")])]), 12),
     )
     first, second = reader.read(memoryview(frame)), reader.read(memoryview(frame))
@@ -170,7 +170,7 @@ def test_usual_requests_are_read_here(size: int, version: int, named: dict[str, 
 @settings(max_examples=300, deadline=None)
 @given(RESPONSES, VERSIONS, INT32)
 def test_answers_are_written_as_the_compiled_encoder_writes_them(response: ProduceResponse, version: int, correlation_id: int) -> None:
-    plain = produce_path.write_response(response, correlation_id, version)
+    plain = produce_fast_path.write_response(response, correlation_id, version)
     assert plain is None or plain == b"".join(finish_frame(response.encode_after(response_head(0, correlation_id, True), version)))
 
 
@@ -179,20 +179,20 @@ def test_usual_answers_are_written_here(version: int) -> None:
     response = ProduceResponse(
         responses=[TopicProduceResponse(name="orders", partition_responses=[PartitionProduceResponse(index=1, base_offset=7)])]
     )
-    assert produce_path.write_response(response, 5, version) is not None
+    assert produce_fast_path.write_response(response, 5, version) is not None
 
 
 @pytest.mark.parametrize("more", [{"error_message": "wrong"}, {"record_errors": [BatchIndexAndErrorMessage(batch_index=3)]}])
 def test_refusals_are_left_to_the_compiled_encoder(more: dict[str, Any]) -> None:
     answer = PartitionProduceResponse(index=1, error_code=87, **more)
     response = ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[answer])])
-    assert produce_path.write_response(response, 5, 11) is None
+    assert produce_fast_path.write_response(response, 5, 11) is None
 
 
 @pytest.mark.parametrize("wrong", [{"index": 1 << 31}, {"base_offset": None}, {"error_code": 1.5}])
 def test_what_does_not_fit_is_left_to_the_compiled_encoder(wrong: dict[str, object]) -> None:
     answer = PartitionProduceResponse(index=1).replace(**wrong)
     response = ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[answer])])
-    assert produce_path.write_response(response, 5, 11) is None
+    assert produce_fast_path.write_response(response, 5, 11) is None
     with pytest.raises(UnencodableMessage):
         response.encode(11)

@@ -14,7 +14,7 @@ _make: Final[Any] = ctypes.pythonapi.PyByteArray_FromStringAndSize
 _make.restype, _make.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
 
 
-def uninitialised(size: int) -> bytearray:
+def uninitialized_buffer(size: int) -> bytearray:
     """Room for `size` bytes. MemoryError as from `bytearray`."""
     made: bytearray = _make(None, size)
     return made

@@ -50,7 +50,7 @@ _ANSWER: Final = Struct(">BihqqqBBBBiB")
 """Count of partitions, index, error, base offset, append time, log start, no culprits, no text, tags, tags, throttle time, tags."""
 _SIZE: Final = Struct(">i")
 
-_AROUND_PLACE_BYTES: Final = _RESPONSE.size - _SIZE.size + _ANSWER.size
+_AROUND_TOPIC_BYTES: Final = _RESPONSE.size - _SIZE.size + _ANSWER.size
 """What the frame's size counts beside the place."""
 
 _ONE: Final = 2
@@ -93,11 +93,11 @@ class RequestReader:
         """(version, correlation id, client id, request) of a whole frame; None for another API or version, and for anything unusual."""
         try:
             prefix, correlation_id, head, partition_count, index, first, second, third = self._layout.unpack_from(frame)
-            is_known = head == self._bytes and prefix == self._prefix
+            is_same_head = head == self._bytes and prefix == self._prefix
         except LayoutError:
-            is_known = False
-        if not is_known:
-            if not self._learn(frame):
+            is_same_head = False
+        if not is_same_head:
+            if not self._parse_head(frame):
                 return None
             prefix, correlation_id, head, partition_count, index, first, second, third = self._layout.unpack_from(frame)
         position = self._bytes_before_records
@@ -117,7 +117,7 @@ class RequestReader:
         topic = TopicProduceData(name=name, topic_id=topic_id, partitions=[data])
         return version, correlation_id, client_id, ProduceRequest(acks=acks, timeout_ms=timeout_ms, topics=[topic])
 
-    def _learn(self, frame: memoryview) -> bool:
+    def _parse_head(self, frame: memoryview) -> bool:
         """Take apart what is before the partition; False for anything unusual."""
         try:
             key, version, _, client_size = _START.unpack_from(frame)
@@ -176,12 +176,12 @@ def _topic_id(data: bytes) -> UUID:
 
 def _response_head(topic: TopicProduceResponse, correlation_id: int, version: int) -> bytes | None:
     """Everything before the partition."""
-    place = _place(topic.topic_id if version >= VERSION_WITH_TOPIC_IDS else topic.name)
-    return None if place is None else _RESPONSE.pack(_AROUND_PLACE_BYTES + len(place), correlation_id) + place
+    topic_bytes = _topic_bytes(topic.topic_id if version >= VERSION_WITH_TOPIC_IDS else topic.name)
+    return None if topic_bytes is None else _RESPONSE.pack(_AROUND_TOPIC_BYTES + len(topic_bytes), correlation_id) + topic_bytes
 
 
 @lru_cache(maxsize=512)
-def _place(topic: str | UUID) -> bytes | None:
+def _topic_bytes(topic: str | UUID) -> bytes | None:
     """What follows the correlation id: tags of the header, count of topics, the topic's name or id. None for a name of unusual length."""
     if isinstance(topic, UUID):
         return bytes((0, _ONE)) + topic.bytes
@@ -207,8 +207,8 @@ class PartitionRequests:
         self, *, version: int, client_id: str | None, acks: int, timeout_ms: int, topic: str, topic_id: UUID, partition: int
     ) -> None:
         """ValueError where requests like these are none of this module."""
-        place = _place(topic_id if version >= VERSION_WITH_TOPIC_IDS else topic)
-        if place is None or acks == 0 or not FIRST_VERSION <= version <= LAST_VERSION:
+        topic_bytes = _topic_bytes(topic_id if version >= VERSION_WITH_TOPIC_IDS else topic)
+        if topic_bytes is None or acks == 0 or not FIRST_VERSION <= version <= LAST_VERSION:
             raise ValueError(f"no plain request: version {version}, acks {acks}, topic {topic!r}")
         data = PartitionProduceData(index=partition, records=b"")
         topics = [TopicProduceData(name=topic, topic_id=topic_id, partitions=[data])]
@@ -217,7 +217,7 @@ class PartitionRequests:
         self._key_and_version = bytes(head[_SIZE.size : _SIZE.size + _CORRELATION_POSITION])
         without_records = len(uvarint(1)) + len(NO_TAGS)
         self._head = bytes(head[_FRAMED.size : -without_records])
-        self._answer_head = place
+        self._answer_head = topic_bytes
         self._partition = partition
 
     def frame(self, correlation_id: int, records: Buffer) -> bytes:

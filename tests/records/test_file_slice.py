@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaffinch.records import stretch
-from chaffinch.records.stretch import Stretch, loaded
+from chaffinch.records import file_slice
+from chaffinch.records.file_slice import FileSlice, loaded
 from chaffinch.storage.file_system import DiskFileSystem
 from chaffinch.storage.segment import RecordsFile
 from tests.records.sources import BytesSource
@@ -17,29 +17,29 @@ DATA = bytes(range(100))
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> BytesSource:
-    monkeypatch.setattr(stretch, "PIECE_BYTES", 10)
+    monkeypatch.setattr(file_slice, "PIECE_BYTES", 10)
     return BytesSource(DATA)
 
 
 def test_nothing_is_read_before_it_is_wanted(source: BytesSource) -> None:
-    assert len(Stretch(source, 5, 25)) == 25
+    assert len(FileSlice(source, 5, 25)) == 25
     assert source.asked == []
 
 
 def test_it_comes_in_pieces_or_whole(source: BytesSource) -> None:
-    found = Stretch(source, 5, 25)
+    found = FileSlice(source, 5, 25)
     assert b"".join(found.pieces()) == bytes(found) == DATA[5:30]
     assert source.asked == [(5, 10), (15, 10), (25, 5), (5, 25)]
 
 
 def test_a_piece_is_read_when_the_one_before_was_taken(source: BytesSource) -> None:
-    pieces = Stretch(source, 0, 30).pieces()
+    pieces = FileSlice(source, 0, 30).pieces()
     assert (next(pieces), source.asked) == (DATA[:10], [(0, 10)])
 
 
 def test_parts_that_are_bytes_stay_as_they_are(source: BytesSource) -> None:
     head, view = bytearray(b"head"), memoryview(b"view")
-    result = loaded([head, Stretch(source, 5, 25), view])
+    result = loaded([head, FileSlice(source, 5, 25), view])
     assert result == [b"head", DATA[5:30], b"view"]
     assert (result[0] is head, result[2] is view) == (True, True)
 
@@ -48,7 +48,7 @@ def test_what_is_held_outlives_its_file(tmp_path: Path) -> None:
     files = DiskFileSystem(tmp_path)
     opened = files.open("records")
     opened.append([DATA])
-    found = Stretch(RecordsFile(opened), 5, 25)
+    found = FileSlice(RecordsFile(opened), 5, 25)
     found.skip(3)
     held = found.hold()
     assert held is not None
@@ -60,4 +60,4 @@ def test_what_is_held_outlives_its_file(tmp_path: Path) -> None:
 
 
 def test_what_stands_in_memory_cannot_be_held(source: BytesSource) -> None:
-    assert Stretch(source, 5, 25).hold() is None
+    assert FileSlice(source, 5, 25).hold() is None
