@@ -47,12 +47,12 @@ class _Ticket:
 
 
 class _Lent:
-    """What `LentSocket` is to a socket, and the bell of the system beside it."""
+    """What `InlineSocket` is to a socket, and the bell of the system beside it."""
 
     def __init__(self, world: World, end: Connection, is_used: Callable[[Connection], None]) -> None:
         self._is_used = is_used
         self.end = end
-        self.bell = self
+        self.event_fd = self
         self._world = world
 
     def send(self, frame: bytes) -> int:
@@ -92,10 +92,10 @@ class _Lent:
     def resume_reads(self) -> None:
         self.end.is_unheard = False
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         raise AssertionError("callers here come when the answer is there: none waits while another is served")
 
-    def heard(self) -> None:
+    def consume(self) -> None:
         pass
 
 

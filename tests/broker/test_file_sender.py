@@ -286,7 +286,7 @@ def held_of(broker: EmbeddedBroker) -> dict[Any, Any]:
     (partition,) = broker._running.core.topics.partitions()
     files = partition.log._file_system
     assert isinstance(files, DiskFileSystem)
-    return files.holders._files
+    return files.held_files._files
 
 
 def answer_on_its_way(broker: EmbeddedBroker, client: SocketClient) -> Peer:

@@ -84,7 +84,7 @@ def test_with_tls_nothing_is_lent() -> None:
     tls = Security(tls=TlsSettings())
     network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000, security=tls))
     network.get_ready_to_lend()
-    assert (network.lends, network._epoll, network._bell) == (False, None, None)
+    assert (network.lends, network._epoll, network._event_fd) == (False, None, None)
     network.close()
 
 
@@ -176,10 +176,10 @@ def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: 
 
 def test_a_bell_wakes_who_waits(network: Network, server: ScriptedServer) -> None:
     lent = lent_by(network, server)
-    threading.Thread(target=lent.socket.bell.ring).start()
+    threading.Thread(target=lent.socket.event_fd.notify).start()
     assert lent.wait(60_000)
-    lent.socket.bell.heard()
-    lent.socket.bell.heard()  # Again it is nothing.
+    lent.socket.event_fd.consume()
+    lent.socket.event_fd.consume()  # Again it is nothing.
     assert not lent.wait(0)
     with pytest.raises(BlockingIOError):
         lent.socket.receive(RESPONSE_BYTES_MAX)

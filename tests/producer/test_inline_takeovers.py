@@ -19,7 +19,7 @@ from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.inline_send import InlineSender
 from chaffinch.producer.records import RecordMetadata
 from chaffinch.protocol.messages.produce import ProduceRequest
-from chaffinch.runtime.sockets import Bell
+from chaffinch.runtime.sockets import EventFd
 from tests.client.scripted_server import ScriptedServer
 from tests.producer.inline import await_lane, is_awaited_on_lane, values, warm, went_by_lane
 from tests.producer.test_inline_send import ALL, plain_producer, taking
@@ -81,7 +81,7 @@ def test_a_fork_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [lambda producer: producer._sender.wakeup(), lambda producer: producer._sender._network._bell.ring()],
+    [lambda producer: producer._sender.wakeup(), lambda producer: producer._sender._network._event_fd.notify()],
     ids=["the sender thread takes over", "the bell rings late, for somebody before him"],
 )
 def test_who_waits_is_woken_by_a_bell(monkeypatch: pytest.MonkeyPatch, call: Callable[[Producer], None]) -> None:
@@ -93,9 +93,9 @@ def test_who_waits_is_woken_by_a_bell(monkeypatch: pytest.MonkeyPatch, call: Cal
         call(producer)
         assert has_left.wait(LATEST_S)
         assert not waiting.done()
-        bell = producer._sender._network._bell
-        assert bell is not None
-        assert not select.select([bell], [], [], 0)[0]
+        event_fd = producer._sender._network._event_fd
+        assert event_fd is not None
+        assert not select.select([event_fd], [], [], 0)[0]
 
 
 def fail() -> None:
@@ -105,9 +105,9 @@ def fail() -> None:
 def test_who_waits_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the bell: connections that this process closes wake up nobody who has fallen asleep."""
     with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
-        rings: list[Bell] = []
-        ring = Bell.ring
-        monkeypatch.setattr(Bell, "ring", lambda bell: (rings.append(bell), ring(bell)))  # type: ignore[func-returns-value]
+        rings: list[EventFd] = []
+        ring = EventFd.notify
+        monkeypatch.setattr(EventFd, "notify", lambda event_fd: (rings.append(event_fd), ring(event_fd)))  # type: ignore[func-returns-value]
         producer._sender._network.on_awake = fail
         producer._sender.wakeup()
         with pytest.raises(KafkaException, match="ZeroDivisionError"):

@@ -78,12 +78,12 @@ def goes_on_at_the_end(patch: Patch) -> None:
 
 
 def forgets_where_logs_begin(patch: Patch) -> None:
-    patch.setattr(log_state, "name_start", lambda *_: None)
+    patch.setattr(log_state, "create_start_file", lambda *_: None)
 
 
 def forgets_producers(patch: Patch) -> None:
     """The last segment goes, and what the producers were is written nowhere."""
-    patch.setattr(PartitionLog, "keep_producers", lambda *_: None)
+    patch.setattr(PartitionLog, "persist_producers", lambda *_: None)
 
 
 ASKED: dict[str, Any] = {**REMADE, "has_handler": True}
@@ -114,14 +114,14 @@ def loses_snapshots(patch: Patch) -> None:
 
 def starts_beyond_the_disk(patch: Patch) -> None:
     """Once real: a log's start is named before what lies below it is on the disk, and with it who had written that."""
-    start_at = PartitionLog._start_at
+    start_at = PartitionLog._advance_start
 
     def starts(self: PartitionLog, offset: int) -> None:
         with patch.context() as meanwhile:
             meanwhile.setattr(PartitionLog, "sync", lambda _self: None)
             start_at(self, offset)
 
-    patch.setattr(PartitionLog, "_start_at", starts)
+    patch.setattr(PartitionLog, "_advance_start", starts)
 
 
 POWER_LOST: dict[str, Any] = {

@@ -85,5 +85,5 @@ def test_a_crc_follows_from_two_others(seed: int) -> None:
     first, second = noise(dice.randrange(2000), seed), noise(dice.choice([0, 1, 2, 255, 256, 70_000]), seed + 1)
     import numpy as np
 
-    advanced = batch_search._advanced(np.array([crc32c(first)]), np.array([len(second)]))
+    advanced = batch_search._shifted_crcs(np.array([crc32c(first)]), np.array([len(second)]))
     assert int(advanced[0]) ^ crc32c(second) == crc32c(first + second)

@@ -50,7 +50,7 @@ def test_a_state_that_may_or_may_not_be_on_disk_is_written_again_before_anything
     assert hook.has_refused
     files.hook = None
     if settles:
-        log.files.settle()
+        log.files.complete_pending_swap()
         assert not [name for name in files.list(DIRECTORY) if name.endswith(".cleaned")]
     files.kill()
     log = opened(files)

@@ -162,7 +162,7 @@ def test_one_file_that_cannot_be_removed_keeps_no_others() -> None:
         finish(job)
     assert logs_in(files) == 3
     assert log.files.state.swap is not None
-    log.files.settle()
+    log.files.complete_pending_swap()
     assert (logs_in(files), refusing.times) == (2, 0)
     assert log.files.state.swap is None
 

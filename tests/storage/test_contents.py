@@ -398,7 +398,7 @@ class TestLogs:
         filled(files, 6, segment_bytes=2 * SIZE).close()
         files.kill()
         files.remove(f"{FIRST}.log")
-        log_state.name_start(files, DIRECTORY, 2)
+        log_state.create_start_file(files, DIRECTORY, 2)
         remove_snapshots(files)
         with pytest.raises(CorruptLog, match="the snapshot, or a later one, is missing") as refusal:
             self.reopened(files, Expected(2, 6))

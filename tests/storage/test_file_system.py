@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chaffinch.storage import aside, file_system
+from chaffinch.storage import background_io, file_system
 from chaffinch.storage.file_system import AlreadyLocked, DiskFileSystem, FileSystem, MemoryFileSystem, StorageError
 
 
@@ -293,50 +293,51 @@ class TestWriteBack:
             found.append((threading.current_thread().name, os.fstat(descriptor).st_ino, position, length))
             return 0
 
-        monkeypatch.setattr(aside, "_sync_file_range", sync_file_range)
+        monkeypatch.setattr(background_io, "_sync_file_range", sync_file_range)
         return found
 
     @pytest.mark.parametrize(
-        ("length", "thread"), [(aside.LARGE_BYTES, aside.ASIDE), (aside.LARGE_BYTES - 1, "MainThread"), (0, "MainThread")]
+        ("length", "thread"),
+        [(background_io.LARGE_BYTES, background_io.THREAD_NAME), (background_io.LARGE_BYTES - 1, "MainThread"), (0, "MainThread")],
     )
     def test_much_is_written_aside(self, tmp_path: Path, asked: list[tuple[str, int, int, int]], length: int, thread: str) -> None:
         file = DiskFileSystem(tmp_path).open("a")
         file.append((bytes(3), bytes(length)))
         file.write_back(3)
         file.close()
-        join_aside()
+        join_background_io()
         assert asked == [(thread, (tmp_path / "a").stat().st_ino, 3, length)]
 
     def test_the_file_may_be_closed_and_another_opened_before(self, tmp_path: Path, asked: list[tuple[str, int, int, int]]) -> None:
         gate, files = threading.Event(), DiskFileSystem(tmp_path)
-        first = files._aside.admit(lambda: os.dup(0))
+        first = files._background_io.admit(lambda: os.dup(0))
         assert first is not None
 
         def wait(_: int) -> None:
             gate.wait()
 
-        files._aside.do(wait, first)
+        files._background_io.submit(wait, first)
         file = files.open("a")
-        file.append((bytes(aside.LARGE_BYTES),))
+        file.append((bytes(background_io.LARGE_BYTES),))
         file.write_back(0)
         file.close()
         files.open("b").append((b"b",))
         gate.set()
-        join_aside()
+        join_background_io()
         assert [inode for _, inode, _, _ in asked] == [(tmp_path / "a").stat().st_ino]
 
     def test_when_too_much_waits_it_is_left_to_the_system(
         self, tmp_path: Path, asked: list[tuple[str, int, int, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(aside, "ASIDE_MAX", 0)
+        monkeypatch.setattr(background_io, "PENDING_MAX", 0)
         file = DiskFileSystem(tmp_path).open("a")
-        file.append((bytes(aside.LARGE_BYTES),))
+        file.append((bytes(background_io.LARGE_BYTES),))
         file.write_back(0)
-        join_aside()
+        join_background_io()
         assert asked == []
 
 
-def join_aside() -> None:
+def join_background_io() -> None:
     for thread in threading.enumerate():
-        if thread.name == aside.ASIDE:
+        if thread.name == background_io.THREAD_NAME:
             thread.join()

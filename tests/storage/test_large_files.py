@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chaffinch.storage import aside, disk_reads
+from chaffinch.storage import background_io, disk_reads
 from chaffinch.storage.file_system import DiskFileSystem, StorageError
-from tests.storage.test_file_system import join_aside
+from tests.storage.test_file_system import join_background_io
 
 
 class TestLargeFiles:
@@ -25,14 +25,14 @@ class TestLargeFiles:
             real(descriptor)
             found.append((threading.current_thread().name, os.fstat(descriptor).st_size))
 
-        real = aside.free
-        monkeypatch.setattr(aside, "free", free)
+        real = background_io.free
+        monkeypatch.setattr(background_io, "free", free)
         before = os.listdir("/proc/self/fd")
         yield found
-        join_aside()
+        join_background_io()
         assert len(os.listdir("/proc/self/fd")) == len(before)
 
-    def make(self, path: Path, size: int = 2 * aside.LARGE_BYTES + 10) -> Path:
+    def make(self, path: Path, size: int = 2 * background_io.LARGE_BYTES + 10) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.touch()
         os.truncate(path, size)
@@ -50,26 +50,26 @@ class TestLargeFiles:
             self.make(tmp_path / "new", 3)
             files.rename("new", "d/large")
         assert files.exists("d/large") == (way == "rename")
-        join_aside()
-        assert freed == [(aside.ASIDE, aside.LARGE_BYTES)]
+        join_background_io()
+        assert freed == [(background_io.THREAD_NAME, background_io.LARGE_BYTES)]
 
     def test_small_files_and_new_names_need_no_thread(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         files = DiskFileSystem(tmp_path)
-        self.make(tmp_path / "small", aside.LARGE_BYTES - 1)
+        self.make(tmp_path / "small", background_io.LARGE_BYTES - 1)
         files.remove("small")
         self.make(tmp_path / "large")
         files.rename("large", "elsewhere")
-        join_aside()
+        join_background_io()
         assert freed == []
-        assert (tmp_path / "elsewhere").stat().st_size > aside.LARGE_BYTES
+        assert (tmp_path / "elsewhere").stat().st_size > background_io.LARGE_BYTES
 
     def test_another_name_of_the_file_keeps_all_of_it(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         large = self.make(tmp_path / "large")
         os.link(large, tmp_path / "backup")
         DiskFileSystem(tmp_path).remove("large")
-        join_aside()
+        join_background_io()
         assert len(freed) == 1
-        assert (tmp_path / "backup").stat().st_size == 2 * aside.LARGE_BYTES + 10
+        assert (tmp_path / "backup").stat().st_size == 2 * background_io.LARGE_BYTES + 10
 
     def test_a_file_that_is_not_there_is_still_an_error(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         with pytest.raises(StorageError, match="cannot remove"):
@@ -79,31 +79,31 @@ class TestLargeFiles:
     def test_many_at_once_do_not_hold_many_descriptors(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(aside, "ASIDE_MAX", 4)
-        gate, counting, sizes = threading.Event(), aside.free, []
+        monkeypatch.setattr(background_io, "PENDING_MAX", 4)
+        gate, counting, sizes = threading.Event(), background_io.free, []
 
         def free(descriptor: int) -> None:
             gate.wait()
             sizes.append(os.fstat(descriptor).st_size)
             counting(descriptor)
 
-        monkeypatch.setattr(aside, "free", free)
+        monkeypatch.setattr(background_io, "free", free)
         files = DiskFileSystem(tmp_path)
         for number in range(7):
-            self.make(tmp_path / str(number), aside.LARGE_BYTES + number)
+            self.make(tmp_path / str(number), background_io.LARGE_BYTES + number)
             files.remove(str(number))
             assert not files.exists(str(number))
-        assert [thread.name for thread in threading.enumerate()].count(aside.ASIDE) == 1
+        assert [thread.name for thread in threading.enumerate()].count(background_io.THREAD_NAME) == 1
         gate.set()
-        join_aside()
-        assert sizes == [aside.LARGE_BYTES + number for number in range(4)]
+        join_background_io()
+        assert sizes == [background_io.LARGE_BYTES + number for number in range(4)]
         self.make(tmp_path / "later")
         files.remove("later")
-        join_aside()
+        join_background_io()
         assert len(freed) == 5
 
     def test_nor_do_many_that_are_still_read(self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(aside, "ASIDE_MAX", 4)
+        monkeypatch.setattr(background_io, "PENDING_MAX", 4)
         files, readers = DiskFileSystem(tmp_path), []
         before = len(os.listdir("/proc/self/fd"))
         for number in range(7):
@@ -116,17 +116,17 @@ class TestLargeFiles:
         for reader in readers:
             assert reader is not None
             reader.close()
-        join_aside()
+        join_background_io()
         assert len(freed) == 4
         self.make(tmp_path / "later")
         files.remove("later")
-        join_aside()
+        join_background_io()
         assert len(freed) == 5
 
     def test_those_that_cannot_be_opened_take_no_place(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(aside, "ASIDE_MAX", 1)
+        monkeypatch.setattr(background_io, "PENDING_MAX", 1)
         files = DiskFileSystem(tmp_path)
 
         def fail(*_: object) -> None:
@@ -138,13 +138,13 @@ class TestLargeFiles:
                 if name != "3":
                     patched.setattr(os, "open", fail)
                 files.remove(name)
-        join_aside()
+        join_background_io()
         assert len(freed) == 1
 
     def test_one_that_cannot_be_freed_keeps_none_behind_it(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        gate, counting, calls = threading.Event(), aside.free, []
+        gate, counting, calls = threading.Event(), background_io.free, []
 
         def free(descriptor: int) -> None:
             gate.wait()
@@ -153,21 +153,21 @@ class TestLargeFiles:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             counting(descriptor)
 
-        monkeypatch.setattr(aside, "free", free)
+        monkeypatch.setattr(background_io, "free", free)
         for name in ("d/1", "d/2"):
             self.make(tmp_path / name)
         DiskFileSystem(tmp_path).remove_tree("d")
         gate.set()
-        join_aside()
+        join_background_io()
         assert (len(calls), len(freed)) == (2, 1)
 
     def test_it_is_cut_at_whole_pages_which_a_socket_may_have(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sizes: list[int] = []
         monkeypatch.setattr(os, "ftruncate", lambda _, size: sizes.append(size))
-        self.make(tmp_path / "large", 2 * aside.LARGE_BYTES + 10)
+        self.make(tmp_path / "large", 2 * background_io.LARGE_BYTES + 10)
         DiskFileSystem(tmp_path).remove("large")
-        join_aside()
-        assert sizes == [2 * aside.LARGE_BYTES, aside.LARGE_BYTES]
+        join_background_io()
+        assert sizes == [2 * background_io.LARGE_BYTES, background_io.LARGE_BYTES]
 
     @pytest.mark.parametrize("way", ["remove", "rename", "remove_tree"])
     def test_what_is_held_is_freed_when_the_last_lets_go(self, tmp_path: Path, freed: list[tuple[str, int]], way: str) -> None:
@@ -186,12 +186,12 @@ class TestLargeFiles:
             (tmp_path / "new").write_bytes(b"new")
             files.rename("new", "d/large")
         first.close()
-        join_aside()
+        join_background_io()
         assert freed == []
-        assert second.read(2 * aside.LARGE_BYTES, 100) == bytes(10)
+        assert second.read(2 * background_io.LARGE_BYTES, 100) == bytes(10)
         second.close()
-        join_aside()
-        assert freed == [(aside.ASIDE, aside.LARGE_BYTES)]
+        join_background_io()
+        assert freed == [(background_io.THREAD_NAME, background_io.LARGE_BYTES)]
 
     def test_what_nobody_holds_is_freed_though_the_file_of_its_name_is_held(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         """Readers of a log that is compacted again and again: there is always one, of the newest file."""
@@ -207,10 +207,10 @@ class TestLargeFiles:
             file, before = files.open("large"), held
             held = file.held()
             assert held is not None
-            join_aside()
+            join_background_io()
             assert len(freed) == number
             before.close()
-            join_aside()
+            join_background_io()
             assert len(freed) == number + 1
         held.close()
         file.close()
@@ -284,4 +284,4 @@ class TestLargeFiles:
         monkeypatch.setattr(threading.Thread, "start", refuse)
         self.make(tmp_path / "large")
         DiskFileSystem(tmp_path).remove("large")
-        assert freed == [(threading.current_thread().name, aside.LARGE_BYTES)]
+        assert freed == [(threading.current_thread().name, background_io.LARGE_BYTES)]

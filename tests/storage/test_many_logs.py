@@ -10,7 +10,7 @@ import pytest
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.batch import read_header
 from chaffinch.storage.file_system import Interrupted, MemoryFileSystem, StorageError
-from chaffinch.storage.many_logs import start_many, sync_many
+from chaffinch.storage.many_logs import delete_records_many, sync_many
 from chaffinch.storage.partition_log import OffsetOutOfRange, PartitionLog
 from tests.storage.batches import batch
 from tests.storage.orders_log import ONE
@@ -103,7 +103,7 @@ class TestStart:
         for log in logs:
             log.sync()
         syncs = Syncs(files)
-        assert start_many(dict.fromkeys(logs, 2), 0) == {}
+        assert delete_records_many(dict.fromkeys(logs, 2), 0) == {}
         assert syncs.seen["sync all"] == at_once
         assert bool(syncs.seen["sync directory"]) == (at_once == 0)
         assert [log.log_start_offset for log in logs] == [2] * count
@@ -117,9 +117,9 @@ class TestStart:
     def test_only_those_that_move_have_names_made(self) -> None:
         files = MemoryFileSystem()
         logs = filled(files)
-        start_many(dict.fromkeys(logs, 2), 0)
+        delete_records_many(dict.fromkeys(logs, 2), 0)
         syncs = Syncs(files)
-        assert start_many({log: number % 3 for number, log in enumerate(logs)}, 0) == {}
+        assert delete_records_many({log: number % 3 for number, log in enumerate(logs)}, 0) == {}
         assert not syncs.seen
         assert [name for name in files.list(logs[0].directory) if name.endswith(".start")] == [f"{2:020d}.start"]
 
@@ -128,11 +128,11 @@ class TestStart:
         logs = filled(files)
         sync_many(logs)
         Syncs(files, "sync all", "logs/orders-3")
-        failed = start_many(dict.fromkeys(logs, 2), 0)
+        failed = delete_records_many(dict.fromkeys(logs, 2), 0)
         assert list(failed) == [logs[3]]
         assert [log.log_start_offset for log in logs] == [2] * 3 + [0] + [2] * 6
         files.hook = None
-        assert start_many({logs[3]: 2}, 0) == {}
+        assert delete_records_many({logs[3]: 2}, 0) == {}
         files.crash(nothing)
         assert [log.log_start_offset for log in opened(files)] == [2] * COUNT
 
@@ -141,9 +141,9 @@ class TestStart:
         files = MemoryFileSystem()
         logs = filled(files)
         Syncs(files, "sync all", f"{logs[3].directory}/{1:020d}.log")
-        assert list(start_many(dict.fromkeys(logs, 2), 0)) == [logs[3]]
+        assert list(delete_records_many(dict.fromkeys(logs, 2), 0)) == [logs[3]]
         files.hook = None
-        assert list(start_many({logs[3]: 2}, 0)) == [logs[3]]
+        assert list(delete_records_many({logs[3]: 2}, 0)) == [logs[3]]
         files.crash(nothing)
         assert [log.log_start_offset for log in opened(files)] == [2] * 3 + [0] + [2] * 6
 
@@ -151,7 +151,7 @@ class TestStart:
         logs = filled(MemoryFileSystem())
         logs[5].high_watermark = 1
         with pytest.raises(OffsetOutOfRange):
-            start_many(dict.fromkeys(logs, 2), 0)
+            delete_records_many(dict.fromkeys(logs, 2), 0)
         assert logs[5].log_start_offset == 0
 
     @pytest.mark.parametrize("loses_power", [False, True])
@@ -192,7 +192,7 @@ def has_died(files: MemoryFileSystem, logs: list[PartitionLog], steps: int) -> b
 
     files.hook = hook
     try:
-        assert start_many(dict.fromkeys(logs, 2), 0) == {}
+        assert delete_records_many(dict.fromkeys(logs, 2), 0) == {}
     except Interrupted:
         return True
     finally:

@@ -11,7 +11,7 @@ import pytest
 from chaffinch.storage.data_directory import LOCK_NAME
 from chaffinch.storage.disk_lock import DiskLock
 from chaffinch.storage.file_system import AlreadyLocked, DiskFileSystem
-from chaffinch.storage.whole_sync import WholeSync
+from chaffinch.storage.syncfs import Syncfs
 from tests.broker.batches import batch_of
 from tests.broker.core_client import Cluster
 
@@ -91,7 +91,7 @@ class TestLock:
             flock(descriptor, operation)
 
         monkeypatch.setattr(fcntl, "flock", refused)
-        lock = DiskLock(f"{tmp_path}/{LOCK_NAME}", WholeSync(str(tmp_path)))
+        lock = DiskLock(f"{tmp_path}/{LOCK_NAME}", Syncfs(str(tmp_path)))
         assert "cannot be locked (Bad file descriptor): do not delete" in caplog.text
         with pytest.raises(AlreadyLocked):
             DiskFileSystem(tmp_path).lock(LOCK_NAME)

@@ -15,7 +15,7 @@ from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.batches import batch
 from tests.storage.compacted_log import opened, records, rows
 from tests.storage.orders_log import DIRECTORY
-from tests.storage.test_kept_producers import TWO, abort, append, knows, lose_power, with_producer
+from tests.storage.test_persisted_producers import TWO, abort, append, knows, lose_power, with_producer
 
 
 @pytest.fixture

@@ -426,7 +426,7 @@ class TestOnDemand:
         files = MemoryFileSystem()
         log = opened(files)
         append(log, 0, 0)
-        log.files.note_clean(1)
+        log.files.note_compacted(1)
         files.kill()
         assert opened(files).files.state.first_dirty_offset == 1
         state = files.open(f"{DIRECTORY}/log.state")

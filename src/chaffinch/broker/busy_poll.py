@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from chaffinch.runtime.pauses import Pauses
+from chaffinch.runtime.skip_backoff import SkipBackoff
 
 TURNS_ASLEEP_MAX: Final = 256
 """So many turns at most go by without looking out. A client that asks in a quick row is noticed within 30 ms then; for requests that come
@@ -44,12 +44,12 @@ class BusyPoll:
         self._away_s = 0.0  # The difference of the two clocks when the last turn ended.
         self._is_awake = False
         self._has_looked = False  # Since it is awake: what comes together with the turn it began after did not need it.
-        self._pauses = Pauses(TURNS_ASLEEP_MAX)
+        self._pauses = SkipBackoff(TURNS_ASLEEP_MAX)
 
     def turn_ended(self) -> None:
         """Something came, and what can be answered of it is: look out for more."""
         if not self._is_awake:
-            if not self._duration_s or self._pauses.goes_by():
+            if not self._duration_s or self._pauses.should_skip():
                 return
             self._is_awake = True
             self._call_soon(self._look)
@@ -58,7 +58,7 @@ class BusyPoll:
         if self._has_looked:
             if away_s - self._away_s > AWAY_S_MAX:
                 return
-            self._pauses.was_of_use()
+            self._pauses.succeeded()
         self._away_s = away_s
         self._until_s = now_s + self._duration_s
 
@@ -73,4 +73,4 @@ class BusyPoll:
             self._call_soon(self._look)
             return
         self._is_awake = self._has_looked = False
-        self._pauses.was_in_vain()
+        self._pauses.failed()

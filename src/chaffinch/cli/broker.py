@@ -54,7 +54,7 @@ from chaffinch.errors import ConfigException, codes
 from chaffinch.protocol.security_options import SASL_PROTOCOLS, TLS_PROTOCOLS
 from chaffinch.runtime import loop
 from chaffinch.runtime.allocator import keep_freed_memory
-from chaffinch.runtime.exposure import is_entered_by_others, is_loopback, warn_if_readable, warning
+from chaffinch.runtime.exposure import is_accessible_to_others, is_loopback, warn_if_readable, warning
 from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import META_NAME, DamagedDirectory, EmptiedDirectory
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError
@@ -328,7 +328,7 @@ def warn_of_readable_secrets(users: str | None, config_file: str | None, setting
         warn_if_readable(LOG, "--config-file", config_file)
     if "ssl.keystore.location" in settings:
         warn_if_readable(LOG, "ssl.keystore.location", settings["ssl.keystore.location"])
-    if data_dir is not None and is_entered_by_others(data_dir):  # An earlier version has made it so.
+    if data_dir is not None and is_accessible_to_others(data_dir):  # An earlier version has made it so.
         warn_if_readable(LOG, "the journal with the users' credentials", f"{data_dir}/{JOURNALS}/cluster.journal")
 
 

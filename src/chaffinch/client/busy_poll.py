@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from chaffinch.runtime.pauses import Pauses
+from chaffinch.runtime.skip_backoff import SkipBackoff
 
 T = TypeVar("T")
 
@@ -36,18 +36,18 @@ class BusyPoll:
 
     def __init__(self, now_us: Callable[[], float] = _now_us) -> None:
         self._now_us = now_us
-        self._pauses = Pauses(WAITS_ASLEEP_MAX)
+        self._pauses = SkipBackoff(WAITS_ASLEEP_MAX)
 
     def look(self, select: Callable[[], list[T]]) -> list[T]:
         """What `select`, which does not wait, finds in the next moment; empty when nothing came, or when it is not worth while to look."""
-        if self._pauses.goes_by():
+        if self._pauses.should_skip():
             return []
         now_us = self._now_us
         until_us = now_us() + AWAKE_US
         while not (found := select()) and now_us() < until_us:
             _step_aside()
         if found:
-            self._pauses.was_of_use()
+            self._pauses.succeeded()
         else:
-            self._pauses.was_in_vain()
+            self._pauses.failed()
         return found

@@ -26,7 +26,7 @@ from chaffinch.errors import AuthenticationException, SslAuthenticationException
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime import sockets
 from chaffinch.runtime.clock import Clock, SystemClock
-from chaffinch.runtime.sockets import Bell, LentSocket, SocketFailed, Waker
+from chaffinch.runtime.sockets import EventFd, InlineSocket, SocketFailed, Waker
 
 if TYPE_CHECKING:
     import select
@@ -77,7 +77,7 @@ class Network:
         self._selector = self._new_selector()
         self._busy_poll = BusyPoll()
         self._epoll: select.epoll | None = None
-        self._bell: Bell | None = None
+        self._event_fd: EventFd | None = None
         """Both are made before the first connection is lent."""
         self.on_awake: Callable[[], None] | None = None
         """Called by `poll` when it has slept, before it touches any connection: who has lent one takes it back then."""
@@ -158,27 +158,27 @@ class Network:
         transport = self._transports.get(address)
         return transport is not None and transport.connection.is_negotiated
 
-    def lend(self, address: Address) -> tuple[BrokerConnection, LentSocket] | None:
+    def lend(self, address: Address) -> tuple[BrokerConnection, InlineSocket] | None:
         """The idle connection to an address, for exchanges of other threads while this one sleeps in `poll`; called by those threads.
 
         None if there is no idle one, or it cannot be lent: with TLS, with a login that ends, or on a system without epoll. The socket is a
         new object each time, because the thread that used the last one may still be waking up."""
         transport = self._transports.get(address)
-        if self._epoll is None or self._bell is None or transport is None or not transport.connection.is_at_rest:
+        if self._epoll is None or self._event_fd is None or transport is None or not transport.connection.is_at_rest:
             return None
-        return transport.connection, LentSocket(transport.opened, self._epoll, self._bell)
+        return transport.connection, InlineSocket(transport.opened, self._epoll, self._event_fd)
 
     def get_ready_to_lend(self) -> None:
         """Make what `lend` needs, if that is possible and file descriptors are left."""
         if self._epoll is None and self.lends:
             with contextlib.suppress(OSError):
-                self._bell = Bell()
+                self._event_fd = EventFd()
                 self._epoll = sockets.epoll_of(self._selector)
 
     @property
     def lends(self) -> bool:
         """Whether connections may be lent at all."""
-        return self._tls is None and LentSocket.IS_POSSIBLE
+        return self._tls is None and InlineSocket.IS_SUPPORTED
 
     def was_used(self, addresses: Iterable[Address]) -> None:
         """Connections that were lent are not idle: requests went over them, and answers came."""
@@ -225,10 +225,10 @@ class Network:
             sockets.close_quietly(transport.opened)
         self._transports.clear()
         self._selector.close()
-        for lent in (self._epoll, self._bell):
+        for lent in (self._epoll, self._event_fd):
             if lent is not None:
                 lent.close()
-        self._epoll = self._bell = None
+        self._epoll = self._event_fd = None
 
     def _ready_now(self) -> list[tuple[selectors.SelectorKey, int]]:
         return self._selector.select(0)
@@ -339,7 +339,7 @@ class Network:
     def _shake_hands(self, transport: _Transport, _mask: int) -> None:
         assert self._tls is not None
         assert transport.tls is not None
-        wanted = self._tls.shake_hands(transport.tls)
+        wanted = self._tls.continue_handshake(transport.tls)
         if wanted:
             self._want(transport, wanted)
         else:

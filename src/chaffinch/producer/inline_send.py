@@ -47,7 +47,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.protocol.produce_fast_path import PartitionRequests
 from chaffinch.records.few_records import encode_few
 from chaffinch.runtime.clock import Clock
-from chaffinch.runtime.sockets import LentSocket
+from chaffinch.runtime.sockets import InlineSocket
 
 # How often the sender thread looks while callers read their answers themselves: about retry.backoff.ms.
 POLL_INTERVAL_MS: Final = 100
@@ -79,7 +79,7 @@ class InlineConnection:
     """An idle connection to a track's address, and the requests that are written to it."""
 
     connection: BrokerConnection
-    socket: LentSocket
+    socket: InlineSocket
     requests: PartitionRequests
     version: int
     busy_poll: BusyPoll = field(default_factory=BusyPoll)
@@ -300,7 +300,7 @@ class InlineSender:
         inline_request: InlineRequest | None = self._core.inline_request
         request = self._inline_sender.adopt(self._clock.steady_ms())
         if inline_request is not None and inline_request.is_awaited and inline_request.lent is not None:
-            inline_request.lent.socket.bell.ring()
+            inline_request.lent.socket.event_fd.notify()
         return inline_request, request
 
     def end(self) -> None:
@@ -381,7 +381,7 @@ class InlineSender:
             has_come = lent.wait(timeout_ms)
             with self._lock:
                 if self._core.inline_request is not inline_request:  # The sender thread has taken it, and has rung the bell.
-                    lent.socket.bell.heard()
+                    lent.socket.event_fd.consume()
                     is_over = True
                 else:
                     inline_request.is_awaited = False
@@ -398,7 +398,7 @@ class InlineSender:
             received = lent.socket.receive(RESPONSE_BYTES_MAX)
         except OSError:  # Nothing has come, or the sender thread will see the same error.
             inline_request.is_reading = False
-            lent.socket.bell.heard()
+            lent.socket.event_fd.consume()
             return False
         inline_request.received, inline_request.is_reading = received, False
         found = lent.requests.written_at(received, inline_request.correlation_id)

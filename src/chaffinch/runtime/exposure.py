@@ -63,7 +63,7 @@ def warn_if_readable(logger: logging.Logger, what: str, path: str | os.PathLike[
         logger.warning("%s %s may be read by other users of this machine (mode %04o): chmod 600 %s", what, path, mode, path)
 
 
-def is_entered_by_others(directory: str | os.PathLike[str]) -> bool:
+def is_accessible_to_others(directory: str | os.PathLike[str]) -> bool:
     """Whether group or others may reach files in the directory by their names."""
     try:
         return bool(os.stat(directory).st_mode & (stat.S_IXGRP | stat.S_IXOTH))

@@ -38,55 +38,55 @@ def open_connecting(family: int, address: Any, send_buffer_bytes: int = -1, rece
 
     The system's buffers have these sizes, or those that it likes for -1."""
     try:
-        opened = socket.socket(family, socket.SOCK_STREAM)
+        sock = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
         raise SocketFailed(reason_of(error)) from error
     try:
-        opened.setblocking(False)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
             if size >= 0:
-                opened.setsockopt(socket.SOL_SOCKET, option, size)
-        number = opened.connect_ex(address)
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        number = sock.connect_ex(address)
     except OSError as error:
-        opened.close()
+        sock.close()
         raise SocketFailed(reason_of(error)) from error
     if number not in _IN_PROGRESS and number != 0:
-        opened.close()
+        sock.close()
         raise SocketFailed(reason_of(OSError(number, os.strerror(number))))
-    return opened
+    return sock
 
 
-def connect_outcome(opened: socket.socket) -> None:
+def connect_outcome(sock: socket.socket) -> None:
     """Called when a connecting socket has become writable: SocketFailed says why it did not connect.
 
     A connection within one machine can, by chance of port numbers, connect to itself; nobody listens then.
     """
-    number = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if number:
         raise SocketFailed(reason_of(OSError(number, os.strerror(number))))
     try:
-        if opened.getsockname() == opened.getpeername():
+        if sock.getsockname() == sock.getpeername():
             raise SocketFailed("refused")
     except OSError as error:
         raise SocketFailed(reason_of(error)) from error
 
 
-def send_some(opened: socket.socket, buffers: Sequence[memoryview]) -> int:
+def send_some(sock: socket.socket, buffers: Sequence[memoryview]) -> int:
     """Write what fits now, of several buffers in one call: the number of bytes, 0 when nothing fits."""
     try:
-        return opened.sendmsg(buffers)
+        return sock.sendmsg(buffers)
     except (BlockingIOError, InterruptedError):
         return 0
     except OSError as error:
         raise SocketFailed(reason_of(error)) from error
 
 
-def receive_some(opened: socket.socket, buffer: memoryview) -> int | None:
+def receive_some(sock: socket.socket, buffer: memoryview) -> int | None:
     """Read what is there into `buffer`: the number of bytes, None when there is nothing now. A closed peer is SocketFailed."""
     try:
-        count = opened.recv_into(buffer)
+        count = sock.recv_into(buffer)
     except (BlockingIOError, InterruptedError):
         return None
     except OSError as error:
@@ -96,10 +96,10 @@ def receive_some(opened: socket.socket, buffer: memoryview) -> int | None:
     return count
 
 
-def close_quietly(opened: socket.socket | FileIO) -> None:
+def close_quietly(sock: socket.socket | FileIO) -> None:
     """Close; what the system may say about it helps nobody."""
     with contextlib.suppress(OSError):
-        opened.close()
+        sock.close()
 
 
 _REASONS: Final = {
@@ -117,19 +117,19 @@ def reason_of(error: OSError) -> str:
     return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
 
 
-class Bell:
+class EventFd:
     """Wakes a thread that waits for one of several things: `fileno()` is readable until it has `heard`. Only on Linux."""
 
     def __init__(self) -> None:
         self._file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+b")
         self.fileno: Final = self._file.fileno
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """From any thread, and after `close` without effect."""
         with contextlib.suppress(ValueError):
             os.eventfd_write(self.fileno(), 1)
 
-    def heard(self) -> None:
+    def consume(self) -> None:
         """It is awake; without effect if something else woke it, and after `close`."""
         with contextlib.suppress(BlockingIOError, ValueError):
             os.eventfd_read(self.fileno())
@@ -138,28 +138,28 @@ class Bell:
         close_quietly(self._file)
 
 
-class LentSocket:
+class InlineSocket:
     """A socket for one exchange of another thread, while the thread whose selector has it sleeps. OSError is the system's.
 
     Needs epoll and eventfd (Linux). `epoll`: the selector's own, see `epoll_of`.
     """
 
-    IS_POSSIBLE: Final = hasattr(select, "epoll") and hasattr(os, "eventfd")
+    IS_SUPPORTED: Final = hasattr(select, "epoll") and hasattr(os, "eventfd")
 
-    __slots__ = ("_epoll", "_fileno", "bell", "look", "receive", "send")
+    __slots__ = ("_epoll", "_fileno", "event_fd", "look", "receive", "send")
 
-    def __init__(self, opened: socket.socket, epoll: select.epoll, bell: Bell) -> None:
-        self.bell = bell
+    def __init__(self, sock: socket.socket, epoll: select.epoll, event_fd: EventFd) -> None:
+        self.event_fd = event_fd
         """Rung when there is nothing to wait for any more."""
-        self.send: Final[Callable[[bytes], int]] = opened.send
+        self.send: Final[Callable[[bytes], int]] = sock.send
         """Write what fits now; the number of bytes."""
-        self.receive: Final[Callable[[int], bytes]] = opened.recv
+        self.receive: Final[Callable[[int], bytes]] = sock.recv
         """Read at most this many bytes; none if the peer has closed the connection."""
         self._epoll = epoll
-        self._fileno = opened.fileno()
+        self._fileno = sock.fileno()
         poll = select.poll()
         poll.register(self._fileno, select.POLLIN)
-        poll.register(bell.fileno(), select.POLLIN)
+        poll.register(event_fd.fileno(), select.POLLIN)
         self.look: Final[Callable[[int], list[tuple[int, int]]]] = poll.poll
         """Wait this many ms for bytes, for the end of the connection, or for the bell. For one thread at a time."""
 

@@ -63,9 +63,11 @@ class TlsSettings:
             kind = settings[f"{store}.type"]
             if kind != "PEM":
                 raise ConfigException(f"option {store}.type cannot be {kind!r}: only PEM is read; {_CONVERT}")
-        twice = [name for name in ("ssl.truststore.location", "ssl.ca.location", "ssl.truststore.certificates") if settings.get(name)]
-        if len(twice) > 1:
-            raise ConfigException(f"options {' and '.join(twice)} are given, which say the same: give one of them")
+        trust_options = [
+            name for name in ("ssl.truststore.location", "ssl.ca.location", "ssl.truststore.certificates") if settings.get(name)
+        ]
+        if len(trust_options) > 1:
+            raise ConfigException(f"options {' and '.join(trust_options)} are given, which say the same: give one of them")
         if settings["ssl.keystore.location"] and settings["ssl.keystore.key"]:
             raise ConfigException("options ssl.keystore.location and ssl.keystore.key are given, which say the same: give one of them")
         if bool(settings["ssl.keystore.key"]) != bool(settings["ssl.keystore.certificate.chain"]):
@@ -136,7 +138,7 @@ def _load_key(context: ssl.SSLContext, path: str, key_password: str, what: str, 
     try:
         context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError) as error:
-        reason = _words(error) if isinstance(error, ssl.SSLError) else str(error)
+        reason = _reason_text(error) if isinstance(error, ssl.SSLError) else str(error)
         hint = "; check ssl.key.password" if is_locked else ""
         raise ConfigException(f"option {what}: no private key with its certificate in PEM can be read there ({reason}){hint}") from None
 
@@ -190,18 +192,18 @@ class ClientTls:
     def __init__(self, settings: TlsSettings) -> None:
         self._context = client_context(settings)
 
-    def wrap(self, opened: socket.socket, host: str) -> ssl.SSLSocket:
-        """The client's end on a connected socket, which belongs to it from now on. Then call `shake_hands`."""
+    def wrap(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
+        """The client's end on a connected socket, which belongs to it from now on. Then call `continue_handshake`."""
         try:
-            return self._context.wrap_socket(opened, server_hostname=host, do_handshake_on_connect=False)
+            return self._context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         except (ValueError, OSError) as error:
             raise SocketFailed(f"TLS cannot begin: {error}") from error
 
     @staticmethod
-    def shake_hands(opened: ssl.SSLSocket) -> int:
+    def continue_handshake(sock: ssl.SSLSocket) -> int:
         """Go on with the handshake: 0 when it is done, else the selector's event to wait for."""
         try:
-            opened.do_handshake()
+            sock.do_handshake()
         except ssl.SSLWantReadError:
             return selectors.EVENT_READ
         except ssl.SSLWantWriteError:
@@ -213,26 +215,26 @@ class ClientTls:
                 "closed by the broker during the TLS handshake: it may speak no TLS (security.protocol), or not accept us"
             ) from error
         except ssl.SSLError as error:
-            raise TlsRefused(f"no TLS connection: {_words(error)}") from error
+            raise TlsRefused(f"no TLS connection: {_reason_text(error)}") from error
         except OSError as error:
             raise SocketFailed(reason_of(error)) from error
         return 0
 
     @staticmethod
-    def send_some(opened: ssl.SSLSocket, buffers: Sequence[memoryview]) -> int:
+    def send_some(sock: ssl.SSLSocket, buffers: Sequence[memoryview]) -> int:
         """Write what fits now: the number of bytes, 0 when nothing fits. Then it must be called with the same bytes again, or more."""
         try:
-            return opened.send(_first_bytes(buffers))
+            return sock.send(_first_bytes(buffers))
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return 0
         except OSError as error:
             raise _failure(error) from error
 
     @staticmethod
-    def receive_some(opened: ssl.SSLSocket, buffer: memoryview) -> int | None:
+    def receive_some(sock: ssl.SSLSocket, buffer: memoryview) -> int | None:
         """Read what is there into `buffer`: the number of bytes, None when there is nothing now. A closed peer is SocketFailed."""
         try:
-            count = opened.recv_into(buffer)
+            count = sock.recv_into(buffer)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except OSError as error:
@@ -257,9 +259,9 @@ def _first_bytes(buffers: Sequence[memoryview]) -> memoryview | bytes:
 def _failure(error: OSError) -> SocketFailed:
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return SocketFailed("closed by the broker")
-    return TlsRefused(f"no TLS connection: {_words(error)}") if isinstance(error, ssl.SSLError) else SocketFailed(reason_of(error))
+    return TlsRefused(f"no TLS connection: {_reason_text(error)}") if isinstance(error, ssl.SSLError) else SocketFailed(reason_of(error))
 
 
-def _words(error: ssl.SSLError) -> str:
+def _reason_text(error: ssl.SSLError) -> str:
     """OpenSSL's reason, as words: TLSV13_ALERT_CERTIFICATE_REQUIRED."""
     return (error.reason or str(error)).replace("_", " ").lower()

@@ -35,10 +35,10 @@ def whole_batch_from(file: File, position: int, offset: int) -> int | None:
         return None
     starts, sizes, crcs = (np.concatenate(parts) for parts in zip(*found, strict=True))
     firsts, ends = starts + CHECKED_POSITION, starts + sizes
-    places = np.unique(np.concatenate([firsts, ends]))
-    noted = np.fromiter(_crcs_up_to(file, position, places), np.int64, len(places))
-    before, after = noted[np.searchsorted(places, firsts)], noted[np.searchsorted(places, ends)]
-    whole = np.flatnonzero((after ^ _advanced(before, ends - firsts)) == crcs)
+    boundaries = np.unique(np.concatenate([firsts, ends]))
+    crcs_at = np.fromiter(_crcs_up_to(file, position, boundaries), np.int64, len(boundaries))
+    before, after = crcs_at[np.searchsorted(boundaries, firsts)], crcs_at[np.searchsorted(boundaries, ends)]
+    whole = np.flatnonzero((after ^ _shifted_crcs(before, ends - firsts)) == crcs)
     return int(starts[whole[0]]) if len(whole) else None
 
 
@@ -67,21 +67,21 @@ def _number(data: npt.NDArray[np.uint8], at: Numbers, field: int, size: int) -> 
     return value
 
 
-def _crcs_up_to(file: File, position: int, places: Numbers) -> Iterator[int]:
-    """The CRC of everything from `position` up to each of `places`, which ascend."""
+def _crcs_up_to(file: File, position: int, boundaries: Numbers) -> Iterator[int]:
+    """The CRC of everything from `position` up to each of `boundaries`, which ascend."""
     crc, start, chunk = 0, position, memoryview(b"")
     at = position
-    for place in places.tolist():
-        while place > at:
+    for boundary in boundaries.tolist():
+        while boundary > at:
             if at >= start + len(chunk):
                 start, chunk = at, memoryview(file.read(at, CHUNK_BYTES))
-            stop = min(place, start + len(chunk))
+            stop = min(boundary, start + len(chunk))
             crc = crc32c(chunk[at - start : stop - start], crc)
             at = stop
         yield crc
 
 
-def _advanced(crcs: Numbers, lengths: Numbers) -> Numbers:
+def _shifted_crcs(crcs: Numbers, lengths: Numbers) -> Numbers:
     """What each CRC becomes behind so many zero bytes: CRC(a + b) = advanced(CRC(a), len(b)) ^ CRC(b), as zlib's crc32_combine has it."""
     result = crcs.copy()
     for bit in range(int(lengths.max()).bit_length()):

@@ -90,14 +90,14 @@ class Compaction:
             self._cleaned.close()
             self._cleaned = None
             with suppress(StorageError):
-                self._files.settle()
+                self._files.complete_pending_swap()
 
     def _run(self) -> Generator[None, None, None]:
         while not self._files.end_swap(REMOVED_PER_SLICE):  # One that an error has left.
             yield
-        self._files.settle()
+        self._files.complete_pending_swap()
         self._log.sync()  # A marker that decided about a record must not be lost once older records went for it.
-        failure = self._log.keep_producers(self._end_offset)
+        failure = self._log.persist_producers(self._end_offset)
         if failure is not None:  # A snapshot that ends inside what is written anew goes, and may be all that tells of deleted segments.
             raise failure
         yield from self._read_new_keys()
@@ -151,20 +151,20 @@ class Compaction:
             suffix=CLEANED_SUFFIX,
         )
         synced_bytes, is_changed = 0, len(group) > 1
-        room = SPAN_MAX - sum(segment.size for segment in group)  # Compressed anew, batches may grow by so much together.
+        growth_left = SPAN_MAX - sum(segment.size for segment in group)  # Compressed anew, batches may grow by so much together.
         for segment in group:
             for view in self._batches(segment, 0, segment.base_offset):
                 ended = self._rules.note_marker(view.header) if view.header.is_control else None
-                kept = self._rules.apply(view, is_last=segment is group[-1] and view.header.last_offset + 1 == segment.end_offset)
-                if kept is not None and len(kept) - view.size > room:
-                    kept = view.data  # All of its records stay: better than a file whose places no index can tell.
-                room += view.size - (0 if kept is None else len(kept))
-                is_changed = is_changed or kept is not view.data
-                if kept is not None:
-                    cleaned.append(kept, read_header(kept), view.header.base_offset)
+                retained = self._rules.apply(view, is_last=segment is group[-1] and view.header.last_offset + 1 == segment.end_offset)
+                if retained is not None and len(retained) - view.size > growth_left:
+                    retained = view.data  # All of its records stay: better than a file whose places no index can tell.
+                growth_left += view.size - (0 if retained is None else len(retained))
+                is_changed = is_changed or retained is not view.data
+                if retained is not None:
+                    cleaned.append(retained, read_header(retained), view.header.base_offset)
                     if ended is not None:
                         cleaned.aborted.add(ended)
-                is_compressed = kept is not view.data and view.header.compression_id
+                is_compressed = retained is not view.data and view.header.compression_id
                 if self._slice_is_over(view.size * RECOMPRESSION_COST if is_compressed else view.size):
                     yield
                 if cleaned.size - synced_bytes >= SYNC_BYTES:
@@ -176,9 +176,9 @@ class Compaction:
         files.file_system.sync_directory(files.directory)
         yield
         self.bytes_written += cleaned.size
-        yield from self._take_place(cleaned, group, is_changed=is_changed, is_last=is_last)
+        yield from self._replace_segments(cleaned, group, is_changed=is_changed, is_last=is_last)
 
-    def _take_place(self, cleaned: Segment, group: Sequence[Segment], *, is_changed: bool, is_last: bool) -> Iterator[None]:
+    def _replace_segments(self, cleaned: Segment, group: Sequence[Segment], *, is_changed: bool, is_last: bool) -> Iterator[None]:
         files = self._files
         first_dirty_offset = self._latest.end_offset if is_last else files.state.first_dirty_offset
         self._cleaned = None
@@ -195,7 +195,7 @@ class Compaction:
         else:
             cleaned.remove()
             if is_last:
-                files.note_clean(first_dirty_offset)
+                files.note_compacted(first_dirty_offset)
 
     def _batches(self, segment: Segment, position: int, offset: int) -> Iterator[BatchView]:
         self._slice_bytes += SEGMENT_COST

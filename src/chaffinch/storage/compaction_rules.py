@@ -105,10 +105,10 @@ class Rules:
         """
         if view.header.is_control:
             return self._marker(view, is_last)
-        kept = self._data(view)
-        if kept is None and (is_last or self._tells_sequence(view.header)):
+        result = self._data(view)
+        if result is None and (is_last or self._holds_last_sequence(view.header)):
             return view.data if not view.header.count else emptied(view)
-        return kept
+        return result
 
     def note_marker(self, header: BatchHeader) -> AbortedTransaction | None:
         """Call for each marker, before `apply`: the aborted transaction that it ends, while there are batches of it."""
@@ -144,12 +144,12 @@ class Rules:
         if not header.attributes & ATTRIBUTE_DELETE_HORIZON:
             records = read_keys(view, self._decompressed_bytes_max)
             return retained(view, records, np.ones(header.count, np.uint8), self._horizon_ms)
-        if self._wall_ms < header.base_timestamp or is_last or self._tells_epoch(header):
+        if self._wall_ms < header.base_timestamp or is_last or self._holds_last_epoch(header):
             return view.data
         return None
 
-    def _tells_sequence(self, header: BatchHeader) -> bool:
+    def _holds_last_sequence(self, header: BatchHeader) -> bool:
         return header.has_producer_id and self._last_of_producers.get(header.producer_id, (0, None))[1] == header.last_offset
 
-    def _tells_epoch(self, header: BatchHeader) -> bool:
+    def _holds_last_epoch(self, header: BatchHeader) -> bool:
         return self._last_of_producers.get(header.producer_id) == (header.producer_epoch, None)

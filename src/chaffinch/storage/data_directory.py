@@ -77,12 +77,12 @@ class DataDirectory:
                 reason = f"it was emptied: its {LOCK_NAME} says that it held the data of cluster {lock.cluster_id}"
                 raise EmptiedDirectory(file_system.describe(""), "use", reason)
             if is_new:
-                _begin(file_system, cluster_id, FORMAT_VERSION)
+                _write_meta(file_system, cluster_id, FORMAT_VERSION)
             version, cluster_id = _read(file_system, NEW_META_NAME if is_new else META_NAME)
             if version < COMPACTION_VERSION and not is_new:
                 version = COMPACTION_VERSION
-                _begin(file_system, cluster_id, version)
-                _end(file_system)
+                _write_meta(file_system, cluster_id, version)
+                _publish_meta(file_system)
             if not is_new:
                 lock.note_cluster(cluster_id)
             return cls(cluster_id=cluster_id, format_version=version, is_new=is_new, lock=lock, file_system=file_system)
@@ -93,10 +93,10 @@ class DataDirectory:
     def complete(self) -> None:
         """From now on the directory is in use, and what it must have and has not is an error. Durable on return."""
         if self.format_version < FORMAT_VERSION:
-            _begin(self.file_system, self.cluster_id, FORMAT_VERSION)
+            _write_meta(self.file_system, self.cluster_id, FORMAT_VERSION)
         elif not self.is_new:
             return
-        _end(self.file_system)
+        _publish_meta(self.file_system)
         lost = self.lock.cluster_id if self.is_new else ""
         self.lock.note_cluster(self.cluster_id)
         if lost:
@@ -105,7 +105,7 @@ class DataDirectory:
         self.is_new, self.format_version = False, FORMAT_VERSION
 
     @property
-    def knows_contents(self) -> bool:
+    def has_contents_journal(self) -> bool:
         """Whether the directory has noted what it must contain."""
         return self.format_version >= CONTENTS_VERSION and not self.is_new
 
@@ -130,7 +130,7 @@ def _locked(file_system: FileSystem) -> Lock:
         raise DataDirectoryError(file_system.describe(""), "use", f"it is not writable: {error.reason}") from error
 
 
-def _begin(file_system: FileSystem, cluster_id: str, version: int) -> None:
+def _write_meta(file_system: FileSystem, cluster_id: str, version: int) -> None:
     """Write the first file of a directory of this version, under the name that does not count yet."""
     if file_system.exists(NEW_META_NAME):
         file_system.remove(NEW_META_NAME)
@@ -144,7 +144,7 @@ def _begin(file_system: FileSystem, cluster_id: str, version: int) -> None:
     file_system.sync_directory("")
 
 
-def _end(file_system: FileSystem) -> None:
+def _publish_meta(file_system: FileSystem) -> None:
     """The name that counts, at one instant; durable on return."""
     file_system.rename(NEW_META_NAME, META_NAME)
     file_system.sync_directory("")

@@ -1,6 +1,6 @@
 """One file of the disk: appends that leave no part of themselves, syncs whose failure is not forgotten, room that is set aside.
 
-Its descriptor is opened on first use, and may be taken from it at any time by `let_go`: the next use opens it again.
+Its descriptor is opened on first use, and may be taken from it at any time by `release_descriptor`: the next use opens it again.
 """
 
 import ctypes
@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from chaffinch.storage import disk_reads
-from chaffinch.storage.disk_reads import HeldDiskFile, Holders, storage_error
-from chaffinch.storage.files import CLOSED_TEXT, BytesLike, FileSystem, StorageError, synced_at_once
+from chaffinch.storage.disk_reads import HeldDiskFile, HeldFiles, storage_error
+from chaffinch.storage.files import CLOSED_TEXT, BytesLike, FileSystem, StorageError, try_sync_all
 from chaffinch.storage.system_calls import from_c_library
 
 NOT_OPEN, CLOSED = -1, -2  # Instead of a descriptor: opened when it is next needed, or never again.
@@ -34,7 +34,7 @@ def translated(path: str, operation: str) -> Iterator[None]:
 class Owner(FileSystem, Protocol):
     """What a file needs of its file system."""
 
-    holders: Holders
+    held_files: HeldFiles
     lost: dict[str, str]
     """Files that may have lost what was written to them, and why."""
     times_synced: int
@@ -50,7 +50,7 @@ class Owner(FileSystem, Protocol):
 
     def forget(self, file: "DiskFile") -> None: ...
 
-    def give_back_room(self) -> bool:
+    def release_reservations(self) -> bool:
         """Have the disk take back what was set aside for any file; whether there was any."""
         ...
 
@@ -62,7 +62,7 @@ class Owner(FileSystem, Protocol):
 class DiskFile:
     """See `File`. `is_recent` belongs to the clock of its owner."""
 
-    __slots__ = ("_descriptor", "_owner", "_poison", "_reserved", "_size", "_synced_size", "_unheard_since", "is_recent", "path")
+    __slots__ = ("_descriptor", "_owner", "_poison", "_reserved", "_size", "_synced_size", "_unwatched_since", "is_recent", "path")
 
     def __init__(self, owner: Owner, path: str, size: int, descriptor: int = NOT_OPEN) -> None:
         self.path = path
@@ -70,7 +70,9 @@ class DiskFile:
         self._owner = owner
         self._descriptor = descriptor
         self._size = self._synced_size = size
-        self._unheard_since = NEVER  # How often all was synced when unsynced bytes were left without a descriptor that hears of their fate.
+        self._unwatched_since = (
+            NEVER  # How often all was synced when unsynced bytes were left without a descriptor that hears of their fate.
+        )
         self._poison = owner.lost.get(path)
         self._reserved = 0  # Where the room ends that was set aside, as far as this process knows.
 
@@ -79,7 +81,7 @@ class DiskFile:
         return self._size
 
     def append(self, buffers: Sequence[BytesLike]) -> int:
-        descriptor = self._descriptor if self._descriptor >= 0 else self._ready()
+        descriptor = self._descriptor if self._descriptor >= 0 else self._open_descriptor()
         self.is_recent = True
         if self._poison is not None:
             raise StorageError(self.path, "append to", self._poison)
@@ -97,7 +99,7 @@ class DiskFile:
             self._cut_back(descriptor)
             if not isinstance(error, OSError):
                 raise
-            if error.errno in NO_SPACE and self._owner.give_back_room():
+            if error.errno in NO_SPACE and self._owner.release_reservations():
                 return self.append(buffers)
             raise storage_error(self.path, "append to", error) from error
         self._size = position + wanted
@@ -121,29 +123,29 @@ class DiskFile:
             self._poison = f"a failed append left part of a write after byte {self._size}, and cutting it off failed ({error.strerror})"
 
     def read(self, position: int, length: int) -> bytes:
-        return disk_reads.read(self.path, self._ready(), position, max(0, min(length, self._size - position)))
+        return disk_reads.read(self.path, self._open_descriptor(), position, max(0, min(length, self._size - position)))
 
     def descriptor(self) -> int:
-        return self._ready()
+        return self._open_descriptor()
 
     def held(self) -> HeldDiskFile | None:
-        return self._owner.holders.hold(self.path, self._ready())
+        return self._owner.held_files.hold(self.path, self._open_descriptor())
 
     @property
-    def has_room(self) -> bool:
+    def has_reservation(self) -> bool:
         """Whether the disk has less for others than what is written here."""
         return self._reserved > self._size
 
     def truncate(self, size: int) -> None:
         with translated(self.path, "truncate"):
-            os.ftruncate(self._ready(), size)
+            os.ftruncate(self._open_descriptor(), size)
         self._size, self._synced_size = size, NEVER  # Not the size that was synced, though appends bring that back.
 
     def sync(self) -> None:
-        descriptor = self._ready()
+        descriptor = self._open_descriptor()
         # The system forgets the error with the file, once nobody has that open. A sync of all tells of it, where that can be relied on.
-        is_unheard = self._poison is None and self._unheard_since == self._owner.times_synced
-        if is_unheard and not synced_at_once(self._owner) and self._owner.has_failed_sync:
+        was_unwatched = self._poison is None and self._unwatched_since == self._owner.times_synced
+        if was_unwatched and not try_sync_all(self._owner) and self._owner.has_failed_sync:
             self._refuse("an earlier sync failed, and this file was not open all the time: what was written to it may be lost")
         if self._poison is not None:
             raise StorageError(self.path, "sync", self._poison)
@@ -161,22 +163,22 @@ class DiskFile:
         self._poison = self._owner.lost[self.path] = reason
 
     def note_synced(self) -> None:
-        self._synced_size, self._unheard_since = self._size, NEVER
+        self._synced_size, self._unwatched_since = self._size, NEVER
 
     def note_unsynced(self) -> None:
-        self._synced_size, self._unheard_since = NEVER, self._owner.times_synced
+        self._synced_size, self._unwatched_since = NEVER, self._owner.times_synced
 
     def write_back(self, position: int) -> None:
-        self._owner.write_back(self._ready(), position, self._size - position)
+        self._owner.write_back(self._open_descriptor(), position, self._size - position)
 
     def reserve(self, length: int) -> None:
         if length > 0:
             self._reserved = self._size + length
-            if _reserve(self._ready(), self._size, length):
+            if _reserve(self._open_descriptor(), self._size, length):
                 return
         # After a refusal, too: a disk that is nearly full may have given some of it. What is not open now is left alone: by its name
         # another file could be found.
-        if self.has_room and self._descriptor >= 0:
+        if self.has_reservation and self._descriptor >= 0:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
         self._reserved = 0
@@ -187,10 +189,10 @@ class DiskFile:
         self.close_descriptor()
         self._descriptor = CLOSED
 
-    def let_go(self) -> None:
+    def release_descriptor(self) -> None:
         """Do without a descriptor until the next use."""
         if self._size != self._synced_size:
-            self._unheard_since = self._owner.times_synced
+            self._unwatched_since = self._owner.times_synced
         self.reserve(0)  # Later nobody could.
         self.close_descriptor()
 
@@ -202,7 +204,7 @@ class DiskFile:
             except OSError as error:
                 raise storage_error(self.path, "close", error) from error
 
-    def _ready(self) -> int:
+    def _open_descriptor(self) -> int:
         self.is_recent = True
         if self._descriptor < 0:
             if self._descriptor == CLOSED:  # By its name another file could be found: a compacted one has that of the one before.

@@ -20,7 +20,7 @@ import stat
 from contextlib import suppress
 
 from chaffinch.storage.files import AlreadyLocked, StorageError
-from chaffinch.storage.whole_sync import WholeSync
+from chaffinch.storage.syncfs import Syncfs
 
 LOGGER = logging.getLogger(__name__)
 TEXT_BYTES_MAX = 100
@@ -34,9 +34,9 @@ class DiskLock:
     Raises AlreadyLocked, OSError.
     """
 
-    def __init__(self, path: str, whole: WholeSync) -> None:
+    def __init__(self, path: str, syncfs: Syncfs) -> None:
         self._path = path
-        self._whole = whole
+        self._syncfs = syncfs
         self._directory = _locked_directory(path)
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -49,10 +49,10 @@ class DiskLock:
             except BlockingIOError:
                 raise AlreadyLocked(path, _holder(path)) from None
             lines = self._lines()
-            self.losses, self._faced = _counts(lines)
+            self.losses, self._handled_losses = _counts(lines)
             self.cluster_id = lines[CLUSTER_LINE] if len(lines) > CLUSTER_LINE + 1 else ""
             self._write()
-            whole.begin()
+            syncfs.begin()
         except BaseException:
             os.close(self._descriptor)
             os.close(self._directory)
@@ -62,7 +62,7 @@ class DiskLock:
         return os.pread(self._descriptor, TEXT_BYTES_MAX, 0).decode("ascii", "replace").split("\n")
 
     def _write(self) -> None:
-        counts = f"{self.losses} {self._faced}\n" if self.losses or self.cluster_id else ""
+        counts = f"{self.losses} {self._handled_losses}\n" if self.losses or self.cluster_id else ""
         cluster = f"{self.cluster_id}\n" if self.cluster_id else ""
         text = f"{os.getpid()}\n{counts}{cluster}".encode()
         os.pwrite(self._descriptor, text, 0)
@@ -82,33 +82,33 @@ class DiskLock:
             except OSError as error:
                 LOGGER.warning("%s does not say that its directory is in use: %s", self._path, error.strerror)
 
-    def face_losses(self, root: str) -> None:
+    def reread_after_losses(self, root: str) -> None:
         """Where a process before this one has noted a loss: have all files below `root` read from the disk from now on. Raises StorageError
         and OSError, after which it is to be done again: of all files first, because the system tells of each of them once."""
-        if self._faced == self.losses:
+        if self._handled_losses == self.losses:
             return
-        if self._whole.is_reliable:
+        if self._syncfs.is_reliable:
             with suppress(OSError):  # It is told to us, too.
-                self._whole.sync()
+                self._syncfs.sync()
         refused: StorageError | None = None
         for directory, _, names in os.walk(root):
             for name in names:
                 path = f"{directory}/{name}"
                 if path != self._path and stat.S_ISREG(os.lstat(path).st_mode):
                     try:
-                        _forget_cached(path)
+                        _drop_page_cache(path)
                     except PermissionError:
                         pass  # Then nobody reads it.
                     except StorageError as error:
                         refused = refused or error
         if refused is not None:
             raise refused
-        self._faced = self.losses
+        self._handled_losses = self.losses
         self._write()
 
     def release(self) -> None:
         if self._descriptor >= 0:
-            self._whole.end()
+            self._syncfs.end()
             os.close(self._descriptor)
             os.close(self._directory)
             self._descriptor = -1
@@ -138,13 +138,13 @@ def _holder(path: str) -> str | None:
 
 def _counts(lines: list[str]) -> tuple[int, int]:
     try:
-        losses, faced = map(int, lines[1].split())
+        losses, handled = map(int, lines[1].split())
     except (IndexError, ValueError):
         return 0, 0
-    return losses, faced
+    return losses, handled
 
 
-def _forget_cached(path: str) -> None:
+def _drop_page_cache(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fdatasync(descriptor)  # What is not written yet would stay.

@@ -46,7 +46,7 @@ class FileId(NamedTuple):
         return cls(found.st_dev, found.st_ino)
 
 
-class Holders:
+class HeldFiles:
     """Who holds which file, and what is to be done when nobody does any more."""
 
     def __init__(self) -> None:
@@ -64,20 +64,20 @@ class Holders:
                 shared = self._files[key] = _Shared(key, os.dup(descriptor))
         except OSError:
             return None
-        shared.holders += 1
+        shared.hold_count += 1
         return HeldDiskFile(self, shared, path)
 
-    def let_go(self, shared: _Shared) -> None:
+    def release(self, shared: _Shared) -> None:
         """One less holds it."""
-        shared.holders -= 1
-        if shared.holders:
+        shared.hold_count -= 1
+        if shared.hold_count:
             return
         del self._files[shared.key]
         os.close(shared.descriptor)
         for work in self._postponed.pop(shared.key, ()):
             work()
 
-    def when_free(self, key: FileId, work: Callable[[], None]) -> None:
+    def run_when_free(self, key: FileId, work: Callable[[], None]) -> None:
         """Now, or when the last has let go of that file."""
         if key in self._files:
             self._postponed[key].append(work)
@@ -88,22 +88,22 @@ class Holders:
 class _Shared:
     """A file that somebody holds."""
 
-    __slots__ = ("descriptor", "holders", "key")
+    __slots__ = ("descriptor", "hold_count", "key")
 
     def __init__(self, key: FileId, descriptor: int) -> None:
         self.key = key
         self.descriptor = descriptor
-        self.holders = 0
+        self.hold_count = 0
 
 
 class HeldDiskFile:
     """See `HeldFile`."""
 
-    __slots__ = ("_holders", "_shared", "path")
+    __slots__ = ("_held_files", "_shared", "path")
 
-    def __init__(self, holders: Holders, shared: _Shared, path: str) -> None:
+    def __init__(self, held_files: HeldFiles, shared: _Shared, path: str) -> None:
         self.path = path
-        self._holders = holders
+        self._held_files = held_files
         self._shared = shared
 
     def read(self, position: int, length: int) -> bytes:
@@ -113,7 +113,7 @@ class HeldDiskFile:
         return self._shared.descriptor
 
     def held(self) -> HeldDiskFile | None:
-        return self._holders.hold(self.path, self._shared.descriptor)
+        return self._held_files.hold(self.path, self._shared.descriptor)
 
     def close(self) -> None:
-        self._holders.let_go(self._shared)
+        self._held_files.release(self._shared)

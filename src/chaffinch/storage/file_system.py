@@ -1,5 +1,5 @@
-"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk, but `disk_file` for one file, `aside`,
-`disk_reads` for reading, `disk_lock` and `whole_sync`, which are below it.
+"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk, except those below it: `disk_file` for one
+file, `background_io`, `disk_reads`, `disk_lock` and `syncfs`.
 
 `MemoryFileSystem` and the interface's own names are exported from here too, so that callers need one import.
 
@@ -19,13 +19,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
-from chaffinch.storage import aside
+from chaffinch.storage import background_io
 from chaffinch.storage.disk_file import NO_SPACE, DiskFile, translated
 from chaffinch.storage.disk_lock import FILE_MODE, DiskLock
-from chaffinch.storage.disk_reads import FileId, Holders, storage_error
+from chaffinch.storage.disk_reads import FileId, HeldFiles, storage_error
 from chaffinch.storage.files import AlreadyLocked, CorruptLog, File, FileSystem, Lock, MissingLog, Names, StorageError
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
-from chaffinch.storage.whole_sync import WholeSync
+from chaffinch.storage.syncfs import Syncfs
 
 __all__ = [
     "AlreadyLocked",
@@ -56,9 +56,9 @@ class DiskFileSystem:
         self.root = os.path.abspath(root)
         self._descriptors_max = max(1, descriptors_max)
         self._open_files: dict[DiskFile, None] = {}
-        self._aside = aside.Aside()
-        self.holders = Holders()
-        self._whole = WholeSync(self.root)
+        self._background_io = background_io.BackgroundIo()
+        self.held_files = HeldFiles()
+        self._syncfs = Syncfs(self.root)
         self._lock: DiskLock | None = None
         self.has_failed_sync = False  # Once one has, nothing says that all is on disk.
         self.lost: dict[str, str] = {}  # Files that may have lost what was written to them, and why.
@@ -80,7 +80,7 @@ class DiskFileSystem:
                 raise storage_error(full, "open", error) from error
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with translated(full, "open"):
-            descriptor = self._named(partial(os.open, full, flags, FILE_MODE))
+            descriptor = self._retry_without_reservations(partial(os.open, full, flags, FILE_MODE))
         file = DiskFile(self, full, 0, descriptor)
         self.remember(file)
         return file
@@ -104,7 +104,7 @@ class DiskFileSystem:
         full = self.describe(directory)
         try:
             with translated(full, "make directory"):
-                self._named(partial(self._make_private, full))
+                self._retry_without_reservations(partial(self._make_private, full))
         except StorageError as error:
             if error.error_number != errno.EEXIST:
                 raise
@@ -127,7 +127,7 @@ class DiskFileSystem:
 
     def remove(self, path: str) -> None:
         full = self.describe(path)
-        with self._freed_aside(full), translated(full, "remove"):
+        with self._freeing_in_background(full), translated(full, "remove"):
             os.remove(full)
 
     def remove_tree(self, directory: str) -> None:
@@ -135,14 +135,14 @@ class DiskFileSystem:
         with translated(full, "remove"), suppress(FileNotFoundError):
             for path, _, names in os.walk(full):
                 for name in names:
-                    with self._freed_aside(f"{path}/{name}"):
+                    with self._freeing_in_background(f"{path}/{name}"):
                         os.remove(f"{path}/{name}")
             shutil.rmtree(full)
 
     def rename(self, old: str, new: str) -> None:
         full, target = self.describe(old), self.describe(new)
-        with self._freed_aside(target), translated(full, "rename"):
-            self._named(partial(os.replace, full, target))
+        with self._freeing_in_background(target), translated(full, "rename"):
+            self._retry_without_reservations(partial(os.replace, full, target))
         if full in self.lost:
             self.lost[target] = self.lost.pop(full)
 
@@ -161,10 +161,10 @@ class DiskFileSystem:
     def sync_all(self) -> None:
         if self.has_failed_sync:
             raise StorageError(self.root, "sync", "an earlier sync failed: what it covered may be lost")
-        if not self._whole.is_reliable:
+        if not self._syncfs.is_reliable:
             raise StorageError(self.root, "sync", "a sync of its whole file system would not tell of everything that is lost")
         try:
-            self._whole.sync()
+            self._syncfs.sync()
         except OSError as error:
             self.note_failed_sync()
             LOGGER.warning("from now on each file in %s is synced by itself: %s", self.root, error.strerror)
@@ -182,10 +182,10 @@ class DiskFileSystem:
     def lock(self, path: str) -> DiskLock:
         full = self.describe(path)
         with translated(full, "lock"):
-            lock = DiskLock(full, self._whole)
+            lock = DiskLock(full, self._syncfs)
         try:
             with translated(self.root, "read anew"):
-                lock.face_losses(self.root)
+                lock.reread_after_losses(self.root)
         except BaseException:
             lock.release()
             raise
@@ -203,22 +203,22 @@ class DiskFileSystem:
                 oldest.is_recent = False
                 self._open_files[oldest] = None
             else:
-                oldest.let_go()
+                oldest.release_descriptor()
         self._open_files[file] = None
 
-    def give_back_room(self) -> bool:
+    def release_reservations(self) -> bool:
         """Have the disk take back what was set aside for any file; whether there was any."""
-        found = [file for file in self._open_files if file.has_room]
+        found = [file for file in self._open_files if file.has_reservation]
         for file in found:
             file.reserve(0)
         return bool(found)
 
-    def _named(self, make: Callable[[], T]) -> T:
+    def _retry_without_reservations(self, make: Callable[[], T]) -> T:
         """What `make` gives, which makes a name: that needs a block at times. Raises OSError."""
         try:
             return make()
         except OSError as error:
-            if error.errno in NO_SPACE and self.give_back_room():
+            if error.errno in NO_SPACE and self.release_reservations():
                 return make()
             raise
 
@@ -232,28 +232,28 @@ class DiskFileSystem:
         self._open_files.pop(file, None)
 
     @contextmanager
-    def _freed_aside(self, full: str) -> Iterator[None]:
+    def _freeing_in_background(self, full: str) -> Iterator[None]:
         """Inside, the file's name goes; what it takes is freed in another thread if it is large."""
         descriptor = None
         with suppress(OSError):  # Then it cannot be held.
             found = os.stat(full)
-            if found.st_size >= aside.LARGE_BYTES:
-                descriptor = self._aside.admit(partial(os.open, full, os.O_RDWR | os.O_CLOEXEC))
+            if found.st_size >= background_io.LARGE_BYTES:
+                descriptor = self._background_io.admit(partial(os.open, full, os.O_RDWR | os.O_CLOEXEC))
         try:
             yield
             self.lost.pop(full, None)
         finally:
             if descriptor is not None:
-                self.holders.when_free(FileId.of(found), partial(self._aside.do, aside.free, descriptor))
+                self.held_files.run_when_free(FileId.of(found), partial(self._background_io.submit, background_io.free, descriptor))
 
     def write_back(self, descriptor: int, position: int, length: int) -> None:
         """See `File`. For as little as is left at the end of a log no thread is worth while."""
-        if length < aside.LARGE_BYTES:
-            aside.write_back(position, length, descriptor)
+        if length < background_io.LARGE_BYTES:
+            background_io.write_back(position, length, descriptor)
         else:
-            copy = self._aside.admit(partial(os.dup, descriptor))
+            copy = self._background_io.admit(partial(os.dup, descriptor))
             if copy is not None:  # Else the system begins when it likes.
-                self._aside.do(partial(aside.write_back, position, length), copy)
+                self._background_io.submit(partial(background_io.write_back, position, length), copy)
 
 
 def _boot_id() -> str:

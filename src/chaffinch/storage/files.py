@@ -219,23 +219,23 @@ def sync_directories(file_system: FileSystem, directory: str) -> None:
     file_system.sync_directory("")
 
 
-def write_aside(file_system: FileSystem, path: str, buffers: Sequence[BytesLike], *, syncs: bool) -> None:
+def write_atomically(file_system: FileSystem, path: str, buffers: Sequence[BytesLike], *, syncs: bool) -> None:
     """Write a file, and only then give it its name, which another file may have had: nobody ever finds it in part. The name is not synced.
     Raises StorageError."""
-    aside = path + NEW_SUFFIX
-    if file_system.exists(aside):
-        file_system.remove(aside)
-    file = file_system.open(aside)
+    temporary = path + NEW_SUFFIX
+    if file_system.exists(temporary):
+        file_system.remove(temporary)
+    file = file_system.open(temporary)
     try:
         file.append(buffers)
         if syncs:
             file.sync()
     finally:
         file.close()
-    file_system.rename(aside, path)
+    file_system.rename(temporary, path)
 
 
-def carry_out_all(steps: Iterable[Callable[[], None]]) -> None:
+def run_all(steps: Iterable[Callable[[], None]]) -> None:
     """Each, whatever becomes of the others. Raises the first StorageError."""
     failures = []
     for step in steps:
@@ -247,7 +247,7 @@ def carry_out_all(steps: Iterable[Callable[[], None]]) -> None:
         raise failures[0]
 
 
-def synced_at_once(file_system: FileSystem) -> bool:
+def try_sync_all(file_system: FileSystem) -> bool:
     """Sync everything; False where that failed: then each file has to be synced by itself."""
     try:
         file_system.sync_all()

@@ -166,21 +166,21 @@ class Journal:
             sync_directories(self._file_system, self._directory)
             self._has_unsynced_name = False
 
-    def close(self, *, leaves_mark: bool = True) -> None:
+    def close(self, *, writes_closed_mark: bool = True) -> None:
         """Sync, and leave the mark that says that all is there, if the disk has room for it. Raises StorageError where it is not."""
         self.sync()
         self._give_up_rewrite()
         self._file.close()
-        if not leaves_mark:
+        if not writes_closed_mark:
             return
         try:
-            self._leave_mark()
+            self._write_closed_mark()
         except StorageError as error:
             LOGGER.warning("journal %s is closed, and the next start takes its end for one that may be torn: %s", self._path, error)
             with suppress(StorageError):
                 self._file_system.remove(self._closed_path)
 
-    def _leave_mark(self) -> None:
+    def _write_closed_mark(self) -> None:
         size = b"%d" % self._file.size
         mark = self._file_system.open(self._closed_path)
         try:
@@ -274,7 +274,7 @@ class Journal:
                 self._rewrite.append(entries, steady_ms)
             self._rewrite.known_offset = self._next_offset
             if self._rewrite.is_done_after_slice(steady_ms):
-                self._take_new_file(self._rewrite)
+                self._publish_rewrite(self._rewrite)
         except StorageError as error:
             LOGGER.warning("journal %s stays as it is, %d bytes: %s", self._path, self._file.size, error)
             self._give_up_rewrite()
@@ -288,7 +288,7 @@ class Journal:
                 self._file_system.remove(self._new_path)
             self._rewrite = None
 
-    def _take_new_file(self, rewrite: "_Rewrite") -> None:
+    def _publish_rewrite(self, rewrite: "_Rewrite") -> None:
         rewrite.file.sync()
         rewrite.file.close()
         self.before_rewrite(rewrite.next_offset)

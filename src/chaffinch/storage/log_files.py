@@ -1,7 +1,7 @@
 """The files of one log: its segments in order, its snapshots, and `log.state`, which says what of them counts.
 
 Every change that takes more than one operation on the disk is decided by writing `log.state`, at one instant, and carried out afterwards;
-what a crash or an error leaves undone is done by the next start, or by `settle`.
+what a crash or an error leaves undone is done by the next start, or by `complete_pending_swap`.
 """
 
 import sys
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from chaffinch.storage import log_state, recovery
-from chaffinch.storage.files import FileSystem, StorageError, synced_at_once
+from chaffinch.storage.files import FileSystem, StorageError, try_sync_all
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_state import LogState
 from chaffinch.storage.recovery import RecoveredLog
@@ -25,15 +25,16 @@ written 1.5 GB to the same disk makes it a second, once; so few files are better
 
 
 class LogFiles:
-    """See the module. `segments`: oldest first, the last one being written to; `state`: what is durable, or will be after `settle`."""
+    """See the module. `segments`: oldest first, the last one being written to; `state`: the durable state, or the one that
+    `complete_pending_swap` makes durable."""
 
     __slots__ = (
         "_base_offsets",
         "_is_state_certain",
+        "_pending_removals",
         "_replaced",
         "_sealed_marks",
         "_uncorrected",
-        "_unremoved",
         "directory",
         "file_system",
         "segments",
@@ -50,12 +51,12 @@ class LogFiles:
             directory,
             recovered.snapshot_names,
             recovered.durable_snapshot_offset,
-            is_of_use=recovered.is_durable_of_use,
+            is_usable=recovered.is_durable_usable,
         )
         self.state = recovered.state
         self._base_offsets = [segment.base_offset for segment in recovered.segments]
         self._is_state_certain = True
-        self._unremoved: list[Segment] = []  # Taken out, but their files, or some of them, could not be deleted.
+        self._pending_removals: list[Segment] = []  # Taken out, but their files, or some of them, could not be deleted.
         self._replaced: deque[Segment] = deque()  # By the segment of the pending swap; their files are still there.
         self._uncorrected: list[str] | None = None  # Snapshots that may not know of the pending swap; None before that is carried out.
         self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments: what cannot change any more, nor need be saved again.
@@ -73,24 +74,24 @@ class LogFiles:
         self.segments.append(segment)
         self._base_offsets.append(segment.base_offset)
 
-    def take_out(self, start: int, stop: int, *instead: Segment) -> list[Segment]:
+    def replace_segments(self, start: int, stop: int, *replacements: Segment) -> list[Segment]:
         """Replace segments number `start` to `stop` - 1, in memory only."""
         taken = self.segments[start:stop]
-        self.segments[start:stop] = instead
-        self._base_offsets[start:stop] = [segment.base_offset for segment in instead]
-        del self._sealed_marks[start : None if instead else stop]
+        self.segments[start:stop] = replacements
+        self._base_offsets[start:stop] = [segment.base_offset for segment in replacements]
+        del self._sealed_marks[start : None if replacements else stop]
         return taken
 
-    def remove(self, count: int, *, tries_again: bool) -> StorageError | None:
-        """Delete the oldest segments, and with `tries_again` those that earlier calls could not. Returns why one is still there."""
-        segments, failure = self.take_out(0, count), None
-        if tries_again:
-            segments, self._unremoved = self._unremoved + segments, []
+    def remove(self, count: int, *, retries_failed: bool) -> StorageError | None:
+        """Delete the oldest segments, and with `retries_failed` those that earlier calls could not. Returns why one is still there."""
+        segments, failure = self.replace_segments(0, count), None
+        if retries_failed:
+            segments, self._pending_removals = self._pending_removals + segments, []
         for segment in segments:
             try:
                 segment.remove()
             except StorageError as error:
-                self._unremoved.append(segment)
+                self._pending_removals.append(segment)
                 failure = error
         return failure
 
@@ -101,26 +102,26 @@ class LogFiles:
             sealed.append(segment.save())
         return [*sealed, *(segment.save() for segment in self.segments[-1:])]
 
-    def name_start(self, log_start_offset: int) -> None:
+    def create_start_file(self, log_start_offset: int) -> None:
         """Make the name that says where the log starts. It counts from now on if the process is killed, and for good once the caller has
         synced the directory. Raises StorageError; needs no space on the disk."""
-        log_state.name_start(self.file_system, self.directory, log_start_offset)
+        log_state.create_start_file(self.file_system, self.directory, log_start_offset)
 
     def note_start(self, log_start_offset: int) -> None:
         """That name is durable."""
         before = self.state.log_start_offset
         self.state = replace(self.state, log_start_offset=log_start_offset)
         with suppress(StorageError):  # The latest one counts.
-            log_state.remove_start(self.file_system, self.directory, before)
+            log_state.remove_start_file(self.file_system, self.directory, before)
 
     def write_state(self, state: LogState) -> None:
-        """Durable on return. After StorageError nobody knows which of the two is on disk, until `settle`."""
+        """Durable on return. After StorageError nobody knows which of the two is on disk, until `complete_pending_swap`."""
         self._is_state_certain = False
         log_state.write(self.file_system, self.directory, state)
         self._is_state_certain = True
         self.state = state
 
-    def settle(self) -> None:
+    def complete_pending_swap(self) -> None:
         """Carry out what an error left undone: afterwards no swap is pending, and no compacted file lies about. Raises StorageError."""
         if not self._is_state_certain:
             self.write_state(self.state)
@@ -128,23 +129,23 @@ class LogFiles:
             while not self.end_swap():
                 pass
         else:
-            recovery.settle(self.file_system, self.directory, self.state)
+            recovery.complete_pending_swap(self.file_system, self.directory, self.state)
 
     def begin_swap(self, cleaned: Segment, first: int, stop: int, first_dirty_offset: int) -> None:
         """Put `cleaned`, whose files are synced, in the place of segments number `first` to `stop` - 1, at one instant: that in which
         `log.state` gets its name. Their files are removed by `end_swap`. Until then the log may be used as ever; what is left undone the
-        next start does, or `settle`.
+        next start does, or `complete_pending_swap`.
 
-        Raises StorageError, after which the log is as it was, or as it should be; see `settle`.
+        Raises StorageError, after which the log is as it was, or as it should be; see `complete_pending_swap`.
         """
         mark = cleaned.mark()
         gaps_below = max(self.state.gaps_below, mark.end_offset)
         self.write_state(replace(self.state, swap=mark, gaps_below=gaps_below, first_dirty_offset=first_dirty_offset))
-        taken = self.take_out(first, stop, cleaned)
+        taken = self.replace_segments(first, stop, cleaned)
         for segment in taken:
             segment.close()
         self._replaced.extend(taken[1:])  # The first one's files make room for the new ones.
-        cleaned.take_name()
+        cleaned.adopt_final_names()
 
     def end_swap(self, count_max: int = sys.maxsize) -> bool:
         """Remove the files of at most `count_max` segments that a swap has replaced, or, once they are gone, go on with what is to be done
@@ -163,18 +164,18 @@ class LogFiles:
                 failure = error
         if failure is not None:
             raise failure
-        return not count and (self.state.swap is None or self._carry_out_swap())
+        return not count and (self.state.swap is None or self._complete_swap())
 
-    def note_clean(self, first_dirty_offset: int) -> None:
+    def note_compacted(self, first_dirty_offset: int) -> None:
         """Compaction has seen all below `first_dirty_offset`, and had nothing to take away. Raises StorageError."""
         self.write_state(replace(self.state, first_dirty_offset=first_dirty_offset))
 
-    def _carry_out_swap(self) -> bool:
+    def _complete_swap(self) -> bool:
         """The names follow, then the snapshots, one with each call: one that speaks of 12,000 segments takes 50 ms. True when nothing is
         left that speaks of the old files."""
         if self._uncorrected is None:
-            self._take_names()
-            recovery.settle(self.file_system, self.directory, self.state)
+            self._rename_segments()
+            recovery.complete_pending_swap(self.file_system, self.directory, self.state)
             self.file_system.sync_directory(self.directory)
             self._uncorrected = self.snapshots.names()
         if self._uncorrected:
@@ -185,14 +186,14 @@ class LogFiles:
         self._uncorrected = None
         return True
 
-    def _take_names(self) -> None:
+    def _rename_segments(self) -> None:
         for segment in self.segments:
-            segment.take_name()
+            segment.adopt_final_names()
 
     def add_snapshot(self, taken: Snapshot) -> None:
         """Raises StorageError."""
         if self.state.swap is not None:
-            self._take_names()  # Else it would speak of names that the files have not got.
+            self._rename_segments()  # Else it would speak of names that the files have not got.
         if taken.is_needed:
             self._sync_aborted()
         self.snapshots.add(taken)
@@ -204,7 +205,7 @@ class LogFiles:
 
     def _sync_aborted(self) -> None:
         unsynced = [segment for segment in self.segments if segment.has_unsynced_aborted]
-        if len(unsynced) > SYNCS_MAX and synced_at_once(self.file_system):
+        if len(unsynced) > SYNCS_MAX and try_sync_all(self.file_system):
             self.note_aborted_synced()
             return
         for segment in unsynced:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from chaffinch.records.checksum import crc32c
-from chaffinch.storage.files import CorruptLog, FileSystem, NewerFormat, write_aside
+from chaffinch.storage.files import CorruptLog, FileSystem, NewerFormat, write_atomically
 from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
 NAME = "log.state"
@@ -56,16 +56,16 @@ def write(file_system: FileSystem, directory: str, state: LogState) -> None:
     else:
         del fields["lost"]
     body = json.dumps(fields, separators=(",", ":")).encode()
-    write_aside(file_system, f"{directory}/{NAME}", (f"{crc32c(body):08x}\n".encode(), body), syncs=True)
+    write_atomically(file_system, f"{directory}/{NAME}", (f"{crc32c(body):08x}\n".encode(), body), syncs=True)
     file_system.sync_directory(directory)
 
 
-def name_start(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
+def create_start_file(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
     """Not durable until the directory is synced. After StorageError it may be there or not."""
     file_system.open(_start_path(directory, log_start_offset)).close()
 
 
-def remove_start(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
+def remove_start_file(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
     """Of an earlier start, once a later one is written."""
     path = _start_path(directory, log_start_offset)
     if file_system.exists(path):

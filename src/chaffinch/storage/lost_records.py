@@ -17,7 +17,7 @@ from chaffinch.storage.batch_search import whole_batch_from
 from chaffinch.storage.files import NEW_SUFFIX, CorruptLog, FileSystem, StorageError
 from chaffinch.storage.log_config import NEVER, LogConfig
 from chaffinch.storage.log_state import NOTHING_EXPECTED, Expected, LogState
-from chaffinch.storage.recovery import UNREADABLE, Cut, RecoveredLog, Recovery, bases_of, settle, with_start
+from chaffinch.storage.recovery import UNREADABLE, Cut, RecoveredLog, Recovery, bases_of, complete_pending_swap, with_start
 from chaffinch.storage.segment import LOG_SUFFIX, Segment, remove_files, stem_of
 from chaffinch.storage.snapshot import Snapshot
 
@@ -61,9 +61,9 @@ def _state(file_system: FileSystem, directory: str) -> LogState:
 def _settled(file_system: FileSystem, directory: str, state: LogState) -> LogState:
     """`state` without a swap under way: it is carried out, or given up where its files are lost."""
     try:
-        settle(file_system, directory, state)
+        complete_pending_swap(file_system, directory, state)
     except StorageError as error:
-        settle(file_system, directory, replace(state, swap=None))
+        complete_pending_swap(file_system, directory, replace(state, swap=None))
         LOGGER.warning("%s; the compacted segment is given up: the loss is accepted", error)
     return replace(state, swap=None)
 
@@ -78,7 +78,7 @@ class _LossyRecovery(Recovery):
         self.lost = []
         first = self._bases[0] if self._bases else expected_end
         if first > self._state.log_start_offset:
-            self._start_at(first)
+            self._advance_start(first)
         recovered = self.run()
         end = max(expected_end, recovered.log_end_offset)
         segments = recovered.segments
@@ -89,12 +89,12 @@ class _LossyRecovery(Recovery):
                 self.lost.append((segments[-1].end_offset, end))
                 segments.append(Segment(self._file_system, self._directory, end, self._config, created_ms=self._steady_ms))
             else:
-                self._start_at(end)
+                self._advance_start(end)
                 recovered.log_start_offset = end
         for segment in segments:
             segment.log.sync()
         self._remove_snapshots_above(None)
-        recovered.durable_snapshot_offset, recovered.is_durable_of_use = NO_OFFSET, True
+        recovered.durable_snapshot_offset, recovered.is_durable_usable = NO_OFFSET, True
         recovered.log_end_offset = end
         recovered.state = self._save_state(end)
         return recovered
@@ -106,7 +106,7 @@ class _LossyRecovery(Recovery):
         log_state.write(self._file_system, self._directory, state)
         return state
 
-    def _start_at(self, offset: int) -> None:
+    def _advance_start(self, offset: int) -> None:
         self.lost.append((self._state.log_start_offset, offset))
         self._state = with_start(self._file_system, self._directory, self._state, offset)
 
@@ -116,20 +116,20 @@ class _LossyRecovery(Recovery):
     def _report(self, cut: Cut) -> None:
         super()._report(replace(cut, what=UNREADABLE))
 
-    def _get_over(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
+    def _handle_damage(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
         refusal = f"{damage}: the file is damaged, which is not a loss that can be accepted"
-        if _stands_too_low(segment, position):
+        if _has_reused_offset(segment, position):
             raise CorruptLog(segment.log.path, position, refusal)
         followers = [self._opened(base) for base in later]
         if all(whole_batch_from(follower.log, 0, follower.base_offset) is None for follower in followers):
-            return super()._get_over(segment, position, damage, later)
+            return super()._handle_damage(segment, position, damage, later)
         if later[0] < segment.end_offset or whole_batch_from(segment.log, position + 1, segment.end_offset + 1) is not None:
             raise CorruptLog(segment.log.path, position, refusal)
         if position == 0:
             segment.remove()
             self._segments.remove(segment)
             if not self._segments:
-                self._start_at(later[0])
+                self._advance_start(later[0])
             return True
         if segment.size > position:
             segment.log.truncate(position)
@@ -138,7 +138,7 @@ class _LossyRecovery(Recovery):
         return True
 
 
-def _stands_too_low(segment: Segment, position: int) -> bool:
+def _has_reused_offset(segment: Segment, position: int) -> bool:
     """Whether a whole batch is there, of an offset that is taken: then one before it has a wrong offset, which no CRC covers, and passed
     for one behind a gap."""
     found = whole_batch_from(segment.log, position, segment.base_offset)

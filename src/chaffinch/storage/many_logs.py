@@ -7,7 +7,7 @@ is at fault, and lets no error pass that the system tells of only once (`FileSys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from chaffinch.storage.files import StorageError, carry_out_all, synced_at_once
+from chaffinch.storage.files import StorageError, run_all, try_sync_all
 from chaffinch.storage.log_files import SYNCS_MAX
 from chaffinch.storage.partition_log import PartitionLog
 
@@ -15,7 +15,7 @@ from chaffinch.storage.partition_log import PartitionLog
 def sync_many(logs: Sequence[PartitionLog]) -> None:
     """As `PartitionLog.sync` of each. Raises StorageError."""
     unsynced = [log for log in logs if not log.is_synced]
-    if len(unsynced) > SYNCS_MAX and synced_at_once(unsynced[0].files.file_system):
+    if len(unsynced) > SYNCS_MAX and try_sync_all(unsynced[0].files.file_system):
         for log in unsynced:
             log.note_synced()
     for log in unsynced:
@@ -24,15 +24,15 @@ def sync_many(logs: Sequence[PartitionLog]) -> None:
 
 def close_many(logs: Sequence[PartitionLog]) -> None:
     """As `PartitionLog.close` of each, of all others too where one fails. Raises StorageError."""
-    carry_out_all([lambda: sync_many([log for log in logs if log.files.segments]), *(log.close for log in logs)])
+    run_all([lambda: sync_many([log for log in logs if log.files.segments]), *(log.close for log in logs)])
 
 
-def start_many(offsets: Mapping[PartitionLog, int], steady_ms: int) -> dict[PartitionLog, StorageError]:
+def delete_records_many(offsets: Mapping[PartitionLog, int], steady_ms: int) -> dict[PartitionLog, StorageError]:
     """As `PartitionLog.delete_records_before` of each log up to its offset, with two syncs in all. Returns what failed, and why. Raises
     OffsetOutOfRange."""
     if sum(offset > log.log_start_offset or not log.is_synced for log, offset in offsets.items()) > SYNCS_MAX:
         with suppress(StorageError):
-            _start_at_once(offsets)
+            _advance_starts(offsets)
     failed = {}
     for log, offset in offsets.items():
         try:
@@ -42,9 +42,9 @@ def start_many(offsets: Mapping[PartitionLog, int], steady_ms: int) -> dict[Part
     return failed
 
 
-def _start_at_once(offsets: Mapping[PartitionLog, int]) -> None:
+def _advance_starts(offsets: Mapping[PartitionLog, int]) -> None:
     """Have done what takes long. A process that is killed after the first name was made leaves it to the next start to delete segments:
-    so what the producers in them were is on disk before, as in `PartitionLog._start_at`. Raises StorageError: then it is to be done again.
+    so what the producers in them were is on disk before, as in `PartitionLog._advance_start`. Raises StorageError: then call it again.
     """
     later = [(log, offset) for log, offset in offsets.items() if log.log_start_offset < offset <= log.high_watermark]
     file_system = next(iter(offsets)).files.file_system
@@ -53,7 +53,7 @@ def _start_at_once(offsets: Mapping[PartitionLog, int]) -> None:
         log.note_synced()
         log.files.note_aborted_synced()
     for log, offset in later:
-        log.files.name_start(offset)
+        log.files.create_start_file(offset)
     file_system.sync_all()
     for log, offset in later:
         log.note_start(offset)

@@ -4,7 +4,8 @@ Three ways to end, after each of which every open file and lock is void and the 
 
 - `kill()`: the process dies, the page cache survives. All written bytes stay, but for those of which a sync has failed.
 - `crash(choose)`: power is lost. Synced bytes and names stay; of the rest, `choose` decides how much, so that the dice stay outside.
-- `Interrupted` raised by `hook`: the process dies inside an operation. An append keeps its first `kept` bytes; call `kill` or `crash` next.
+- `Interrupted` raised by `hook`: the process dies inside an operation. An append keeps its first `bytes_written` bytes. Call `kill`
+  or `crash` next.
 
 Nothing synced is ever changed. Within one file the unsynced bytes are kept as a prefix, torn at any byte; within one directory the
 unsynced names are kept in the order in which they were made (as journalling file systems do). Files and directories are independent.
@@ -20,11 +21,11 @@ Hook = Callable[[str, str, int], None]
 
 
 class Interrupted(BaseException):
-    """Raised by a hook: the process ends here. `kept`: how many bytes of the append in hand were written, 0 for other operations."""
+    """Raised by a hook: the process ends here. `bytes_written`: bytes of the current append that were written, 0 for others."""
 
-    def __init__(self, kept: int = 0) -> None:
-        super().__init__(kept)
-        self.kept = kept
+    def __init__(self, bytes_written: int = 0) -> None:
+        super().__init__(bytes_written)
+        self.bytes_written = bytes_written
 
 
 class _Contents:
@@ -52,13 +53,13 @@ class _Contents:
     def crash(self, path: str, choose: Choose) -> None:
         """An unsynced truncation counts as one step before the bytes that came after it."""
         unsynced = len(self.data) - self.synced + (1 if self.undone else 0)
-        kept = choose(path, unsynced) if unsynced else 0
-        if not 0 <= kept <= unsynced:
-            raise ValueError(f"kept {kept} of {unsynced} unsynced steps of {path}")
+        retained = choose(path, unsynced) if unsynced else 0
+        if not 0 <= retained <= unsynced:
+            raise ValueError(f"kept {retained} of {unsynced} unsynced steps of {path}")
         if self.undone:
-            self.data[self.synced :] = self.undone if kept == 0 else self.data[self.synced : self.synced + kept - 1]
+            self.data[self.synced :] = self.undone if retained == 0 else self.data[self.synced : self.synced + retained - 1]
         else:
-            del self.data[self.synced + kept :]
+            del self.data[self.synced + retained :]
         self.sync()
 
 
@@ -89,10 +90,10 @@ class _Directory:
                 node.sync()
 
     def crash(self, path: str, choose: Choose) -> None:
-        kept = choose(path, len(self.steps)) if self.steps else 0
-        if not 0 <= kept <= len(self.steps):
-            raise ValueError(f"kept {kept} of {len(self.steps)} unsynced names of {path}")
-        for step in self.steps[:kept]:
+        retained = choose(path, len(self.steps)) if self.steps else 0
+        if not 0 <= retained <= len(self.steps):
+            raise ValueError(f"kept {retained} of {len(self.steps)} unsynced names of {path}")
+        for step in self.steps[:retained]:
             _apply(self.synced, step)
         self.names = dict(self.synced)
         self.steps.clear()
@@ -129,7 +130,7 @@ class MemoryFile:
         try:
             self._enter("append", len(memoryview(data)))
         except Interrupted as end:
-            contents.data += memoryview(data)[: end.kept]
+            contents.data += memoryview(data)[: end.bytes_written]
             raise
         contents.data += memoryview(data)
         return position
@@ -233,7 +234,7 @@ class MemoryFileSystem:
             self.has_failed_sync = False
 
     def crash(self, choose: Choose) -> None:
-        """Power is lost. `choose(path, unsynced) -> kept`: bytes of a file, or names of a directory, 0 <= kept <= unsynced."""
+        """Power is lost. `choose(path, unsynced) -> retained`: bytes of a file, or names of a directory, 0 <= kept <= unsynced."""
         self.kill()
         self._outages += 1
         self._root.crash("", choose)

@@ -51,9 +51,9 @@ class AppendResult(NamedTuple):
 class PartitionLog(ReadableLog):
     """See the module, and `ReadableLog`.
 
-    `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `maintenance_wanted` is called
+    `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `on_maintenance_due` is called
     with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do;
-    `start_moved` when the log starts later. `steady_ms`, which methods take, is steady time; `wall` says what the wall clock shows then.
+    `on_start_moved` when the log starts later. `steady_ms`, which methods take, is steady time; `wall` says what the wall clock shows then.
     """
 
     __slots__ = (
@@ -63,9 +63,9 @@ class PartitionLog(ReadableLog):
         "_has_unsynced_bytes",
         "_has_unsynced_names",
         "cuts",
-        "maintenance_wanted",
+        "on_maintenance_due",
+        "on_start_moved",
         "recovery_bytes_read",
-        "start_moved",
         "wall",
     )
 
@@ -77,13 +77,13 @@ class PartitionLog(ReadableLog):
         self.recovery_bytes_read = recovered.bytes_read
         self._file_system = file_system
         self.wall = WallTime()
-        self.maintenance_wanted: Callable[[TopicPartition], None] | None = None
-        self.start_moved: Callable[[TopicPartition], None] | None = None
+        self.on_maintenance_due: Callable[[TopicPartition], None] | None = None
+        self.on_start_moved: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
         self._failure_reported = False  # Of a checkpoint, since the last that was written.
         # A last segment without records may have begun after the snapshot: nobody has synced its name.
         has_known_files = not recovered.segments or recovered.segments[-1].size > 0
-        has_all = recovered.durable_snapshot_offset == recovered.log_end_offset and recovered.is_durable_of_use
+        has_all = recovered.durable_snapshot_offset == recovered.log_end_offset and recovered.is_durable_usable
         is_durable = has_all and not recovered.cuts and has_known_files
         # Nor where the log starts, if that was the last thing it did.
         self._has_unsynced_names = not is_durable or recovered.state.log_start_offset > 0
@@ -121,7 +121,7 @@ class PartitionLog(ReadableLog):
             recovered = recover_with_loss(file_system, directory, config, steady_ms, expected, error)
         log = cls(file_system, directory, topic_partition, config, recovered)
         if has_loss or recovered.lacks_snapshot:
-            log.keep_producers(log.log_end_offset)
+            log.persist_producers(log.log_end_offset)
         return log
 
     @property
@@ -205,8 +205,8 @@ class PartitionLog(ReadableLog):
             or retention.is_time_to_roll(segment, config, header.max_timestamp, self.wall, steady_ms)
         ):
             segment = self._roll(steady_ms)
-        elif size > segment.room_end:
-            segment.make_room(config.segment_bytes)
+        elif size > segment.reserved_end:
+            segment.reserve_ahead(config.segment_bytes)
         segment.append(data, header, base_offset)
         self._has_unsynced_bytes = True
         self.log_end_offset = segment.end_offset
@@ -219,12 +219,12 @@ class PartitionLog(ReadableLog):
             self._checkpoint()  # Without the new one, whose name is not synced: it would not be durable.
         self._files.add_segment(segment)
         self._has_unsynced_names = True
-        self._want_maintenance()
+        self._notify_maintenance_due()
         return segment
 
-    def _want_maintenance(self) -> None:
-        if self.maintenance_wanted is not None:
-            self.maintenance_wanted(self.topic_partition)
+    def _notify_maintenance_due(self) -> None:
+        if self.on_maintenance_due is not None:
+            self.on_maintenance_due(self.topic_partition)
 
     def _roll(self, steady_ms: int) -> Segment:
         """Seal the last segment. It is synced first, so that of all segments only the last can have a torn end."""
@@ -249,9 +249,9 @@ class PartitionLog(ReadableLog):
         """
         if offset > self.high_watermark:
             raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.high_watermark)
-        self._start_at(offset)
+        self._advance_start(offset)
         self._sync_names()  # Where it started there already, a process that was killed may have said so.
-        self._want_maintenance()
+        self._notify_maintenance_due()
         return self.log_start_offset
 
     def expire(self, steady_ms: int, count_max: int = sys.maxsize) -> int:
@@ -262,22 +262,22 @@ class PartitionLog(ReadableLog):
         later call. Raises StorageError for what stays for that or another reason, when all others are gone.
         """
         wanted = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(steady_ms))
-        failure = self.keep_producers(self._segments[wanted - 1].end_offset) if wanted else None
+        failure = self.persist_producers(self._segments[wanted - 1].end_offset) if wanted else None
         if failure is not None:
             wanted = sum(segment.end_offset <= self._files.snapshots.durable_offset for segment in self._segments[:wanted])
         if wanted:
-            self._start_at(self._segments[wanted - 1].end_offset)
+            self._advance_start(self._segments[wanted - 1].end_offset)
         count = min(wanted, count_max)
         if count:
             LOGGER.info("%s: segments deleted up to offset %d: %d", self.topic_partition, self._segments[count - 1].end_offset, count)
         is_last = count == wanted
-        failure = self._files.remove(count, tries_again=is_last) or failure
+        failure = self._files.remove(count, retries_failed=is_last) or failure
         self._has_unsynced_bytes &= bool(self._segments)
         if failure is not None and is_last:
             raise failure
         return count
 
-    def keep_producers(self, end_offset: int) -> StorageError | None:
+    def persist_producers(self, end_offset: int) -> StorageError | None:
         """Have what the producers below `end_offset` are in a durable snapshot; returns why it is in none. Raises StorageError."""
         if end_offset <= self._files.snapshots.durable_offset:
             return None
@@ -289,14 +289,14 @@ class PartitionLog(ReadableLog):
         self._file_system.sync_directory(self.directory)
         return None
 
-    def _start_at(self, offset: int) -> None:
+    def _advance_start(self, offset: int) -> None:
         if offset > self.log_start_offset:
             if offset > self._segments[-1].base_offset:
                 self.sync()  # A start beyond what is on disk: with the power, what the producers of those records were would be lost.
             self._sync_names()
             # Segments below it go, here or when the log is next opened: what the producers were stands nowhere else then.
             self._files.sync_snapshot()  # Its name goes with the start's.
-            self._files.name_start(offset)
+            self._files.create_start_file(offset)
             self._file_system.sync_directory(self.directory)
             self.note_start(offset)
 
@@ -304,8 +304,8 @@ class PartitionLog(ReadableLog):
         """The name that says that the log starts at `offset`, which is later than before, is durable."""
         self._files.note_start(offset)
         self.log_start_offset = offset
-        if self.start_moved is not None:
-            self.start_moved(self.topic_partition)
+        if self.on_start_moved is not None:
+            self.on_start_moved(self.topic_partition)
 
     # Durability.
 
@@ -369,7 +369,7 @@ class PartitionLog(ReadableLog):
         if self._segments:
             self.sync()
             snapshots = self._files.snapshots
-            if snapshots.durable_offset != self.log_end_offset or not snapshots.is_of_use:
+            if snapshots.durable_offset != self.log_end_offset or not snapshots.is_usable:
                 self._checkpoint()
         for segment in self._segments:
             segment.close()

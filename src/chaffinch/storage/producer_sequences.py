@@ -14,9 +14,9 @@ from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, seq
 from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, BatchHeader
 from chaffinch.storage.wall_time import WallTime
 
-ROW_TIMES_OFF_MS_MAX = 1000
+ROW_TIMES_ERROR_MS_MAX = 1000
 """Rows of a snapshot are kept until the wall clock was set by so much: they say when a producer was last used."""
-BATCHES_KEPT = 5
+BATCHES_REMEMBERED = 5
 """As many as a producer may have in flight (`max.in.flight.requests.per.connection` of an idempotent producer)."""
 NO_EPOCH = -1
 
@@ -77,13 +77,13 @@ class ProducerState:
         """-1 when no batch of this epoch is known, so that 0 comes next."""
         return self.batches[-1].last_sequence if self.batches else -1
 
-    def take_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Another epoch numbers its batches anew."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
 
-    def row_anew(self, producer_id: int, wall: WallTime) -> str:
+    def rebuild_row(self, producer_id: int, wall: WallTime) -> str:
         """As JSON: a list of numbers, and among them one of lists. Written by hand, in a third of the time."""
         batches = ",".join([f"[{first},{last},{base},{end},{time}]" for first, last, base, end, time in self.batches])
         last_used_ms = wall.at(self.last_used_ms)
@@ -242,12 +242,12 @@ class ProducerSequences:
         if self._expected:
             self._expected.pop(header.producer_id, None)
         if header.producer_epoch != state.epoch:
-            state.take_epoch(header.producer_epoch)
+            state.set_epoch(header.producer_epoch)
         state.row = None
         state.last_used_ms = steady_ms
         state.last_timestamp = header.max_timestamp
         batches = state.batches
-        if len(batches) == BATCHES_KEPT:
+        if len(batches) == BATCHES_REMEMBERED:
             del batches[0]
         is_log_append_time = header.attributes & ATTRIBUTE_LOG_APPEND_TIME
         batches.append(
@@ -270,7 +270,7 @@ class ProducerSequences:
         state = self._states.get(identity.producer_id)
         if state is None:
             state = self._states[identity.producer_id] = ProducerState(identity.epoch, steady_ms)
-        state.take_epoch(identity.epoch)
+        state.set_epoch(identity.epoch)
         state.row = None
         state.coordinator_epoch = coordinator_epoch
         state.last_used_ms = steady_ms
@@ -309,11 +309,11 @@ class ProducerSequences:
     def to_rows(self, wall: WallTime) -> list[str]:
         """For a snapshot: one row per producer, as JSON. Times are the wall clock's: steady time ends with the process. Only those that
         wrote since the last time are made anew: there may be a hundred thousand."""
-        if abs(wall.offset_ms - self._rows_offset_ms) >= ROW_TIMES_OFF_MS_MAX:
+        if abs(wall.offset_ms - self._rows_offset_ms) >= ROW_TIMES_ERROR_MS_MAX:
             self._rows_offset_ms = wall.offset_ms
             for state in self._states.values():
                 state.row = None
-        return [state.row or state.row_anew(producer_id, wall) for producer_id, state in self._states.items()]
+        return [state.row or state.rebuild_row(producer_id, wall) for producer_id, state in self._states.items()]
 
     @classmethod
     def from_rows(cls, rows: list[list[Any]], steady_ms: int) -> "ProducerSequences":

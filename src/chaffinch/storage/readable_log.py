@@ -198,9 +198,9 @@ class Timestamps:
             return latest
         if segments[0].base_offset >= self._log_start_offset:
             return segments[0].max_timestamp
-        return max(latest, self._latest_left(segments[0]))
+        return max(latest, self._latest_from_start(segments[0]))
 
-    def _latest_left(self, segment: Segment) -> int:
+    def _latest_from_start(self, segment: Segment) -> int:
         """Of a segment whose first records were deleted."""
         latest = NO_TIMESTAMP
         for position, header in segment.headers(segment.position_of(self._log_start_offset)):

@@ -1,6 +1,6 @@
 """Opening a partition's log after whatever ended the last process.
 
-0. Carry out what `log.state` says was decided: a compacted segment takes its place (`settle`).
+0. Carry out what `log.state` says was decided: a compacted segment takes its place (`complete_pending_swap`).
 1. Take the newest snapshot that may be trusted. What it vouches for must still be there: a file missing or short is an error.
    Segments below the log's start go if it tells what their producers were; others are read once more, and go when it is written down.
    Where none is of use, all is read; a durable one still tells of the producers whose segments went.
@@ -65,7 +65,7 @@ class Cut:
 class RecoveredLog:
     """`bytes_read`: how much had to be read to get here. `snapshot_names`: the snapshot files that are there, oldest first.
 
-    `durable_snapshot_offset`: up to where the newest durable snapshot says all; -1 where there is none. `is_durable_of_use`: not if it
+    `durable_snapshot_offset`: up to where the newest durable snapshot says all; -1 where there is none. `is_durable_usable`: not if it
     tells of producers alone, and has to be written anew. `lacks_snapshot`: what the producers of deleted segments were is not known, and
     has to be written down as it is.
     """
@@ -78,7 +78,7 @@ class RecoveredLog:
     bytes_read: int
     snapshot_names: list[str]
     durable_snapshot_offset: int
-    is_durable_of_use: bool
+    is_durable_usable: bool
     lacks_snapshot: bool
     state: LogState
 
@@ -105,7 +105,7 @@ def recover(
         # A process that was killed here may not have synced the name that tells of this, and files are about to go for it.
         file_system.sync_directory(directory)
     if state.swap is not None or any(name.endswith(CLEANED_SUFFIX) for name in names):
-        settle(file_system, directory, state)
+        complete_pending_swap(file_system, directory, state)
         names = file_system.list(directory)
     return Recovery(file_system, directory, config, steady_ms, names, state, expected).run()
 
@@ -114,7 +114,7 @@ def with_start(file_system: FileSystem, directory: str, state: LogState, log_sta
     """`state` with a start of at least `log_start_offset`: the name that says so is made again if it is lost. Durable on return."""
     if state.log_start_offset >= log_start_offset:
         return state
-    log_state.name_start(file_system, directory, log_start_offset)
+    log_state.create_start_file(file_system, directory, log_start_offset)
     file_system.sync_directory(directory)
     return replace(state, log_start_offset=log_start_offset)
 
@@ -124,7 +124,7 @@ def bases_of(names: Iterable[str]) -> list[int]:
     return sorted(int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG_SUFFIX) and name[:NAME_DIGITS].isdigit())
 
 
-def settle(file_system: FileSystem, directory: str, state: LogState) -> None:
+def complete_pending_swap(file_system: FileSystem, directory: str, state: LogState) -> None:
     """Carry out on disk the swap that `state` speaks of; does what is left of it when called again. Compacted files that no swap speaks
     of are of no use: they go. Raises CorruptLog where the compacted segment is not there, and has touched nothing then; below the log's
     start it may have been deleted since, and those whose place it took go all the same."""
@@ -189,13 +189,13 @@ class Recovery:
         unusable = durable if durable is not None and (taken is None or durable.log_end_offset > taken.log_end_offset) else None
         self._remove_snapshots_above(unusable or taken)
         if taken is not None:
-            self._begin_with(taken)
+            self._apply_snapshot(taken)
         elif self._expected.end and self._bases and self._bases[0] > self._state.log_start_offset:
             raise self._missing(self._state.log_start_offset, self._bases[0])
         known_end = max(found.log_end_offset if found is not None else 0 for found in (taken, durable))
         first = self._bases[0] if self._bases else self._state.log_start_offset
         if known_end < first and self._expected.end:
-            raise self._without_snapshot(first)
+            raise self._snapshot_missing(first)
         self._read_on()
         self._check_end(self._segments[-1].end_offset if self._segments else self._state.log_start_offset)
         if unusable is not None:
@@ -214,12 +214,12 @@ class Recovery:
             bytes_read=self._bytes_read,
             snapshot_names=self._snapshot_names,
             durable_snapshot_offset=durable.log_end_offset if durable is not None else NO_OFFSET,
-            is_durable_of_use=unusable is None,
+            is_durable_usable=unusable is None,
             lacks_snapshot=known_end < first,
             state=self._state,
         )
 
-    def _without_snapshot(self, first: int) -> CorruptLog:
+    def _snapshot_missing(self, first: int) -> CorruptLog:
         """Nothing tells what the producers below offset `first` were: their batches, sent again, would be stored twice."""
         path = self._file_system.describe(f"{self._directory}/{snapshot.name_of(first)}")
         reason = "the snapshot, or a later one, is missing or damaged; it held the sequences of producers of deleted segments"
@@ -242,7 +242,7 @@ class Recovery:
             reason = f"{damage}; it held the records of offsets {end} to {self._expected.end - 1}"
         raise CorruptLog(last.log.path, last.known_size, reason, is_loss=True)
 
-    def _begin_with(self, taken: Snapshot) -> None:
+    def _apply_snapshot(self, taken: Snapshot) -> None:
         """What a snapshot tells need not be read again."""
         self._verify_end(taken.segments)
         self._producers = ProducerSequences.from_rows(taken.producers, self._steady_ms)
@@ -274,7 +274,7 @@ class Recovery:
         durable = self._newest_durable() if len(self._bases) > 1 and self._bases[1] <= offset else None
         if durable is not None:
             end = durable.log_end_offset
-            SnapshotFiles(self._file_system, self._directory, self._snapshot_names, end, is_of_use=True).sync_durable()
+            SnapshotFiles(self._file_system, self._directory, self._snapshot_names, end, is_usable=True).sync_durable()
         while len(self._bases) > 1 and self._bases[1] <= offset:
             remove_files(self._file_system, stem_of(self._directory, self._bases.pop(0)))
 
@@ -283,7 +283,7 @@ class Recovery:
             found = snapshot.read(self._file_system, f"{self._directory}/{name}")
             if found is None or not found.is_trusted(self._file_system.incarnation):
                 continue
-            if not found.is_durable and self._has_untold_segments():
+            if not found.is_durable and self._has_uncovered_segments():
                 continue
             found = snapshot.corrected(found, self._state)
             if found is not None and self._restore(found.segments):
@@ -293,7 +293,7 @@ class Recovery:
                 LOGGER.warning("%s is of no use: a list of aborted transactions that it speaks of is missing or damaged", where)
         return None
 
-    def _has_untold_segments(self) -> bool:
+    def _has_uncovered_segments(self) -> bool:
         """Whether segments below the log's start hold what no snapshot would tell of once power is lost: they have to be read again."""
         below = [end for end in self._bases[1:] if end <= self._state.log_start_offset]
         durable = self._newest_durable()
@@ -364,7 +364,7 @@ class Recovery:
             if self._segments and base != self._segments[-1].end_offset and (self._segments[-1].end_offset, base) not in self._state.lost:
                 end = self._segments[-1]
                 damage = f"offset {end.end_offset} comes next, but the next file begins at {base}"
-                if not self._get_over(end, end.size, damage, bases[number:]):
+                if not self._handle_damage(end, end.size, damage, bases[number:]):
                     return
             self._segments.append(segment)
             if not self._read_segment(segment, bases[number + 1 :]):
@@ -381,7 +381,7 @@ class Recovery:
         self._bytes_read += scan.position - start
         if scan.damage is None:
             return True
-        return self._get_over(segment, scan.position, scan.damage, later)
+        return self._handle_damage(segment, scan.position, scan.damage, later)
 
     def _note_producer(self, segment: Segment, position: int, view: BatchView) -> None:
         header = view.header
@@ -403,7 +403,7 @@ class Recovery:
             )
             note_completed(segment, completed, self._producers)
 
-    def _get_over(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
+    def _handle_damage(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
         """What to do where the files do not go on; False when the log ends here. Below its start that is no damage to it: there are what
         remains of files that were being removed or compacted, and nobody reads them. They go with the next start that has a snapshot:
         until then they alone tell of their producers."""

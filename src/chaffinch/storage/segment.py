@@ -18,7 +18,7 @@ from chaffinch.records.checksum import crc32c
 from chaffinch.records.file_slice import FileSlice
 from chaffinch.storage import aborted_transactions, offset_index
 from chaffinch.storage.aborted_transactions import AbortedTransactions
-from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem, HeldFile, ReadableFile, StorageError, write_aside
+from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem, HeldFile, ReadableFile, StorageError, write_atomically
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.offset_index import OffsetIndex
 
@@ -27,9 +27,9 @@ SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX)
 CLEANED_SUFFIX = ".cleaned"
 """Behind the other one, while a compacted segment is written beside those whose place it will take."""
 NAME_DIGITS = 20
-ROOM_BYTES = 4 << 20
+RESERVED_BYTES_MIN = 4 << 20
 """So much room is set aside at first, from here on: a partition that has little takes no more than it has."""
-ROOM_SHARE, ROOM_BYTES_MAX = 4, 32 << 20
+RESERVED_SHARE, RESERVED_BYTES_MAX = 4, 32 << 20
 """Later as much as a quarter of what is there, up to this: each time costs as much as writing half a megabyte."""
 WALK_BYTES = 8192
 """How much is read at once while walking headers: the distance of two index entries fits."""
@@ -90,7 +90,7 @@ class Segment:
         "known_size",
         "log",
         "max_timestamp",
-        "room_end",
+        "reserved_end",
         "stem",
     )
 
@@ -121,7 +121,7 @@ class Segment:
         self._saved_aborted = (0, 0)
         self._synced_aborted = 0  # Of its entries, as far as this process knows.
         self._written_back = 0  # Of the log's bytes, those that the system was asked to write.
-        self.room_end = ROOM_BYTES  # Where more room is to be made for the log.
+        self.reserved_end = RESERVED_BYTES_MIN  # Where more room is to be made for the log.
 
     @property
     def size(self) -> int:
@@ -145,13 +145,13 @@ class Segment:
         """Write a batch that was given `base_offset`; on StorageError nothing has changed."""
         self.extend(header, base_offset, self.log.append((batch,)))
 
-    def make_room(self, size_max: int) -> None:
+    def reserve_ahead(self, size_max: int) -> None:
         """Have room set aside for what comes next, up to `size_max`, so that an append finds it: with the search for it a large one takes
         a third longer."""
         size = self.size
-        room = min(max(ROOM_BYTES, size // ROOM_SHARE), ROOM_BYTES_MAX, size_max - size)
-        self.room_end = size + room
-        self.log.reserve(room)
+        reserved = min(max(RESERVED_BYTES_MIN, size // RESERVED_SHARE), RESERVED_BYTES_MAX, size_max - size)
+        self.reserved_end = size + reserved
+        self.log.reserve(reserved)
 
     def write_back(self) -> None:
         """Ask the system to begin writing what it was not asked for yet."""
@@ -242,7 +242,7 @@ class Segment:
             self._append(path, count * entry_bytes, data)
         except StorageError:  # It may refuse for good, once a sync of it has failed.
             # Synced: a durable snapshot may speak of what it takes the place of.
-            write_aside(self._file_system, path, (entries.encode(0),), syncs=True)
+            write_atomically(self._file_system, path, (entries.encode(0),), syncs=True)
         return len(entries), crc32c(data, crc)
 
     def _append(self, path: str, size: int, data: bytes) -> None:
@@ -277,7 +277,7 @@ class Segment:
         self._saved_aborted = (mark.aborted_entries, mark.aborted_crc)
         index = self._load(INDEX_SUFFIX, mark.index_entries * offset_index.ENTRY.itemsize, mark.index_crc)
         if index is None:
-            self._index_anew(mark)
+            self._rebuild_index(mark)
         else:
             self.index.load(index)
             self._saved_index = (mark.index_entries, mark.index_crc)
@@ -298,7 +298,7 @@ class Segment:
             file.close()
         return data if len(data) == size and crc32c(data) == crc else None
 
-    def _index_anew(self, mark: SegmentMark) -> None:
+    def _rebuild_index(self, mark: SegmentMark) -> None:
         for position, header in self.headers(0, mark.size):
             self.extend(header, header.base_offset, position)
 
@@ -323,7 +323,7 @@ class Segment:
             self._sync(ABORTED_SUFFIX, size, crc)
         except StorageError:
             path = self.stem + ABORTED_SUFFIX + self._suffix
-            write_aside(self._file_system, path, (memoryview(self.aborted.encode(0))[:size],), syncs=True)
+            write_atomically(self._file_system, path, (memoryview(self.aborted.encode(0))[:size],), syncs=True)
         self.note_aborted_synced()
 
     def note_aborted_synced(self) -> None:
@@ -339,7 +339,7 @@ class Segment:
         finally:
             file.close()
 
-    def take_name(self) -> None:
+    def adopt_final_names(self) -> None:
         """Of a compacted segment: go on under the names of the one whose place it takes. May be called again after a failure."""
         if self._suffix:
             rename_cleaned(self._file_system, self.stem)

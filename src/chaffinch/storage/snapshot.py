@@ -13,13 +13,13 @@ from typing import Any
 
 from chaffinch.identifiers import NO_OFFSET
 from chaffinch.records.checksum import crc32c
-from chaffinch.storage.files import NEW_SUFFIX, File, FileSystem, NewerFormat, StorageError, write_aside
+from chaffinch.storage.files import NEW_SUFFIX, File, FileSystem, NewerFormat, StorageError, write_atomically
 from chaffinch.storage.log_state import LogState
 from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
 SUFFIX = ".snapshot"
 FORMAT = 1
-SNAPSHOTS_KEPT = 2
+SNAPSHOTS_RETAINED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def write(file_system: FileSystem, directory: str, snapshot: Snapshot, *, syncs:
     """Write it and return its name. Not synced unless asked for: a snapshot lost with the power is one that was not taken."""
     name = name_of(snapshot.log_end_offset)
     body = _encoded(snapshot)
-    write_aside(file_system, f"{directory}/{name}", (f"{crc32c(body):08x}\n".encode(), body), syncs=syncs)
+    write_atomically(file_system, f"{directory}/{name}", (f"{crc32c(body):08x}\n".encode(), body), syncs=syncs)
     return name
 
 
@@ -118,10 +118,10 @@ def _body(file: File) -> bytes | None:
 class SnapshotFiles:
     """The snapshots that one log keeps: the newest two, and the newest durable one, which alone says something once power was lost."""
 
-    def __init__(self, file_system: FileSystem, directory: str, names: Sequence[str], durable_offset: int, *, is_of_use: bool) -> None:
+    def __init__(self, file_system: FileSystem, directory: str, names: Sequence[str], durable_offset: int, *, is_usable: bool) -> None:
         self.durable_offset = durable_offset
         """Up to where the newest durable one says all; -1 where there is none."""
-        self.is_of_use = is_of_use
+        self.is_usable = is_usable
         """Whether the next start need not read what the newest durable one is about."""
         self._names = list(names)  # Oldest first.
         self._file_system = file_system
@@ -131,11 +131,11 @@ class SnapshotFiles:
         """Write one more, synced if it is needed, and let go of those that nobody needs then. Raises StorageError."""
         name = write(self._file_system, self._directory, taken, syncs=taken.is_needed)
         if taken.is_durable:
-            self.durable_offset, self.is_of_use = taken.log_end_offset, True
+            self.durable_offset, self.is_usable = taken.log_end_offset, True
         if name not in self._names:
             self._names.append(name)
         durable_name = name_of(self.durable_offset)
-        for old in [old for old in self._names[:-SNAPSHOTS_KEPT] if old != durable_name]:
+        for old in [old for old in self._names[:-SNAPSHOTS_RETAINED] if old != durable_name]:
             self._remove(old)
 
     def sync_durable(self) -> None:

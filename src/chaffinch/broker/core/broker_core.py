@@ -46,7 +46,7 @@ from chaffinch.settings import Settings
 from chaffinch.storage.contents import open_contents
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem, StorageError
-from chaffinch.storage.files import carry_out_all
+from chaffinch.storage.files import run_all
 from chaffinch.storage.journal import REWRITE_BYTES_MIN
 from chaffinch.storage.many_logs import close_many, sync_many
 
@@ -91,7 +91,7 @@ class BrokerCore:
             contents = open_contents(
                 file_system,
                 startup.JOURNALS,
-                must_exist=self._directory.knows_contents,
+                must_exist=self._directory.has_contents_journal,
                 accepts_loss=accepts_loss,
                 rewrite_bytes_min=4 * journal_rewrite_bytes,  # It grows all the time, and each rewrite is synced.
             )
@@ -203,8 +203,8 @@ class BrokerCore:
         try:
             # Of transactions a mark would say that nothing was lost.
             marked = {name: self._is_recovered or name != "transactions" for name in self._journals}
-            closings = [partial(journal.close, leaves_mark=marked[name]) for name, journal in self._journals.items()]
-            carry_out_all([lambda: close_many(logs), *closings, self.state.contents_recorder.close])
+            closings = [partial(journal.close, writes_closed_mark=marked[name]) for name, journal in self._journals.items()]
+            run_all([lambda: close_many(logs), *closings, self.state.contents_recorder.close])
         finally:
             self._directory.close()
 

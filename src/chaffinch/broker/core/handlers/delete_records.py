@@ -18,7 +18,7 @@ from chaffinch.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from chaffinch.storage.many_logs import start_many
+from chaffinch.storage.many_logs import delete_records_many
 from chaffinch.storage.partition_log import PartitionLog
 
 
@@ -34,7 +34,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: DeleteRecordsRe
         else:
             starts[log] = start
             broker.changed(tp)  # Fetches that wait for what is deleted are to hear so.
-    for log, error in start_many(starts, steady_ms).items():
+    for log, error in delete_records_many(starts, steady_ms).items():
         faults[log.topic_partition] = codes.KAFKA_STORAGE_ERROR, str(error)
     for tp, (code, reason) in faults.items():
         log_refusal(broker, event, steady_ms, subject=tp, code=code, reason=reason)

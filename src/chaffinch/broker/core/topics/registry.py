@@ -422,8 +422,8 @@ class TopicRegistry:
             )
             self._verify_bytes_left -= log.recovery_bytes_read
             log.wall = self._wall
-            log.maintenance_wanted = self.maintenance_queue.append
-            log.start_moved = self.moved_starts.append
+            log.on_maintenance_due = self.maintenance_queue.append
+            log.on_start_moved = self.moved_starts.append
             if log.files.segments:
                 self.maintenance_queue.append(topic_partition)
             topic.partitions.append(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.storage import system_calls, whole_sync
+from chaffinch.storage import syncfs, system_calls
 from chaffinch.storage.file_system import DiskFileSystem, StorageError
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.many_logs import sync_many
@@ -57,7 +57,7 @@ class System:
 def system(monkeypatch: pytest.MonkeyPatch) -> System:
     made = System()
     monkeypatch.setattr(os, "open", made.open)
-    monkeypatch.setattr(whole_sync, "_syncfs", made.syncfs)
+    monkeypatch.setattr(syncfs, "_syncfs", made.syncfs)
     monkeypatch.setattr(system_calls, "file_system_type", lambda descriptor: 0xEF53)
     return made
 
@@ -241,7 +241,7 @@ class TestWhereItIsNotReliable:
         lock.release()
 
     def test_systems_without_the_call(self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(whole_sync, "_syncfs", None)
+        monkeypatch.setattr(syncfs, "_syncfs", None)
         files = DiskFileSystem(tmp_path)
         lock = files.lock("lock")
         refused_but_synced(files)
@@ -256,7 +256,7 @@ class TestWhereItIsNotReliable:
 
     @pytest.mark.parametrize(("release", "tells"), [("5.7.19-generic", False), ("5.8.0", True), ("6.18.44", True), ("4.18.0-553", False)])
     def test_old_systems_do_not_tell_of_lost_bytes(self, release: str, tells: bool) -> None:
-        assert whole_sync.tells_lost_bytes(release) is tells
+        assert syncfs.reports_lost_bytes(release) is tells
 
 
 class TestRealDisks:

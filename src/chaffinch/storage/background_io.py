@@ -15,22 +15,22 @@ from chaffinch.storage.system_calls import from_c_library
 
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
 LARGE_BYTES = 4 << 20  # From here on a file is freed by the other thread: a millisecond.
-ASIDE_MAX = 256  # Descriptors that wait for it, also of files that are still read; what a further file takes is freed by the caller.
-ASIDE = "chaffinch-files"
+PENDING_MAX = 256  # Descriptors that wait for it, also of files that are still read; what a further file takes is freed by the caller.
+THREAD_NAME = "chaffinch-files"
 
 
-class Aside:
+class BackgroundIo:
     """Works on files in another thread, in the order in which they come. The thread is there while there is something to do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Callable[[int], None], int]] = deque()  # The first is being worked on.
-        self._admitted = 0  # These, and those that `do` has yet to get.
+        self._admitted = 0  # These, and those that `submit` has yet to get.
 
     def admit(self, opens: Callable[[], int]) -> int | None:
-        """A descriptor from `opens`, which `do` must be given some time; None where there are too many, or it raises OSError."""
+        """A descriptor from `opens`, which `submit` must be given some time; None where there are too many, or it raises OSError."""
         with self._lock:
-            if self._admitted >= ASIDE_MAX:
+            if self._admitted >= PENDING_MAX:
                 return None
             self._admitted += 1
         try:
@@ -40,14 +40,14 @@ class Aside:
                 self._admitted -= 1
             return None
 
-    def do(self, work: Callable[[int], None], descriptor: int) -> None:
+    def submit(self, work: Callable[[int], None], descriptor: int) -> None:
         """Call `work` with the admitted descriptor some time, and close that. Nobody hears of an OSError."""
         with self._lock:
             self._waiting.append((work, descriptor))
             if len(self._waiting) > 1:
                 return
         try:
-            threading.Thread(target=self._run, name=ASIDE, daemon=True).start()
+            threading.Thread(target=self._run, name=THREAD_NAME, daemon=True).start()
         except RuntimeError:  # No thread is to be had.
             self._run()
 

@@ -123,7 +123,7 @@ def test_a_full_disk_takes_back_what_was_set_aside_for_others(small_disk: Path) 
     idle.reserve(120_000)
     for _ in range(15):
         busy.append((bytes(10_000),))
-    assert (busy.size, idle.has_room) == (150_000, False)
+    assert (busy.size, idle.has_reservation) == (150_000, False)
     with pytest.raises(StorageError) as caught:
         busy.append((bytes(100_000),))
     assert caught.value.error_number == errno.ENOSPC
@@ -151,13 +151,13 @@ class TestNames:
         idle.reserve(MB)
         return idle
 
-    def fill(self, patched: pytest.MonkeyPatch, call: str, has_room: Callable[[], bool]) -> list[str]:
-        """`call` of the system finds no block of the disk while `has_room`. Returns what it was called for, as it grows."""
+    def fill(self, patched: pytest.MonkeyPatch, call: str, has_reservation: Callable[[], bool]) -> list[str]:
+        """`call` of the system finds no block of the disk while `has_reservation`. Returns what it was called for, as it grows."""
         real, asked = getattr(os, call), []
 
         def full(path: str, *arguments: Any, **options: Any) -> object:
             asked.append(path)
-            if has_room():
+            if has_reservation():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return real(path, *arguments, **options)
 
@@ -169,9 +169,9 @@ class TestNames:
         self, name: str, files: DiskFileSystem, idle: DiskFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         call, make = self.MAKES[name]
-        self.fill(monkeypatch, call, lambda: idle.has_room)
+        self.fill(monkeypatch, call, lambda: idle.has_reservation)
         make(files)
-        assert not idle.has_room
+        assert not idle.has_reservation
         assert files.exists("logs/orders-0" if name == "directory" else "b")
 
     @pytest.mark.parametrize("name", MAKES)
@@ -196,7 +196,7 @@ def test_what_is_refused_for_another_reason_takes_no_room(tmp_path: Path, monkey
     monkeypatch.setattr(os, "write", broken)
     with pytest.raises(StorageError, match="Input/output error"):
         busy.append((b"abc",))
-    assert idle.has_room
+    assert idle.has_reservation
 
 
 class RecordingFile:
@@ -210,7 +210,7 @@ class RecordingFile:
 
 
 class TestLog:
-    """Batches of `SIZE` bytes; room is made from `ROOM_BYTES` on, here 5 batches."""
+    """Batches of `SIZE` bytes; room is made from `RESERVED_BYTES_MIN` on, here 5 batches."""
 
     @pytest.fixture
     def files(self) -> MemoryFileSystem:
@@ -218,7 +218,7 @@ class TestLog:
 
     @pytest.fixture
     def asked(self, files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-        monkeypatch.setattr(segment, "ROOM_BYTES", 5 * SIZE)
+        monkeypatch.setattr(segment, "RESERVED_BYTES_MIN", 5 * SIZE)
         return RecordingFile(files, monkeypatch).asked
 
     def log(self, files: MemoryFileSystem, **config: Any) -> PartitionLog:
@@ -239,8 +239,8 @@ class TestLog:
     def test_it_grows_with_what_is_there_up_to_a_limit(
         self, files: MemoryFileSystem, asked: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(segment, "ROOM_BYTES", SIZE)
-        monkeypatch.setattr(segment, "ROOM_BYTES_MAX", 3 * SIZE)
+        monkeypatch.setattr(segment, "RESERVED_BYTES_MIN", SIZE)
+        monkeypatch.setattr(segment, "RESERVED_BYTES_MAX", 3 * SIZE)
         self.fill(self.log(files), 20)
         assert [(at // SIZE, round(4 * length / SIZE)) for _, at, length in asked] == [
             (2, 4), (4, 4), (6, 6), (8, 8), (11, 11), (14, 12), (18, 12),

@@ -17,11 +17,11 @@ import sys
 from chaffinch.storage import system_calls
 
 NOT_OPEN = -1
-TELLING = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
+RELIABLE_FILE_SYSTEMS = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
 """ext2 to ext4, XFS, Btrfs, and tmpfs, which has nothing to lose; linux/magic.h."""
 
 
-class WholeSync:
+class Syncfs:
     """Of the file system that holds the directory `root`. Works from `begin` to `end`; both may be called again."""
 
     def __init__(self, root: str) -> None:
@@ -41,7 +41,11 @@ class WholeSync:
     @property
     def is_reliable(self) -> bool:
         """Whether `sync` would fail if anything written since `begin` were lost."""
-        return self._descriptor != NOT_OPEN and _syncfs is not None and system_calls.file_system_type(self._descriptor) in TELLING
+        return (
+            self._descriptor != NOT_OPEN
+            and _syncfs is not None
+            and system_calls.file_system_type(self._descriptor) in RELIABLE_FILE_SYSTEMS
+        )
 
     def sync(self) -> None:
         """Where it is reliable. Raises OSError, and nobody hears a second time of what was lost."""
@@ -52,10 +56,10 @@ class WholeSync:
         os.fsync(self._descriptor)
 
 
-def tells_lost_bytes(release: str) -> bool:
+def reports_lost_bytes(release: str) -> bool:
     """Whether syncfs fails where bytes could not be written: since Linux 5.8."""
     version = [int(part) for part in re.findall(r"\d+", release)[:2]]
     return sys.platform == "linux" and version >= [5, 8]
 
 
-_syncfs = system_calls.from_c_library("syncfs", ctypes.c_int) if tells_lost_bytes(os.uname().release) else None
+_syncfs = system_calls.from_c_library("syncfs", ctypes.c_int) if reports_lost_bytes(os.uname().release) else None
