@@ -79,7 +79,7 @@ class TestDropped:
         with pytest.warns(ResourceWarning, match="transactional.id 't'"):
             let_go(held, thread)
         assert not thread.is_alive()
-        assert "was not closed: its open transaction is aborted" in caplog.text
+        assert "was garbage-collected without close(): its open transaction is aborted" in caplog.text
         assert broker.read("orders").num_rows == 0
         assert broker.read("orders", isolation="read_uncommitted").num_rows == 1
 

@@ -154,7 +154,7 @@ class TestCallbacks:
         try:
             producer.close(0)
             assert not other.done()
-            assert "a callback or handler holds up the sender thread" in caplog.text
+            assert "a callback or handler blocks the sender thread" in caplog.text
         finally:
             may_return.set()
         assert isinstance(other.exception(LATEST_S), KafkaException)
@@ -309,7 +309,7 @@ def test_close_that_times_out_says_so_to_the_commit(producer_of: Make, broker: E
     committed = in_thread(producer.commit_transaction)
     until_somebody_waits(producer, committed)
     in_thread(lambda: producer.close(0.05)).result(LATEST_S)
-    with pytest.raises(IllegalStateException, match="may have happened, EndTxn has no answer") as told:  # Nor can it be called again.
+    with pytest.raises(IllegalStateException, match="may have happened, EndTxn got no response") as told:  # Nor can it be called again.
         committed.result(LATEST_S)
     assert told.value.stored is Stored.POSSIBLY
 
@@ -446,7 +446,7 @@ class TestLeftOpen:
         monkeypatch.setattr(network, "carry_out", ends_the_connection)
         self.close(producer)
         assert is_gone.is_set()
-        said = "transactional.id 't' may be left open, EndTxn has no answer: the broker aborts it after transaction.timeout.ms, 70000 ms"
+        said = "transactional.id 't' may be left open, EndTxn got no response: the broker aborts it after transaction.timeout.ms, 70000 ms"
         assert said in caplog.text
 
     def test_what_could_not_be_ended_is_said(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -378,7 +378,7 @@ def test_who_gives_up_waiting_leaves_no_lock_behind(ask: Any) -> None:
 def test_it_cannot_be_pickled(quiet: Producer) -> None:
     future = quiet.send("orders", b"v")
     for one in (future, quiet.send_table("orders", pa.table({"value": [b"v"]})), RecordFuture()):
-        with pytest.raises(TypeError, match=r"^a RecordFuture cannot be pickled, .*: hand over what its result\(\) gives$"):
+        with pytest.raises(TypeError, match=r"^a RecordFuture cannot be pickled, .*: pass the value of its result\(\) instead$"):
             pickle.dumps(one)
     metadata = future.result(60)
     assert pickle.loads(pickle.dumps(metadata)) == metadata

@@ -72,5 +72,5 @@ def test_what_it_raises_reaches_the_caller_with_its_name(producer_of: Make, brok
     with producer_of(broker, partitioner=strict) as producer:
         with pytest.raises(LookupError, match="no key") as raised:
             producer.send("orders", b"v")
-        assert "strict, which was asked about a record of 'orders'" in raised.value.__notes__[0]
+        assert "strict, which was called for a record of 'orders'" in raised.value.__notes__[0]
         assert producer.send("orders", b"v", key=b"k").result(LATEST_S).offset == 0

@@ -279,7 +279,7 @@ class TestClearErrors:
             errors = (producer.send("orders", b"v").exception(60) for _ in range(100))
             error = next(error for error in errors if error is not None and error.__cause__ is not None)
         assert isinstance(error, TimeoutException)
-        assert f"nothing is known of topic 'orders': no broker reachable at 127.0.0.1:{port} (refused); tried for" in str(error)
+        assert f"no metadata for topic 'orders': no broker reachable at 127.0.0.1:{port} (refused); tried for" in str(error)
         assert isinstance(error.__cause__, NetworkException)
         assert error.__cause__.message == f"127.0.0.1:{port}: refused"
 

@@ -1,6 +1,6 @@
-"""What a caller may hand to `send`, checked at the call: TypeError or ValueError naming the argument, what it is and what is allowed.
+"""Argument checks of `send`: TypeError or ValueError with the argument, its value, and the allowed values.
 
-What concerns the record rather than the call (too large, an illegal topic name) is no mistake of the program, and fails its future.
+Errors of the record rather than of the call (too large, an illegal topic name) fail its future instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chaffinch.identifiers import ConsumerGroupMetadata
 from chaffinch.producer.records import GroupMetadata, Headers
 from chaffinch.settings import shown_value
 
-# How to write other types as whole numbers, by the name of the type or one of its bases: those of numpy and pandas are not loaded here.
+# How to convert other types to whole numbers, by the name of the type or a base class, so that numpy and pandas need not be imported.
 _WRITE_INSTEAD: Final = {
     "datetime": "int(value.timestamp() * 1000)",
     "datetime64": "int(value.astype('datetime64[ms]').astype(int))",
@@ -34,16 +34,18 @@ _WRITE_HEADERS: Final[Mapping[type, str]] = {Mapping: "list(headers.items())", I
 
 
 def content(value: Any, name: str, serializer: Callable[[Any], Any] | None = None, topic: str = "") -> bytes | None:
-    """A key or value as bytes; a string is its UTF-8. A serializer is asked about everything but None, which stays null; `topic` is for
-    the note in what it raises: who calls `send` may not know that there is one."""
+    """A key or value as bytes; a string is encoded as UTF-8. The serializer is called for every value but None, which stays null.
+
+    `topic`: for the note in an exception of the serializer, since the caller of `send` may not know that there is one.
+    """
     if serializer is not None and value is not None:
         try:
             value = serializer(value)
         except BaseException as error:
             whose = f"the {name}.serializer {name_of(serializer)}"
-            error.add_note(f"raised by {whose}, which was asked about the {name} of a record of {shown_value(topic)}")
+            error.add_note(f"raised by {whose}, which was called for the {name} of a record of {shown_value(topic)}")
             raise
-        name = f"{name} (what {name}.serializer made of it)"
+        name = f"{name} (the result of {name}.serializer)"
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -54,7 +56,7 @@ def content(value: Any, name: str, serializer: Callable[[Any], Any] | None = Non
 
 
 def checked_number(value: Any, name: str, maximum: int) -> int | None:
-    """A partition or timestamp: None, or from 0 up to `maximum`."""
+    """Check a partition or timestamp: None, or from 0 up to `maximum`."""
     if value is None:
         return None
     number = whole(value)
@@ -66,13 +68,13 @@ def checked_number(value: Any, name: str, maximum: int) -> int | None:
 
 
 def _type_error(value: Any, name: str) -> TypeError:
-    """Nothing is rounded or interpreted; the error says how to write the value as a whole number."""
+    """Nothing is rounded or interpreted; the error says how to convert the value to a whole number."""
     hint = next((f": write {how}" for kind, how in _WRITE_INSTEAD.items() if kind in {base.__name__ for base in type(value).__mro__}), "")
     return TypeError(f"argument {name} must be an int or None, not {type(value).__name__}{hint}")
 
 
 def checked_headers(headers: Any) -> Headers:
-    """Headers as a list of (str, bytes or None); strings as values are their UTF-8."""
+    """Headers as a list of (str, bytes or None) pairs; strings as values are encoded as UTF-8."""
     if headers is None or (isinstance(headers, str | bytes | Mapping) and not headers):
         return ()
     # Arrays and data frames have no truth value.
@@ -91,17 +93,17 @@ def checked_headers(headers: Any) -> Headers:
 
 
 def _check_headers_may_be_read_again(headers: Any) -> None:
-    """An iterator may not: an exception handler, or who sends the same ProducerRecord again, would find none."""
+    """Refuse an iterator: an exception handler, or a second `send` of the same ProducerRecord, would find no headers."""
     if isinstance(headers, str | bytes | Mapping | Iterator) or not isinstance(headers, Iterable):
         hint = next((f": {pairs} is one" for kind, pairs in _WRITE_HEADERS.items() if isinstance(headers, kind)), "")
         raise TypeError(f"argument headers must be a sequence of (str, bytes) pairs, not {type(headers).__name__}{hint}")
 
 
 def check_is_alone(others: Mapping[str, Any]) -> None:
-    """When `send` is given a ProducerRecord instead of a topic, none of these may be given."""
+    """Raise TypeError if another argument is given with a ProducerRecord, which has all of them."""
     given = [name for name, value in others.items() if value is not None]
     if given:
-        raise TypeError(f"argument {given[0]} is given beside a ProducerRecord, which has its own")
+        raise TypeError(f"argument {given[0]} cannot be given with a ProducerRecord, which has its own")
 
 
 def checked_callback(callback: Any) -> Callable[..., object]:
@@ -111,7 +113,7 @@ def checked_callback(callback: Any) -> Callable[..., object]:
 
 
 def checked_group(group: Any) -> GroupMetadata:
-    """A group's id, alone or in a GroupMetadata whose every field a request can carry: one that cannot would cost the transaction."""
+    """Check a group id or a GroupMetadata. Every field must fit into a request: otherwise the transaction would fail later."""
     if not isinstance(group, GroupMetadata) and not (isinstance(group, str) and group):
         raise TypeError(f"argument group_metadata must be a group id or a GroupMetadata, not {shown_value(group)}")
     found = group if isinstance(group, GroupMetadata) else GroupMetadata(group)

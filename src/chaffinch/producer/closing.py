@@ -1,4 +1,4 @@
-"""How a producer is closed: by one call or several, within limits, and aloud when it takes long."""
+"""Close of a producer: concurrent calls, time limits, and log lines if it takes long."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
 
 log = logging.getLogger("chaffinch.producer")
 
-# close() says what it waits for when it takes longer than this; sooner after Ctrl-C, for somebody is waiting.
+# close() logs what it waits for if it takes longer than this; sooner after Ctrl-C, because a user is waiting.
 SILENT_S: Final = 5.0
 INTERRUPTED_SILENT_S: Final = 1.0
-# So much longer than close's own limit the sender thread may take, before close goes without it: a callback may hold it up for ever.
+# close() waits for the sender thread this much longer than its own limit. Then it returns without it, because a callback may never return.
 GRACE_S: Final = 1.0
 _SEE_FUTURES: Final = "; each future says whether it may be stored"
 
 
 class Closing:
-    """Of one producer."""
+    """The close of one producer."""
 
     def __init__(self, gate: SendGate, sender: SenderThread) -> None:
         self._core = gate.core
@@ -36,7 +36,7 @@ class Closing:
         self._clock = gate.clock
 
     def close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
-        """Send what is left and end, within `timeout_ms` if that is given. `is_interrupted`: somebody has pressed Ctrl-C, and waits."""
+        """Send the remaining records and end, within `timeout_ms` if given. `is_interrupted`: the user has pressed Ctrl-C, and waits."""
         deadline_ms = self._clock.steady_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
         was_open = not self._gate.is_closed
         try:
@@ -46,12 +46,12 @@ class Closing:
                 was_open = False
                 self._wait_with_another(deadline_ms)
         except BaseException:
-            if was_open:  # Of a second call it is the first that is to go on.
+            if was_open:  # After an interrupted second call the first one goes on.
                 self._end(0)
             raise
 
     def _close_first(self, deadline_ms: int, silent_s: float) -> None:
-        """What the first of several calls does; however it is left, the thread is to end."""
+        """The first of several calls. However it ends, the sender thread is stopped."""
         join_ms = None
         expired_before = self._core.completer.expired_count
         try:
@@ -65,39 +65,39 @@ class Closing:
                 log.warning("close: %s", error.message)
                 self._log_given_up(expired_before)
         except FutureTimeoutError:
-            log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
+            log.warning("close: a callback or handler blocks the sender thread; the remaining outcomes follow once it returns")
             join_ms = 0
-        except BaseException:  # Ctrl-C, or what a signal handler raises.
+        except BaseException:  # KeyboardInterrupt, or another exception of a signal handler.
             log.warning("close was interrupted: %s not waited for any longer%s", self._unfinished(), self._see_futures())
             raise
         finally:
             self._end(join_ms)
 
     def _end(self, join_ms: int | None) -> None:
-        """End the thread, and close the exception handler. Again it has no effect."""
+        """Stop the sender thread, and close the exception handler. A second call has no effect."""
         try:
             self._sender.stop(join_ms)
         finally:
             self._handler.close()
 
     def _wait_with_another(self, deadline_ms: int) -> None:
-        """Wait with another call of close, perhaps of this very thread; what came of it that one says."""
+        """Wait for the end together with an earlier call of close, perhaps one of this thread. The earlier call logs the result."""
         if self._sender.is_own_thread:
             return
         if self._sender.is_stopping:
             if self._sender.death is not None:
-                self._handler.close()  # Unless that is done: the first call may have been interrupted before it.
+                self._handler.close()  # The first call may have been interrupted before it. A second close has no effect.
             return
         with suppress(KafkaException, FutureTimeoutError):
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
             future.result(self._limit_s(deadline_ms))
-        self._end(round(1000 * GRACE_S))  # The first call may have been interrupted, and its clean-up too.
+        self._end(round(1000 * GRACE_S))  # The first call and its clean-up may have been interrupted.
 
     def _limit_s(self, deadline_ms: int) -> float:
         return min((deadline_ms - self._clock.steady_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
 
     def _wait_and_log(self, future: RecordFuture[None], deadline_ms: int, silent_s: float) -> None:
-        """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
+        """Wait for a call. After `silent_s` log what it waits for, because an unreachable broker can take minutes."""
         limit_s = self._limit_s(deadline_ms)
         try:
             future.result(min(silent_s, limit_s))
@@ -108,8 +108,7 @@ class Closing:
             future.result(limit_s - silent_s)
 
     def _log_given_up(self, expired_before: int) -> None:
-        """One line about records that close has ended without an outcome, or will when it ends the thread, and those that expired while it
-        waited: who closes a producer seldom looks at their futures after it."""
+        """Log the number of records that close gives up, and of those that expired while it waited: futures are rarely read after close."""
         with self._sender.lock:
             completer, left_count = self._core.completer, self._core.outstanding_count
             lost = (
@@ -123,7 +122,7 @@ class Closing:
                 log.warning("close: %s %s%s%s", pluralize(count, "record"), what, reason, _SEE_FUTURES)
 
     def _unfinished(self) -> str:
-        """What has no outcome yet, and why, as far as anybody knows."""
+        """Text about the records or the transaction without an outcome, and the cause, if known."""
         with self._sender.lock:
             count, why = self._core.outstanding_count, self._core.wait_causes.cause()
         is_for_end = not count and self._core.transaction is not None

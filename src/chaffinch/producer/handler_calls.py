@@ -1,4 +1,4 @@
-"""Calls of the exception handler (KIP-1038), never with a lock of the producer's held; what came of them is the core's business."""
+"""Calls of the exception handler (KIP-1038), never with a lock of the producer held. The core applies the decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("chaffinch.producer")
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The handler said SWALLOW: the record is not sent, and nothing fails."""
+    """The handler returned SWALLOW: the record is not sent, and nothing fails."""
 
 
 DROPPED: Final = Dropped()
@@ -37,7 +37,7 @@ Stop: TypeAlias = KafkaException | Dropped
 
 
 class HandlerCalls:
-    """One producer's handler. Records are made only if there is somebody to ask about them."""
+    """The exception handler of one producer. ProducerRecords are created only if the handler decides about them."""
 
     def __init__(self, handler: ProducerExceptionHandler) -> None:
         self.questions: Final = questions_of(handler)
@@ -48,14 +48,14 @@ class HandlerCalls:
         self._handles_unknown_topics: Final = Question.UNKNOWN_TOPIC in self.questions
 
     def too_large(self, record_of: Callable[[], ProducerRecord], error: RecordTooLargeException, *, may_drop: bool) -> Stop:
-        """The record exceeds `max.request.size`, which is what `drop.invalid.large.records` is about (`may_drop`), or `buffer.memory`."""
+        """The record exceeds `max.request.size` or `buffer.memory`. `may_drop`: `drop.invalid.large.records` applies to the limit."""
         if not self._handles_large:
             return DROPPED if may_drop and self._handler.drops_large_records else error
         result = call_handler(NonRetriableResponse, self._handler.handle, record_of(), error)
         return DROPPED if result.response is NonRetriableResponse.SWALLOW else _with_cause(error, result.failure)
 
     def unknown_topic(self, record_of: Callable[[], ProducerRecord], error: UnknownTopicOrPartitionException) -> Stop | None:
-        """No broker knows the topic or partition; None: go on trying."""
+        """No broker knows the topic or partition. Returns None to retry."""
         if not self._handles_unknown_topics:
             return None
         result = call_handler(RetriableResponse, self._handler.handle, record_of(), error)
@@ -64,7 +64,7 @@ class HandlerCalls:
         return DROPPED if result.response is RetriableResponse.SWALLOW else _with_cause(error, result.failure)
 
     def decide(self, effect: AskHandler) -> HandlerDecision:
-        """The same for records that are in a batch, each asked about, by the sender thread."""
+        """Decide about records of a batch one by one, on the sender thread."""
         swallowed, retried, failures = set(), set(), {}
         for (index, error), record in zip(effect.errors.items(), records_of(effect.batch, effect.errors), strict=True):
             if effect.question is Question.REJECTED:
@@ -83,7 +83,7 @@ class HandlerCalls:
         return HandlerDecision(swallowed=frozenset(swallowed), retried=frozenset(retried), failures=failures)
 
     def close(self) -> None:
-        """The producer is closed. What the handler raises is only logged: nobody is left to whom it matters. Again: no effect."""
+        """Close the handler. Its exceptions are only logged, because the producer is closed. A second call has no effect."""
         if self._is_closed:
             return
         self._is_closed = True

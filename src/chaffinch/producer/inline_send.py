@@ -1,22 +1,20 @@
-"""The express lane: one record and its acknowledgement in the caller's own thread, while the sender thread sleeps.
+"""Inline send: one record is sent, and its response read, on the caller's thread, while the sender thread sleeps.
 
 A caller that waits for each acknowledgement before it sends the next record spends most of that time on other threads: the sender thread
-has to wake up, and its core looks at everything there is. With nothing else to do only a few steps are needed: the record is a batch of its
-own under the partition's next sequence, and once its broker reports it as written that sequence has moved on by one.
+has to wake up, and its core runs a whole round. Without other work a few steps are enough: the record is a batch of its own under the
+partition's next sequence number, and once its broker reports it as written the sequence advances by one.
 
-The lane is open between two rounds of the sender thread, if the core has nothing left to do. `send` writes the record to the connection;
-`read_response`, of the thread that waits for the future, reads the answer. Only the plain answer that the record is written is handled
-here.
-Anything else wakes the sender thread, and whatever wakes the sender thread closes the lane first: the record becomes the batch in flight
-that it would have been (`Express.adopt`), and a thread that waits for it is woken to wait as usual.
+Inline sends are enabled between two rounds of the sender thread, if the core has no work. `send` writes the record to the connection;
+`read_response`, called by the thread that waits for the future, reads the response. Only a plain success is handled here. Anything else
+wakes the sender thread, and whatever wakes it first disables inline sends: the record becomes a batch in flight, as if it had been sent by
+the sender thread (`InlineCore.adopt`), and a thread that waits for it is woken to wait as usual.
 
-An answer that no thread waits for wakes the sender thread. Callers that wait for each record would be slowed down by that. So after the
-first answer that a caller has read, the sender thread no longer listens to these connections and looks every `POLL_INTERVAL_MS`; it is
-also woken
-when a future is asked whether it is done, or gets a callback. The error of a record that no thread waits for is noticed at most this late.
+A response that no thread waits for wakes the sender thread, which would slow down callers that wait for each record. So after the first
+response that a caller has read, the sender thread no longer listens to these connections. It checks them every `POLL_INTERVAL_MS`, and when
+`done` is called on a future or a callback is added. An error that no thread waits for is therefore noticed after at most this long.
 
-Ctrl-C may interrupt a caller at any call (`client/condition.py`). So assignments that belong together are one statement, and steps that an
-interruption may skip are harmless when they are missing.
+KeyboardInterrupt may come at any call (`client/condition.py`). So assignments that belong together are one statement, and steps that an
+interruption may skip are harmless if they are missing.
 """
 
 from __future__ import annotations
@@ -49,13 +47,13 @@ from chaffinch.records.few_records import encode_few
 from chaffinch.runtime.clock import Clock
 from chaffinch.runtime.sockets import InlineSocket
 
-# How often the sender thread looks while callers read their answers themselves: about retry.backoff.ms.
+# The sender thread's check interval while callers read their responses themselves: about retry.backoff.ms.
 POLL_INTERVAL_MS: Final = 100
-# How often it looks otherwise, within the shorter of request.timeout.ms and delivery.timeout.ms: nothing else checks these time-outs.
+# Otherwise the number of its checks within the shorter of request.timeout.ms and delivery.timeout.ms, which nothing else checks.
 POLLS_PER_TIMEOUT: Final = 8
-# A caller waits for an answer itself for this long; then the sender thread takes over.
+# A caller waits for a response itself for this long; then the sender thread takes over.
 WAIT_MS: Final = 50
-# A plain answer about one partition has about a hundred bytes. The sender thread reads the rest of a longer one.
+# A plain response about one partition has about a hundred bytes. The sender thread reads the rest of a longer one.
 RESPONSE_BYTES_MAX: Final = 512
 
 
@@ -65,7 +63,7 @@ def _no_wakeup() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InlineTarget:
-    """How records get to a partition, until the core's next round."""
+    """A partition that records may be sent to inline, until the core's next round."""
 
     topic_partition: TopicPartition
     address: Address
@@ -76,7 +74,7 @@ class InlineTarget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InlineConnection:
-    """An idle connection to a track's address, and the requests that are written to it."""
+    """An idle connection to a target's broker, lent by the network, and the encoder of its requests."""
 
     connection: BrokerConnection
     socket: InlineSocket
@@ -92,7 +90,7 @@ class InlineConnection:
 
 @dataclass(slots=True, eq=False)
 class InlineRequest:
-    """One record that was sent on the lane; it becomes a batch if its answer is not a plain success."""
+    """One record that was sent inline. It becomes a batch if its response is not a plain success."""
 
     target: InlineTarget
     futures: BatchFutures
@@ -105,28 +103,28 @@ class InlineRequest:
     position: int
     created_ms: int
     lent: InlineConnection | None = None
-    """Where it is sent; set before it departs."""
+    """Its connection; set before it is sent."""
     correlation_id: int = 0
     frame: bytes = b""
     written: int | None = None
     """How many bytes of the frame were sent; None: unknown."""
     received: bytes = b""
-    """Bytes of the answer that were read."""
+    """Bytes of the response that were read."""
     is_tried: bool = False
-    """A caller has tried to read the answer: only the sender thread reads on."""
+    """A caller has tried to read the response: only the sender thread reads the rest."""
     is_reading: bool = False
     """Bytes may have been read and lost."""
     is_awaited: bool = False
-    """A caller waits for the answer on the connection."""
+    """A caller waits for the response on the connection."""
 
     @property
     def is_over(self) -> bool:
-        """It is written, and its future is done."""
+        """Whether it is written, and its future is done."""
         return self.futures.outcome is not None
 
     @property
     def is_interrupted(self) -> bool:
-        """An interruption has hidden how much was written, or read: the connection has to be closed."""
+        """Whether an interruption has hidden how much was written or read, so that the connection must be closed."""
         return self.written is None or self.is_reading
 
     def continue_on_connection(self, request: SendRequest, steady_ms: int) -> list[ConnectionEvent]:
@@ -146,7 +144,7 @@ class InlineRequest:
 
 
 class InlineCore:
-    """The lane's changes to the core, without I/O. `core.parcel` is the record on the lane.
+    """Changes to the core for inline sends, without I/O. `core.inline_request` is the current one.
 
     All calls are made with the core's lock held; callers make theirs between two rounds, while every other record has its outcome.
     """
@@ -155,7 +153,7 @@ class InlineCore:
         self._core = core
 
     def target_for(self, topic_partition: TopicPartition, steady_ms: int) -> InlineTarget | None:
-        """The track to a partition; None if more is needed than to send."""
+        """The target for a partition; None if its records have to go through the core."""
         core, context = self._core, self._core.wiring
         address = context.cluster.leader_address(topic_partition)
         if address is None or core.identity.is_missing or not context.attempts.may_try(address, steady_ms):
@@ -177,7 +175,7 @@ class InlineCore:
         return InlineRequest(target, BatchFutures(), data, sequence, timestamp_ms, size, waiting.closed_until, steady_ms)
 
     def begin(self, inline_request: InlineRequest) -> None:
-        """The record is sent now; its receipts hold the future."""
+        """The record is sent now. Its future was appended before."""
         core, waiting, accumulator = self._core, inline_request.target.waiting, self._core.accumulator
         waiting.closed_until, accumulator.memory_free, core.inline_request = (
             inline_request.position + 1,
@@ -208,8 +206,10 @@ class InlineCore:
         self._core.outage_log.answered(target.address, steady_ms)
 
     def adopt(self, steady_ms: int) -> SendRequest | None:
-        """Make the record on the lane a batch in flight, and return its request; None if there is none, or it is written already.
-        Called by the sender thread only."""
+        """Turn the inline request into a batch in flight, and return its Produce request; None if there is none, or it is written already.
+
+        Only the sender thread calls this.
+        """
         core = self._core
         inline_request, core.inline_request = core.inline_request, None
         if inline_request is None:
@@ -229,7 +229,7 @@ class InlineCore:
             position=inline_request.position,
             memory_bytes=inline_request.size,
         )
-        # At the time when it was sent: the core has not seen a later one yet.
+        # With the time when it was sent: the core has not seen a later time yet.
         numbered = target.queue.next_batch(inline_request.created_ms, core.identity.current, lambda: batch)
         assert numbered is batch
         assert batch.base_sequence == inline_request.base_sequence
@@ -241,7 +241,7 @@ class InlineCore:
 
 
 class InlineSender:
-    """`is_free`: the lane is open, and no record is on it.
+    """Sends records on callers' threads. `is_free`: inline sends are enabled, and none is in flight.
 
     `lock` is the core's. `open`, `end` and `send` are called with it; `close` and `read_response` take it; `expedite` needs none.
     """
@@ -249,10 +249,10 @@ class InlineSender:
     def __init__(self, core: ProducerCore, network: Network, clock: Clock, lock: Any, wakeup: Callable[[], None]) -> None:
         self.is_free = False
         self.was_used = False
-        """Whether a record was sent since the lane was last opened."""
+        """Whether a record was sent inline since `open`."""
         self._is_open = False
         self._callers_read_responses = False
-        """Callers read their own answers: the sender thread does not listen to the connections."""
+        """Callers read their own responses: the sender thread does not listen to the connections."""
         self._has_suspended = False
         """Reads of some connection are suspended in the sender thread's selector."""
         self._core = core
@@ -274,7 +274,7 @@ class InlineSender:
         return min(POLL_INTERVAL_MS, self._poll_ms) if self._callers_read_responses else self._poll_ms
 
     def close(self) -> None:
-        """Let no caller send, and hand the record on the lane over to the core and the network."""
+        """Disable inline sends, and hand the current one over to the core and the network."""
         if not self._is_open:
             return
         with self._lock:
@@ -295,7 +295,7 @@ class InlineSender:
             )
 
     def _stop(self) -> tuple[InlineRequest | None, SendRequest | None]:
-        """Close, hand the record over to the core, and wake the thread that waits for it; the record and its request."""
+        """Disable inline sends, hand the current one to the core, and wake the thread that waits for it. Returns it and its request."""
         self._is_open = self.is_free = False
         inline_request: InlineRequest | None = self._core.inline_request
         request = self._inline_sender.adopt(self._clock.steady_ms())
@@ -320,7 +320,10 @@ class InlineSender:
         size: int,
         future: RecordFuture[RecordMetadata],
     ) -> bool:
-        """Send a record of at most `size` bytes (`record_size`), for which there is memory; whether it was sent. Only while `is_free`."""
+        """Send a record of at most `size` bytes (`record_size`), for which there is memory. Requires `is_free`.
+
+        Returns whether it was sent.
+        """
         routes, steady_ms = self._routes, self._clock.steady_ms()
         if topic_partition not in routes:
             found = routes[topic_partition] = self._route_to(topic_partition, steady_ms)
@@ -361,8 +364,10 @@ class InlineSender:
             self._wakeup()
 
     def read_response(self, futures: BatchFutures, timeout_s: float | None) -> None:
-        """Read the answer of a record that its caller waits for, if it is on the lane. Returns when its future is done, or when the sender
-        thread has to complete it."""
+        """Read the response to the current inline send on behalf of the caller that waits for it.
+
+        Returns when the future is done, or when the sender thread has to complete it.
+        """
         inline_request: InlineRequest | None = self._core.inline_request
         if inline_request is None or inline_request.futures is not futures or inline_request.lent is None:
             return
@@ -372,7 +377,7 @@ class InlineSender:
                 if self._core.inline_request is not inline_request:
                     is_over = True
                     return
-                if inline_request.is_awaited or inline_request.is_tried:  # Another thread waits, or the call that this one interrupts.
+                if inline_request.is_awaited or inline_request.is_tried:  # Another thread waits, or the call that this one has interrupted.
                     return
                 inline_request.is_awaited = True
                 if not self._callers_read_responses:
@@ -392,7 +397,7 @@ class InlineSender:
                 self._wakeup()
 
     def _receive(self, inline_request: InlineRequest, lent: InlineConnection) -> bool:
-        """Read the answer; whether it is the plain one, and the record is completed."""
+        """Read the response. Returns whether it is a plain success, and the record is completed."""
         inline_request.is_tried = inline_request.is_reading = True
         try:
             received = lent.socket.receive(RESPONSE_BYTES_MAX)
@@ -410,13 +415,13 @@ class InlineSender:
         with SHARED_LOCK:
             if not self._inline_sender.written(inline_request, lambda _: metadata, self._clock.steady_ms()):
                 return False
-        # An interruption before this leaves a lane that is not free until it is opened again.
+        # After an interruption before this, inline sends stay disabled until the next `open`.
         self._callers_read_responses, self.is_free = True, True
         inline_request.futures.clear()
         return True
 
     def _route_to(self, topic_partition: TopicPartition, steady_ms: int) -> tuple[InlineTarget, InlineConnection] | None:
-        """The track and connection to a partition, until the lane is closed; None if its records have to go through the core."""
+        """The target and connection for a partition, until `close`; None if its records have to go through the core."""
         target = self._inline_sender.target_for(topic_partition, steady_ms)
         found = None if target is None else self._network.lend(target.address)
         if target is None or found is None:

@@ -1,4 +1,4 @@
-"""`Producer.metrics()`: Kafka's names where Kafka has the number (producer-metrics of its documentation), ours in the same manner."""
+"""Metrics of `Producer.metrics()`: Kafka's names where Kafka has the metric (producer-metrics), and names in the same style otherwise."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from chaffinch.client.metrics import Metric, count, metadata_age_s
 from chaffinch.producer.core.producer_core import ProducerCore
 
 METRICS: Final[Mapping[str, Metric[ProducerCore]]] = {
-    "record-send-total": Metric("records in requests sent, repetitions included", count("records_sent")),
-    "record-retry-total": Metric("records of batches that had to go again", count("records_resent")),
+    "record-send-total": Metric("records in requests sent, including retries", count("records_sent")),
+    "record-retry-total": Metric("records of batches that had to be retried", count("records_resent")),
     "record-error-total": Metric("records that failed", count("records_failed")),
     "record-written-total": Metric("records written", count("records_written")),
     "record-dropped-total": Metric("records that an exception handler dropped", count("records_dropped")),
-    "record-screened-total": Metric("records that failed unsent, because a broker had just refused their like", count("records_screened")),
+    "record-screened-total": Metric("records that failed unsent, because a broker had just refused such ones", count("records_screened")),
     "records-outstanding": Metric("records without an outcome, now", lambda core, steady_ms: core.outstanding_count),
-    "batch-send-total": Metric("batches sent, repetitions included", count("batches_sent")),
+    "batch-send-total": Metric("batches sent, including retries", count("batches_sent")),
     "batch-written-total": Metric("batches written", count("batches_written")),
-    "batch-retry-total": Metric("batches that had to go again", count("batches_resent")),
+    "batch-retry-total": Metric("batches that had to be retried", count("batches_resent")),
     "batch-split-total": Metric("batches halved because a broker found them too large", count("batches_split")),
-    "batch-separated-total": Metric("batches that lost culprits and went on without them", count("batches_separated")),
+    "batch-separated-total": Metric("batches that were sent again without their culprits", count("batches_separated")),
     "request-total": Metric("Produce requests sent", count("requests_sent")),
     "outgoing-byte-total": Metric("bytes of batches sent", count("bytes_sent")),
     "requests-in-flight": Metric("Produce requests without an answer, now", lambda core, steady_ms: core.batch_sender.requests_in_flight),

@@ -1,4 +1,4 @@
-"""From a batch to its records: who waits for each, what it is told, and the record as its owner handed it over."""
+"""Outcomes of batches: completes the futures and callbacks of their records, or the table's outcome; original records for handlers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def complete_future(
     error: Any = None,
     logged: type[BaseException] = BaseException,
 ) -> None:
-    """Complete one future with its metadata or error, and call who wanted that; `logged` as for `call`."""
+    """Complete one future with its metadata or error, and run its callback; `logged` as for `call`."""
     if metadata is not None:
         future.complete(metadata)
     else:
@@ -31,7 +31,7 @@ def complete_future(
 
 
 def complete_records(effect: CompleteBatch | FailRecords) -> None:
-    """A batch's outcome, to whoever waits for its records: futures of `send`, or the outcome of a table."""
+    """Report a batch's outcome to the futures of `send`, or to the outcome of a table."""
     batch = effect.batch
     outcome_sink, tp = batch.outcome_sink, batch.topic_partition
     if not isinstance(outcome_sink, BatchFutures):
@@ -52,7 +52,7 @@ def complete_records(effect: CompleteBatch | FailRecords) -> None:
             }
             complete_all([outcome_sink[row] for row in completed_rows], metadata, callbacks)
     else:
-        # Without an error for the others there is nothing to say to them: nobody goes round a thousand records for one culprit.
+        # Without an error for the others only the culprits are visited, not a thousand records for one culprit.
         failed_indices = sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count)
         own = None if effect.error is None else ErrorPerRecord(batch, effect.error)
         outcome_sink.completed_count += len(failed_indices)
@@ -70,7 +70,7 @@ def complete_records(effect: CompleteBatch | FailRecords) -> None:
 
 
 def _metadata_of(effect: CompleteBatch) -> Callable[[int], RecordMetadata]:
-    """The metadata of the record at an index. Holds numbers only, not the batch and its bytes."""
+    """A function that makes the metadata of the record at an index. It holds only numbers, not the batch and its bytes."""
     topic, partition = effect.batch.topic_partition
     timestamps, base, append_time_ms = effect.batch.timestamps, effect.base_offset, effect.log_append_time_ms
 
@@ -82,7 +82,7 @@ def _metadata_of(effect: CompleteBatch) -> Callable[[int], RecordMetadata]:
 
 
 def records_of(batch: ProducerBatch, indices: Iterable[int]) -> Iterator[ProducerRecord]:
-    """Records of a batch: of `send` what the caller handed over, of a table they are made of its row."""
+    """Records of a batch as ProducerRecords: those of `send` as the caller handed them over, those of a table made from their rows."""
     if isinstance(batch.outcome_sink, list):
         yield from (batch.outcome_sink[batch.rows[index]].record for index in indices)
         return

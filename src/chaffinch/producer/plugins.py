@@ -1,4 +1,4 @@
-"""Objects that options name: an exception handler, serializers; given as the object itself or as a dotted name to import."""
+"""Plugins named by options: exception handler, partitioner and serializers, given as an object or as a dotted name to import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTITIONER: Final = "partitioner"
 DROP_LARGE: Final = "drop.invalid.large.records"
 Serializer = Callable[[Any], bytes | str | None]
 
-# What Java's own two do is done to every str and bytes, so a file of options shared with Java may name them.
+# The effect of these two is built in for str and bytes, so an options file shared with Java may name them.
 JAVA_SERIALIZERS: Final = frozenset(f"org.apache.kafka.common.serialization.{name}Serializer" for name in ("String", "ByteArray"))
 
 
@@ -28,7 +28,7 @@ PARTITION_RULES: Final = {
 
 
 def exception_handler(settings: Settings) -> ProducerExceptionHandler:
-    """The handler that the options ask for, configured. ConfigException for what is none."""
+    """The configured exception handler of the options. Raises ConfigException if the value is not one."""
     found = named(HANDLER, settings[HANDLER]) or ProducerExceptionHandler
     if isinstance(found, type) and issubclass(found, ProducerExceptionHandler):
         kind = found
@@ -48,7 +48,7 @@ def exception_handler(settings: Settings) -> ProducerExceptionHandler:
 
 
 def serializer(settings: Settings, option: str) -> Serializer | None:
-    """The function that makes bytes of keys or values; None: they are bytes or str already."""
+    """The serializer of keys or values; None: they are bytes or str already."""
     given = settings[option]
     found = None if isinstance(given, str) and unshaded(given) in JAVA_SERIALIZERS else named(option, given)
     if found is not None and not callable(found):
@@ -57,7 +57,7 @@ def serializer(settings: Settings, option: str) -> Serializer | None:
 
 
 def partition_rule(settings: Settings) -> Rule | str:
-    """Who chooses partitions: a word of ours, or a function."""
+    """The partitioner of the options: a built-in name, or a function."""
     given = settings[PARTITIONER]
     if isinstance(given, str) and unshaded(given) in PARTITION_RULES:
         return PARTITION_RULES[unshaded(given)]

@@ -1,7 +1,7 @@
-"""What becomes of running producers when their process forks or ends.
+"""Fork and exit hooks of running producers.
 
-A forked child has no sender thread, and may not use the parent's connections: there every call says so, and nothing waits. At the end
-of the interpreter nothing is waited for either; of each producer that was not closed, one line says what it had not sent.
+A forked child has no sender thread, and must not use the parent's connections: every call raises IllegalStateException, and none blocks.
+The exit of the interpreter does not wait for records. One log line per unclosed producer gives the number of records without an outcome.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from chaffinch.producer.sender_thread import RUNNING
 log = logging.getLogger("chaffinch.producer")
 
 _FORKING: Final = threading.RLock()
-"""Of the thread that forks: any number of them may want to at once."""
+"""Held by the thread that forks: several threads may fork at once."""
 _HELD: Final[list[Iterator[None]]] = []
-"""What that thread holds, until this is cleared."""
+"""The locks of the forking thread, until this list is cleared."""
 
 
 def _before_fork() -> None:
-    """Hold every lock, so that none is copied as held by a thread that the child does not have. Who is interrupted here by Ctrl-C, which
-    Python reports and forks all the same, holds none."""
+    """Take every lock, so that none is copied in the hands of a thread that the child does not have.
+
+    After KeyboardInterrupt in this hook, which Python reports before it forks nevertheless, no lock is held.
+    """
     holding = _holding_all()
     next(holding)
     _HELD.append(holding)
@@ -40,7 +42,7 @@ def _holding_all() -> Iterator[None]:
 
 
 def _holding(locks: Sequence[threading.RLock]) -> Iterator[None]:
-    """Gives once, with all of them held. `with` takes and leaves a lock as a whole, wherever Ctrl-C comes."""
+    """Yield once, with all locks held. `with` takes and releases a lock atomically, even if KeyboardInterrupt comes."""
     if not locks:
         yield
         return
@@ -57,7 +59,7 @@ def _in_child() -> None:
 
 def _at_exit() -> None:
     for sender in list(RUNNING):
-        # A callback that hangs with the lock held must not hold up the end.
+        # A callback that hangs with the lock held must not block the exit.
         if not sender.changed.acquire(timeout=EXIT_WAIT_MS / 1000):
             continue
         try:
@@ -72,5 +74,5 @@ def _at_exit() -> None:
 
 atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
-    # Not a function of Python's in the parent: Ctrl-C could come before it has done anything.
+    # Not a Python function in the parent: KeyboardInterrupt could come before it has cleared the list.
     os.register_at_fork(before=_before_fork, after_in_parent=_HELD.clear, after_in_child=_in_child)

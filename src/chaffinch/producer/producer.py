@@ -1,6 +1,6 @@
-"""The producer that users see: `Producer`. A shell without decisions of its own: it checks arguments, waits, and hands over.
+"""Producer: the public Kafka producer. A thin shell around the core: it checks arguments, waits, and hands records and events over.
 
-Thread-safe. `send` appends to the core's accumulator under the lock (`send_gate.py` says what may stop it); everything else is an event to
+Thread-safe. `send` appends to the core's accumulator under the lock, after the checks of `send_gate.py`; everything else is an event for
 the core. Outcomes come from the sender thread. Names follow KafkaProducer.java.
 """
 
@@ -45,29 +45,32 @@ if TYPE_CHECKING:
 
 log = plain_text.logger("chaffinch.producer")
 
-# Batches of tables, unless batch.size is given. A table need not wait for its batches to fill, so they are as large as brokers take by
-# default (max.message.bytes 1048588): measured, 1 MB batches go out a third faster than 256 KB ones.
+# Batch size of tables, unless batch.size is given. A table need not wait for its batches to fill, so they are as large as brokers accept by
+# default (max.message.bytes 1048588): measured, 1 MB batches are sent a third faster than 256 KB ones.
 TABLE_BATCH_BYTES: Final = 1_000_000
 FLUSH_GRACE_S: Final = 0.1
-"""`flush(0)` with nothing left to wait for: so long the thread that says so may take for it."""
+"""`flush(0)` without outstanding records waits at most this long for the sender thread to confirm that."""
 
 
 class Producer:
-    """Writes records to Kafka: single ones and whole Arrow tables, idempotently unless told otherwise, and in transactions.
+    """Writes records to Kafka: single ones and whole Arrow tables, idempotently by default, and in transactions.
 
         with Producer({"bootstrap.servers": "localhost:9092"}) as producer:      # Or Producer(bootstrap_servers="localhost:9092").
             future = producer.send("orders", b"value", key=b"key")
             print(future.result(timeout=10).offset)
 
-    Options have Kafka's names: in a mapping with dots, as keywords with underscores (docs/producer.md, `chaffinch.errors` for what is
-    raised). `bootstrap.servers` is required; times are in ms there, and in seconds where a method takes a `timeout`. ConfigException
-    names an option that is unknown, wrong, or contradicts another.
+    Options have Kafka's names: with dots in a mapping, with underscores as keywords (docs/producer.md; exceptions: `chaffinch.errors`).
+    `bootstrap.servers` is required. Options give times in ms, a method's `timeout` is in seconds. ConfigException names an option that is
+    unknown, invalid, or contradicts another.
 
-    A record that is refused fails its own future, with an exception that names it, its class (KIP-1050) and whether it is stored; the
-    others of its batch are written (KIP-467). With `transactional.id`: `init_transactions` once, then `transaction()`, or
-    `begin_transaction` ... `commit_transaction`; a TransactionAbortableException asks for `abort_transaction`.
+    A refused record fails its own future. The exception names the record, its class (KIP-1050), and whether the record is stored. The other
+    records of its batch are written (KIP-467).
 
-    May be used from any thread; outcomes come from a thread of its own. `close`, which the `with` statement calls, sends what is left.
+    With `transactional.id`: call `init_transactions` once, then use `transaction()`, or `begin_transaction` and `commit_transaction`. After
+    a TransactionAbortableException call `abort_transaction`.
+
+    Can be used from any thread. Outcomes come from a thread of its own. `close`, which the `with` statement calls, sends the remaining
+    records.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -82,7 +85,7 @@ class Producer:
         self._value_serializer = plugins.serializer(self.settings, "value.serializer")
         network_settings = ConnectionSettings.of(self.settings)
         rule = plugins.partition_rule(self.settings)
-        self._handler = HandlerCalls(plugins.exception_handler(self.settings))  # The last that is refused: this one wants to be closed.
+        self._handler = HandlerCalls(plugins.exception_handler(self.settings))  # Created last, because only this one has to be closed.
         self._clock = SystemClock()
         self._core = ProducerCore(self.settings, random.Random(), questions=self._handler.questions, rule=rule)
         self._max_block_ms: int = self.settings["max.block.ms"]
@@ -93,9 +96,9 @@ class Producer:
         self._gate = SendGate(self.settings, self._core, self._sender, self._clock, self._handler)
         self._closing = Closing(self._gate, self._sender)
         self._size_max = min(self._gate.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
-        # Records go in as they are, and nobody wants to see them again.
+        # Records need no conversion, and no exception handler needs the original record.
         self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions
-        # Of Any for `_is_owned`, which `threading.Condition` asks, too.
+        # Typed Any for `_is_owned`, which `threading.Condition` uses, too.
         self._lock: Any = self._sender.lock
         self._new_future = self._gate.new_future
         self._inline_sender = self._sender.inline_sender
@@ -105,7 +108,7 @@ class Producer:
         return self
 
     def __del__(self) -> None:
-        # Python may do this in any thread, so no lock is taken. Without a door the options were refused: nothing runs.
+        # Python may call this on any thread, so no lock is taken. Without a gate the options were refused, and nothing runs.
         gate = self.__dict__.get("_gate")
         if gate is not None and not gate.is_closed and self._sender.death is None:
             self._sender.abandon(self, self._handler.close)
@@ -132,17 +135,25 @@ class Producer:
         headers: Headers | None = None,
         on_delivery: Callback | None = None,
     ) -> RecordFuture[RecordMetadata]:
-        """Hand over one record; the future has its outcome, and `on_delivery(metadata, error)` is called with it by the sender thread,
-        or, of a record that is refused or dropped before it is in a batch, within `send` by the caller's.
+        """Send one record. Waits up to `max.block.ms` for the topic's metadata and for memory.
 
-        `value` and `key` are bytes, text (UTF-8), None, or what the serializers take; `headers` a list of pairs, a name and bytes or None;
-        `timestamp_ms` counts from 1970, by default now. Without `partition` the option `partitioner` decides, by the key as in Java.
-        In place of the topic a ProducerRecord may hold all of these. The future is a `concurrent.futures.Future`.
+        Args:
+            topic: name of the topic; or a ProducerRecord, which has all other values, too.
+            value: bytes, text (UTF-8), None, or a value for the serializer.
+            key: the same. Its hash decides about the partition, as in Java.
+            partition: number of the partition; by default the option `partitioner` decides.
+            timestamp_ms: ms since 1970; by default now.
+            headers: list of (name, bytes or None) pairs.
+            on_delivery: called with (metadata, error) by the sender thread; for a record that is refused or dropped before it is in a
+                batch, by the caller's thread within `send`.
 
-        Waits up to `max.block.ms` for the topic's metadata and for memory. What is wrong with the record or the cluster fails the
-        future; TypeError and ValueError name an argument that can never be right; IllegalStateException says that the producer is
-        closed, that it is transactional and no transaction is open, or that this is a signal handler, or a finalizer, that has come in
-        the midst of another call of the same producer: then set a flag there, and send in the main flow.
+        Returns:
+            A `concurrent.futures.Future` with the record's RecordMetadata. An error of the record or the cluster fails the future.
+
+        Raises:
+            TypeError, ValueError: an argument is invalid.
+            IllegalStateException: the producer is closed, or transactional without an open transaction; or this is a signal handler or
+                finalizer that has interrupted another call of the same producer: set a flag there, and send from the main program.
         """
         if self._lock._is_owned() or SHARED_LOCK._is_owned():
             raise self._gate.interrupted("send")
@@ -158,7 +169,7 @@ class Producer:
             and headers is None
             and type(topic) is str
         ):
-            # What `_send` does, where nothing is to be checked. In a method of its own, whose closures would cost something here.
+            # Fast path of `_send` without checks. `_send` is a method of its own, because its closures would slow this one down.
             with self._lock:
                 if (futures := self._core.join(topic, key, value, self._clock.wall_ms(), future)) is not None:
                     future.batch, future.index = futures, len(futures) - 1
@@ -195,7 +206,7 @@ class Producer:
         headers: Headers | None,
         on_delivery: Callback | None,
     ) -> None:
-        """Check a record step by step, and put it into its batch."""
+        """Check and convert the arguments, and put the record into its batch."""
         record = topic if isinstance(topic, ProducerRecord) else None
         if record is not None:
             arguments.check_is_alone({"value": value, "key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": headers})
@@ -243,7 +254,7 @@ class Producer:
             complete_future(record.future, record.callback, None, stop, logged=Exception)
 
     def _append(self, record: NewRecord) -> Stop | None:
-        """Put a record into its batch; why not, if that is not possible."""
+        """Put a record into its batch. Returns the reason if that is not possible."""
         topic, partition, size, core, gate = record.topic, record.partition, record.size, self._core, self._gate
         to_ask = partition is None and core.partitioner.has_function and size <= self._size_max
         stop: Stop | None
@@ -251,15 +262,15 @@ class Producer:
         transaction_number = gate.transaction_number()
         while True:
             if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
-                # Without the lock: it is the caller's own function, and may be slow, or send itself.
+                # Without the lock: the application's function may be slow, or call `send` itself.
                 partition, to_ask = core.partitioner.call_function(topic, record.key, record.value, count), False
             with self._lock:
                 stop = gate.refusal()
                 count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
                 if stop is None and count is not None and not core.accumulator.has_memory_for(size):
                     stop = gate.wait_for_memory(size, waiting_since_ms, tp=_place(topic, partition))
-                    count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
-                    if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
+                    count = core.usable_count(topic, partition)  # The topic may have got more partitions in the meantime.
+                    if count is None:  # The topic was deleted: the memory is for the next waiting caller.
                         self._changed.notify_all()
                 if stop is None and count is not None:
                     needs_wakeup = self._enter(record, partition, count)
@@ -276,8 +287,10 @@ class Producer:
         return None
 
     def _enter(self, record: NewRecord, partition: int | None, count: int) -> bool:
-        """Put a record, for which there are a topic and memory, on the express lane or into its batch; whether the core should be asked to
-        look. `partition`: if it is chosen already. With the lock."""
+        """Send a record inline, or put it into its batch; its topic is known, and there is memory for it. Called with the lock.
+
+        `partition`: if it is chosen already. Returns whether the core needs a round.
+        """
         core, inline_sender, key, value, size, future = (
             self._core,
             self._inline_sender,
@@ -299,19 +312,29 @@ class Producer:
             core.remember_sticky_batch(tp, key)
         return needs_wakeup
 
-    if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
+    if not TYPE_CHECKING:  # Type checkers report missing attributes themselves.
         __getattr__ = missing_attributes(PRODUCER_HINTS)
 
     def send_table(self, topic: str | None, table: Any) -> RecordFuture[SendTableResult]:
-        """Hand over all rows of a table: columns value, and key, timestamp, headers, partition, topic if there.
+        """Send all rows of a table. Waits for metadata and memory like `send`, so a table may be larger than `buffer.memory`.
 
-        A pyarrow Table, RecordBatch or RecordBatchReader, or anything with the Arrow stream interface (data frames of pandas and
-        polars); a stream is read batch by batch, no faster than its rows can be sent, and what it has given goes once there is a batch of
-        it, or with what comes 100 ms later, `linger.ms` if that is longer. The future has a SendTableResult: every row is
-        written, rejected or dropped, one by one. Waits like `send`, row by row for memory, so a table may be larger than
-        `buffer.memory`. A column of the wrong type is InvalidColumn at the call; IllegalStateException as from `send`.
+        A stream is read batch by batch, no faster than its rows can be sent. Its rows are sent once they fill a batch, or after 100 ms
+        (`linger.ms` if that is longer).
+
+        Args:
+            topic: topic of the rows without a value in the column topic.
+            table: a pyarrow Table, RecordBatch or RecordBatchReader, or an object with the Arrow stream interface (data frames of pandas
+                and polars). Columns: value; optionally key, timestamp, headers, partition, topic.
+
+        Returns:
+            A future with a SendTableResult: every row is written, rejected or dropped individually.
+
+        Raises:
+            InvalidColumn: a column is unknown, missing, or of the wrong type.
+            TypeError: `table` is not a table.
+            IllegalStateException: as for `send`.
         """
-        from chaffinch.producer.tables.sending import send_table  # pyarrow is loaded by whoever sends tables.
+        from chaffinch.producer.tables.sending import send_table  # Imports pyarrow only if tables are sent.
 
         if self._sender.holds_lock:
             raise self._gate.interrupted("send_table")
@@ -321,9 +344,9 @@ class Producer:
         return send_table(self._gate, name, table, batch_bytes, self.settings["linger.ms"], self._clock.wall_ms())
 
     def flush(self, timeout: float | None = None, **foreign: Never) -> None:
-        """Send what waits without lingering, and wait until every record handed over so far has its outcome.
+        """Send all records without lingering, and wait until every record sent so far has its outcome.
 
-        TimeoutException after `timeout` seconds; the records are still on their way then.
+        Raises TimeoutException after `timeout` seconds; sending goes on.
         """
         refuse_arguments("flush", foreign)
         self._gate.check_open("flush")
@@ -331,12 +354,14 @@ class Producer:
         self._call(lambda call: events.FlushCalled(call=call), timeout_ms, "flush")
 
     def close(self, timeout: float | None = None, **foreign: Never) -> None:
-        """Send what is left and end. After `timeout` seconds what has no outcome fails.
+        """Send the remaining records, and close the producer. Records without an outcome after `timeout` seconds fail.
 
-        An open transaction is aborted: only commit_transaction commits. Called again meanwhile, by another thread or a signal handler, it
-        waits for the same end, and `timeout` holds for both; called again afterwards, it has no effect. In a signal handler in the midst
-        of another call it returns at once, since nothing can be sent before that call goes on: a thread closes then, for which the end of
-        the interpreter waits.
+        An open transaction is aborted: only commit_transaction commits.
+
+        - A concurrent call, from another thread or a signal handler, waits for the same end, and its `timeout` applies to both.
+        - A call after close has no effect.
+        - In a signal handler that has interrupted another call it returns at once, because nothing can be sent before that call continues.
+          A background thread then closes the producer, and the exit of the interpreter waits for it.
         """
         refuse_arguments("close", foreign)
         close = partial(self._closing.close, arguments.checked_timeout_ms(timeout), is_interrupted=False)
@@ -346,7 +371,7 @@ class Producer:
             close()
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic, waiting for metadata up to `max.block.ms`. Raises what `send` would fail with."""
+        """The partitions of a topic. Waits for metadata up to `max.block.ms`. Raises the error with which `send` would fail."""
         if self._sender.holds_lock:
             raise self._gate.interrupted("partitions_for")
         self._gate.check_open("partitions_for")
@@ -363,7 +388,10 @@ class Producer:
         return [TopicPartition(name, index) for index in range(count or 0)]
 
     def metrics(self) -> dict[str, float]:
-        """Numbers by name, Kafka's where Kafka has them: counts since the producer was made, and how things are now. Also after `close`."""
+        """Metrics by name, with Kafka's names where Kafka has them: counts since the producer was created, and current values.
+
+        Can be called after `close`.
+        """
         self._gate.check_process("metrics")
         with self._lock:
             return read_all(METRICS, self._core, self._clock.steady_ms())
@@ -371,19 +399,21 @@ class Producer:
     # Transactions.
 
     def init_transactions(self) -> None:
-        """Get an identity, and fence every other producer with this transactional id. Once, before the first transaction.
+        """Get an identity, and fence every other producer with this transactional id. Called once, before the first transaction.
 
-        TimeoutException after `max.block.ms`: call it again, it goes on.
+        Raises TimeoutException after `max.block.ms`: call it again, the initialization goes on.
         """
         self._transact("init_transactions", lambda call: events.InitTransactionsCalled(call=call, deadline_ms=self._block_until_ms()))
 
     def begin_transaction(self) -> None:
-        """From now on records belong to a transaction. IllegalStateException before `init_transactions`, and while one is open, or has
-        failed and is not aborted."""
+        """Begin a transaction, which all later records join.
+
+        Raises IllegalStateException before `init_transactions`, while a transaction is open, and before a failed one is aborted.
+        """
         self._transact("begin_transaction", lambda call: events.BeginTransactionCalled(call=call))
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_metadata: str | GroupMetadata) -> None:
-        """Commit a consumer's positions with the transaction; `offsets` are those of the next records to read."""
+        """Commit a consumer's positions with the transaction. `offsets` are those of the next records to read."""
         checked, group = arguments.checked_offsets(offsets), arguments.checked_group(group_metadata)
         self._transact(
             "send_offsets_to_transaction",
@@ -391,14 +421,14 @@ class Producer:
         )
 
     def commit_transaction(self) -> None:
-        """Send what waits and commit. Raises the first failed record's own error, or TransactionAbortableException: then abort.
+        """Send the remaining records and commit. Raises the first failed record's own error, or TransactionAbortableException: then abort.
 
-        TimeoutException: the commit may have happened; call it again until it returns or raises something else.
+        TimeoutException: the commit may have happened; call it again until it returns, or raises another error.
         """
         self._transact("commit_transaction", lambda call: events.CommitCalled(call=call, deadline_ms=self._block_until_ms()))
 
     def abort_transaction(self) -> None:
-        """Give the transaction up. Returns, raises TimeoutException (call it again), or an application-recoverable error."""
+        """Abort the transaction. Raises TimeoutException (call it again), or an application-recoverable error (close the producer)."""
         self._abort(only_if_open=False)
 
     def _abort(self, *, only_if_open: bool) -> None:
@@ -409,15 +439,17 @@ class Producer:
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """`with producer.transaction():` begins one, commits it at the end, and aborts it when anything is raised. One that was committed
-        or aborted within has ended."""
+        """`with producer.transaction():` begins a transaction, commits it at the end, and aborts it if the block raises.
+
+        The block may commit or abort it itself.
+        """
         self.begin_transaction()
         try:
             yield self
             if not self._core.is_between_transactions:
                 self.commit_transaction()
         except BaseException:
-            # After a commit without an answer there is nothing to abort: it may have happened.
+            # After a commit without a response there is nothing to abort: the commit may have happened.
             if self._core.has_open_transaction:
                 self._abort(only_if_open=True)
             raise
@@ -442,7 +474,7 @@ class Producer:
             call.result(FLUSH_GRACE_S)
 
     def _call(self, make: Callable[[RecordFuture[None]], events.Event], timeout_ms: int | None, what: str) -> None:
-        if self._sender.is_own_thread:  # Before anything is done: what is refused must not happen all the same.
+        if self._sender.is_own_thread:  # Checked first: a refused call must not have an effect.
             raise IllegalStateException(f"{what}() within a callback of the same producer would wait for itself")
         if self._sender.holds_lock:
             raise IllegalStateException(f"{what}() in a signal handler would wait for the call of the same producer that it interrupts")

@@ -1,4 +1,4 @@
-"""What users hand over and get back: a record, where it was written, and the outcome of a whole table."""
+"""ProducerRecord and RecordMetadata: a record to send, and where it was written."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """One record to send. Without `partition` the key decides; without `timestamp_ms`, ms since 1970, it is the time of `send`.
+    """One record to send. By default the key decides about the partition, and `timestamp_ms` (ms since 1970) is the time of `send`.
 
-    Text is sent as UTF-8; a `value` of None is a tombstone. `headers`: pairs of a name and bytes or None, in order, names may recur.
+    Text is sent as UTF-8; a `value` of None is a tombstone. `headers`: (name, bytes or None) pairs, in order; names may occur twice.
     """
 
     topic: str
@@ -29,10 +29,10 @@ class ProducerRecord:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is: `offset` -1 when the broker did not say (acks=0, or a repeated batch whose offsets it has forgotten).
+    """Where a record was written. `offset` is -1 if the broker did not report it (acks=0, or a duplicate batch that it has forgotten).
 
-    `timestamp_ms` is the record's own, or the broker's where the topic has LogAppendTime. `dropped`: it was set aside by an
-    exception handler and written nowhere.
+    `timestamp_ms` is the record's own, or the broker's if the topic uses LogAppendTime. `dropped`: an exception handler has dropped the
+    record, which is not written.
     """
 
     topic: str
@@ -43,5 +43,5 @@ class RecordMetadata(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition as one name."""
+        """Topic and partition as a TopicPartition."""
         return TopicPartition(self.topic, self.partition)

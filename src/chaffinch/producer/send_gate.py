@@ -1,7 +1,7 @@
-"""How records get into a producer: what stops them at the door, and what their senders may have to wait for.
+"""Admission control for `send` and `send_table`: closed checks, waits for metadata and for buffer memory, and the record size limit.
 
-Both `send` and `send_table` come through here. Methods that wait, or that ask the exception handler, are called without the lock;
-they return None when the record may go in, else why it does not.
+Kafka's counterparts are `waitOnMetadata` and BufferPool. Methods that wait, or that call the exception handler, are called without the
+lock. They return None if the record is admitted, and otherwise the reason why it is not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from chaffinch.settings import Settings
 
 log = logging.getLogger("chaffinch.producer")
 
-# A topic may be made because it was asked for, which takes less; who waits longer is told why.
+# A broker may create a topic when its metadata is requested. That takes less than this; a longer wait is logged with its cause.
 SILENT_MS: Final = 1_000
 
 
@@ -48,18 +48,18 @@ class _Search:
     partition: int | None
     started_ms: int
     call: str
-    """What the caller called, for what it is told."""
+    """Name of the public method, for error texts."""
     sends: bool
-    """There is a record for it: where none may be sent now there is nothing to wait for."""
+    """A record waits for the topic: the wait ends if no record may be sent."""
     answered: int = -1
-    """Number of the last answer about the cluster that was looked at."""
+    """Version of the cluster metadata that was checked last."""
     next_log_ms: int
-    """After how long a wait the next line of the log is due."""
+    """Length of the wait after which the next log line is due."""
     pause_ms: int = FIRST_PAUSE_MS
 
 
 class SendGate:
-    """The way in. `lock` guards the core; who waits for it to change waits on `changed`."""
+    """Admission control for `send`. `lock` guards the core; threads blocked on it wait on `changed`."""
 
     def __init__(self, settings: Settings, core: ProducerCore, sender: SenderThread, clock: Clock, handler: HandlerCalls) -> None:
         self.core: Final = core
@@ -75,7 +75,7 @@ class SendGate:
         self._retry_unknown_ms: Final[int] = settings["retry.unknown.topic.partition.ms"]
 
     def close(self) -> bool:
-        """Let nobody in any more; who waits hears of it. Whether it was open."""
+        """Admit no more records and notify waiting threads. Returns whether the gate was open."""
         with self.lock:
             was_open, self.is_closed = not self.is_closed, True
             self.core.shut()
@@ -83,29 +83,31 @@ class SendGate:
         return was_open
 
     def check_open(self, what: str) -> None:
-        """IllegalStateException where the call is a mistake whatever it is about."""
+        """Raise IllegalStateException in a forked child, and if the producer is closed."""
         self.check_process(what)
         if self.is_closed:
-            raise IllegalStateException(f"{what}(): close() was called, the producer is closed")  # Before the call, or meanwhile.
+            raise IllegalStateException(f"{what}(): close() was called, the producer is closed")  # Before the call, or during it.
 
     def check_process(self, what: str) -> None:
-        """IllegalStateException in a forked child."""
+        """Raise IllegalStateException in a forked child."""
         if self._sender.is_in_other_process:
             raise IllegalStateException(
                 f"{what}() in a forked child: the producer belongs to the process that made it; make one in each process"
             )
 
     def interrupted(self, what: str) -> IllegalStateException:
-        """Why a signal handler, or a finalizer, in the midst of a call with the lock held may not hand anything over: it would see, and
-        change, what that call has changed by half, and records would be lost without an outcome."""
+        """The error for a call in a signal handler or finalizer that has interrupted a call which holds the lock.
+
+        It would see, and change, state that the interrupted call has changed only in part; records could be lost without an outcome.
+        """
         self.check_open(what)
         return IllegalStateException(
             f"{what}() in a signal handler or finalizer that interrupts a call of the same producer, which has to end first: "
-            "set a flag there, or put the record into a queue.SimpleQueue, and send it in the main flow"
+            "set a flag there, or put the record into a queue.SimpleQueue, and send it from the main program"
         )
 
     def refusal(self, call: str = "send") -> KafkaException | None:
-        """Why nothing can be sent now. IllegalStateException is raised, because it is the caller's mistake."""
+        """Why no record can be sent now; None if one can. IllegalStateException is raised instead, because the caller is at fault."""
         ended = self._ended(call)
         if ended is not None or self.core.transaction is None:
             return ended
@@ -115,46 +117,49 @@ class SendGate:
         return refusal
 
     def _ended(self, call: str) -> KafkaException | None:
-        """Why nothing can be asked for either."""
+        """Why not even metadata can be requested; None if it can."""
         self.check_open(call)
         return None if self._sender.death is None else copy_for_raise(self._sender.death)
 
     def wakeup(self) -> None:
-        """There may be something to send."""
+        """Wake the sender thread: there may be something to send."""
         self._sender.wakeup()
 
     def left(self) -> None:
-        """A caller goes with an exception, Ctrl-C perhaps, which comes at any time: before the sender was woken up for what was handed
-        over, or with memory that was kept for it, which is for whoever waits next."""
+        """Clean up after a caller that leaves with an exception, perhaps KeyboardInterrupt, which can come at any time.
+
+        The sender thread may not have been woken for the caller's records, and memory reserved for the caller is free for other threads.
+        """
         self._sender.wakeup()
         with self.lock:
             self.changed.notify_all()
 
     def transaction_number(self) -> int:
-        """Number of the transaction of which a record that is handed over now is to be a part; 0 where there is none."""
+        """Sequence number of the transaction that new records join; 0 if none."""
         return 0 if self.core.transaction is None else self.core.transaction.transaction_number
 
     def stopped(self, stop: Stop, transaction_number: int, count: int = 1, call: str = "send") -> Stop:
-        """Count records that are not sent; of the transaction of number `transaction_number` they are part all the same, and fail it
-        unless they were
-        dropped. IllegalStateException when another thread has ended it meanwhile: it may be committed."""
+        """Count records that are not sent. Unless they were dropped they fail the transaction `transaction_number`, of which they are part.
+
+        IllegalStateException if another thread has ended that transaction in the meantime: it may be committed.
+        """
         if isinstance(stop, Dropped):
             with self.lock:
                 self.core.wiring.counts["records_dropped"] += count
             return stop
         error = self.core.error_of_unsent(stop)
-        with self.lock:  # So that nothing is asked of the transaction before it hears of them.
+        with self.lock:  # So that the transaction handles the rejected records before any later call.
             if self.core.transaction is not None and self.core.transaction.is_over(transaction_number):
                 raise IllegalStateException(
                     f"{call}() could not send ({error.name}: {error.message.rstrip('.')}), and another thread has ended its transaction "
-                    f"meanwhile: end a transaction only when every {call}() in it has returned"
+                    f"in the meantime: end a transaction only when every {call}() in it has returned"
                 ) from error
-            with suppress(KafkaException):  # The thread has ended: then nobody needs to hear of it.
+            with suppress(KafkaException):  # The sender thread has ended, so the transaction has failed already.
                 self._sender.submit(events.RecordsRejected(count=count, error=error, transaction_number=transaction_number))
         return error
 
     def too_large(self, tp: TopicPartition, size: int, key: bytes | None, record_of: Callable[[], ProducerRecord]) -> Stop | None:
-        """A record that takes `size` bytes in a batch, against the options that limit it. `tp`: where it was to go, as far as known."""
+        """Check a record of `size` bytes against `max.request.size` and `buffer.memory`. `tp`: its partition, as far as known."""
         size += BATCH_OVERHEAD_BYTES
         for limit, option in ((self.request_bytes_max, "max.request.size"), (self.core.accumulator.memory_bytes, "buffer.memory")):
             if size > limit:
@@ -164,7 +169,7 @@ class SendGate:
         return None
 
     def ask_for_topics(self, topics: Iterable[str]) -> None:
-        """Let all of them be asked for at once, before the waits for each."""
+        """Request the metadata of all topics together, before waiting for each."""
         for topic in topics:
             if arguments.illegal_topic(topic) is None:
                 self._sender.submit(events.TopicRequested(topic=topic, is_stale=True))
@@ -177,8 +182,10 @@ class SendGate:
         started_ms: int | None = None,
         call: str = "send",
     ) -> Stop | None:
-        """Wait until the topic, and the partition, are known. Without a record there is nothing to ask the exception handler about.
-        `started_ms`: since when it is asked for, if not since now. `call`: on behalf of which one."""
+        """Wait until the topic, and the partition, are known. Without `record_of` the exception handler is not called.
+
+        `started_ms`: start of the wait on the steady clock, by default now. `call`: name of the public method, for error texts.
+        """
         illegal = arguments.illegal_topic(topic)
         if illegal is not None:
             return illegal
@@ -200,7 +207,7 @@ class SendGate:
                 return stop
 
     def _log_wait(self, search: _Search, waited_ms: int) -> None:
-        """One line for whoever wonders why `send` does not return. Without the lock: who logs may be sending, too."""
+        """Log why `send` does not return yet. Called without the lock, because a logging handler may call `send` itself."""
         with self.lock:
             why = self.core.wait_causes.topic_timeout(search.topic, search.partition, waited_ms).message
             is_unknown = self.core.wait_causes.unknown_topic(search.topic, search.partition, search.started_ms) is not None
@@ -210,11 +217,11 @@ class SendGate:
         search.next_log_ms, search.pause_ms = waited_ms + search.pause_ms, min(2 * search.pause_ms, LONGEST_PAUSE_MS)
 
     def _look_for(self, search: _Search) -> KafkaException | Literal["still looking"] | None:
-        """Wait for a topic until it is there, or it is no use, or a new answer says that nobody knows it, or that is to be said."""
+        """Wait for a topic until it is known, waiting is pointless, a new response says that it is unknown, or a log line is due."""
         topic, partition, started_ms, answered = search.topic, search.partition, search.started_ms, search.answered
         cluster, has_waited = self.core.wiring.cluster, False
         while True:
-            # Before the first wait, too: nobody will be woken up for what happened since the lock was held last.
+            # Checked before the first wait, too: a change since the lock was last held does not wake this thread.
             refusal = self.refusal(search.call) if search.sends else self._ended(search.call)
             if refusal is not None:
                 return refusal
@@ -243,10 +250,11 @@ class SendGate:
     def wait_for_memory(
         self, size: int, started_ms: int | None = None, call: str = "send", tp: TopicPartition | None = None
     ) -> KafkaException | None:
-        """Wait until `size` bytes are free, on behalf of `call`, which waits since `started_ms` for one thing or another, if not since now.
-        `tp`: where the records are to go.
+        """Wait until `size` bytes of buffer memory are free. Returns the error if the wait fails.
 
-        The one method that is called with the lock held, once, since nothing refused the record: it lets it go while it waits."""
+        `started_ms`: start of the caller's wait for metadata or memory, by default now. `tp`: the partition of the records. `call`: name of
+        the public method. This is the only method that is called with the lock held (once, not twice); it releases the lock while it waits.
+        """
         started_ms = self.clock.steady_ms() if started_ms is None else started_ms
         accumulator = self.core.accumulator
         claim, is_unused = accumulator.claim(size), True
@@ -265,19 +273,19 @@ class SendGate:
         finally:
             try:
                 self._end_memory_wait(claim, is_unused=is_unused)
-            except BaseException:  # Ctrl-C, in the midst of it.
+            except BaseException:  # KeyboardInterrupt during the clean-up.
                 self._end_memory_wait(claim, is_unused=True)
                 raise
         return None
 
     def _end_memory_wait(self, claim: Claim, *, is_unused: bool) -> None:
-        """The wait for memory is over, `is_unused`: that was kept is not taken. May be done again, from wherever it came to."""
+        """End the wait for memory. `is_unused`: the reserved memory is not taken. Can be repeated after an interruption at any point."""
         accumulator = self.core.accumulator
         accumulator.settle(claim)
         self.core.callers.memory_waiters = accumulator.claim_count
-        if is_unused:  # Else nothing has become free for the others, and all of them would look.
-            self.changed.notify_all()  # They may get what was kept for this one, all of it perhaps: Ctrl-C comes at any time.
+        if is_unused:  # Otherwise no memory has become free, and waking the other threads would be useless.
+            self.changed.notify_all()  # They may get the memory that was reserved for this caller.
 
     def _wait(self, ms: int) -> None:
-        """Let the lock go until something has changed, for a time that the system takes; `max.block.ms` may be longer."""
+        """Release the lock until the core changes. Waits at most TIMEOUT_MAX_S, because `max.block.ms` may exceed the system's limit."""
         self.changed.wait(min(ms / 1000, TIMEOUT_MAX_S))

@@ -1,11 +1,12 @@
-"""The thread behind a producer: it feeds the core, owns the network, and tells everybody their outcome.
+"""Sender thread of a producer: passes events to the core, runs the network, and completes futures and calls.
 
-One lock guards the core; callers' threads take it to append records and to hand over events, never while they wait for an outcome. What
-the core does with an event it does in this thread alone: in a caller's Ctrl-C may come in the midst of it, and leave it changed by half.
-Outcomes are told by this thread alone, outside the lock and in the core's order, so callbacks of one partition come in order and may
-call the producer. It holds nothing of the public producer: one that nobody holds any more is collected, and its thread ends when what
-was accepted has its outcome. However the thread ends (close, a mistake of ours, a fork that leaves it in the parent), whoever waits,
-and whoever calls later, gets an error rather than waiting for ever.
+- One lock guards the core. Callers take it to append records and to hand over events, never while they wait for an outcome.
+- Only this thread runs the core's rounds: on a caller's thread KeyboardInterrupt could interrupt a round half-way.
+- Only this thread reports outcomes, outside the lock and in the core's order. So callbacks of a partition come in order, and may call the
+  producer.
+- It has no reference to the public producer. An abandoned producer is garbage-collected, and its thread ends when all accepted records
+  have their outcome.
+- However the thread ends (close, a bug, a fork that leaves it in the parent), waiting and later callers get an error rather than block.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from chaffinch.runtime.clock import Clock
 
 log = logging.getLogger("chaffinch.producer")
 
-# Without a deadline the thread still looks up now and then; nothing depends on it.
+# Maximum wait without a deadline; nothing depends on it.
 IDLE_WAIT_MS: Final = 60_000
-# close() without a limit still ends: every record has its outcome within delivery.timeout.ms.
+# The deadline of close() without a limit. It still ends, because every record has its outcome within delivery.timeout.ms.
 NEVER_MS: Final = 2**53
 
 
@@ -66,7 +67,7 @@ class SenderThread(ClientThread):
         self.lock = threading.RLock()
         self.changed = Condition(self.lock)
         self.is_in_other_process = False
-        """This is a forked child; the thread and the connections stay with the process that made them."""
+        """This is a forked child; the thread and the connections belong to the parent."""
         self._clock = clock
         self.inline_sender = InlineSender(core, network, clock, self.lock, self.wakeup)
         self.read_response, self.expedite = self.inline_sender.read_response, self.inline_sender.expedite
@@ -77,11 +78,11 @@ class SenderThread(ClientThread):
         self.new_future: Final = future_class_of(self)
         """Makes futures that this thread completes."""
         self._inbox: list[events.Event] = []
-        """What callers have handed over; stays until the core has taken it in."""
+        """Events from callers; they stay here until the core has handled them."""
         self._outbox: list[Effect] = []
-        """What the core wanted when this thread was to end."""
+        """Effects of the last round before the thread ends."""
         self._pending_effects: deque[Effect] = deque()
-        """Effects that are being carried out."""
+        """Effects that are being executed."""
 
     def start(self) -> None:
         super().start()
@@ -89,33 +90,35 @@ class SenderThread(ClientThread):
 
     @property
     def holds_lock(self) -> bool:
-        """Whether the caller's thread has the lock, or that of all futures, without which this thread cannot go on: the caller is a signal
-        handler, or a finalizer, in the midst of another call."""
+        """Whether the caller's thread holds the core's lock, or that of all futures, so that this thread is blocked.
+
+        Then the caller is a signal handler or finalizer that has interrupted another call.
+        """
         return bool(self.changed.is_owned() or SHARED_LOCK._is_owned())
 
     def submit(self, event: events.Event) -> None:
-        """Hand an event to the core, from any thread. Who is interrupted has handed it over or not."""
+        """Hand an event to the core, from any thread. After an interruption it may have been handed over or not."""
         try:
             with self.lock:
                 self.check_alive()
                 self._inbox.append(event)
             self._network.wakeup()
-        except BaseException:  # Ctrl-C, after it was handed over perhaps.
+        except BaseException:  # KeyboardInterrupt, perhaps after the event was handed over.
             self._network.wakeup()
             raise
 
     def call(self, make: Callable[[RecordFuture[None]], events.Event]) -> RecordFuture[None]:
-        """Hand over an event that somebody waits for: `make` puts the future into it."""
+        """Hand over an event with a future for its outcome: `make` builds the event from the future."""
         future: RecordFuture[None] = self.new_future()
         self.submit(make(future))
         return future
 
     def wakeup(self) -> None:
-        """There may be something to send."""
+        """Wake the thread: there may be something to send."""
         self._network.wakeup()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: close the child's copies of the connections, and say from now on whose producer this is."""
+        """In a forked child: close the child's copies of the connections, and let every later call raise IllegalStateException."""
         self.is_in_other_process = True
         self.inline_sender.end()
         self.death = IllegalStateException("the producer belongs to the process that made it, not to its forked child")
@@ -130,7 +133,7 @@ class SenderThread(ClientThread):
                 received += self._closing_calls()
             has_news = self.inline_sender.was_used or bool(received or self._inbox)
             effects = self._handle(received)
-            # Requests first: brokers work on them meanwhile. Outcomes last: who hears his wants the interpreter, which is free in `poll`.
+            # Requests first, so that brokers start to work. Outcomes last: notified threads need the interpreter, which is free in `poll`.
             self._pending_effects.extend(effects)
             self._send_requests(effects)
             with self.lock:
@@ -144,12 +147,12 @@ class SenderThread(ClientThread):
             self._outbox = self._handle([])
 
     def _open_inline_send(self) -> int:
-        """Let callers send for themselves while this thread sleeps, if there is nothing to do; how long it may sleep then, in ms."""
+        """Enable inline sends while this thread sleeps, if there is nothing to do. Returns how long it may sleep, in ms."""
         with self.lock:
             return self.inline_sender.open() if self.core.is_idle and not self._inbox else IDLE_WAIT_MS
 
     def _handle(self, received: list[Any]) -> list[Effect]:
-        """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
+        """Run a round of the core. A full batch is encoded before it without the lock, which callers need for `send`."""
         with self.lock:
             steady_ms = self._clock.steady_ms()
             full = self.core.batch_sender.full_head(steady_ms)
@@ -160,7 +163,7 @@ class SenderThread(ClientThread):
             return self._advance(received, self._clock.steady_ms())
 
     def _advance(self, received: list[Any], steady_ms: int) -> list[Effect]:
-        # The core may raise. What is in the inbox then stays there, to be told.
+        # If the core raises, the events stay in the inbox, and `_end` fails their calls.
         effects = self.core.handle_all([*self._inbox, *received], steady_ms)
         self._inbox.clear()
         if WakeCallers in map(type, effects):
@@ -168,10 +171,10 @@ class SenderThread(ClientThread):
         return effects
 
     def _closing_calls(self) -> list[events.Event]:
-        """What close would ask for, of a producer that nobody can close any more."""
+        """The events that close would send, for an abandoned producer."""
         calls: list[events.Event] = []
         if self.core.has_open_transaction:
-            log.warning("%s: nobody holds the producer any more, and it was not closed: its open transaction is aborted", self.name)
+            log.warning("%s: the producer was garbage-collected without close(): its open transaction is aborted", self.name)
             calls.append(events.AbortCalled(call=None, deadline_ms=self._clock.steady_ms() + self.core.wiring.block_ms))
         over: RecordFuture[None] = self.new_future()
         over.add_done_callback(lambda _: self.stop())
@@ -191,7 +194,7 @@ class SenderThread(ClientThread):
             case CompleteBatch() | FailRecords():
                 self._on_outcome(effect)
             case AskHandler():
-                # Outside the lock: handlers may do what they like. What they say is heard in the next round.
+                # Outside the lock, because handlers may call the producer. The next round handles the decision.
                 self.submit(events.HandlerDecided(batch=effect.batch, decision=self._on_question(effect)))
             case CompleteCall():
                 if effect.call is not None:
@@ -205,13 +208,13 @@ class SenderThread(ClientThread):
                 pass
 
     def _end_transaction(self) -> list[Effect]:
-        """EndTxn that was made on the way out still leaves, though nobody hears the answer. A transaction without one is reported, and one
-        whose connection is gone."""
+        """Send an EndTxn of the last round, although its response is not read. Report a transaction that is left open without one, or whose
+        coordinator is not connected."""
         try:
             for effect in self._outbox:
                 if isinstance(effect, SendRequest) and isinstance(effect.message, EndTxnRequest):
                     self._network.carry_out(effect)
-        except Exception:  # Whatever it is, nobody may be left waiting.
+        except Exception:  # Callers must be notified in any case.
             log.exception("%s: EndTxn could not be sent", self.name)
         transaction = self.core.transaction
         if transaction is None:
@@ -221,15 +224,15 @@ class SenderThread(ClientThread):
         return [] if left_open is None else [Report(f"{self.name}: {left_open}")]
 
     def _end(self, death: KafkaException) -> None:
-        """Settle everybody: records, callers, and whoever calls from now on."""
+        """Fail all records and calls, and let every later call fail."""
         with self.lock:
             self.death = death
             self.core.shut()
             self.inline_sender.end()
             effects, self._outbox = [*self._end_transaction(), *self._pending_effects, *self._outbox], []
-            if self._is_stopping:  # By a close that did not wait to the end: records are told as by one whose time was up.
+            if self._is_stopping:  # Stopped by a close that did not wait to the end: records fail as at its deadline.
                 self.core.completer.close()
-            # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
+            # The log need not say of a closed producer that it cannot go on.
             given_up = self.core.give_up(death)
             effects += [effect for effect in given_up if not (self._is_stopping and isinstance(effect, Report))]
             effects += [FailCall(call=event.call, error=death) for event in self._inbox if hasattr(event, "call")]
@@ -239,10 +242,10 @@ class SenderThread(ClientThread):
             try:
                 self._run_effect(effect)
             except BaseException:
-                log.exception("an outcome could not be told")
+                log.exception("an outcome could not be reported")
         RUNNING.discard(self)
         self._network.on_awake = None
 
 
 RUNNING: Final[weakref.WeakSet[SenderThread]] = weakref.WeakSet()
-"""Those that were started and have not ended: `process_hooks.py` ends them with the process."""
+"""Threads that were started and have not ended: `process_hooks.py` ends them with the process."""

@@ -153,7 +153,7 @@ def test_what_waited_says_what_the_batch_in_front_was_told(later_ms: int, says: 
     rig.answer(Answer(codes.KAFKA_STORAGE_ERROR, message="no space left"))
     rig.sleep(2_000)  # What came later goes as soon as the one in front is over.
     assert f"sent once; the last error was {STORAGE}; possibly stored" in str(rig.error("a"))
-    assert says.format(f"the last error of the batch in front was {STORAGE}") in str(rig.error("b"))
+    assert says.format(f"the last error of the preceding batch was {STORAGE}") in str(rig.error("b"))
     assert rig.error("b").__cause__ is not None
 
 
@@ -189,7 +189,8 @@ def test_a_request_larger_than_brokers_take_by_default_says_so(lost: str, is_lar
     rig.answer(lost)
     rig.sleep(2_000)
     is_said = is_large and lost == LOST  # What never left can have been too large for nobody.
-    says = f"{lost}; the request has {size} bytes of batches, and a broker hangs up at more than its socket.request.max.bytes, {size - 1} "
+    limit = f"a broker closes the connection above its socket.request.max.bytes, {size - 1} "
+    says = f"{lost}; the request has {size} bytes of batches, and {limit}"
     assert (says in str(rig.error("a"))) is is_said
     assert ("socket.request.max.bytes" in str(rig.error("a"))) is is_said
 

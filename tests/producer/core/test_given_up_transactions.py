@@ -32,9 +32,9 @@ def in_transaction() -> Rig:
 @pytest.mark.parametrize(
     ("answers", "is_held", "stored", "fate"),
     [
-        ([], True, Stored.POSSIBLY, "may have happened, EndTxn has no answer"),
-        ([LOST], False, Stored.POSSIBLY, "may have happened, EndTxn has no answer"),
-        ([LOST, NOT_SENT], False, Stored.POSSIBLY, "may have happened, EndTxn has no answer"),
+        ([], True, Stored.POSSIBLY, "may have happened, EndTxn got no response"),
+        ([LOST], False, Stored.POSSIBLY, "may have happened, EndTxn got no response"),
+        ([LOST, NOT_SENT], False, Stored.POSSIBLY, "may have happened, EndTxn got no response"),
         ([NOT_SENT], False, Stored.NO, "did not happen, EndTxn was not sent"),
     ],
 )

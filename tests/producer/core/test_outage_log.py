@@ -5,7 +5,7 @@ from tests.producer.core.rig import NOT_SENT, Rig
 OPTIONS = {"delivery.timeout.ms": 50_000, "request.timeout.ms": 1_000}
 LOST = (
     "no broker reachable at 127.0.0.1:9092 (refused); tried for 1200 ms; 2 records wait: "
-    "each is tried until delivery.timeout.ms, 50000 ms, is over, the first for 48800 ms more"
+    "each is retried until delivery.timeout.ms, 50000 ms, is over, the first for 48800 ms more"
 )
 
 

@@ -211,7 +211,7 @@ class TestFunction:
                 "orders", None, None, 10
             )
         (note,) = raised.value.__notes__
-        assert re.fullmatch(r"raised by the partitioner .*strict, which was asked about a record of 'orders'", note)
+        assert re.fullmatch(r"raised by the partitioner .*strict, which was called for a record of 'orders'", note)
 
     def test_columns_of_another_shape(self) -> None:
         rule = ByLength()

@@ -1,8 +1,8 @@
-"""Requests other than Produce: metadata, an identity, configurations of topics, the steps of a transaction; and where their answers go.
+"""Requests other than Produce: Metadata, InitProducerId, DescribeConfigs and the steps of a transaction; dispatch of their responses.
 
-An identity is the producer id and epoch under which batches are numbered: requested once, bumped locally, requested again when the epochs
-run out. A transactional producer's comes from its coordinator, and is never bumped here. Source: TransactionManager.java,
-`bumpIdempotentProducerEpoch`; KIP-360; decision 14 of the design.
+The identity is the producer id and epoch under which batches are numbered. It is requested once, bumped locally, and requested again when
+the epochs run out. The coordinator assigns the identity of a transactional producer, which is never bumped here. Source:
+TransactionManager.java, `bumpIdempotentProducerEpoch`; KIP-360; decision 14 of the design.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ IDENTITY_TOKEN: Final = IdentityToken()
 
 
 class IdentityManager:
-    """The producer's identity, and the request for one."""
+    """The producer's identity, and the request for it (InitProducerId)."""
 
     def __init__(self, context: ProducerContext) -> None:
         self._context = context
@@ -61,11 +61,11 @@ class IdentityManager:
         self._own = NO_PRODUCER
         self._is_wanted = False
         self.retrying_request = RetryingRequest() if transaction is None else transaction.retrying_request
-        """How it goes with the request for an identity, or with those of the transaction."""
+        """State of the request for an identity, or of the transaction's requests."""
 
     @property
     def current(self) -> ProducerIdentity:
-        """What new batches are numbered under; NO_PRODUCER while there is none, and always without idempotence."""
+        """The identity of new batches; NO_PRODUCER while there is none, and always without idempotence."""
         return self._own if self._transaction is None else self._transaction.identity
 
     @property
@@ -75,25 +75,25 @@ class IdentityManager:
 
     @property
     def is_asked(self) -> bool:
-        """Whether they wait for it and it was asked for."""
+        """Whether batches wait for an identity that has been requested."""
         return self.is_missing and (self.retrying_request.is_under_way or self.retrying_request.failures > 0)
 
     def mark_needed(self) -> None:
-        """There is a batch to number."""
+        """Record that a batch needs an identity."""
         self._is_wanted = self._transaction is None
 
     def is_due(self, steady_ms: int) -> bool:
-        """Whether to ask now."""
+        """Whether to send the request now."""
         return self._is_wanted and self.is_missing and self.retrying_request.may_begin(steady_ms)
 
     def request(self, address: Address) -> InitProducerIdRequest:
-        """The question; it is under way from now on."""
+        """The request; it is under way from now on."""
         self._is_wanted = False
         self.retrying_request.begin("InitProducerId", address)
         return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._context.transaction_timeout_ms)
 
     def answered(self, answer: Any, steady_ms: int) -> KafkaException | None:
-        """Take the answer in. What is not retriable is returned: nothing can be written with idempotence then."""
+        """Handle the response. Returns a non-retriable error, which makes idempotent writes impossible."""
         code = codes.by_number(answer.error_code)
         if code is codes.NONE:
             self._own = ProducerIdentity(answer.producer_id, answer.producer_epoch)
@@ -104,11 +104,11 @@ class IdentityManager:
         return None if code.is_retriable else error
 
     def unanswered(self, error: KafkaException, steady_ms: int) -> None:
-        """No identity yet: ask again after a wait."""
+        """Record a failed attempt, and retry it after the backoff."""
         self.retrying_request.retry(error, steady_ms + self._context.wait_ms(self.retrying_request.failures + 1))
 
     def bump(self) -> None:
-        """Numbering restarts somewhere: the next epoch, without a request; after the last one a new producer id."""
+        """A partition's sequence restarts: use the next epoch, without a request. After the last epoch a new producer id is needed."""
         assert self._transaction is None, "within a transaction the epoch stays"
         self._context.counts["epoch_bumps"] += 1
         epoch = self._own.epoch + 1
@@ -120,7 +120,7 @@ class IdentityManager:
 
 
 class AuxiliaryRequests:
-    """Sends the requests, and takes their answers to the parts that they are for."""
+    """Sends the requests, and dispatches their responses."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class AuxiliaryRequests:
         self._topic_configs_in_flight: set[str] = set()
 
     def ask(self, steady_ms: int) -> None:
-        """Metadata, an identity, configurations: from any broker, what is due."""
+        """Send the requests that are due and go to any broker: Metadata, InitProducerId, DescribeConfigs."""
         context = self._context
         if context.metadata.is_due(steady_ms) and (address := context.any_address(steady_ms)) is not None:
             self._ask_any(address, context.metadata.request(steady_ms), METADATA_TOKEN)
@@ -151,7 +151,7 @@ class AuxiliaryRequests:
                 self._ask_any(address, topic_config_request(topic), TopicConfigToken(topic))
 
     def ask_step(self, transaction: TransactionManager, step: Step, steady_ms: int) -> None:
-        """The next request of the transaction, if who is to get it may be tried now."""
+        """Send the transaction's next request, if its broker may be tried now."""
         address = transaction.address_of(step)
         if address is None:
             if (broker := self._context.any_address(steady_ms)) is not None:
@@ -168,7 +168,7 @@ class AuxiliaryRequests:
         self._context.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms, version_max=version_max))
 
     def answered(self, event: Answered, steady_ms: int) -> None:
-        """A broker answered one of them."""
+        """A broker has responded to one of these requests."""
         token = event.token
         match token:
             case MetadataToken():
@@ -183,12 +183,12 @@ class AuxiliaryRequests:
             case TopicConfigToken():
                 self._topic_config_received(token.topic, event.message, steady_ms)
             case _:
-                assert isinstance(token, StepToken), f"an answer to nothing: {event}"
+                assert isinstance(token, StepToken), f"a response to an unknown request: {event}"
                 assert self._transaction is not None
                 self._context.out += self._transaction.answered(token.step, event.message, self._step_wait_ms(), steady_ms)
 
     def failed(self, event: Failed, steady_ms: int) -> None:
-        """One of them will get no answer."""
+        """One of these requests will get no response."""
         token, error = event.token, event.exception()
         is_final = event.is_unsupported or event.error is not None
         match token:
@@ -201,7 +201,7 @@ class AuxiliaryRequests:
             case TopicConfigToken():
                 self._topic_config_received(token.topic, None, steady_ms)
             case _:
-                assert isinstance(token, StepToken), f"a failure of nothing: {event}"
+                assert isinstance(token, StepToken), f"a failure of an unknown request: {event}"
                 assert self._transaction is not None
                 if is_final:
                     self._context.out += self._transaction.request_unsupported(token.step, error, was_sent=event.was_sent)

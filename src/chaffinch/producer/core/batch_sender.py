@@ -1,4 +1,4 @@
-"""Which batches are sent now, and with which they share a request. Follows Sender.java, `sendProducerData`."""
+"""Batch sender: selects the batches to send now and groups them into Produce requests. Follows Sender.java, `sendProducerData`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class BatchSender:
-    """Makes Produce requests, and counts those without an answer."""
+    """Makes Produce requests, and counts those without a response."""
 
     def __init__(
         self, context: ProducerContext, outstanding: Outstanding, completer: BatchCompleter, screening: Screening, identity: IdentityManager
@@ -42,18 +42,18 @@ class BatchSender:
 
     @property
     def requests_in_flight(self) -> int:
-        """Produce requests without an answer."""
+        """Number of Produce requests without a response."""
         return sum(self._requests.values())
 
     def request_done(self, sent: ProduceSent) -> None:
-        """Its answer is in, or will not come: there is room for another one."""
+        """A request has its response, or will not get one: another one may be sent to its broker."""
         self._requests[sent.address] -= 1
 
     def send_ready(self, steady_ms: int, *, skip_linger: bool) -> None:
-        """Send every batch that may go now. `skip_linger`: nothing lingers."""
+        """Send every batch that may be sent now. `skip_linger`: do not wait for `linger.ms`."""
         open_requests: dict[Address, ProduceSent] = {}
         candidates = self._outstanding.partitions()
-        # Partitions take turns at the front, because the requests per broker are limited; one batch each, so that they share requests.
+        # Partitions take turns being first, because the requests per broker are limited; one batch each, so that they share requests.
         self._turn = (self._turn + 1) % max(1, len(candidates))
         candidates = candidates[self._turn :] + candidates[: self._turn]
         while candidates:
@@ -62,14 +62,14 @@ class BatchSender:
             self._emit(sent)
 
     def full_head(self, steady_ms: int) -> OpenBatch | None:
-        """A full batch that can go now and is not encoded yet; of several the first."""
+        """The first full batch that can be sent now and is not encoded yet."""
         for topic_partition, full in self._accumulator.full_heads():
             if not self._identity.is_missing and self._can_send_now(topic_partition, steady_ms):
                 return full
         return None
 
     def _can_send_now(self, topic_partition: TopicPartition, steady_ms: int) -> bool:
-        """Whether a new batch of the partition may go now."""
+        """Whether a new batch of the partition may be sent now."""
         address = self._context.cluster.leader_address(topic_partition)
         if address is None or self._requests[address] >= self._context.requests_per_node_max:
             return False
@@ -80,7 +80,7 @@ class BatchSender:
     def _send_one(
         self, topic_partition: TopicPartition, steady_ms: int, open_requests: dict[Address, ProduceSent], *, skip_linger: bool
     ) -> bool:
-        """Send the partition's next batch if it may go; whether there may be another one to send."""
+        """Send the partition's next batch if it may be sent. Returns whether there may be another one to send."""
         queue = self._outstanding.queue(topic_partition)
         if not self._may_send(queue, steady_ms, skip_linger=skip_linger):
             return False
@@ -96,7 +96,7 @@ class BatchSender:
         topic_id = self._topic_id(topic_partition.topic)
         take_new = partial(self._take, topic_partition, (address, topic_id), steady_ms)
         batch = queue.next_batch(steady_ms, self._identity.current, take_new)
-        if batch is None:  # Nothing of it is left to be sent. The next one may be larger, or linger: that is looked at anew.
+        if batch is None:  # All of its records were screened. The next batch may be larger, or linger, and is checked again.
             return self._accumulator.waiting_count(topic_partition) > 0
         batch.sent_ms = steady_ms
         if sent is None:
@@ -105,13 +105,13 @@ class BatchSender:
         return bool(queue.returned) or self._accumulator.waiting_count(topic_partition) > 0
 
     def _take(self, topic_partition: TopicPartition, destination: tuple[Address, UUID], steady_ms: int) -> ProducerBatch | None:
-        """The partition's next batch, without the records that its leader would refuse; None when nothing of it is left to be sent."""
+        """The partition's next batch, without the records that its leader would refuse; None if no record is left."""
         accumulator = self._accumulator
         head = None if self._screening.is_empty else accumulator.ready_made_head(topic_partition)
         errors = None if head is None else self._screening.errors_of(head, destination, steady_ms)
         if head is None or errors is None:
             return accumulator.take(topic_partition)
-        innocents = head.without(np.array(list(errors), np.int64))  # May find no memory; the batch is where it was then.
+        innocents = head.without(np.array(list(errors), np.int64))  # May raise MemoryError: then the batch stays in the accumulator.
         accumulator.take(topic_partition)
         head.move(Move.END)
         self._context.counts["records_screened"] += len(errors)
@@ -120,12 +120,12 @@ class BatchSender:
         return innocents
 
     def _next_size(self, queue: PartitionQueue) -> int:
-        """Bytes of the batch that `next_batch` would give; an upper bound for one that is not encoded yet."""
+        """Bytes of the batch that `next_batch` would return; an upper bound if it is not encoded yet."""
         numbered_or_back = (*queue.retries, *queue.returned)
         return numbered_or_back[0].size if numbered_or_back else self._accumulator.first_size(queue.topic_partition)
 
     def _may_send(self, queue: PartitionQueue, steady_ms: int, *, skip_linger: bool) -> bool:
-        """Whether the partition has a batch that may go now, but for its leader."""
+        """Whether the partition has a batch that may be sent now, apart from the state of its leader."""
         if not (queue.retries or queue.returned):
             ready_at_ms = self._accumulator.ready_at_ms(queue.topic_partition)
             if ready_at_ms is None or (ready_at_ms > steady_ms and not skip_linger):
@@ -151,7 +151,7 @@ class BatchSender:
         return self._transaction is None or self._transaction.may_send(queue.topic_partition)
 
     def _fail_used_up(self, topic_partition: TopicPartition) -> None:
-        """The partition takes nothing more under this epoch, and within a transaction there is no other: it has to be aborted."""
+        """The partition accepts no more batches under this epoch, which cannot change within a transaction: it must be aborted."""
         text = "the broker took a batch of this partition although one before it was not stored: the partition needs another epoch"
         self._completer.fail_transaction(TransactionAbortableException(text, topic_partition=topic_partition, api="Produce"))
         self._completer.drop_unsent()
@@ -171,7 +171,7 @@ class BatchSender:
         self._context.out.append(self.request_of(sent))
 
     def request_of(self, sent: ProduceSent) -> SendRequest:
-        """The request, counted as sent."""
+        """Make the request, and count it as sent."""
         context = self._context
         if self._transaction is not None:
             self._transaction.mark_started()
@@ -191,14 +191,14 @@ class BatchSender:
         )
 
     def next_deadline_ms(self, steady_ms: int, *, skip_linger: bool) -> int | None:
-        """When a batch may be sent that waits for no event."""
+        """When a batch may be sent whose wait ends without an event."""
         times: list[int] = []
         for topic_partition in self._accumulator.partitions():
             ready_at_ms = self._accumulator.ready_at_ms(topic_partition)
             if ready_at_ms is not None and not skip_linger:
                 times.append(ready_at_ms)
             if (waiting := self._outstanding.known_queue(topic_partition)) is not None:
-                times.append(waiting.not_before_ms)  # Of a batch that is over: the partition may have nothing else under way.
+                times.append(waiting.not_before_ms)  # The backoff of a batch that has ended; the partition may have no other batch.
         for queue in self._outstanding.busy():
             times.append(queue.not_before_ms)
             times += [batch.retry_at_ms for batch in queue.retries]

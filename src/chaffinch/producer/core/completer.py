@@ -1,8 +1,7 @@
-"""How batches end: each record gets its outcome once, its memory is free again, and its transaction fails with it.
+"""BatchCompleter: gives each record its one outcome, frees its memory, and fails its transaction with it.
 
-With an answer (`complete`, `end`, `fail_records`, whose caller is `produce_response_handler.py`), or without one: time is up, the
-transaction has failed,
-or the producer ends.
+Batches end with a response (`complete`, `end` and `fail_records`, called by `produce_response_handler.py`), or without one: the delivery
+timeout has passed, the transaction has failed, or the producer is closed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NOTHING_DROPPED: Final[Indices] = frozenset()
 
 
 class BatchCompleter:
-    """The one writer of outcomes."""
+    """The only writer of outcomes."""
 
     def __init__(self, context: ProducerContext, outstanding: Outstanding, callers: Callers, wait_causes: WaitCauses) -> None:
         self._context = context
@@ -39,15 +38,15 @@ class BatchCompleter:
         self._callers = callers
         self._wait_causes = wait_causes
         self.expired_count = 0
-        """Records whose delivery timeout was over, since the start."""
+        """Number of records that have expired (`delivery.timeout.ms`) since the start."""
         self.expired_cause: KafkaException | None = None
-        """What the last of them waited for, as far as is known."""
+        """What the last expired record waited for, if known."""
         self.closed_count = 0
-        """Records that close gave up, when its own time was over."""
+        """Number of records that were given up at close's deadline."""
         self.closed_cause: KafkaException | None = None
-        """The same for these."""
+        """What these waited for, if known."""
 
-    # With an answer.
+    # With a response.
 
     def complete(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         """Every record is written."""
@@ -65,38 +64,38 @@ class BatchCompleter:
         *,
         is_unstored: bool,
     ) -> None:
-        """A batch that is under way, or has come back, is over: every record fails, unless it has its outcome."""
+        """End a batch in flight, to be retried, or returned: every record fails, unless it has its outcome already."""
         was_abandoned = batch.is_abandoned
         self._outstanding.queue(batch.topic_partition).failed(batch, is_unstored=is_unstored)
         if not was_abandoned:
             self.fail(batch, error, errors, dropped)
 
     def fail(self, batch: ProducerBatch, error: KafkaException, errors: Errors = NO_ERRORS, dropped: Indices = NOTHING_DROPPED) -> None:
-        """Every record fails: those in `errors` with their own, the others with `error`; a transaction fails with them."""
+        """Fail every record: those in `errors` with their own error, the others with `error`. Their transaction fails, too."""
         if self._context.transaction is not None:
             error = self._context.transaction.explained(error)
         self._fail_all(batch, error, errors, dropped)
         self.fail_transaction(errors[min(errors)] if errors else error)
 
     def fail_records(self, batch: ProducerBatch, errors: Errors, dropped: Indices = NOTHING_DROPPED) -> None:
-        """Only the records in `errors` fail, and those in `dropped` are dropped: the others go on."""
+        """Fail only the records in `errors`, and drop those in `dropped`. The other records continue in new batches."""
         self._context.counts["records_failed"] += len(errors)
         self._context.counts["records_dropped"] += len(dropped)
         self._context.out.append(FailRecords(batch=batch, error=None, errors=errors, dropped=dropped))
 
     def fail_transaction(self, error: KafkaException) -> None:
-        """If there is a transaction it cannot be committed, because of a record's error."""
+        """Fail the transaction, if there is one, because of a record's error: it cannot be committed."""
         if self._context.transaction is not None:
             self._context.out += self._context.transaction.record_failed(error)
 
     def release(self, memory_bytes: int) -> None:
-        """So much of `buffer.memory` is free again."""
+        """Free `memory_bytes` of `buffer.memory`, and wake the callers that wait for memory."""
         self._outstanding.accumulator.release(memory_bytes)
         if self._callers.memory_waiters:
             self._context.out.append(WakeCallers())
 
     def as_record_error(self, error: KafkaException) -> KafkaException:
-        """The error as records get it: in a transaction a retriable or late one is abortable (decision 30), or what ended the producer."""
+        """The error for records: in a transaction an abortable one (decision 30), or the error that made the producer unusable."""
         transaction = self._context.transaction
         if transaction is None:
             return error
@@ -109,8 +108,8 @@ class BatchCompleter:
     def _fail_all(
         self, batch: ProducerBatch, error: KafkaException, errors: Errors = NO_ERRORS, dropped: Indices = NOTHING_DROPPED
     ) -> None:
-        """Every record fails, and the transaction knows why."""
-        if batch.state is BatchState.WAITING:  # No queue has it.
+        """Fail every record, without failing the transaction."""
+        if batch.state is BatchState.WAITING:  # It is in no queue.
             batch.move(Move.END)
         self._context.counts["records_failed"] += batch.count - len(dropped)
         self._context.counts["records_dropped"] += len(dropped)
@@ -118,7 +117,7 @@ class BatchCompleter:
         self._context.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors, dropped=dropped))
 
     def _with_advice(self, error: KafkaException) -> KafkaException:
-        """The error with other advice where its transaction is being aborted already, or its producer is being closed."""
+        """Copy the error with other advice if its transaction is being aborted already, or the producer is being closed."""
         transaction = self._context.transaction
         if transaction is None or group_of(error) is not Group.TRANSACTION_ABORTABLE:
             return error
@@ -129,10 +128,10 @@ class BatchCompleter:
         advised.advised = ADVICE_IF_CLOSED if is_closing else ADVICE_IF_ABORTED
         return advised
 
-    # Without an answer: the delivery timeout.
+    # Without a response: the delivery timeout.
 
     def expire(self, steady_ms: int) -> None:
-        """Fail every batch whose delivery timeout is over. One whose answer is awaited keeps its numbers until the answer comes."""
+        """Fail every batch whose delivery timeout has passed. A batch in flight keeps its sequence numbers until the response."""
         too_old_ms = steady_ms - self._context.delivery_timeout_ms
         accumulator = self._outstanding.accumulator
         oldest_ms = accumulator.oldest_ms()
@@ -152,7 +151,7 @@ class BatchCompleter:
             self.end(batch, self._expired(batch, is_awaited=False), is_unstored=not batch.possibly_stored)
 
     def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
-        # Of a batch that was never sent: what all wait for, or the last error of the batch in front of it.
+        # For a batch that was never sent: the cause that holds up all batches, or the last error of the preceding batch.
         own = self._wait_causes.error_of(batch) or self._wait_causes.general_cause()
         cause = own or self._error_of_predecessor(batch)
         self.expired_count, self.expired_cause = self.expired_count + batch.count, cause
@@ -161,21 +160,21 @@ class BatchCompleter:
         return self.as_record_error(error)
 
     def _error_of_predecessor(self, batch: ProducerBatch) -> KafkaException | None:
-        """Unless the one in front was over before this one came."""
+        """The last error of the preceding batch, unless that batch expired before this one was created."""
         queue = self._outstanding.known_queue(batch.topic_partition)
         if queue is None or batch.created_ms > queue.last_error_of_ms + self._context.delivery_timeout_ms:
             return None
         return queue.last_error
 
     def next_deadline_ms(self) -> int | None:
-        """When the first batch expires."""
+        """When the next batch expires."""
         oldest_ms = self._outstanding.oldest_ms()
         return None if oldest_ms is None else oldest_ms + self._context.delivery_timeout_ms
 
-    # Without an answer: the transaction has failed, or the producer ends.
+    # Without a response: the transaction has failed, or the producer is closed.
 
     def drop_unsent(self) -> None:
-        """The transaction has failed or is being aborted: what is not under way fails with it."""
+        """Fail the batches that are not in flight, because the transaction has failed or is being aborted."""
         transaction = self._context.transaction
         assert transaction is not None, "only a transaction's records fail together"
         gives_up, is_final = transaction.state in (State.ABORTING, State.FATAL_ERROR), transaction.state is State.FATAL_ERROR
@@ -186,7 +185,7 @@ class BatchCompleter:
                 self._fail_all(batch, dropped_with_transaction(batch, transaction.error, is_final=is_final))
 
     def close(self) -> None:
-        """The time of close is up: what has no outcome fails, and its transaction with it, which must not be committed without."""
+        """Close's deadline has passed: fail all records without an outcome, and their transaction, which must not commit without them."""
         counts, why = self._context.counts, self._wait_causes.cause()
         failed_before = counts["records_failed"]
         late = TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO)
@@ -198,7 +197,7 @@ class BatchCompleter:
             self.fail_transaction(TransactionAbortableException(text, stored=Stored.NO))
 
     def give_up(self, error: KafkaException) -> None:
-        """Fail everything that has no outcome: the producer is being closed, or nothing can be written any more."""
+        """Fail all records without an outcome: the producer is being closed, or cannot write any more."""
         for batch in self._take_all():
             self._give_up(batch, error, is_awaited=False)
         for queue in self._outstanding.busy():
@@ -212,7 +211,7 @@ class BatchCompleter:
         self._fail_all(batch, given_up(batch, error, self._wait_causes.error_of(batch), is_awaited=is_awaited))
 
     def _take_all(self) -> Iterator[ProducerBatch]:
-        """Empty the accumulator, of batches that are not to be sent."""
+        """Take all batches from the accumulator; they are not sent."""
         accumulator = self._outstanding.accumulator
         for topic_partition in accumulator.partitions():
             while (batch := accumulator.take(topic_partition, is_to_be_sent=False)) is not None:

@@ -1,4 +1,4 @@
-"""What the parts of the core share: settings in the form they need, the cluster, the transaction, counters, and the effects."""
+"""ProducerContext: state shared by the parts of the core: parsed settings, cluster metadata, the transaction, counters and effects."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ COUNTERS: Final = (
 
 
 class ProducerContext(KnownCluster):
-    """Built once per producer. `metadata`, `transaction`, `counts` and `out` live, too."""
+    """Created once per producer. `metadata`, `transaction`, `counts` and `out` change over its life."""
 
     def __init__(self, settings: Settings, rng: Dice, questions: frozenset[Question] = frozenset()) -> None:
         super().__init__(settings, rng, limit_ms=settings["max.block.ms"])
         self.questions = questions
-        """What there is an exception handler for."""
+        """The cases that the exception handler decides."""
         self.acks = ACKS[settings["acks"]]
         self.is_idempotent = is_idempotent(settings)
         self.transactional_id: str | None = settings["transactional.id"]
@@ -63,4 +63,4 @@ class ProducerContext(KnownCluster):
         )
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.out: list[Effect] = []
-        """What the shell is to do, in order."""
+        """Effects for the shell, in order."""

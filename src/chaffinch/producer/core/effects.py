@@ -1,4 +1,4 @@
-"""What a producer wants done: the words in which the core tells its shell. To be carried out in order; one per batch, never per record."""
+"""Effects: instructions from the producer's core to its shell, executed in order; one per batch, never one per record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaffinch.producer.core.exception_handler import Question
 
 @dataclass(slots=True, kw_only=True)
 class CompleteBatch:
-    """All records of the batch are written. `base_offset` -1: nobody said where. `log_append_time_ms` -1: they keep their timestamps."""
+    """All records of the batch are written. `base_offset` -1: unknown. `log_append_time_ms` -1: the records keep their timestamps."""
 
     batch: ProducerBatch
     base_offset: int
@@ -26,8 +26,10 @@ class CompleteBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailRecords:
-    """Records of the batch failed: each index in `errors` with its own error, every other one with `error`, unless that is None
-    (then the others go on in new batches). Those at the indices in `dropped` were dropped by an exception handler."""
+    """Records of the batch failed: those in `errors` each with its own error, the others with `error`.
+
+    If `error` is None, the others continue in new batches. Records at the indices in `dropped` were dropped by an exception handler.
+    """
 
     batch: ProducerBatch
     error: KafkaException | None
@@ -37,7 +39,7 @@ class FailRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskHandler:
-    """Ask the exception handler about the records at these indices, each with its error; the answer comes as HandlerDecided."""
+    """Call the exception handler for the records at these indices, each with its error; HandlerDecided brings the decision back."""
 
     batch: ProducerBatch
     question: Question
@@ -46,7 +48,7 @@ class AskHandler:
 
 @dataclass(frozen=True, slots=True)
 class WakeCallers:
-    """What somebody in `send` waits for may be there (metadata, memory), or in vain (a transaction that fails): he looks again."""
+    """Wake the callers blocked in `send`: metadata or memory may be available, or their transaction has failed."""
 
 
 Effect: TypeAlias = SendRequest | CompleteBatch | FailRecords | AskHandler | CompleteCall | FailCall | WakeCallers | Report

@@ -1,7 +1,7 @@
-"""What happens to a producer: the words in which its shell tells the core. Given to `ProducerCore.handle`, one at a time.
+"""Events: inputs from the producer's shell to its core, for `ProducerCore.handle`.
 
-What the network reports comes in the words of `client/connections.py` and is passed on as it is. Records do not come as events: they
-go into the accumulator, and the core is told afterwards.
+Network events are those of `client/connections.py`, passed on unchanged. Records are not events: they are appended to the accumulator, and
+TimePassed follows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from chaffinch.producer.records import GroupMetadata
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing else; also said after records were appended, and when `ProducerCore.next_deadline_ms` is reached."""
+    """No other event: sent after records were appended, and when `ProducerCore.next_deadline_ms` is reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequested:
-    """Somebody waits for the metadata of a topic. `is_stale`: what is known of it is not enough (a partition beyond its count)."""
+    """A caller waits for the metadata of a topic. `is_stale`: the known metadata is not enough (the partition is beyond its count)."""
 
     topic: str
     is_stale: bool = False
@@ -33,14 +33,14 @@ class TopicRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushCalled:
-    """Send what there is without lingering; `call` completes when everything appended so far has its outcome."""
+    """Send all records without lingering; `call` completes when all records appended so far have their outcome."""
 
-    call: Any  # The shell's own, here and below: it comes back in CompleteCall or FailCall.
+    call: Any  # Owned by the shell, here and below: it comes back in CompleteCall or FailCall.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseCalled:
-    """No more records come. `call` completes when all have their outcome; what has none at `deadline_ms` fails."""
+    """No more records follow. `call` completes when all records have their outcome; those without one at `deadline_ms` fail."""
 
     call: Any
     deadline_ms: int
@@ -48,9 +48,7 @@ class CloseCalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsRejected:
-    """So many records failed before they were in any batch, with `error` as their callers were told. `transaction_number`: the number of
-    the transaction
-    in which they were handed over."""
+    """`count` records failed with `error` before they were in any batch. `transaction_number`: the transaction that they were sent in."""
 
     count: int
     error: KafkaException
@@ -59,7 +57,7 @@ class RecordsRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerDecided:
-    """What an exception handler said to AskHandler."""
+    """The exception handler's decision about the records of an AskHandler."""
 
     batch: ProducerBatch
     decision: HandlerDecision
@@ -95,9 +93,9 @@ class AbortCalled:
     call: Any
     deadline_ms: int
     closes_within: str | None = None
-    """What limits the wait where the producer is being closed; None: max.block.ms does, and the call may be made again."""
+    """Name of the limit of the wait if the producer is being closed; None: max.block.ms, and the call may be repeated."""
     only_if_open: bool = False
-    """Not a mistake if there is nothing to abort: a commit may have come before it, whose caller was interrupted."""
+    """Succeed if there is nothing to abort: an interrupted caller may have requested a commit before."""
 
 
 TransactionCall: TypeAlias = InitTransactionsCalled | BeginTransactionCalled | SendOffsetsCalled | CommitCalled | AbortCalled

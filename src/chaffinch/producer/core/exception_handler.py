@@ -1,8 +1,8 @@
-"""KIP-1038: what an application says about records that the producer cannot send, decisions 22 to 27 of the design.
+"""ProducerExceptionHandler (KIP-1038): the application decides about records that cannot be sent. Decisions 22 to 27 of the design.
 
-An application derives from `ProducerExceptionHandler` and overrides the methods it cares about; a method that is not overridden
-answers what the two options say. Handlers are called without any lock of the producer's held, on the thread where the failure was
-seen: the caller's of `send`, or the producer's own; so they must be thread-safe, and while one thinks its thread waits.
+An application derives from `ProducerExceptionHandler` and overrides the methods it needs. Methods that are not overridden follow the two
+options. Handlers are called without any lock of the producer, on the thread where the failure was seen: the caller's thread in `send`, or
+the sender thread. So they must be thread-safe, and a slow handler blocks its thread.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from chaffinch.producer.records import ProducerRecord
 
 
 class NonRetriableResponse(Enum):
-    """Answers to a failure that trying again does not cure. FAIL comes before SWALLOW."""
+    """Responses to a failure that a retry does not cure. FAIL takes precedence over SWALLOW."""
 
     FAIL = 0
     """The record fails, and its transaction with it."""
     SWALLOW = 1
-    """The record is dropped, and everything else goes on."""
+    """The record is dropped, and everything else continues."""
 
     @property
     def id(self) -> int:
@@ -31,11 +31,11 @@ class NonRetriableResponse(Enum):
 
 
 class RetriableResponse(Enum):
-    """Answers to a failure that may pass. FAIL comes before SWALLOW, SWALLOW before RETRY."""
+    """Responses to a failure that a retry may cure. FAIL takes precedence over SWALLOW, and SWALLOW over RETRY."""
 
     FAIL = 0
     RETRY = 1
-    """Go on trying, until one of the time limits ends it."""
+    """Retry, until one of the time limits ends it."""
     SWALLOW = 2
 
     @property
@@ -45,12 +45,13 @@ class RetriableResponse(Enum):
 
 
 class ProducerExceptionHandler:
-    """Who decides about records that cannot be sent (KIP-1038): the option `custom.exception.handler.class` takes one, or its class.
+    """Decides about records that cannot be sent (KIP-1038). The option `custom.exception.handler.class` takes an instance or the class.
 
-    Override the methods of interest; the others answer what the options say. They are called without a lock, on the thread of `send` or
-    on the producer's own, so they have to be thread-safe, and while one thinks its thread waits. Another answer than theirs, and an
-    exception, means FAIL. Also define `handle_rejected_record(record, exception)`, which answers a NonRetriableResponse, to be asked
-    about records that a broker rejected for good (beyond the KIP): see `Question.REJECTED`.
+    Override the methods of interest; the others follow the options. Methods are called without a lock, on the thread of `send` or on the
+    sender thread, so they must be thread-safe, and a slow one blocks its thread. An exception, or a value of another type, means FAIL.
+
+    Also define `handle_rejected_record(record, exception)`, which returns a NonRetriableResponse, to decide about records that a broker
+    has rejected for good (beyond the KIP): see `Question.REJECTED`.
     """
 
     drops_large_records: bool = False
@@ -60,10 +61,10 @@ class ProducerExceptionHandler:
         """Called once, before the first record, with all options of the producer."""
 
     def close(self) -> None:
-        """Called once, when the producer has been closed."""
+        """Called once, after the producer was closed."""
 
     def handle(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse | RetriableResponse:
-        """What the producer calls: one of the two methods below, by the class of the exception."""
+        """Called by the producer. Calls one of the two methods below, by the class of the exception."""
         for kind, method in _METHODS.items():
             if isinstance(exception, kind):
                 response: NonRetriableResponse | RetriableResponse = getattr(self, method)(record, exception)
@@ -75,7 +76,7 @@ class ProducerExceptionHandler:
         return NonRetriableResponse.SWALLOW if self.drops_large_records else NonRetriableResponse.FAIL
 
     def handle_unknown_topic_or_partition(self, record: ProducerRecord, exception: UnknownTopicOrPartitionException) -> RetriableResponse:
-        """No broker knows the topic, or the topic has no such partition. Asked again with each answer that says so."""
+        """No broker knows the topic, or the topic has no such partition. Called again with each response that says so."""
         return RetriableResponse.RETRY
 
 
@@ -83,17 +84,17 @@ _METHODS: Final = {
     RecordTooLargeException: "handle_record_too_large",
     UnknownTopicOrPartitionException: "handle_unknown_topic_or_partition",
 }
-"""Which method is about which exceptions."""
+"""The method for each class of exceptions."""
 
 
 class Question(Enum):
-    """What a handler is asked about records that are in a batch already."""
+    """The cases in which a handler decides about records that are in a batch already."""
 
     UNKNOWN_TOPIC = "unknown topic or partition"
     REJECTED = "rejected by a broker"
 
 
-# Rejections for good: the record itself is at fault (of MESSAGE_TOO_LARGE: a record that is alone in its batch).
+# Final rejections: the record itself is at fault (with MESSAGE_TOO_LARGE: a record that is alone in its batch).
 REJECTED_CODES = frozenset({codes.INVALID_RECORD, codes.INVALID_TIMESTAMP, codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE})
 REJECTED_METHOD = "handle_rejected_record"
 
@@ -102,7 +103,7 @@ Response = TypeVar("Response", NonRetriableResponse, RetriableResponse)
 
 @dataclass(frozen=True, slots=True)
 class HandlerResult(Generic[Response]):
-    """What a handler answered. `failure`: why that counts as FAIL although it is no FAIL."""
+    """A handler's response. `failure`: the handler's own exception or invalid return value, which counts as FAIL."""
 
     response: Response
     failure: BaseException | None = None
@@ -115,10 +116,11 @@ def call_handler(
     error: ApiException,
     caught: type[BaseException] | tuple[type[BaseException], ...] = Exception,
 ) -> HandlerResult[Response]:
-    """One call of a handler. One that raises what is `caught`, or answers anything but `allowed`, has said FAIL.
+    """Call a handler. An exception of class `caught`, or a return value of another type than `allowed`, counts as FAIL.
 
-    Ctrl-C, SystemExit and their like end the call of `send` that they come in, as everywhere; they may be a signal handler's. Only the
-    sender thread, which is everybody's, catches them; a process of Spark's, which has no such handler, SystemExit."""
+    KeyboardInterrupt, SystemExit and the like end the call of `send`, since they may come from a signal handler. Only the sender thread,
+    which serves all callers, catches them. A Spark process, which has no such signal handler, catches SystemExit.
+    """
     try:
         response = call(record, error)
     except caught as failure:
@@ -131,7 +133,7 @@ def call_handler(
 
 
 def _name_of(call: Callable[..., object], error: ApiException) -> str:
-    """The class and method of the application's own that was asked: `handle`, unless it is overridden, only chooses one."""
+    """The application's class and method for error texts. A `handle` that is not overridden only dispatches to another method."""
     handler = getattr(call, "__self__", None)
     if not isinstance(handler, ProducerExceptionHandler):
         return getattr(call, "__qualname__", repr(call))
@@ -143,14 +145,14 @@ def _name_of(call: Callable[..., object], error: ApiException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerDecision:
-    """What was said about records of one batch, by index; the rest has to fail. `failures`: why, where the handler itself failed."""
+    """The handler's decision about records of one batch, by index; the others fail. `failures`: exceptions of the handler itself."""
 
     swallowed: frozenset[int] = frozenset()
     retried: frozenset[int] = frozenset()
     failures: Mapping[int, BaseException] = field(default_factory=dict)
 
     def with_failure(self, index: int, error: ApiException) -> ApiException:
-        """A record's error, with the handler's own failure as its cause."""
+        """Set the handler's own failure as the cause of a record's error."""
         if index in self.failures:
             error.__cause__ = self.failures[index]
         return error
@@ -160,7 +162,7 @@ NO_DECISION = HandlerDecision()
 
 
 def questions_of(handler: ProducerExceptionHandler) -> frozenset[Question]:
-    """What there is to ask a handler once records are in a batch; nothing of one that leaves everything to the options."""
+    """The cases that a handler decides once records are in a batch; none if it leaves everything to the options."""
     kind = type(handler)
     found = {Question.REJECTED} if callable(getattr(handler, REJECTED_METHOD, None)) else set()
     if kind.handle is not ProducerExceptionHandler.handle or overrides(handler, "handle_unknown_topic_or_partition"):
@@ -169,5 +171,5 @@ def questions_of(handler: ProducerExceptionHandler) -> frozenset[Question]:
 
 
 def overrides(handler: ProducerExceptionHandler, method: str) -> bool:
-    """Whether the handler has a method of its own instead of the one that answers what the options say."""
+    """Whether the handler overrides a method that otherwise follows the options."""
     return getattr(getattr(handler, method), "__func__", None) is not getattr(ProducerExceptionHandler, method)

@@ -1,4 +1,4 @@
-"""When to ask for metadata, of which topics: at once for a new topic or after an error, and when what is known has grown old."""
+"""Metadata refresh: which topics to request, and when. At once for a new topic, after an error, and at `metadata.max.age.ms`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataReques
 
 
 class MetadataWatch:
-    """The topics somebody uses, and whether to ask about them now. One request is under way at a time."""
+    """The topics in use, and whether to request their metadata now. One request is in flight at a time."""
 
     def __init__(
         self, cluster: ClusterState, bootstrap: Bootstrap, *, age_ms_max: int, idle_ms_max: int, backoff: Backoff, rng: Dice
@@ -18,14 +18,14 @@ class MetadataWatch:
         self.cluster = cluster
         self._bootstrap = bootstrap
         self.last_error: KafkaException | None = None
-        """Why the last request got no answer; None after one that did."""
+        """Why the last request got no response; None after a response."""
         self._age_ms_max = age_ms_max
         self._idle_ms_max = idle_ms_max
         self._backoff = backoff
         self._rng = rng
         self._used_ms: dict[str, int] = {}
         self._complete_in_version = -1
-        """The version of the cluster in which all of them were there."""
+        """The version of the cluster metadata that contained all topics in use."""
         self._is_refresh_requested = False
         self._is_in_flight = False
         self._requested_topics: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ class MetadataWatch:
         self._not_before_ms = 0
 
     def use(self, topic: str, steady_ms: int) -> None:
-        """Somebody sends to this topic."""
+        """Record that records are sent to this topic."""
         is_new = topic not in self._used_ms
         self._used_ms[topic] = steady_ms
         if is_new:
@@ -42,7 +42,7 @@ class MetadataWatch:
             self._not_before_ms = steady_ms
 
     def refresh(self) -> None:
-        """What is known is wrong or not enough: ask again, after the wait between questions."""
+        """Request metadata again after the backoff, because it is wrong or incomplete."""
         self._is_refresh_requested = True
 
     @property
@@ -57,7 +57,7 @@ class MetadataWatch:
         return False
 
     def is_due(self, steady_ms: int) -> bool:
-        """Whether to ask now."""
+        """Whether to send a request now."""
         if self._is_in_flight or steady_ms < self._not_before_ms:
             return False
         return self._is_refresh_requested or self._is_incomplete or self._is_old(steady_ms)
@@ -67,7 +67,7 @@ class MetadataWatch:
         return bool(self._used_ms) and updated_ms is not None and steady_ms - updated_ms >= self._age_ms_max
 
     def request(self, steady_ms: int) -> MetadataRequest:
-        """The question; it is under way from now on."""
+        """The request; it is in flight from now on."""
         for topic in [name for name, used_ms in self._used_ms.items() if steady_ms - used_ms > self._idle_ms_max]:
             del self._used_ms[topic]
             self.cluster.forget(topic)
@@ -78,7 +78,7 @@ class MetadataWatch:
         return MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(requested)], allow_auto_topic_creation=True)
 
     def answered(self, response: MetadataResponse, steady_ms: int) -> None:
-        """Take the answer in. The same question is put again only after a wait that grows while it stays the same."""
+        """Handle the response. The same request is repeated only after a backoff, which grows while the topics stay the same."""
         self._is_in_flight = False
         self.last_error = None
         self._bootstrap.answered()
@@ -92,14 +92,14 @@ class MetadataWatch:
         self._is_refresh_requested |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
 
     def unanswered(self, error: KafkaException, steady_ms: int) -> None:
-        """No answer: another broker is asked as soon as one may be tried."""
+        """No response: the request goes to another broker as soon as one may be tried."""
         self._is_in_flight = False
         self._is_refresh_requested = True
         self.last_error = error
         self._bootstrap.unanswered(steady_ms)
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
-        """When to look again without an event. A time that has passed: as soon as there is a broker to ask."""
+        """When to check again without an event. A past time: as soon as a broker is available."""
         if self._is_in_flight:
             return None
         if self._is_refresh_requested or self._is_incomplete:

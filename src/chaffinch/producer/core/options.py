@@ -1,7 +1,7 @@
 """The producer's options: names, defaults and ranges as in Apache Kafka 4.3 (ProducerConfig.java, CommonClientConfigs.java).
 
-Everything in `OPTIONS` has an effect. Names in `WITHOUT_EFFECT` are Kafka's, accepted so that configurations can be shared, and said
-once in the log. What contradicts itself is refused here, before anything is sent.
+Every option in `OPTIONS` has an effect. Names in `WITHOUT_EFFECT` are Kafka's: they are accepted, so that configurations can be shared,
+and logged once. Contradictory options are refused here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SENDING: Final = (
         "acks",
         "string",
         "all",
-        "who has a batch before it counts as written: `all` in-sync replicas (also `-1`), the leader (`1`), or nobody is asked (`0`); "
+        "replicas that must have a batch before it counts as written: `all` in-sync ones (also `-1`), the leader (`1`), or none (`0`); "
         "`1` and `0` turn idempotence off",
         choices=("all", "-1", "1", "0"),
     ),
@@ -35,8 +35,8 @@ _SENDING: Final = (
         "enable.idempotence",
         "bool",
         True,
-        "each batch is written once, however often it is sent; needs `acks=all` and `retries`: where it is not given, others turn it off, "
-        "as the log says",
+        "each batch is written once, however often it is sent; needs `acks=all` and `retries`: unless it is given, other values turn it "
+        "off, which is logged",
     ),
     Option(
         "retries",
@@ -50,7 +50,7 @@ _SENDING: Final = (
         "delivery.timeout.ms",
         "int",
         120_000,
-        "from `send` until the outcome: after it a record fails; at least `linger.ms` + `request.timeout.ms`, also where it is not given",
+        "time from `send` to the outcome, after which a record fails; at least `linger.ms` + `request.timeout.ms`, also by default",
         minimum=0,
         maximum=INT_MAX,
     ),
@@ -58,7 +58,7 @@ _SENDING: Final = (
         "max.in.flight.requests.per.connection",
         "int",
         5,
-        "Produce requests per broker without an answer; at most 5 with idempotence, which keeps the order; without it only 1 does",
+        "Produce requests per broker without a response; at most 5 with idempotence, which keeps the order; without it only 1 does",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -73,7 +73,7 @@ _GATHERING: Final = (
         "buffer.memory", "int", 33_554_432, "bytes of records that wait for their outcome; `send` waits beyond", minimum=0, maximum=LONG_MAX
     ),
     Option(
-        "max.block.ms", "int", 60_000, "how long `send` waits for metadata or memory, and a transaction's calls for an answer", minimum=0
+        "max.block.ms", "int", 60_000, "how long `send` waits for metadata or memory, and a transaction's calls for a response", minimum=0
     ),
     Option("compression.type", "string", "none", "codec of the batches", choices=("none", "gzip", "snappy", "lz4", "zstd")),
     Option("compression.gzip.level", "int", None, "level of gzip, 1 to 9; -1: the codec's own", minimum=-1, maximum=9, gap=0),
@@ -83,7 +83,7 @@ _GATHERING: Final = (
         "partitioner",
         "any",
         "murmur2",
-        "who chooses the partition of a record that names none: `murmur2` (its key's hash, as in Java), `round_robin`, or a function of "
+        "chooses the partition of a record without one: `murmur2` (its key's hash, as in Java), `round_robin`, or a function of "
         "topic, key, value and number of partitions, or its dotted name",
     ),
     Option("partitioner.ignore.keys", "bool", False, "with `murmur2`: records go to the sticky partition even when they have a key"),
@@ -97,7 +97,7 @@ _GATHERING: Final = (
         "partitioner.availability.timeout.ms",
         "int",
         0,
-        "a leader that takes nothing for so long, although something is ready, gets no records without a key; 0: it does. "
+        "a leader that accepts no batch for this long, although one is ready, gets no records without a key; 0: no limit. "
         "Without effect with `partitioner.adaptive.partitioning.enable=false`",
         minimum=0,
     ),
@@ -109,14 +109,14 @@ _WITH_CODE: Final = (
         "custom.exception.handler.class",
         "any",
         None,
-        "who decides about records that are too large or whose topic is unknown: a ProducerExceptionHandler, its class, or a dotted name",
+        "decides about records that are too large or whose topic is unknown: a ProducerExceptionHandler, its class, or a dotted name",
     ),
     Option("drop.invalid.large.records", "bool", False, "records larger than `max.request.size` are dropped; by default they fail"),
     Option(
         "retry.unknown.topic.partition.ms",
         "int",
         INT_MAX,
-        "how long a topic or partition that no broker knows is tried, if `max.block.ms` and `delivery.timeout.ms` do not end it before",
+        "how long records for a topic or partition that no broker knows are retried, within `max.block.ms` and `delivery.timeout.ms`",
         minimum=0,
         maximum=INT_MAX,
     ),
@@ -159,15 +159,14 @@ def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> 
 
 
 def is_idempotent(settings: Settings) -> bool:
-    """Whether batches carry sequences. As in Kafka, acks or retries that rule it out turn the default off; what was asked for is kept."""
+    """Whether batches carry sequence numbers. As in Kafka, some values of acks and retries turn the default off, not an explicit value."""
     if "enable.idempotence" in settings.given or settings["transactional.id"] is not None:
         return bool(settings["enable.idempotence"])
     return idempotence_ended_by(settings) is None
 
 
 def idempotence_ended_by(settings: Settings) -> str | None:
-    """The option that turns the default off, with its value; None: none does, or it is no default, because somebody asked for or against
-    it."""
+    """The option that turns the default off, with its value. None: no option does, or idempotence was set explicitly."""
     if "enable.idempotence" in settings.given or settings["transactional.id"] is not None:
         return None
     rules_out = {"acks": ACKS[settings["acks"]] != -1, "retries": settings["retries"] == 0}
@@ -175,19 +174,19 @@ def idempotence_ended_by(settings: Settings) -> str | None:
 
 
 def availability_ended_by(settings: Settings) -> str | None:
-    """The option that makes a partitioner.availability.timeout.ms that was given one without effect, as in Kafka."""
+    """The option that leaves partitioner.availability.timeout.ms without effect, as in Kafka; None if there is none."""
     is_idle = settings["partitioner.availability.timeout.ms"] > 0 and not settings["partitioner.adaptive.partitioning.enable"]
     return "partitioner.adaptive.partitioning.enable=false" if is_idle else None
 
 
 def compression_level(settings: Settings) -> int | None:
-    """The level of the codec in use; None is the codec's own default."""
+    """The level of the codec in use; None: the codec's own default."""
     level: int | None = settings.get(f"compression.{settings['compression.type']}.level")
     return level
 
 
 def _wants_idempotence(settings: Settings) -> str:
-    """What was given that asks for it, as a message names it; empty where it is on by default only, or off."""
+    """The option that requires idempotence, as an error text names it; empty if it is only on by default, or off."""
     if "enable.idempotence" in settings.given:
         return "enable.idempotence=true" if settings["enable.idempotence"] else ""
     return "a transactional.id" if settings["transactional.id"] is not None else ""
@@ -209,7 +208,7 @@ def _check_idempotence(settings: Settings) -> None:
 
 
 def delivery_timeout_ms(settings: Settings) -> int:
-    """How long a record has: the default makes room for one longer wait and one longer answer (KafkaProducer.java)."""
+    """The effective delivery timeout: the default is raised to linger.ms + request.timeout.ms (KafkaProducer.java)."""
     timeout_ms: int = settings["delivery.timeout.ms"]
     return max(timeout_ms, _delivery_timeout_least_ms(settings))
 

@@ -1,8 +1,8 @@
-"""Which partition a record goes to: by its key's hash as in Java, in turn, or as a function of the user's says.
+"""Partitioner: chooses the partition of a record by the hash of its key as in Java, round-robin, or with a user's function.
 
 Source: BuiltInPartitioner.java (KIP-480, KIP-794), RoundRobinPartitioner.java. Records without a key stick to one partition until it has
-got a batch's worth of bytes, so that batches fill up, and move on to another: by chance, those less often for which more batches wait
-(adaptive). The dice are passed in.
+got `batch.size` bytes, so that batches fill up. Then another partition is chosen at random, with less weight for partitions with more
+waiting batches (adaptive). The random source is passed in.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from chaffinch.settings import Settings
 
 Partitions: TypeAlias = npt.NDArray[np.int32]
 Rule: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
-"""A function of the user's: topic, key, value, number of partitions; None leaves the choice to the key."""
+"""A user's function of topic, key, value and number of partitions; None leaves the choice to the key."""
 Loads: TypeAlias = Callable[[str], tuple[Sequence[int], Sequence[int]]]
-"""Of a topic: the partitions that can be written now, and how many batches wait for each."""
+"""For a topic: the partitions that can be written now, and the number of batches that wait for each."""
 BeginsBatch: TypeAlias = Callable[[str, int, int], bool]
-"""Of topic, partition and size: whether a record would begin a batch, because none is growing or it does not fit into that one."""
+"""For topic, partition and size: whether a record would begin a new batch, because none is growing or it does not fit."""
 
 ROUND_ROBIN: Final = "round_robin"
 MURMUR2: Final = "murmur2"
 NO_STICKY_PARTITION: Final = (-1, 0)
 FOR_COLUMNS: Final = "for_columns"
-"""Name of the method by which a rule decides about all rows of a table at once."""
+"""Name of a rule's optional method that decides about all rows of a table at once."""
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition of a key, as every Java producer chooses it. Source: Utils.java, `murmur2` and `toPositive`."""
+    """The partition of a key, as in every Java producer. Source: Utils.java, `murmur2` and `toPositive`."""
     return (kernels.choose(1).murmur2_of_key(key, len(key)) & 0x7FFFFFFF) % partition_count
 
 
@@ -58,13 +58,13 @@ class Availability:
         self._timeout_ms: int = settings["partitioner.availability.timeout.ms"] if is_adaptive else 0
 
     def partitions(self, topic: str) -> list[int]:
-        """Partitions that have a leader which has taken what is ready for it in time."""
+        """Partitions whose leader is known and has accepted ready batches in time."""
         state = self._context.cluster.topic(topic)
         hanging = self._hanging_leaders()
         return [] if state is None else [i for i, p in sorted(state.partitions.items()) if p.leader_id >= 0 and p.leader_id not in hanging]
 
     def _hanging_leaders(self) -> set[int | None]:
-        """Nodes for which something has been ready longer than `partitioner.availability.timeout.ms`."""
+        """Nodes with a batch that has been ready longer than `partitioner.availability.timeout.ms`."""
         if not self._timeout_ms:
             return set()
         ready = ((tp, self._accumulator.ready_at_ms(tp)) for tp in self._accumulator.partitions())
@@ -72,13 +72,13 @@ class Availability:
         return {self._context.cluster.leader_of(tp) for tp, ready_at_ms in ready if ready_at_ms is not None and ready_at_ms < late_ms}
 
     def loads(self, topic: str) -> tuple[list[int], list[int]]:
-        """Partitions that can be written now, and how many batches wait for each."""
+        """Partitions that can be written now, and the number of batches that wait for each."""
         partitions = self.partitions(topic)
         return partitions, [self._accumulator.waiting_count(TopicPartition(topic, partition)) for partition in partitions]
 
 
 class Partitioner:
-    """Chooses partitions; remembers per topic where records without a key go now, or whose turn it is."""
+    """Chooses partitions. Remembers the sticky partition, or the round-robin position, of each topic."""
 
     def __init__(
         self,
@@ -96,31 +96,32 @@ class Partitioner:
         self._rule = rule
         self._ignores_keys = ignores_keys
         self.hashes_keys = rule == MURMUR2 and not ignores_keys
-        """Whether the key alone decides where there is one."""
+        """Whether the key alone decides, if there is one."""
         self._is_sticky = rule == MURMUR2
         self.has_function = callable(rule)
-        """Whether a function of the user's has the first word."""
+        """Whether a user's function decides first."""
         self._is_adaptive = is_adaptive
         self._sticky: dict[str, tuple[int, int]] = {}
-        """Where records without a key go now, and how many bytes of them went there."""
+        """The sticky partition of each topic, and the bytes that it has got."""
         self._turns: dict[str, int] = {}
         self._weights: dict[str, tuple[Sequence[int], list[int]]] = {}
 
     def uses_sticky_partition(self, key: bytes | None) -> bool:
-        """Whether a record with this key goes where those without one go, a batch's worth of bytes to one partition."""
+        """Whether a record with this key goes to the sticky partition."""
         return self._is_sticky and (key is None or self._ignores_keys)
 
     def call_function(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
-        """What the user's function says about one record; ValueError for what is no partition. It may take its time, and do what it
-        likes: to be called without any lock."""
+        """Call the user's function for one record. Call it without any lock, because it may be slow, or call the producer.
+
+        Raises ValueError if the result is not a partition.
+        """
         assert callable(self._rule), "only if `asks`"
         with _named(self._rule, topic):
             chosen = self._rule(topic, key, value, partition_count)
         return None if chosen is None else _checked(chosen, self._rule, topic, partition_count)
 
     def choose(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int, begins_batch: BeginsBatch) -> int:
-        """The partition for one record of `size` bytes, about which a function of the user's, if there is one (`call_function`), said
-        nothing."""
+        """Choose the partition of one record of `size` bytes, after the user's function, if there is one, has left the choice open."""
         if self._rule == ROUND_ROBIN:
             turn = self._turns.get(topic, 0)
             self._turns[topic] = turn + 1
@@ -136,17 +137,17 @@ class Partitioner:
         return partition
 
     def count(self, topic: str, size: int) -> None:
-        """So many bytes went where records without a key go now, without asking."""
+        """Count `size` bytes that went to the sticky partition without a call of `choose`."""
         partition, produced = self._sticky.get(topic, NO_STICKY_PARTITION)
         self._sticky[topic] = partition, produced + size
 
     def forget(self, topic: str) -> None:
-        """The topic is another one of the same name: choose as for a topic never written to."""
+        """Forget a topic that was deleted and created again."""
         self._sticky.pop(topic, None)
         self._turns.pop(topic, None)
 
     def loads_changed(self) -> None:
-        """Batches came or went: the next choice looks again."""
+        """The number of waiting batches has changed: the next choice computes new weights."""
         self._weights.clear()
 
     def choose_for_columns(
@@ -158,9 +159,9 @@ class Partitioner:
         batch_bytes: int,
         sizes: npt.NDArray[np.int64] | None = None,
     ) -> Partitions:
-        """The partition of each record. Those without a key go, in order, up to `batch_bytes` at a time to one partition after the other.
+        """The partition of each record. Records without a key go in order to one partition after the other, up to `batch_bytes` to each.
 
-        `with_leader`: which can be written now; when there are none, any will do. `sizes`: those of the records, if they are known.
+        `with_leader`: partitions that can be written now; if empty, any partition. `sizes`: sizes of the records, if they are known.
         """
         candidates = np.array(with_leader or range(partition_count), np.int32)
         if self._rule == ROUND_ROBIN:
@@ -178,16 +179,16 @@ class Partitioner:
         return partitions
 
     def spreads(self, columns: RecordColumns) -> bool:
-        """Whether these records go, batch by batch, to one partition after the other, whatever they are."""
+        """Whether these records go batch by batch to one partition after the other, independently of their content."""
         return self._is_sticky and (self._ignores_keys or (columns.key_valid is not None and not columns.key_valid.any()))
 
     def turns(self, partition_count: int, with_leader: Sequence[int]) -> Iterator[int]:
-        """Those partitions, one for each batch."""
+        """The partitions of the next batches in round-robin order, from a random start."""
         candidates = with_leader or range(partition_count)
         return islice(cycle(candidates), int(self._rng.random() * len(candidates)), None)
 
     def _spread(self, candidates: Partitions, sizes: npt.NDArray[np.int64], batch_bytes: int) -> Partitions:
-        """Batch by batch to one candidate after the other, the first by chance."""
+        """Assign batches to one candidate after the other, from a random start."""
         counts = np.diff(cuts(np.cumsum(sizes), 0, len(sizes), batch_bytes))
         turns = int(self._rng.random() * len(candidates)) + np.arange(len(counts))
         return np.repeat(candidates[turns % len(candidates)], counts)
@@ -206,9 +207,9 @@ class Partitioner:
 
 
 def cuts(ends: npt.NDArray[np.int64], start: int, stop: int, batch_bytes: int) -> list[int]:
-    """Where batches of up to `batch_bytes` begin in records `start` to `stop`-1, and `stop`; a larger record has one for itself.
+    """Start indices of batches of up to `batch_bytes` in records `start` to `stop`-1, and `stop`. A larger record gets its own batch.
 
-    `ends`: the sum of the records' sizes up to and with each.
+    `ends`: cumulative sums of the records' sizes.
     """
     found = [start]
     while found[-1] < stop:
@@ -223,7 +224,7 @@ def _undecided(count: int) -> Partitions:
 
 
 def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: int) -> Partitions:
-    """What a rule of the user's says about each record, at once if it can; -1 where it leaves the choice to the key."""
+    """The user's function applied to each record, in one call if it can; -1 if it leaves the choice to the key."""
     decide: Callable[..., Any] | None = getattr(rule, FOR_COLUMNS, None)
     if decide is not None:
         with _named(rule, topic):
@@ -245,7 +246,7 @@ def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: in
 
 
 class _named:
-    """Notes in what a rule raises whose it is; the caller of `send` may not know that there is one."""
+    """Adds a note that names the rule to what it raises: the caller of `send` may not know that there is one."""
 
     __slots__ = ("_rule", "_topic")
 
@@ -257,7 +258,7 @@ class _named:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            error.add_note(f"raised by the partitioner {name_of(self._rule)}, which was asked about a record of {self._topic!r}")
+            error.add_note(f"raised by the partitioner {name_of(self._rule)}, which was called for a record of {self._topic!r}")
 
 
 def _checked(chosen: object, rule: Rule, topic: str, partition_count: int) -> int:

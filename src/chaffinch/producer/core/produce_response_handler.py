@@ -1,9 +1,9 @@
-"""What an answer, or none, means for a batch: it ends, goes again, or is divided. `batches/batch.py` has the table of its states.
+"""Handler of Produce responses and of lost ones: a batch completes, fails, is retried, split, or sent again without its culprits.
 
-`culprits.judge` decides what a refusal means, `in_flight` keeps the numbers, and `BatchCompleter` writes outcomes; here what was decided
-is carried out. A decision may need an answer first: about the topic's configuration (DescribeConfigs), or from an exception handler
-(KIP-1038), which the shell asks outside its lock. The batch stays where it is until then; it may expire in the meantime. Follows
-Sender.java, `completeBatch`.
+`culprits.judge` decides what a refusal means, `in_flight` keeps the sequence numbers, and `BatchCompleter` writes outcomes. This module
+applies the decision. `batches/batch.py` has the state table. A decision may need the topic's configuration (DescribeConfigs) first, or
+the exception handler (KIP-1038), which the shell calls outside its lock. The batch keeps its state until then, but may expire in the
+meantime. Follows Sender.java, `completeBatch`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS
 from chaffinch.producer.core.transactions.moves import State
 
 UNKNOWN_TO_ALL: Final = BatchResponse(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message="no broker knows the topic or partition any more")
-"""What is judged where no broker was asked: metadata says so of a topic for which batches wait."""
+"""Stands in for a broker's response when metadata reports that the topic of waiting batches is unknown."""
 
 
 class ProduceResponseHandler:
-    """Takes answers in, and moves batches on."""
+    """Applies Produce responses to batches."""
 
     def __init__(self, context: ProducerContext, outstanding: Outstanding, completer: BatchCompleter, screening: Screening) -> None:
         self._context = context
@@ -59,20 +59,20 @@ class ProduceResponseHandler:
         self._screening = screening
         self._topic_configs: dict[str, TopicConfig] = {}
         self._undecided: dict[ProducerBatch, tuple[BatchResponse, culprits.NeedTopicConfig | culprits.AskHandler]] = {}
-        """Batches whose decision waits for a topic's configuration or an exception handler, and the answers that they got."""
+        """Batches whose decision waits for a topic's configuration or the exception handler, with their responses."""
         self._returned_partitions: dict[TopicPartition, None] = {}
-        """Partitions of which a batch has its answer, or none, whose topic was created again since it was sent."""
+        """Partitions with a batch that has come back (response or failure) and whose topic was created again after it was sent."""
         self._may_end_unknown = context.retry_unknown_ms < context.delivery_timeout_ms
-        """Whether `retry.unknown.topic.partition.ms` ends anything before `delivery.timeout.ms` does."""
+        """Whether `retry.unknown.topic.partition.ms` can end a batch before `delivery.timeout.ms` does."""
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """The partition's numbered batches."""
+        """The partition's send queue."""
         return self._outstanding.queue(topic_partition)
 
     # Outcomes of Produce requests.
 
     def answered(self, event: Answered, steady_ms: int) -> None:
-        """A broker answered a Produce request."""
+        """A broker has responded to a Produce request."""
         sent: ProduceSent = event.token
         cluster = self._context.cluster
         for node in event.message.node_endpoints:
@@ -82,23 +82,23 @@ class ProduceResponseHandler:
                 cluster.learn_leader(batch.topic_partition, part.current_leader.leader_id, part.current_leader.leader_epoch)
             if part is None:
                 error = NetworkException(
-                    f"{sent.address} left this partition out of its answer", topic_partition=batch.topic_partition, stored=Stored.POSSIBLY
+                    f"{sent.address} left this partition out of its response", topic_partition=batch.topic_partition, stored=Stored.POSSIBLY
                 )
                 self._retry_unanswered(batch, error, steady_ms, was_sent=True)
             else:
                 self._judge(batch, batch_responses.read_response(part, event.numbering), steady_ms)
 
     def written(self, event: Written, steady_ms: int) -> None:
-        """A request without an answer (acks=0) is out: nothing more will be known of it."""
+        """A request that gets no response (acks=0) has been written: its batches count as written."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
             self._written(batch, NO_OFFSET, -1, steady_ms)
 
     def failed(self, event: Failed, steady_ms: int) -> None:
-        """A Produce request got no answer."""
+        """A Produce request got no response."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
-            if event.is_unsupported or event.error is not None:  # No use to try again.
+            if event.is_unsupported or event.error is not None:  # A retry would fail in the same way.
                 cause = event.error or UnsupportedVersionException(event.reason)
                 batch.possibly_stored |= event.was_sent
                 self._completer.end(batch, given_up(batch, cause, is_awaited=False), is_unstored=not batch.possibly_stored)
@@ -110,7 +110,7 @@ class ProduceResponseHandler:
             self._retry_unanswered(batch, error, steady_ms, was_sent=event.was_sent)
 
     def _retry_unanswered(self, batch: ProducerBatch, error: KafkaException, steady_ms: int, *, was_sent: bool) -> None:
-        """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
+        """The outcome of an attempt is unknown, or it was never sent: retry it under its sequence numbers, while there is time."""
         self._context.metadata.refresh()
         self._note_topic_recreated(batch)
         may_retry = self._may_retry(batch, steady_ms, counts=was_sent)
@@ -127,10 +127,10 @@ class ProduceResponseHandler:
             last = exhausted(error, batch.attempts, self._context.retries)
             self._completer.end(batch, self._completer.as_record_error(last), is_unstored=not batch.possibly_stored)
 
-    # Decisions, and answers that they need.
+    # Decisions, and the information that they need.
 
     def _judge(self, batch: ProducerBatch, answer: BatchResponse, steady_ms: int, decision: HandlerDecision | None = None) -> None:
-        """Decide about a batch, or ask for what decides. `decision`: by an exception handler."""
+        """Decide about a batch, or request the information that is needed. `decision`: that of the exception handler, if it was called."""
         if answer.is_written:
             base_offset = answer.base_offset if answer.code is codes.NONE else NO_OFFSET
             self._written(batch, base_offset, answer.log_append_time_ms, steady_ms)
@@ -147,7 +147,7 @@ class ProduceResponseHandler:
             self._carry_out(batch, verdict, steady_ms)
 
     def _judge_waiting(self, batch: ProducerBatch, steady_ms: int, decision: HandlerDecision | None) -> None:
-        """Decide about a batch that waits to go again, and whose topic no broker knows any more."""
+        """Decide about a batch that waits to be sent again, and whose topic no broker knows any more."""
         verdict = culprits.judge(UNKNOWN_TO_ALL, self._situation_of(batch, UNKNOWN_TO_ALL, steady_ms, decision))
         if isinstance(verdict, culprits.AskHandler):
             self._defer(batch, UNKNOWN_TO_ALL, verdict)
@@ -161,7 +161,7 @@ class ProduceResponseHandler:
 
     @property
     def needed_topic_configs(self) -> list[str]:
-        """Topics whose configuration decides about batches."""
+        """Topics whose configuration is needed to decide about batches."""
         if not self._undecided:
             return []
         waiting = [
@@ -170,7 +170,7 @@ class ProduceResponseHandler:
         return list(dict.fromkeys(waiting))
 
     def topic_config_received(self, topic: str, topic_config: TopicConfig, steady_ms: int) -> None:
-        """The topic's configuration has come, or will not: judge what waited for it."""
+        """The topic's configuration has arrived, or cannot be read: decide about the batches that waited for it."""
         self._topic_configs[topic] = topic_config
         for batch, (answer, verdict) in list(self._undecided.items()):
             if isinstance(verdict, culprits.NeedTopicConfig) and batch.topic_partition.topic == topic:
@@ -178,7 +178,7 @@ class ProduceResponseHandler:
                 self._judge(batch, answer, steady_ms)
 
     def forget_topic_config(self, topic: str) -> None:
-        """The topic was created again: what was its configuration does not matter."""
+        """Forget the configuration of a topic that was created again."""
         self._topic_configs.pop(topic, None)
 
     def handler_answered(self, event: events.HandlerDecided, steady_ms: int) -> None:
@@ -194,7 +194,7 @@ class ProduceResponseHandler:
             self._judge_waiting(batch, steady_ms, event.decision)
 
     def _situation_of(self, batch: ProducerBatch, answer: BatchResponse, steady_ms: int, decision: HandlerDecision | None) -> Situation:
-        """What is known about a batch for the judgement of an answer."""
+        """The facts about a batch that decide what a response means."""
         if answer.code is codes.UNKNOWN_TOPIC_OR_PARTITION and batch.unknown_since_ms is None:
             batch.unknown_since_ms = steady_ms
         unknown_ms = 0 if batch.unknown_since_ms is None else steady_ms - batch.unknown_since_ms
@@ -217,19 +217,19 @@ class ProduceResponseHandler:
         )
 
     def _is_previous_completing(self, code: ErrorCode) -> bool:
-        """Whether nothing is wrong but that the transaction before is still being completed."""
+        """Whether the only cause is that the previous transaction is still being completed."""
         return self._transaction is not None and self._transaction.is_previous_completing(code)
 
     def _may_retry(self, batch: ProducerBatch, steady_ms: int, *, counts: bool = True) -> bool:
-        """After one more attempt; one that never left, or came too early, is none of `retries`."""
+        """Whether another attempt is allowed. `counts`: whether the last one counts against `retries`; one that was never sent does not."""
         is_open = self._transaction is None or self._transaction.state not in (State.ABORTING, State.FATAL_ERROR)
         is_in_time = steady_ms < batch.created_ms + self._context.delivery_timeout_ms
         return is_open and is_in_time and batch.attempts + counts <= self._context.retries
 
-    # Batches whose topic no broker knows any more while they wait.
+    # Waiting batches whose topic no broker knows any more.
 
     def metadata_received(self, steady_ms: int) -> None:
-        """Batches that wait for a topic or partition no broker knows are judged as if a broker had said so to them."""
+        """Decide about batches whose topic or partition is unknown as if a broker had refused them for that."""
         if not self._may_end_unknown and Question.UNKNOWN_TOPIC not in self._context.questions:
             return
         for topic_partition in self._outstanding.partitions():
@@ -242,17 +242,17 @@ class ProduceResponseHandler:
                         self._judge_waiting(batch, steady_ms, None)
 
     def expire(self, steady_ms: int) -> None:
-        """End batches whose topic is unknown for too long at their time, not with the next answer."""
+        """End batches whose topic has been unknown for `retry.unknown.topic.partition.ms`, without waiting for another response."""
         for batch, end_ms in list(self._unknown_ends()):
             if end_ms <= steady_ms and batch not in self._undecided:
                 self._judge_waiting(batch, steady_ms, None)
 
     def next_deadline_ms(self) -> int | None:
-        """When the first of them ends."""
+        """When the next such batch ends."""
         return min((end_ms for _, end_ms in self._unknown_ends()), default=None)
 
     def _unknown_ends(self) -> Iterator[tuple[ProducerBatch, int]]:
-        """Batches that will end so, and when."""
+        """The batches that will end because their topic is unknown, and when."""
         for queue in self._outstanding.busy() if self._may_end_unknown else ():
             for batch in (*queue.retries, *queue.returned):
                 if batch.unknown_since_ms is not None and self._is_unknown(queue.topic_partition):
@@ -264,10 +264,10 @@ class ProduceResponseHandler:
             return False
         return state.code is codes.UNKNOWN_TOPIC_OR_PARTITION or 0 < state.partition_count <= topic_partition.partition
 
-    # What becomes of a batch.
+    # Outcomes of a batch.
 
     def _written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, steady_ms: int) -> None:
-        """The broker has a batch: complete its records, unless they have expired already."""
+        """The broker has stored a batch: complete its records, unless they have expired already."""
         self._note_topic_recreated(batch)
         was_abandoned = batch.is_abandoned
         self.queue(batch.topic_partition).acknowledged(batch, steady_ms)
@@ -279,9 +279,9 @@ class ProduceResponseHandler:
         self._completer.complete(batch, base_offset, log_append_time_ms)
 
     def _carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, steady_ms: int) -> None:
-        """Do with a batch that is not written what was decided."""
+        """Apply the decision about a batch that was not written."""
         self._note_topic_recreated(batch)
-        if batch.is_abandoned:  # Only its numbers matter.
+        if batch.is_abandoned:  # Only its sequence numbers matter.
             is_unstored = culprits.is_unstored(verdict, batch.possibly_stored)
             self.queue(batch.topic_partition).failed(batch, is_unstored=is_unstored)
             return
@@ -296,7 +296,7 @@ class ProduceResponseHandler:
             case culprits.Separate():
                 self._separate(batch, verdict, steady_ms)
             case culprits.FailAll():
-                # Once the producer is at its end, no record asks for an abort.
+                # Once the producer is unusable, records do not ask for an abort.
                 is_abortable = isinstance(verdict.error, TransactionAbortableException)
                 error = self._completer.as_record_error(verdict.error) if is_abortable else verdict.error
                 self._completer.end(batch, error, verdict.errors, verdict.dropped, is_unstored=not verdict.uses_up_sequences)
@@ -330,13 +330,14 @@ class ProduceResponseHandler:
         batch.attempts += 1
         batch.last_error = verdict.error
         batch.mark_retried(steady_ms)
-        # An earlier attempt without an answer may come late, and fit once others have the numbers before it: but for a new epoch.
+        # An earlier attempt without a response may arrive late, and would be accepted once its predecessors are stored, unless the epoch
+        # is new.
         queue.renumber(batch, is_expected=not (verdict.waits or batch.possibly_stored))
         if verdict.waits:
             queue.not_before_ms = steady_ms + self._context.wait_ms(batch.attempts)
 
     def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, steady_ms: int) -> None:
-        """The culprits fail, or are dropped; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
+        """Fail or drop the culprits. The innocents are sent again at once as a new batch, which counts as no attempt (decision 12)."""
         self._context.counts["batches_separated"] += 1
         count = len(verdict.errors) + len(verdict.dropped)
         innocents = batch.without(np.fromiter(chain(verdict.errors, verdict.dropped), np.int64, count))
@@ -351,14 +352,14 @@ class ProduceResponseHandler:
             self._transaction.forget(batch.topic_partition)
 
     def _replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """A batch that is surely not stored goes on as others, under its own numbers."""
+        """Replace a batch that is surely not stored by its parts. They reuse its sequence numbers."""
         self.queue(batch.topic_partition).replace(batch, children)
         self._completer.release(batch.memory_bytes - sum(child.memory_bytes for child in children))
 
     # Topics that were deleted and created again.
 
     def fail_of_deleted_topic(self, batch: ProducerBatch) -> None:
-        """The batch may be stored in a topic that was deleted since: it must not be sent to the next topic of the name."""
+        """Fail a batch that may be stored in a topic that was deleted since: it must not be sent to the new topic of that name."""
         self._completer.end(batch, self._completer.as_record_error(deleted_topic_error(batch)), is_unstored=False)
 
     def _note_topic_recreated(self, batch: ProducerBatch) -> None:
@@ -366,6 +367,6 @@ class ProduceResponseHandler:
             self._returned_partitions[batch.topic_partition] = None
 
     def take_returned_partitions(self) -> dict[TopicPartition, None]:
-        """Partitions of which a batch came back, since the last call, after its topic was created again."""
+        """Partitions with a batch that has come back since the last call, after its topic was created again."""
         returned_partitions, self._returned_partitions = self._returned_partitions, {}
         return returned_partitions

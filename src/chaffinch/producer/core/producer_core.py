@@ -1,10 +1,11 @@
-"""The producer's core: events and the time go in, effects come out. No clock, socket, thread or dice of its own.
+"""ProducerCore: the producer without I/O. Events and the time go in, effects come out. It has no clock, socket, thread or random source.
 
-It ties the parts together: `accumulator` fills batches, `batch_sender` sends them, `response_handler` takes answers in, `completer` ends
-batches, and
-`transactions/` says what may be sent. Records are appended by `append` and `append_batch` (the hot path), everything else is an event.
-One lock around all calls is its owner's business. After each event the same round is made, in `_advance`: expire what is too old, ask
-for metadata, an identity or the transaction's next step, send what is ready, settle who waits.
+It connects the parts: `accumulator` fills batches, `batch_sender` sends them, `response_handler` handles responses, `completer` ends
+batches, and `transactions/` decides what may be sent. Records are appended by `append` and `append_batch` (the hot path); everything else
+is an event. The caller serializes all calls with a lock.
+
+Each event is followed by the same round, `_advance`: expire old batches, request metadata, an identity or the transaction's next step,
+send ready batches, and complete waiting calls.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ from chaffinch.settings import Settings
 
 
 class ProducerCore:
-    """One producer. `handle` takes an event and returns effects, to be carried out in order; `next_deadline_ms` is when to call it next."""
+    """One producer. `handle` takes an event and returns effects, to be executed in order; `next_deadline_ms` says when to call it next."""
 
     def __init__(self, settings: Settings, rng: Dice, *, questions: frozenset[Question] = frozenset(), rule: Rule | str = MURMUR2) -> None:
-        """`questions`: what its shell asks an exception handler when it gets AskHandler. `rule`: who chooses partitions."""
+        """`questions`: cases that the exception handler decides (effect AskHandler). `rule`: the partitioner."""
         self.wiring = context = ProducerContext(settings, rng, questions)
         self.transaction = context.transaction
         self.accumulator = Accumulator(
@@ -82,26 +83,26 @@ class ProducerCore:
         self.batch_wait_log = BatchWaitLog(context, outstanding, self.wait_causes)
         self.request_wait_log = RequestWaitLog(context, identity.retrying_request, self._waiters)
         self.inline_request: Any = None
-        """The record that is on its way past the core (`inline_send.py`); None where there is none."""
+        """The record that is being sent inline, past the core (`inline_send.py`), if there is one."""
         self.allows_inline_send = (
             settings["linger.ms"] == 0 and settings["compression.type"] == "none" and context.is_idempotent and self.transaction is None
         )
-        """Whether a record that finds nothing before it may go at once, in its caller's thread."""
+        """Whether a record may be sent inline, on its caller's thread, while no other record is outstanding."""
         self._tps: dict[str, list[TopicPartition]] = {}
-        """Partitions of topics that are written to, as of `_tps_version` of the cluster."""
+        """Cached TopicPartitions of the topics in use, valid for `_tps_version` of the cluster metadata."""
         self._tps_version = -1
         self._record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
         self.is_shut = False
-        """The shell takes no more records."""
+        """The shell accepts no more records."""
         self._sticky_batches: dict[str, OpenBatch] = {}
-        """Per topic the batch that its records without a key join."""
+        """Per topic, the batch that its records without a key join."""
 
     def handle(self, event: events.Event, steady_ms: int) -> list[Effect]:
-        """Take in what has happened at `steady_ms`, do whatever can be done now, and say what the shell is to do."""
+        """Handle an event, run a round, and return the effects for the shell."""
         return self.handle_all((event,), steady_ms)
 
     def handle_all(self, received: Iterable[events.Event], steady_ms: int) -> list[Effect]:
-        """Several events of one moment, in order, and one round for all; without any it is as if TimePassed had been said."""
+        """Handle several events of one moment, in order, with one round for all. No events: the same as TimePassed."""
         if self.transaction is not None:
             self.transaction.steady_ms = steady_ms
         for event in received:
@@ -121,7 +122,7 @@ class ProducerCore:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a caller waits for an answer that is on its way. One who waits for memory has much under way."""
+        """Whether a caller waits for a response that is under way. A caller that waits for memory does not count."""
         if self.callers.has_flush_or_close or (self.transaction is not None and self.transaction.callers.has_any):
             return True
         under_way = (batch.outcome_sink for queue in self.outstanding.busy() for batch in queue.in_flight)
@@ -134,18 +135,18 @@ class ProducerCore:
 
     @property
     def is_between_transactions(self) -> bool:
-        """Whether the last one has ended as it was asked to, and the next one can begin."""
+        """Whether the last transaction has ended as requested, so that the next one can begin."""
         return self.transaction is not None and self.transaction.state is State.READY
 
-    # What callers ask, on their own thread, with the lock held.
+    # Called on callers' threads, with the lock held.
 
     def usable_count(self, topic: str, partition: int | None) -> int | None:
-        """How many partitions the topic has; None where that is not known, or `partition` is none of them."""
+        """Number of the topic's partitions; None if it is unknown, or `partition` does not exist."""
         count = self.wiring.cluster.partition_count(topic)
         return count if count is None or partition is None or partition < count else None
 
     def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:
-        """The partition of a record that names none."""
+        """Choose the partition of a record whose caller named none."""
         if self.partitioner.uses_sticky_partition(key):
             self._close_sticky_batch(topic)
         return self.partitioner.choose(topic, key, value, partition_count, size, self._begins_batch)
@@ -156,9 +157,9 @@ class ProducerCore:
         return begins
 
     def append(self, topic_partition: TopicPartition, record: NewRecord, steady_ms: int) -> tuple[BatchFutures, bool]:
-        """Put a record into its batch; there must be memory for it.
+        """Append a record to its batch; there must be memory for it.
 
-        The batch's receipts, this one the last of them, and True when the core should be asked to look (TimePassed).
+        Returns the batch's futures, this one last, and whether the core needs a round (TimePassed).
         """
         appended, futures = self.accumulator.append(topic_partition, record, steady_ms)
         if appended is Appended.JOINED and not self._needs_round:
@@ -168,9 +169,9 @@ class ProducerCore:
         return futures, True
 
     def join(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, future: Any) -> BatchFutures | None:
-        """`append` for what is common: a record without partition and headers joins a batch that is growing already.
+        """Fast path of `append`: a record without partition and headers joins a batch that is growing already.
 
-        The batch's receipts, this one the last of them; None when it must be done step by step: something is to be decided.
+        Returns the batch's futures, this one last; None if the general path is needed.
         """
         transaction = self.transaction
         if self.is_shut or (transaction is not None and transaction.state is not State.IN_TRANSACTION):
@@ -188,7 +189,7 @@ class ProducerCore:
         if filled >= growing.bytes_max or size > free or size > self._record_bytes_max:
             return None
         futures = growing.futures
-        try:  # `growing.append`, whose call would be felt here.
+        try:  # `growing.append`, inlined: a call is too slow here.
             growing.keys.append(key)
             growing.values.append(value)
             growing.timestamps.append(timestamp_ms)
@@ -200,7 +201,7 @@ class ProducerCore:
         return futures
 
     def shut(self) -> None:
-        """The shell takes no more records: none joins a batch from now on."""
+        """Accept no more records."""
         self.is_shut = True
 
     def _growing_of_key(self, topic: str, key: bytes) -> OpenBatch | None:
@@ -214,39 +215,41 @@ class ProducerCore:
         return self.accumulator.growing(tps[partition_of_key(key, len(tps))]) if tps else None
 
     def remember_sticky_batch(self, topic_partition: TopicPartition, key: bytes | None) -> None:
-        """The partitioner chose this partition for a record with this key: the next records of the topic join its batch while it grows,
-        if this one and they stick to one."""
+        """After the partitioner chose a sticky partition: the topic's next records without a key join the same batch while it grows."""
         growing = self.accumulator.growing(topic_partition)
         if growing is not None and self.partitioner.uses_sticky_partition(key):
             growing.counted = growing.size
             self._sticky_batches[topic_partition.topic] = growing
 
     def _close_sticky_batch(self, topic: str) -> None:
-        """The partitioner is to choose: tell it what has joined since it did."""
+        """Before the partitioner chooses again: report the bytes that have joined the sticky batch since its last choice."""
         growing = self._sticky_batches.pop(topic, None)
         if growing is not None:
             self.partitioner.count(topic, growing.size - growing.counted)
 
     def append_batch(self, batch: ProducerBatch, steady_ms: int) -> bool:
-        """Put a ready-made batch behind what waits for its partition; there must be memory for it. Whether the core should be asked to
-        look (TimePassed): behind another batch it goes when that one has gone, which an event leads to."""
+        """Append a ready-made batch to its partition; there must be memory for it. Returns whether the core needs a round (TimePassed).
+
+        A batch behind another one needs no round: the event that completes the other one leads to it.
+        """
         self.wiring.metadata.use(batch.topic_partition.topic, steady_ms)
         needs_wakeup = self.accumulator.append_batch(batch)
         return self.recreated_topics.appended(batch.topic_partition) or needs_wakeup
 
     def memory_wait_began(self) -> bool:
-        """One more caller waits for memory: nothing lingers from now on. Whether the core should be asked to look (TimePassed)."""
+        """One more caller waits for memory, so batches do not linger. Returns whether the core needs a round (TimePassed)."""
         self.callers.memory_waiters += 1
         return self._needs_round or self.accumulator.lingers or self.inline_request is not None
 
     def error_of_unsent(self, error: KafkaException) -> KafkaException:
-        """What the caller is told of a record that failed before it was in any batch."""
+        """The error for the caller of a record that failed before it was in any batch."""
         return as_abortable(error) if self.transaction is not None and error.code.is_retriable else error
 
     def records_rejected(self, count: int, error: KafkaException, transaction_number: int | None = None) -> KafkaException:
-        """Records failed before they were in any batch; their error, in words. In a transaction, the last one or the one of number
-        `transaction_number`,
-        that counts like any other failure."""
+        """Count records that failed before they were in any batch, and return their error.
+
+        In a transaction (`transaction_number`, by default the last one) they count like any other failure.
+        """
         self.wiring.counts["records_failed"] += count
         error = self.error_of_unsent(error)
         if self.transaction is not None:
@@ -261,7 +264,7 @@ class ProducerCore:
         return self.outstanding.count() + (self.inline_request is not None)
 
     def give_up(self, error: KafkaException) -> list[Effect]:
-        """Fail everything and everybody: the shell cannot go on."""
+        """Fail all records and calls, because the sender thread has failed or the producer is closed."""
         self.completer.give_up(error)
         effects = self._drain_effects()
         effects += [FailCall(call=call, error=error) for call in self.callers.drop()]
@@ -350,13 +353,15 @@ class ProducerCore:
 
     @property
     def _hurries(self) -> bool:
-        """Whether nothing lingers: somebody waits for everything, or for memory."""
+        """Whether batches skip `linger.ms`: a caller waits for flush, close, memory or the end of the transaction."""
         is_completing = self.transaction is not None and self.transaction.is_completing
         return self.callers.has_any or is_completing
 
     def _waiters(self) -> Iterator[Waiter]:
-        """For the transaction's next step, or for an identity. Of records nothing is said while the log says of them that they wait, and
-        that no broker can be reached."""
+        """The callers and records that wait for the transaction's next step, or for an identity.
+
+        Records are left out during a reported outage, because the log says already that they wait.
+        """
         if self.transaction is not None:
             yield from self.transaction.callers.waiters()
         yield from self.callers.waiters()
@@ -366,7 +371,7 @@ class ProducerCore:
 
     @property
     def _has_work(self) -> bool:
-        """Whether there is more to do than to know the cluster: records without an outcome, somebody who waits, or a transaction."""
+        """Whether there is more to do than refresh metadata: outstanding records, waiting callers, or a transaction."""
         return self.transaction is not None or not self.outstanding.is_empty or self.callers.has_any
 
     def _advance(self, steady_ms: int) -> None:
@@ -411,7 +416,7 @@ class ProducerCore:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When to look again without an event, as of the last round. Not part of it: what it leads to is done first."""
+        """When the next round is due without an event, as of the last round."""
         context, steady_ms = self.wiring, self.availability.steady_ms
         metadata_ms, has_work = context.metadata.next_deadline_ms(steady_ms), self._has_work
         times = [metadata_ms, self.identity.next_deadline_ms(steady_ms)]
@@ -425,6 +430,6 @@ class ProducerCore:
         if self.transaction is not None:
             times.append(self.transaction.next_deadline_ms(steady_ms))
         if metadata_ms is not None or has_work:
-            # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
+            # All backoffs, not only the first: the leader or coordinator in backoff may be another broker.
             times.append(context.attempts.wait_ends_ms(steady_ms))
         return min([time for time in times if time is not None and time > steady_ms], default=None)

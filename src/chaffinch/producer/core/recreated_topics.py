@@ -1,13 +1,13 @@
-"""Topics that were deleted and created again under their name: what becomes of the records that wait for them.
+"""Recreated topics: handling of outstanding records when a topic was deleted and created again under its name.
 
-A topic is known by its id (Metadata 10, Apache Kafka 2.8). When metadata has an id that was never seen for a name:
+A topic is identified by its id (Metadata 10, Apache Kafka 2.8). When metadata contains an id that was never seen for a name:
 
-- Records that were not sent, or are surely not stored, go to the new topic. If it has another number of partitions, a partition is chosen
-  again for each record whose caller named none; order per key starts again.
+- Records that were not sent, or are surely not stored, are sent to the new topic. If its number of partitions differs, a new partition is
+  chosen for each record whose caller named none; order per key starts again.
 - Records whose caller named a partition that the new topic does not have fail, unless an exception handler decides about them (KIP-1038).
 - A batch that may be stored in the old topic is never sent to the new one: it fails as possibly stored.
-- A transaction that has sent anything to the old topic must be aborted: a commit would not contain those records. Its batches that come
-  back unstored are not sent to the new topic, which would lack those before them.
+- A transaction that has sent records to the old topic must be aborted, because a commit would not contain them. Its returned batches are
+  not sent to the new topic, which would lack the earlier ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class RecreatedTopics:
-    """Called with each answer about metadata (`metadata_received`) and once in each round (`settle`)."""
+    """`metadata_received` is called after each metadata response, `settle` once in each round."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class RecreatedTopics:
         self._partitioner = partitioner
         self._availability = availability
         self._known_ids: dict[str, set[UUID]] = {}
-        """All ids seen for each name: a broker that lags behind may answer with an earlier one."""
+        """All ids seen for each name: a lagging broker may respond with an earlier one."""
         self._counts: dict[str, int] = {}
-        """Partition counts as of the last answer."""
+        """Partition counts of the last metadata response."""
         self._misplaced: dict[TopicPartition, None] = {}
         self._resized: set[str] = set()
-        """Topics that came back with another number of partitions: batches in flight then may have to move when they come back."""
+        """Topics that were recreated with another number of partitions: batches in flight may have to move when they come back."""
         self._has_moved = False
 
     def metadata_received(self, topics: Iterable[str]) -> None:
-        """Metadata of these topics has come."""
+        """Metadata of these topics has arrived."""
         counts = {topic: count for topic in topics if (count := self._context.cluster.partition_count(topic)) is not None}
         recreated = {topic for topic in counts if self._is_recreated(topic)}
         self._outstanding.note_topics(recreated)
@@ -88,7 +88,7 @@ class RecreatedTopics:
         unsent = self._count(topic) - in_flight
         must_abort = self._transaction is not None and self._transaction.has_sent_to(topic)
         if must_abort:
-            text = f"topic {topic!r} was deleted and created again in this transaction: what it had written there is gone"
+            text = f"topic {topic!r} was deleted and created again in this transaction: the records written to it are lost"
             error = TransactionAbortableException(text, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
             self._completer.fail_transaction(error)
             self._fail_unstored(topic)
@@ -98,8 +98,7 @@ class RecreatedTopics:
         self._context.out.append(Report(_log_text(topic, old_count, new_count, 0 if must_abort else unsent, in_flight, failed)))
 
     def appended(self, topic_partition: TopicPartition) -> bool:
-        """A ready-made batch was appended to this partition, which its maker may have chosen before the topic came back with fewer. Whether
-        it has to move."""
+        """A ready-made batch was appended to this partition. Returns whether it must move, because the recreated topic has fewer."""
         count = self._context.cluster.partition_count(topic_partition.topic)
         is_misplaced = topic_partition.topic in self._resized and count is not None and count <= topic_partition.partition
         if is_misplaced:
@@ -107,8 +106,10 @@ class RecreatedTopics:
         return is_misplaced
 
     def settle(self) -> bool:
-        """Batches of such a topic that were in flight have come back since the last round, or were made before: those that are surely not
-        stored may have to move, too. Whether records have moved to other partitions since the last round."""
+        """Move batches of resized topics that have come back since the last round, or were appended to a missing partition.
+
+        Only batches that are surely not stored move. Returns whether records have moved to other partitions since the last round.
+        """
         returned_partitions, misplaced, self._misplaced = self._response_handler.take_returned_partitions(), self._misplaced, {}
         for topic_partition in returned_partitions | misplaced:
             count = self._context.cluster.partition_count(topic_partition.topic)
@@ -124,7 +125,7 @@ class RecreatedTopics:
         return sum(self._outstanding.count_of(tp) for tp in self._outstanding.partitions() if tp.topic == topic)
 
     def _fail_possibly_stored(self, topic: str) -> int:
-        """Batches that wait to go again and may be in the old topic; how many records."""
+        """Fail the batches that wait for a retry and may be stored in the old topic. Returns the number of records."""
         count = 0
         for queue in self._queues_of(topic):
             for batch in [batch for batch in queue.retries if batch.possibly_stored]:
@@ -133,14 +134,13 @@ class RecreatedTopics:
         return count
 
     def _fail_unstored(self, topic: str) -> None:
-        """Batches of the transaction that wait to go again: their numbers go on from those of batches that are gone."""
+        """Fail the transaction's batches that wait for a retry: their sequence numbers continue those of lost batches."""
         for queue in self._queues_of(topic):
             for batch in list(queue.retries):
                 self._completer.end(batch, lost_with_topic(batch), is_unstored=True)
 
     def _move(self, topic: str, topic_partitions: list[TopicPartition], count: int, *, takes_waiting: bool) -> None:
-        """Choose a partition again for the records of these partitions that are surely not stored. `takes_waiting`: also for those in the
-        accumulator."""
+        """Choose new partitions for the records that are surely not stored. `takes_waiting`: including those in the accumulator."""
         taken: list[ProducerBatch] = []
         for topic_partition in sorted(topic_partitions):
             taken += self._outstanding.queue(topic_partition).take_unstored()
@@ -153,7 +153,7 @@ class RecreatedTopics:
     def _repartition(self, batch: ProducerBatch, count: int) -> None:
         try:
             parts = list(self._parts(batch, count))
-        except Exception as failure:  # Of the application's own partitioner, in this thread: only these records may fail.
+        except Exception as failure:  # The application's partitioner raised, on the sender thread: only these records may fail.
             error = KafkaException(
                 f"the partitioner could not choose a partition again: {failure}", topic_partition=batch.topic_partition, stored=Stored.NO
             )
@@ -170,7 +170,7 @@ class RecreatedTopics:
                 self._completer.fail(part, self._completer.as_record_error(_gone(part.topic_partition, count)))
 
     def _parts(self, batch: ProducerBatch, count: int) -> Iterator[ProducerBatch]:
-        """The batch's records by their new partitions: the batch itself if they stay together."""
+        """Split the batch by the new partitions of its records: the batch itself if they stay together."""
         topic, old = batch.topic_partition
         chosen = np.full(batch.count, batch.chosen) if isinstance(batch.chosen, bool) else batch.chosen
         if not chosen.any():

@@ -1,8 +1,8 @@
-"""What the log says about long waits: each is reported after some seconds, and rarely again (`client/wait_log.py`).
+"""Rate-limited log lines about long waits: each is logged after some seconds, and rarely again (`client/wait_log.py`).
 
-- `RequestWaitLog`: requests of a transaction, or for the identity of a producer without one, which may take as long as `max.block.ms`.
-- `OutageLog`: no broker can be reached, and records wait; `send` raises nothing then. One line, and one when it is over.
-- `BatchWaitLog`: batches that wait for anything else. One that is behind others on their way has no reason of its own.
+- `RequestWaitLog`: requests of a transaction, or InitProducerId of a producer without one. They may take as long as `max.block.ms`.
+- `OutageLog`: no broker can be reached while records wait, and `send` raises no error. One line at the beginning, one at the end.
+- `BatchWaitLog`: batches that wait for any other reason. A batch behind others in flight has no reason of its own.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from chaffinch.producer.core.refusals.wait_causes import WaitCauses
 from chaffinch.producer.core.retrying_request import RequestInfo, RetryingRequest, Waiter
 
 SILENT_AFTER_MS: Final = 1_000
-"""A request that is under way for less than this may be answered any moment: it is not called silent."""
-# A broker that starts again is back sooner, as a rule.
+"""A request that is under way for less than this is not reported as unanswered."""
+# An outage is reported after this time. A restarted broker is usually back sooner.
 REPORT_AFTER_MS: Final = 1_000
-# Batches are looked at no more often than this while some are old: with many partitions each look takes long.
+# Minimum interval between checks of the batches while some are old: with many partitions each check is slow.
 CHECK_INTERVAL_MS: Final = 500
 OUTAGE: Final = "outage"
-"""The cause of all waits while the log says that no broker can be reached."""
+"""Cause of all waits during an outage that has been reported."""
 
 
 class RequestWaitLog:
-    """Logs why a request has no answer of use. `waiters`: callers and records that wait for it; without any nothing is logged."""
+    """Logs why a request has not succeeded yet. `waiters`: callers and records that wait for it; without any nothing is logged."""
 
     def __init__(self, context: ProducerContext, retrying_request: RetryingRequest, waiters: Callable[[], Iterable[Waiter]]) -> None:
         self._context = context
@@ -41,14 +41,15 @@ class RequestWaitLog:
         self._run: Hashable = None
         self._since_ms = 0
         self._last: RequestInfo | None = None
-        """The last request, as of the last look, and when it was first seen."""
+        """The last request at the last check, and when it was first seen."""
         self._last_ms = 0
         self._earlier: tuple[RequestInfo | None, RequestInfo | None] = None, None
-        """What had failed, and what was asked last, when the run began: their errors say nothing of the run."""
+        """The last failed and the last sent request when the run began: their errors do not belong to the run."""
         self._wait_log = WaitLog()
 
     def check(self, goal: Hashable, steady_ms: int) -> None:
-        """`goal`: what is to be had from a broker now, None if nothing is. Another one, or a success on the way, is progress."""
+        """Log the wait when a line is due. `goal`: what is requested from a broker now, None for nothing. A new goal, or a success on the
+        way to it, is progress and restarts the wait."""
         run = None if goal is None else (goal, self._retrying_request.successes)
         if run != self._run:
             self._run, self._since_ms = run, steady_ms
@@ -72,12 +73,12 @@ class RequestWaitLog:
             self._context.out.append(Report(line))
 
     def _blocking_request(self, steady_ms: int) -> tuple[RequestInfo | None, KafkaException | None]:
-        """The request that all waits for, and its error; without one while it has no answer. None where nothing is asked yet."""
+        """The request that everything waits for, and its error (None: no response yet). (None, None) if no request was sent."""
         retrying_request = self._retrying_request
         silent = retrying_request.last if retrying_request.is_under_way and steady_ms >= self._last_ms + SILENT_AFTER_MS else None
         failed = retrying_request.last_failed
         is_of_run = failed is not None and all(failed is not earlier for earlier in self._earlier)
-        if not is_of_run or silent not in (None, failed):  # What it hangs on now is another broker, or another question.
+        if not is_of_run or silent not in (None, failed):  # It now waits for another broker, or another request.
             return silent, None
         return failed, retrying_request.last_error
 
@@ -87,31 +88,31 @@ class RequestWaitLog:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When there is something to say, if nothing happens until then."""
+        """When the next line is due, if nothing happens until then."""
         if self._run is None:
             return None
         return max(self._due_ms, self._last_ms + SILENT_AFTER_MS) if self._retrying_request.is_under_way else self._due_ms
 
 
 class OutageLog:
-    """Begins when a connection ends, and ends with the next answer of any broker."""
+    """Logs outages. An outage begins when a connection is lost, and ends with the next response of any broker."""
 
     def __init__(self, context: ProducerContext, outstanding: Outstanding) -> None:
         self._context = context
         self._outstanding = outstanding
         self.was_answered = False
-        """Some broker has answered, now or before."""
+        """Some broker has responded at least once."""
         self._since_ms: int | None = None
         self.is_reported = False
-        """The log has said that this one began, not yet that it is over."""
+        """The beginning of the current outage has been logged."""
 
     @property
     def reported_since_ms(self) -> int | None:
-        """When it began, if the log has said so."""
+        """When the current outage began, if it has been logged."""
         return self._since_ms if self.is_reported else None
 
     def lost(self, steady_ms: int) -> bool:
-        """A connection ended, or could not be made. Whether the log says now that no broker can be reached."""
+        """A connection was lost, or could not be made. Returns whether the outage is logged now."""
         if self._since_ms is None:
             self._since_ms = steady_ms
         context, lasts_ms = self._context, steady_ms - self._since_ms
@@ -119,19 +120,19 @@ class OutageLog:
         if self.is_reported or lasts_ms < REPORT_AFTER_MS or oldest_ms is None or not all(map(context.attempts.failures, addresses)):
             return False
         self.is_reported, left_ms = True, max(0, oldest_ms + context.delivery_timeout_ms - steady_ms)
-        tried = f"each is tried until delivery.timeout.ms, {context.delivery_timeout_ms} ms, is over, the first for {left_ms} ms more"
+        tried = f"each is retried until delivery.timeout.ms, {context.delivery_timeout_ms} ms, is over, the first for {left_ms} ms more"
         self._report(f"{context.attempts.describe(addresses, lasts_ms)}; {self._waiting()}: {tried}")
         return True
 
     def answered(self, address: Address, steady_ms: int) -> None:
-        """A broker is there."""
+        """A broker has responded: the outage is over."""
         self.was_answered = True
         if self.is_reported and self._since_ms is not None:
             self._report(f"the broker at {address} answers after an outage of {steady_ms - self._since_ms} ms; {self._waiting()}")
         self._since_ms, self.is_reported = None, False
 
     def unreachable(self) -> str | None:
-        """That no broker can be reached, for the error of a caller that waited for `max.block.ms`; None when one can."""
+        """Text for the error of a caller that waited for `max.block.ms` while no broker could be reached; None if one can."""
         attempts, addresses = self._context.attempts, self._context.known_addresses
         if self.was_answered and not all(map(attempts.failures, addresses)):
             return None
@@ -146,7 +147,7 @@ class OutageLog:
 
 
 class BatchWaitLog:
-    """Logs why batches wait: `look` once in each round."""
+    """Logs why batches wait. `check` is called once in each round."""
 
     def __init__(self, context: ProducerContext, outstanding: Outstanding, wait_causes: WaitCauses) -> None:
         self.log: Final = WaitLog()
@@ -157,7 +158,7 @@ class BatchWaitLog:
         self._unknown_limit_ms = min(context.retry_unknown_ms, context.delivery_timeout_ms)
 
     def check(self, steady_ms: int, outage_since_ms: int | None) -> None:
-        """Log the longest wait when that is due. `outage_since_ms`: since when no broker can be reached, if the log has said that."""
+        """Log the longest wait when a line is due. `outage_since_ms`: beginning of an outage that has been logged."""
         oldest_ms = self._outstanding.oldest_ms()
         first_ms = None if oldest_ms is None else oldest_ms + FIRST_LINE_MS
         if first_ms is None or steady_ms < first_ms:
@@ -177,7 +178,7 @@ class BatchWaitLog:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When to look again without an event."""
+        """When to check again without an event."""
         return self._next_check_ms
 
     def _longest(self, outage_since_ms: int | None) -> Wait | None:

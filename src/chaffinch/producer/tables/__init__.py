@@ -1,1 +1,1 @@
-"""`send_table`: columns to record batches, and what became of the rows."""
+"""`send_table`: Arrow tables to record batches, and the outcome of each row."""

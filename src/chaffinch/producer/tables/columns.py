@@ -1,6 +1,6 @@
-"""What `send_table` takes, as columns: a table or a stream piece by piece, each with its records, partitions and topics. Pure functions.
+"""Input of `send_table`: reads Arrow tables, streams and data frames piece by piece into records, partitions and topics. Pure functions.
 
-The names of columns are checked always, their types only where there are rows: a data frame without rows often has lost its types.
+The names of columns are always checked. Their types are checked only if there are rows, because an empty data frame often has no types.
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ TYPES_ALLOWED: Final = {
     TOPIC: TOPICS_ALLOWED,
 }
 BYTES_OVER_ARROW: Final = 4
-"""So much more than in Arrow, with its offsets, a record of usual lengths takes in a batch, about."""
+"""Approximate extra bytes of a record of usual length in a batch, compared with Arrow, offsets included."""
 GATHERED_MS: Final = 100
-"""A stream's rows wait so long at most for more of them, unless `linger.ms` is longer. Long enough to fill a batch from 10 MB a second."""
+"""Rows of a stream wait at most this long for more rows, unless `linger.ms` is longer. Enough to fill a batch at 10 MB a second."""
 NO_TYPE: Final = (OverflowError, TypeError, ValueError, pa.ArrowException)
-"""What a data frame raises that has a column which Arrow has no type for."""
+"""Exceptions of a data frame with a column that has no Arrow type."""
 
 
 class TableParts:
-    """A piece of a table: its records, and for each row the partition asked for (-1: none) and the topic (None: that of the call for all).
+    """A piece of a table: its records, and for each row the requested partition (-1: none) and the topic (None: that of the call).
 
-    The records become columns when they are asked for, some rows at a time, unless a value in them may be refused: then all of them do
-    at once, before any is sent.
+    Records are converted to columns on access, some rows at a time. If a value may be refused, all are converted before any is sent.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class TableParts:
 
     @property
     def record_bytes(self) -> float:
-        """What a record takes, about."""
+        """Approximate bytes of a record."""
         return plain_bytes(self._records) / max(1, self.count) + BYTES_OVER_ARROW
 
     @property
@@ -100,8 +99,10 @@ class TableParts:
 def pieces_of(
     table: Any, piece_bytes: int, steady_ms: Callable[[], int] = lambda: 0, wait_ms: int = GATHERED_MS
 ) -> tuple[pa.Schema, Iterator[pa.Table | pa.RecordBatch]]:
-    """The schema of a table, and the table itself; of a stream its batches, small ones gathered up to about `piece_bytes`, or until
-    `wait_ms` have passed since the first of them was asked for. TypeError."""
+    """The schema of a table, and the table itself; or the batches of a stream.
+
+    Small batches are gathered up to about `piece_bytes`, or until `wait_ms` have passed since the first was requested. Raises TypeError.
+    """
     if isinstance(table, pa.Table | pa.RecordBatch):
         return table.schema, iter((table,))
     reader = table if isinstance(table, pa.RecordBatchReader) else _stream_of(table)
@@ -109,7 +110,7 @@ def pieces_of(
 
 
 def _stream_of(table: Any) -> pa.RecordBatchReader:
-    """What has the Arrow stream interface, as a stream. TypeError, and InvalidColumn where a data frame's column has no Arrow type."""
+    """An object with the Arrow stream interface, as a stream. Raises TypeError, and InvalidColumn if a column has no Arrow type."""
     if not hasattr(table, "__arrow_c_stream__"):
         raise _not_a_table(table)
     _check_objects(table)
@@ -120,7 +121,7 @@ def _stream_of(table: Any) -> pa.RecordBatchReader:
             raise _not_a_table(table) from None
         names = list(getattr(table, "columns", ()))
         for name in names:
-            if names.count(name) > 1:  # Frames of pandas may, Arrow makes no table of it.
+            if names.count(name) > 1:  # Allowed in pandas, but not in Arrow.
                 raise InvalidColumn(str(name), _column_problem(str(name)), f"one each of {', '.join(ALLOWED)}") from failure
         column = _without_type(table)
         if column is None:
@@ -130,7 +131,7 @@ def _stream_of(table: Any) -> pa.RecordBatchReader:
 
 
 def _check_objects(table: Any) -> None:
-    """InvalidColumn for a column of Python objects in a polars frame, which hands over where they lie in memory as if that were bytes."""
+    """Raise InvalidColumn for a column of Python objects in a polars frame: polars would pass their memory addresses as bytes."""
     for name, dtype in getattr(table, "schema", {}).items() if type(table).__module__.startswith("polars.") else ():
         if str(dtype) == "Object":
             raise InvalidColumn(name, "of Python objects (polars.Object)", TYPES_ALLOWED.get(name, f"one each of {', '.join(ALLOWED)}"))
@@ -143,7 +144,7 @@ def _not_a_table(table: Any) -> TypeError:
 
 
 def _is_single_column(table: Any) -> bool:
-    """Columns on their own have the same interface as tables."""
+    """Whether it is a single column, which has the same interface as a table."""
     try:
         pa.chunked_array(table)
     except NO_TYPE:
@@ -152,7 +153,7 @@ def _is_single_column(table: Any) -> bool:
 
 
 def _without_type(table: Any) -> str | None:
-    """The first column of a data frame that Arrow does not take."""
+    """The first column of a data frame that has no Arrow type."""
     for name in getattr(table, "columns", ()):
         try:
             pa.RecordBatchReader.from_stream(table[[name]])
@@ -162,8 +163,8 @@ def _without_type(table: Any) -> str | None:
 
 
 def _gathered(reader: pa.RecordBatchReader, piece_bytes: int, steady_ms: Callable[[], int], wait_ms: int) -> Iterator[pa.Table]:
-    # The clock counts from the question, not from the answer: what a slow stream gives seldom goes at once. While the stream is read
-    # nothing can go: that is done in the caller's thread, where what makes its batches may have to run.
+    # The time counts from the request of a batch, not from its arrival, so that rows of a slow stream are sent at once. Nothing is sent
+    # while the stream is read: it is read on the caller's thread, where the code that makes its batches may have to run.
     piece, size, asked_ms = [], 0, steady_ms()
     for batch in reader:
         piece.append(batch)
@@ -176,7 +177,7 @@ def _gathered(reader: pa.RecordBatchReader, piece_bytes: int, steady_ms: Callabl
 
 
 def check_columns(schema: pa.Schema, topic: str | None) -> None:
-    """InvalidColumn for a column nobody knows, or that is there twice, or is missing. `topic`: that of the call."""
+    """Raise InvalidColumn for an unknown, duplicate or missing column. `topic`: that of the call."""
     names = schema.names
     for name in names:
         if name not in ALLOWED or names.count(name) > 1:
@@ -190,12 +191,12 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
 def _column_problem(name: str) -> str:
     if name in ALLOWED:
         return "there twice"
-    # So pandas calls the index that is left where rows were filtered, and hands it over as a column.
+    # pandas passes the index that remains after rows were filtered as a column with such a name.
     return "the index of a data frame, which reset_index(drop=True) leaves out" if name.startswith("__index_level_") else "unknown"
 
 
 def read_table(table: pa.Table | pa.RecordBatch, timestamp_default_ms: int, first_row: int = 0) -> TableParts:
-    """The parts of a piece with checked columns; `first_row` is the number of its first row in the whole table. InvalidColumn."""
+    """The parts of a piece with checked columns. `first_row`: number of its first row in the whole table. Raises InvalidColumn."""
     names = table.schema.names
     partitions = _partitions(table.column(PARTITION), first_row) if PARTITION in names else None
     topics = _topics(table.column(TOPIC)) if TOPIC in names else None
@@ -209,7 +210,7 @@ def _partitions(column: Any, first_row: int) -> npt.NDArray[np.int64]:
         return np.full(len(array), -1, np.int64)
     if not pa.types.is_integer(array.type):
         raise InvalidColumn(PARTITION, array.type, PARTITIONS_ALLOWED)
-    # In the column's own type: not every unsigned number has a place in another one.
+    # Compared in the column's own type, because an unsigned number may not fit into another one.
     numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() <= INT32_MAX:
         index = int(np.argmax((numbers < 0) | (numbers > INT32_MAX)))

@@ -1,7 +1,7 @@
-"""The outcome of a table: which rows were written where, and which were rejected and why.
+"""SendTableResult: offsets of the written rows, and errors of the rejected rows.
 
-`TableOutcome` is the receipt that a table's batches carry; the sender thread adds to it batch by batch, never row by row, and the last
-batch completes the future. The result's tables are built when they are looked at.
+`TableOutcome` is the outcome sink of a table's batches. The sender thread adds to it batch by batch, never row by row, and the last batch
+completes the future. The tables of the result are built on access.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REJECTED_SCHEMA = pa.schema(
 
 
 class _Written(NamedTuple):
-    """Rows of one batch. Neighbours are told by a range: an array of them would be kept as long as the result."""
+    """Rows of one batch. Consecutive rows are a range, because an array would stay in memory as long as the result."""
 
     rows: Rows | range
     partition: int
@@ -47,7 +47,7 @@ class _Written(NamedTuple):
 
 
 class _Rejected(NamedTuple):
-    """Rows of one batch, of which those at the indices in `errors` failed."""
+    """Rows of one batch; those at the indices in `errors` failed."""
 
     rows: Rows
     topic_partition: TopicPartition
@@ -59,12 +59,12 @@ class _Rejected(NamedTuple):
 
 
 class SendTableResult:
-    """What became of a table's rows; every row is in `offsets` or in `rejected`, or was dropped by an exception handler."""
+    """Outcome of a table's rows. Every row is in `offsets`, in `rejected`, or in `dropped`."""
 
     def __init__(self, row_count: int, written: list[_Written], rejected: list[_Rejected], dropped: list[Rows]) -> None:
         self.row_count = row_count
         self.written = sum(len(part.rows) for part in written)
-        """How many rows were written."""
+        """Number of rows written."""
         self.dropped = sorted(int(row) for rows in dropped for row in rows)
         """The rows that an exception handler, or `drop.invalid.large.records`, dropped."""
         self._written = written
@@ -76,7 +76,7 @@ class SendTableResult:
 
     @cached_property
     def offsets(self) -> pa.Table:
-        """row, partition, offset of each row written, in the table's order; offset -1 where the broker did not say (acks=0)."""
+        """Table of row, partition and offset of each written row, in the table's order; offset -1 if unknown (acks=0)."""
         offsets = np.full(self.row_count, -1, np.int64)
         partitions = np.full(self.row_count, -1, np.int32)
         for part in self._written:
@@ -87,10 +87,10 @@ class SendTableResult:
 
     @cached_property
     def rejected(self) -> pa.Table:
-        """row, topic, partition, code, error, message, group, stored of each row rejected, in the table's order.
+        """Table of row, topic, partition, code, error, message, group and stored of each rejected row, in the table's order.
 
-        Where a wait for a topic or partition that is not there timed out, code, error and group are UNKNOWN_TOPIC_OR_PARTITION's: those
-        of the cause. `errors` has the TimeoutException.
+        If the wait for an unknown topic or partition timed out, code, error and group are those of the cause, UNKNOWN_TOPIC_OR_PARTITION.
+        `errors` has the TimeoutException.
         """
         tps = {row: part.topic_partition for part in self._rejected for row in part.each()}
         entries = sorted(self.errors().items())
@@ -108,7 +108,7 @@ class SendTableResult:
         return pa.table(columns, schema=REJECTED_SCHEMA)
 
     def errors(self) -> dict[int, KafkaException]:
-        """The error of each row rejected, by row."""
+        """The error of each rejected row, by row."""
         return {row: error for part in self._rejected for row, error in part.each().items()}
 
     def __repr__(self) -> str:
@@ -117,29 +117,29 @@ class SendTableResult:
 
 
 def _classified_error(error: KafkaException) -> KafkaException:
-    """The error that a row's code and group are those of."""
+    """The error that a row's code and group are taken from."""
     cause = error.__cause__
     return cause if isinstance(error, TimeoutException) and isinstance(cause, UnknownTopicOrPartitionException) else error
 
 
 class TableOutcome:
-    """Gathers the outcome of one table. Rows may be rejected by the caller's thread and settled by the sender's.
+    """Collects the outcome of one table. The caller's thread may reject rows, and the sender thread completes them.
 
-    Rows are announced (`add`) before anything becomes of them, and after the last ones `complete` is called. Guarded by the lock of futures
-    and no other: a signal handler that comes while the caller's thread holds it is told so, and does not wait for the sender's.
+    Rows are announced with `add` before they get an outcome; `complete` is called after the last ones. Guarded only by the lock of futures:
+    a signal handler that interrupts a thread which holds it gets an error, and does not wait for the sender thread.
     """
 
     def __init__(self, future: RecordFuture[SendTableResult]) -> None:
         self.future = future
         self._row_count = 0
-        # One more than there are rows, until the last rows are announced.
+        # Number of rows without an outcome, plus one until the last rows are announced.
         self._open_count = 1
         self._written: list[_Written] = []
         self._rejected: list[_Rejected] = []
         self._dropped: list[Rows] = []
 
     def add(self, count: int) -> int:
-        """Announce the next rows; the number of the first of them."""
+        """Announce the next rows. Returns the number of the first one."""
         with SHARED_LOCK:
             first = self._row_count
             self._row_count += count
@@ -156,7 +156,7 @@ class TableOutcome:
         return self._row_count
 
     def written(self, rows: Rows, partition: int, base_offset: int) -> None:
-        """These rows are in the log, the first at `base_offset` and the others behind it."""
+        """These rows are written, the first at `base_offset`, the others after it."""
         first, last = int(rows[0]), int(rows[-1])
         are_neighbours = last - first == len(rows) - 1  # They ascend.
         with SHARED_LOCK:
@@ -185,8 +185,10 @@ class TableOutcome:
         errors: Mapping[int, KafkaException],
         dropped: frozenset[int],
     ) -> None:
-        """Rows of a batch failed: those at the indices in `errors` each with its own, the others with `error` if there is one; those
-        at the indices in `dropped` were dropped."""
+        """Rows of a batch failed: those at the indices in `errors` with their own error, the others with `error`, if there is one.
+
+        Those at the indices in `dropped` were dropped.
+        """
         if dropped:
             self.dropped(rows[sorted(dropped)])
         if errors:
@@ -201,6 +203,6 @@ class TableOutcome:
         with SHARED_LOCK:
             self._open_count -= count
             is_done = self._open_count == 0
-            assert self._open_count >= 0, f"{-self._open_count} rows were settled twice"
+            assert self._open_count >= 0, f"{-self._open_count} rows got two outcomes"
         if is_done:
             self.future.complete(SendTableResult(self._row_count, self._written, self._rejected, self._dropped))

@@ -1,12 +1,14 @@
-"""Sending a whole table: split by topic and partition, encoded batch by batch on the caller's thread, handed to the accumulator.
+"""send_table: splits a table by topic and partition, encodes record batches on the caller's thread, and hands them to the accumulator.
 
-The sender thread is sending the first batches while the next are being made; both run outside Python's lock for most of their time. A
-table's rows become columns, are measured, partitioned and encoded piece by piece, so that the first batches leave at once; those without
-keys, which may go anywhere, fill one batch after the other and are not measured before. Looked at as a
-whole are before that only types, how many bytes there are, and the columns partition and topic. The records of two kinds of tables are
-made columns all at once, too: those that may be refused for a value (with headers, or timestamps in seconds), so that nothing is sent of
-one that is, and those for several topics. A stream is read piece by piece, each as a table of its own, and waits with its reading while
-`buffer.memory` is full; a piece of a slow one is what came in a short time.
+The sender thread sends the first batches while the next ones are made; both run without the GIL for most of the time.
+
+- Rows are converted to columns, measured, partitioned and encoded piece by piece, so that the first batches are sent at once.
+- Rows without keys, which may go to any partition, fill one batch after the other and are not measured first.
+- Before that only types, the total size, and the columns partition and topic are checked for the whole table.
+- All records are converted at once if a value may be refused (headers, timestamps in seconds), so that no row of a refused table is sent;
+  and if the table is for several topics.
+- A stream is read piece by piece, each like a table, and is not read while `buffer.memory` is full. A piece of a slow stream holds the rows
+  of a short time.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ NO_PARTITION = -1
 
 
 class _TopicRows(NamedTuple):
-    """The rows of a piece for one topic (None: all), and the partitions they ask for, if any does (-1: none)."""
+    """The rows of a piece for one topic (None: all rows), and their requested partitions, if any (-1: none)."""
 
     topic: str
     rows: Rows | None
     asked: Rows | None
 
     def row(self, index: int) -> int:
-        """The row of the piece that is this one's number `index`."""
+        """The row of the piece at position `index` of these rows."""
         return index if self.rows is None else int(self.rows[index])
 
     @property
@@ -55,7 +57,7 @@ class _TopicRows(NamedTuple):
 
 
 class _WaitResult(NamedTuple):
-    """What came of waiting: why no row of a topic can be sent, and why none to partitions that it has not."""
+    """Result of a wait for metadata: why no row of the topic can be sent, and why none to partitions that do not exist."""
 
     stop: Stop | None
     beyond: Stop | None
@@ -67,25 +69,25 @@ NOT_WAITED = _WaitResult(None, None, 0)
 
 @dataclass(slots=True)
 class _Piece:
-    """Neighbouring rows of one topic."""
+    """Consecutive rows of one topic."""
 
     topic: str
     columns: RecordColumns
     numbers: Rows
-    """In the table."""
+    """Row numbers in the table."""
     asked: Rows | None
-    """The partitions that they ask for, as in `_TopicRows`."""
+    """The requested partitions, as in `_TopicRows`."""
     partition_count: int
-    """As far as is known."""
+    """Number of partitions, as far as known."""
     waited: _WaitResult
 
 
 def send_table(
     gate: SendGate, topic: str | None, table: Any, batch_bytes: int, linger_ms: int, timestamp_default_ms: int
 ) -> RecordFuture[SendTableResult]:
-    """All rows of a table; the future has the outcome of each. InvalidColumn and TypeError for what is no table of records.
+    """Send all rows of a table; the future has the outcome of each. Raises InvalidColumn and TypeError for an unsuitable table.
 
-    A stream that fails half-way raises at the call; rows before the failure are on their way then, and the error says how many.
+    If a stream fails, its exception is raised, with a note about the number of rows that were handed over before and are sent.
     """
     sending = _TableSend(gate, batch_bytes)
     schema, pieces = pieces_of(table, sending.batch_bytes, gate.clock.steady_ms, max(linger_ms, GATHERED_MS))
@@ -105,16 +107,16 @@ def send_table(
 
 
 class _TableSend:
-    """One table on its way through the door."""
+    """One call of send_table."""
 
     def __init__(self, gate: SendGate, batch_bytes: int) -> None:
         self.outcome = TableOutcome(gate.new_future())
         self.handed_over = 0
-        """Rows that are on their way."""
+        """Number of rows handed to the accumulator."""
         self._handed_over_ms = 0
-        """When the caller, or its stream, had given all rows of the piece that is being sent."""
+        """When the caller, or its stream, had handed over all rows of the current piece."""
         self._unknown_since_ms: dict[str, int] = {}
-        """Topics waited for in vain, so that a stream does not wait again for each of its pieces."""
+        """Topics that a wait did not find, so that a stream does not wait again for each of its pieces."""
         limits = (batch_bytes, gate.request_bytes_max, gate.core.accumulator.memory_bytes)
         self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
         self._record_bytes_max = min(limits[1:]) - BATCH_OVERHEAD_BYTES
@@ -122,7 +124,7 @@ class _TableSend:
         self._begun = gate.transaction_number()
 
     def send(self, topic: str | None, parts: TableParts) -> None:
-        """All rows of one piece: first those that can go at once, then those whose topics or partitions are to be waited for."""
+        """Send all rows of one piece: first those of known topics and partitions, then those that have to wait for metadata."""
         self._handed_over_ms = self._gate.clock.steady_ms()
         all_topic_rows = [
             _TopicRows(name, rows, parts.partitions if parts.partitions is None or rows is None else parts.partitions[rows])
@@ -137,7 +139,7 @@ class _TableSend:
             self._send_topic_rows(topic_rows, parts, first, waited)
 
     def _is_unknown(self, topic_rows: _TopicRows) -> bool:
-        """Whether its topic, or a partition that it asks for, is not known."""
+        """Whether the topic, or a requested partition, is unknown."""
         with self._gate.lock:
             if self._gate.refusal("send_table") is not None:
                 return False
@@ -145,13 +147,13 @@ class _TableSend:
         return count is None or count <= topic_rows.highest
 
     def _wait_for(self, unknown: list[_TopicRows], parts: TableParts) -> list[_WaitResult]:
-        """Wait for all of them together: each is asked for from the beginning on."""
+        """Wait for all unknown topics together: their metadata is requested at once."""
         gate, steady_ms = self._gate, self._gate.clock.steady_ms()
         gate.ask_for_topics([topic_rows.topic for topic_rows in unknown])
         found = []
         for topic_rows in unknown:
             since_ms = self._unknown_since_ms.setdefault(topic_rows.topic, steady_ms)
-            # One answer for all of them: the first row stands for the topic, the first one for the highest partition for its like.
+            # One decision for all rows: the first row stands for the topic, the first row of the highest partition for missing partitions.
             stop = gate.wait_for_topic(
                 topic_rows.topic, None, _record_in(parts, topic_rows.topic, topic_rows.row(0)), since_ms, "send_table"
             )
@@ -166,13 +168,13 @@ class _TableSend:
         return found
 
     def _send_topic_rows(self, topic_rows: _TopicRows, parts: TableParts, first: int, waited: _WaitResult) -> None:
-        """The rows of one topic; `first` is the number of the piece's first row in the table."""
+        """Send the rows of one topic. `first`: number of the piece's first row in the table."""
         gate, cluster, topic, rows = self._gate, self._gate.core.wiring.cluster, topic_rows.topic, topic_rows.rows
         count = parts.count if rows is None else len(rows)
         with gate.lock:
             stop: Stop | None = gate.refusal("send_table") or waited.stop
             partition_count = cluster.partition_count(topic)
-        while stop is None and partition_count is None:  # Only for a topic that goes just when it has come.
+        while stop is None and partition_count is None:  # Only if the topic is deleted right after it has become known.
             stop = gate.wait_for_topic(topic, None, _record_in(parts, topic, topic_rows.row(0)), call="send_table")
             partition_count = cluster.partition_count(topic)
         if stop is not None:
@@ -190,7 +192,7 @@ class _TableSend:
     def _send_piece(self, piece: _Piece) -> None:
         gate, topic, asked = self._gate, piece.topic, piece.asked
         with gate.lock:
-            # It may grow while a table is sent; should it be deleted, its rows hear of that like records that wait already.
+            # The topic may grow while a table is sent. If it is deleted, the rows are handled like waiting records.
             piece.partition_count = partition_count = gate.core.wiring.cluster.partition_count(topic) or piece.partition_count
             with_leader = gate.core.availability.partitions(topic)
             reasons = gate.core.screening.of_rows(topic, self._handed_over_ms, gate.clock.steady_ms())
@@ -218,12 +220,14 @@ class _TableSend:
             self._send_run(topic, run, True if asked is None else asked[np.searchsorted(piece.numbers, run.rows)] < 0)
 
     def _fill_batches(self, piece: _Piece, turns: Iterator[int]) -> None:
-        """Send rows that may go anywhere, batch by batch, with one look at each row, up to one that is larger than a batch. The piece
-        keeps the others."""
+        """Send rows that may go to any partition batch by batch, in one pass, up to a row that is larger than a batch.
+
+        The piece keeps the remaining rows.
+        """
         columns, numbers = piece.columns, piece.numbers
         start, most = 0, self.batch_bytes // RECORD_BYTES_MIN + 1
         while start < columns.count:
-            # No more rows than could fit: where they have headers, to slice them takes as long as there are rows.
+            # No more rows than could fit: the time to slice rows with headers grows with their number.
             data, count = self._gate.core.accumulator.encode_first_rows(columns.slice(start, start + most), self.batch_bytes)
             if not count:
                 break
@@ -240,7 +244,7 @@ class _TableSend:
         reasons: Mapping[int, str],
         stays: npt.NDArray[np.bool_] | None,
     ) -> npt.NDArray[np.bool_]:
-        """Fail the rows without a key for the partitions that have a reason for it; which of all rows stay, of those that do so far."""
+        """Fail the rows without a key for the partitions in `reasons`. Returns the mask of remaining rows, within the given one."""
         stays = np.ones(piece.columns.count, bool) if stays is None else stays
         keyless = np.flatnonzero((key_valid == 0) & stays)
         theirs = partitions[keyless]
@@ -257,7 +261,7 @@ class _TableSend:
         return stays
 
     def _reject_rows(self, piece: _Piece, partitions: npt.NDArray[Any], sizes: Rows, bad: Rows) -> None:
-        """Stop rows that cannot be sent whatever the broker says, `bad` by index."""
+        """Fail the rows at the indices `bad`, which no broker would accept."""
         topic, columns = piece.topic, piece.columns
         for index in bad.tolist():
             tp = TopicPartition(topic, int(partitions[index]))
@@ -274,7 +278,7 @@ class _TableSend:
             self._not_sent(piece.numbers[index : index + 1], tp, stop)
 
     def _beyond(self, tp: TopicPartition, waited: _WaitResult) -> Stop:
-        """Why not to a partition that the topic has not: what was heard of the highest one, with this one's own number."""
+        """The error of a row for a missing partition: that of the highest partition, with this one's number."""
         stop, causes = waited.beyond, self._gate.core.wait_causes
         if isinstance(stop, UnknownTopicOrPartitionException):
             own: KafkaException | None = causes.unknown_topic(tp.topic, tp.partition, 0)
@@ -294,7 +298,7 @@ class _TableSend:
     def _hand_over(
         self, tp: TopicPartition, columns: RecordColumns, rows: Rows, data: bytearray, chosen: bool | npt.NDArray[np.bool_] = True
     ) -> None:
-        """A batch to the sender: these records, encoded, which are these rows of the table. `chosen`: as in ProducerBatch."""
+        """Hand an encoded batch over: its records are these rows of the table. `chosen`: as in ProducerBatch."""
         gate = self._gate
         batch = ProducerBatch(
             topic_partition=tp,
@@ -330,7 +334,7 @@ class _TableSend:
 
 
 def _record_in(parts: TableParts, topic: str, row: int) -> Callable[[], ProducerRecord]:
-    """A row of a piece, if it is asked for."""
+    """A function that makes the ProducerRecord of a row of a piece."""
     asked = None if parts.partitions is None else parts.partitions[row : row + 1]
     return lambda: _record_of(topic, parts.rows(row, row + 1), asked, 0)()
 

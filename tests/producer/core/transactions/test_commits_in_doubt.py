@@ -49,8 +49,8 @@ def test_whatever_the_coordinator_answers_after_an_endtxn_without_an_answer(code
 def test_the_error_says_what_is_known_and_what_settles_it() -> None:
     error = check_in_doubt(run_whole(Step.END, LOST, codes.TRANSACTION_ABORTABLE))
     assert error.message == (
-        "the commit of transactional.id 't' may have happened, EndTxn was sent and has no answer of use; it cannot be asked about any "
-        "more: TRANSACTION_ABORTABLE; init_transactions of a new producer ends what is open, what is committed then says whether it did"
+        "the commit of transactional.id 't' may have happened, EndTxn was sent and its result is unknown; it cannot be requested "
+        "again: TRANSACTION_ABORTABLE; call init_transactions of a new producer, then read what is committed"
     )
     assert error.__cause__ is not None
     fenced = check_in_doubt(run_whole(Step.END, LOST, codes.PRODUCER_FENCED))

@@ -395,7 +395,7 @@ def test_offsets_that_time_out_are_named_with_their_group_the_limit_and_the_last
     rig.sleep(5_001)
     assert rig.calls["offsets"].message == (
         "the transaction has to be aborted: the offsets of group 'group' for input-0 and 1 more were not accepted within max.block.ms, "
-        f"5000 ms; the last answer for input-7 was UNKNOWN_TOPIC_OR_PARTITION: {codes.UNKNOWN_TOPIC_OR_PARTITION.text.rstrip('.')}"
+        f"5000 ms; the last response for input-7 was UNKNOWN_TOPIC_OR_PARTITION: {codes.UNKNOWN_TOPIC_OR_PARTITION.text.rstrip('.')}"
     )
 
 

@@ -1,1 +1,1 @@
-"""Records that wait, and batches on their way: columns that grow, batches in flight, the queue of each partition."""
+"""Record batches: the accumulator of unsent records, batches in flight, and the send queue of each partition."""

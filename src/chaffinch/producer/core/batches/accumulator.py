@@ -1,8 +1,8 @@
-"""Where records wait and become batches: columns per partition that grow with each record, and ready-made batches of whole tables.
+"""Record accumulator: collects records into batches by partition, holds ready-made batches of tables, and accounts for buffer memory.
 
-A plain object: its owner's lock makes it safe for many threads, and its owner waits when memory is short. Follows
-RecordAccumulator.java: a batch is ready when it is full, when its oldest record has lingered, when somebody flushes, or when memory has
-run out. Batches of one partition leave in the order in which their records came.
+A plain object: the caller's lock makes it thread-safe, and the caller waits when memory is short. Follows RecordAccumulator.java: a batch
+is ready when it is full, when `linger.ms` has passed for its oldest record, on a flush, or when memory has run out. Batches of a partition
+are sent in the order of their records.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ BATCH_OVERHEAD_BYTES = 61
 @lru_cache(maxsize=FEW_RECORDS)
 def _few_rows(count: int) -> npt.NDArray[np.int64]:
     rows = np.arange(count, dtype=np.int64)
-    rows.flags.writeable = False  # Of many batches.
+    rows.flags.writeable = False  # Shared by many batches.
     return rows
 
 
 def all_rows(count: int) -> npt.NDArray[np.int64]:
-    """The rows of a batch that has all of its receipt."""
+    """The rows of a batch that holds all records of its outcome sink."""
     return _few_rows(count) if count <= FEW_RECORDS else np.arange(count, dtype=np.int64)
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Bytes that a record takes in a batch at most, uncompressed."""
+    """Upper bound of a record's bytes in a batch, uncompressed."""
     size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:
         size += HEADER_OVERHEAD_BYTES + len(name if name.isascii() else name.encode()) + (len(content) if content else 0)
@@ -49,7 +49,7 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 class Appended(Enum):
-    """What a record did to its batch."""
+    """The effect of a new record on the partition's batches: it joined one, began one, or filled one."""
 
     JOINED = "joined"
     BEGAN = "began"
@@ -57,7 +57,7 @@ class Appended(Enum):
 
 
 class Encoded(NamedTuple):
-    """A batch as it is sent, but for its numbers."""
+    """An encoded batch, without producer id, epoch and sequence."""
 
     timestamps: npt.NDArray[np.int64]
     data: bytearray
@@ -65,30 +65,30 @@ class Encoded(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OpenBatch:
-    """A batch that grows at its end: lists that grow with each record, columns only when it is taken, because `send` has no time to lose.
+    """A batch that still accepts records: Python lists, which become columns when the batch is taken, because `send` must be fast.
 
-    Five lists rather than one of tuples: each tuple would be one more object for Python's collector to go round.
+    Five lists rather than one list of tuples: each tuple would be one more object for the garbage collector to visit.
     """
 
     created_ms: int
     position: int
     bytes_max: int
-    """Only below this it takes a record without closing; 0 once it is closed, or is to be."""
+    """Size limit: a record that would exceed it closes the batch. 0 once the batch is closed, or must be."""
     size: int = BATCH_OVERHEAD_BYTES
     counted: int = 0
-    """How much of its size the partitioner knows of."""
+    """Bytes of it that the partitioner has counted."""
     futures: BatchFutures = field(default_factory=BatchFutures)
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     headers: dict[int, Headers] = field(default_factory=dict)
     given: list[int] = field(default_factory=list)
-    """Indices of the records whose callers named the partition; the producer chose that of the others."""
+    """Indices of the records whose callers named the partition; the producer chose it for the others."""
     encoded: Encoded | None = None
-    """What it is taken as, once somebody has had the time."""
+    """The encoded batch, if `encode_ahead` has made it already."""
 
     def append(self, record: NewRecord) -> None:
-        """Add a record. It is there as soon as its receipt is, which is the last step."""
+        """Add a record. The last step appends its future: from then on the record is part of the batch."""
         try:
             if record.partition is not None:
                 self.given.append(len(self.keys))
@@ -98,13 +98,13 @@ class OpenBatch:
             self.values.append(record.value)
             self.timestamps.append(record.timestamp_ms)
             self.futures.append(record.future)
-        except BaseException:  # Ctrl-C: what there is of the record stays at the end, for `trim`, and none comes behind it.
+        except BaseException:  # KeyboardInterrupt: an incomplete record stays at the end until `trim`, so no other may follow it.
             self.bytes_max = 0
             raise
         self.size += record.size
 
     def trim(self) -> None:
-        """Forget what there is of a record without a receipt."""
+        """Remove an incomplete record, which has no future."""
         count = len(self.futures)
         for column in (self.keys, self.values, self.timestamps):
             del column[count:]
@@ -120,7 +120,7 @@ class OpenBatch:
 
 
 def _chosen(open_batch: OpenBatch) -> bool | npt.NDArray[np.bool_]:
-    """Whether the producer chose the partition of its records, as in ProducerBatch."""
+    """Whether the producer chose the partition of the records, as in `ProducerBatch.chosen`."""
     given, count = open_batch.given, len(open_batch.futures)
     if not given or len(given) == count:
         return not given
@@ -131,12 +131,12 @@ def _chosen(open_batch: OpenBatch) -> bool | npt.NDArray[np.bool_]:
 
 @dataclass(slots=True, eq=False)
 class WaitingQueue:
-    """What waits for one partition: closed batches, then the one that is growing."""
+    """Unsent batches of one partition: closed ones, then the one that still accepts records."""
 
     closed: deque[ProducerBatch | OpenBatch] = field(default_factory=deque)
     growing: OpenBatch | None = None
     closed_until: int = 0
-    """The position behind the last record that is in no growing batch."""
+    """The position after the last record of the closed batches."""
 
     @property
     def position_next(self) -> int:
@@ -151,8 +151,8 @@ class WaitingQueue:
         head = self.closed[0] if self.closed else self.growing
         return None if head is None else head.created_ms
 
-    # Callers do these, too, in whose threads Ctrl-C may come at any call: see `chaffinch.client.condition`. So what belongs together is
-    # done without one (`+=`, not `append`).
+    # Called on callers' threads, too, where KeyboardInterrupt can come at any call: see `chaffinch.client.condition`. So assignments that
+    # belong together contain no call (`+=`, not `append`).
 
     def close(self) -> None:
         growing, position_next = self.growing, self.position_next
@@ -161,7 +161,7 @@ class WaitingQueue:
             growing.bytes_max, self.closed_until, self.growing = 0, position_next, None
 
     def add(self, batch: ProducerBatch) -> None:
-        """A batch that is closed already."""
+        """Add a batch that is closed already."""
         self.close()
         count = batch.count
         batch.position = self.closed_until
@@ -170,7 +170,7 @@ class WaitingQueue:
 
 
 class Claim:
-    """A caller in line for memory. `missing_bytes`: how much of `size` is not kept for him yet."""
+    """A caller's place in the queue for memory. `missing_bytes`: how much of `size` is not reserved yet."""
 
     __slots__ = ("missing_bytes", "size")
 
@@ -179,10 +179,10 @@ class Claim:
 
 
 class Accumulator:
-    """Records by partition, until they are taken. `memory_free` counts down with what is appended; `release` counts it up again.
+    """Records by partition, until they are taken. Appending a record lowers `memory_free`; `release` raises it again.
 
-    What becomes free is kept for who waits for memory, in the order in which they came (BufferPool.java): who needs much would never find
-    it free at once beside others who need little.
+    Memory that becomes free is reserved for waiting callers in first-come order (BufferPool.java). Otherwise a caller that needs much
+    memory would never get it while others need little.
     """
 
     def __init__(
@@ -200,11 +200,11 @@ class Accumulator:
         self._level = level
         self.memory_bytes = memory_bytes
         self.memory_free = memory_bytes
-        """Neither held by records nor kept for a caller who waits."""
+        """Bytes that are neither held by records nor reserved for a waiting caller."""
         self._claims: deque[Claim] = deque()
         self._queues: dict[TopicPartition, WaitingQueue] = {}
         self._busy: dict[TopicPartition, None] = {}
-        """Partitions with anything in them, in the order in which they became busy."""
+        """Partitions with unsent records, in the order in which they got their first one."""
 
     @property
     def is_empty(self) -> bool:
@@ -212,15 +212,15 @@ class Accumulator:
 
     @property
     def lingers(self) -> bool:
-        """Whether a batch is growing, which would go at once if somebody hurried."""
+        """Whether a batch still waits for `linger.ms`, which a flush would send at once."""
         return any(self._queues[topic_partition].growing is not None for topic_partition in self._busy)
 
     def partitions(self) -> list[TopicPartition]:
-        """Partitions in which something waits."""
+        """Partitions with unsent records."""
         return list(self._busy)
 
     def append(self, topic_partition: TopicPartition, record: NewRecord, steady_ms: int) -> tuple[Appended, BatchFutures]:
-        """Add one record; there must be memory for it. Its receipt is the last of those returned."""
+        """Add one record; there must be memory for it. Its future is the last of those returned."""
         queue = self.queue_of(topic_partition)
         growing, appended = queue.growing, Appended.JOINED
         if growing is not None and growing.size + record.size > growing.bytes_max:
@@ -231,7 +231,7 @@ class Accumulator:
                 appended = Appended.BEGAN
             growing = OpenBatch(steady_ms, queue.position_next, self._batch_bytes)
         growing.append(record)
-        # Not before it has a record: Ctrl-C may come before that, and an empty batch cannot be sent. From here on nothing is called.
+        # Only once it has a record: KeyboardInterrupt may come earlier, and an empty batch cannot be sent. There is no call from here on.
         queue.growing = growing
         self._busy[topic_partition] = None
         self.memory_free -= record.size
@@ -241,12 +241,12 @@ class Accumulator:
         return appended, growing.futures
 
     def growing(self, topic_partition: TopicPartition) -> OpenBatch | None:
-        """The partition's batch that grows, if there is one."""
+        """The partition's batch that still accepts records, if there is one."""
         queue = self._queues.get(topic_partition)
         return None if queue is None else queue.growing
 
     def begins_batch(self, topic_partition: TopicPartition, size: int) -> bool:
-        """Whether a record of `size` bytes would begin a batch: none is growing, or it does not fit; then that one is closed."""
+        """Whether a record of `size` bytes would begin a new batch. Closes the growing batch if the record does not fit."""
         queue = self._queues.get(topic_partition)
         if queue is None or queue.growing is None:
             return True
@@ -256,12 +256,12 @@ class Accumulator:
         return True
 
     def waiting_count(self, topic_partition: TopicPartition) -> int:
-        """How many batches wait for the partition, the growing one included."""
+        """Number of unsent batches of the partition, including the growing one."""
         queue = self._queues.get(topic_partition)
         return 0 if queue is None else len(queue.closed) + (queue.growing is not None)
 
     def append_batch(self, batch: ProducerBatch) -> bool:
-        """Add a ready-made batch behind what waits already; there must be memory for it. Whether it is the first that may be taken."""
+        """Add a ready-made batch after the waiting ones; there must be memory for it. Returns whether it is the first closed batch."""
         queue = self.queue_of(batch.topic_partition)
         is_first = not queue.closed
         self.put_back(batch)
@@ -269,73 +269,74 @@ class Accumulator:
         return is_first
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Add a batch that was taken, behind what waits for its partition; its memory is held already."""
+        """Add a batch that was taken before, after the waiting ones; its memory is accounted for already."""
         self.queue_of(batch.topic_partition).add(batch)
         self._busy[batch.topic_partition] = None
 
     def full_heads(self) -> Iterator[tuple[TopicPartition, OpenBatch]]:
-        """Each partition's next batch if it is full and not encoded: nothing joins it, so `encode_ahead` takes it without the lock."""
+        """Each partition's next batch if it is full and not encoded. No record joins it, so `encode_ahead` needs no lock."""
         for topic_partition in self._busy:
             closed = self._queues[topic_partition].closed
             if closed and isinstance(head := closed[0], OpenBatch) and head.encoded is None:
                 yield topic_partition, head
 
     def ready_made_head(self, topic_partition: TopicPartition) -> ProducerBatch | None:
-        """The partition's next batch if it came ready-made; it stays until it is taken."""
+        """The partition's next batch if it was added ready-made. It stays in the queue."""
         queue = self._queues.get(topic_partition)
         head = None if queue is None else queue.head
         return head if isinstance(head, ProducerBatch) else None
 
     def encode_ahead(self, full: OpenBatch) -> None:
-        """Encode a batch before it is taken. Who takes it meanwhile does the same work, and gets the same bytes."""
+        """Encode a batch before it is taken. A thread that takes it at the same time encodes it again, with the same bytes."""
         full.encoded = self._encoded(full)
 
     def encode_rows(self, columns: RecordColumns, size_max: int | None = None) -> bytearray:
-        """The bytes of a ready-made batch, not numbered. Needs no lock: it touches nothing of this object.
+        """Encode a ready-made batch, without sequence numbers. Needs no lock: it uses no state of this object.
 
-        `size_max`: what the records take at most, uncompressed, if they are measured already.
+        `size_max`: upper bound of the records' bytes, uncompressed, if it is known already.
         """
         if size_max is None:
             return encode(columns, compression=self._compression, level=self._level)
         return encode_measured(columns, size_max, compression=self._compression, level=self._level)
 
     def encode_first_rows(self, columns: RecordColumns, size_max: int) -> tuple[bytearray, int]:
-        """As `encode_rows`, of as many of the first records as take at most `size_max` bytes, uncompressed; and how many: perhaps none."""
+        """Encode the first records, up to `size_max` bytes uncompressed. Returns the bytes and the number of records, which may be 0."""
         return encode_filling(columns, min(size_max, columns.size_max()), compression=self._compression, level=self._level)
 
     def has_memory_for(self, size: int) -> bool:
         return size <= self.memory_free
 
     def release(self, memory_bytes: int) -> None:
-        """The outcome of records is known: their memory is free again."""
+        """Free the memory of records whose outcome is known."""
         self.memory_free += memory_bytes
         self._grant_claims()
 
     @property
     def memory_unused(self) -> int:
-        """What no record holds."""
+        """Bytes that no record holds."""
         return self.memory_free + sum(claim.size - claim.missing_bytes for claim in self._claims)
 
     def claim(self, size: int) -> Claim:
-        """Get in line for memory; whatever comes of it, `settle` it."""
+        """Join the queue for memory. Every claim must be ended with `settle`."""
         claim = Claim(size)
-        self._claims += (claim,)  # By no call: Ctrl-C, which may come with any, must not leave a claim that nobody knows.
+        self._claims += (claim,)  # Not a call: KeyboardInterrupt during one could leave a claim that is never settled.
         return claim
 
     @property
     def claim_count(self) -> int:
-        """How many are in line for memory."""
+        """Number of callers that wait for memory."""
         return len(self._claims)
 
     def is_granted(self, claim: Claim) -> bool:
-        """Whether there is enough for a claim."""
+        """Reserve free memory for the claims in order. Returns whether this claim is complete."""
         self._grant_claims()
         return not claim.missing_bytes
 
     def settle(self, claim: Claim) -> None:
-        """Who claimed waits no longer: what was kept for him is free, for himself at once if it is enough.
+        """End a claim: its reserved memory is free, for its own caller if it is enough, otherwise for the other claims.
 
-        Called again, after Ctrl-C in the midst of it, it goes on, and nothing is kept for him any more."""
+        Can be called again after KeyboardInterrupt has interrupted it: then all of its memory goes to the other claims.
+        """
         reserved, is_for_others = claim.size - claim.missing_bytes, claim.missing_bytes > 0
         claim.missing_bytes = claim.size
         self.memory_free += reserved
@@ -353,7 +354,7 @@ class Accumulator:
                 return
 
     def ready_at_ms(self, topic_partition: TopicPartition) -> int | None:
-        """When the partition's first batch may be taken (a time that has passed: now); None when nothing waits there."""
+        """When the partition's first batch may be taken (a past time: now); None if the partition has no unsent batch."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             return None
@@ -362,9 +363,9 @@ class Accumulator:
         return None if queue.growing is None else queue.growing.created_ms + self._linger_ms
 
     def take(self, topic_partition: TopicPartition, *, is_to_be_sent: bool = True) -> ProducerBatch | None:
-        """Take the partition's first batch, full or not, and encode it if it is not; None when nothing waits there.
+        """Take the partition's first batch, full or not, and encode it; None if the partition has no unsent batch.
 
-        One that is not to be sent stays unencoded, without data. What raises while it is encoded (no memory) leaves it here.
+        A batch that is not to be sent is not encoded and has no data. If encoding raises (no memory), the batch stays here.
         """
         queue = self._queues.get(topic_partition)
         if queue is None:
@@ -381,7 +382,7 @@ class Accumulator:
         return batch
 
     def take_expired(self, created_before_ms: int) -> Iterator[ProducerBatch]:
-        """Take every batch whose first record came before, or at, a time."""
+        """Take every batch whose first record was appended at or before a time."""
         for topic_partition in self.partitions():
             queue = self._queues[topic_partition]
             while (oldest_ms := queue.oldest_ms()) is not None and oldest_ms <= created_before_ms:
@@ -390,29 +391,29 @@ class Accumulator:
                 yield batch
 
     def first_position(self, topic_partition: TopicPartition) -> int | None:
-        """The position of the first record that waits for the partition; None when none does."""
+        """The position of the partition's first unsent record; None if there is none."""
         queue = self._queues.get(topic_partition)
         head = None if queue is None else queue.head
         return None if head is None else head.position
 
     def first_size(self, topic_partition: TopicPartition) -> int:
-        """Bytes of the first batch that waits for the partition, before compression; 0 when none does."""
+        """Bytes of the partition's first unsent batch before compression; 0 if there is none."""
         queue = self._queues.get(topic_partition)
         head = None if queue is None else queue.head
         return 0 if head is None else head.size
 
     def position_next(self, topic_partition: TopicPartition) -> int:
-        """The position that the next record of the partition will have."""
+        """The position of the partition's next record."""
         queue = self._queues.get(topic_partition)
         return 0 if queue is None else queue.position_next
 
     def oldest_ms(self) -> int | None:
-        """When the first record of all that wait came; None when none does."""
+        """When the oldest unsent record was appended; None if there is none."""
         times = [self._queues[topic_partition].oldest_ms() for topic_partition in self._busy]
         return min([time for time in times if time is not None], default=None)
 
     def queue_of(self, topic_partition: TopicPartition) -> WaitingQueue:
-        """What waits for a partition."""
+        """The queue of a partition's unsent batches; it is created on first use."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = WaitingQueue()

@@ -1,9 +1,9 @@
-"""A batch on its way: its state and the moves between states, its bytes, its numbers, its history, and which of whose records are in it.
+"""ProducerBatch: one record batch from `send` to its outcome. State machine, encoded bytes, sequence numbers, attempts, and its records.
 
 `in_flight.py` keeps the batches of a partition by state and makes the moves; `produce_response_handler.py` and `completer.py` decide which.
 
-The records' owner is opaque here: a receipt, and the rows of it that this batch holds, in order. A batch that loses culprits or is
-split keeps the rows right, so that whoever waits hears about each row exactly once.
+The owner of the records is opaque here: `outcome_sink`, and the rows of it that this batch holds, in order. A batch that loses culprits
+or is split keeps the rows right, so that each row gets exactly one outcome.
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ from chaffinch.records.columns import RecordColumns
 Rows = npt.NDArray[np.int64]
 
 KEY_BYTES_SHOWN: Final = 60
-"""So much of a culprit's key stands in its error."""
+"""An error shows at most this many bytes of a culprit's key."""
 KEY_BYTES_KEPT: Final = KEY_BYTES_SHOWN + 1
-"""With one more, to tell that there is more."""
+"""One byte more than is shown, so that a longer key can be recognised."""
 
 
 class BatchFutures(list[Any]):
-    """Of the records of one batch, in their order. The rest is the shell's: `outcome`, what it has said of all of them at once; `watched`,
-    the indices of those that it tells one by one, some of them twice; `callbacks`, whom it calls, by index; `completed_count`, how many it
-    has told
-    before the others: the culprits."""
+    """The futures of the records of one batch, in order. The attributes belong to the shell.
+
+    - `outcome`: makes the result of every future by its index; None until the batch is written.
+    - `watched`: indices of the futures that are completed one by one, because a thread waits for them or has added a callback.
+      An index may occur twice.
+    - `callbacks`: `on_delivery` callbacks by index.
+    - `completed_count`: how many futures were completed before the others: those of the culprits.
+    """
 
     __slots__ = ("callbacks", "completed_count", "outcome", "watched")
 
@@ -55,26 +59,26 @@ class NewRecord:
 
     topic: str
     partition: int | None
-    """The one that its caller named."""
+    """The partition that the caller named, if any."""
     key: bytes | None
     value: bytes | None
     timestamp_ms: int
     headers: Headers = ()
     size: int
-    """Bytes that it takes in a batch at most, uncompressed."""
+    """Upper bound of its bytes in a batch, uncompressed."""
     future: Any
     callback: Any = None
     original: Any = None
-    """Makes the record as its owner handed it over."""
+    """Makes the ProducerRecord as the caller handed it over."""
 
 
 def all_shown_keys(keys: Sequence[bytes | None]) -> tuple[Rows, ByteColumn]:
-    """`ProducerBatch.shown_keys` of a batch that will never be encoded: of all its records, as much of each key as an error shows."""
+    """`ProducerBatch.shown_keys` for a batch that will never be encoded: each key, cut to the length that an error shows."""
     return np.arange(len(keys)), ByteColumn.of([None if key is None else key[:KEY_BYTES_KEPT] for key in keys])
 
 
 class BatchState(Enum):
-    """Where a batch is between `send` and its outcome."""
+    """State of a batch between `send` and its outcome."""
 
     WAITING = "waits for its first request"
     IN_FLIGHT = "sent, without an answer that decides"
@@ -83,11 +87,11 @@ class BatchState(Enum):
     ABANDONED = "its records have their outcome, its number waits for the answer"
     OVER = "has its outcome, or others were made of it"
 
-    __hash__ = object.__hash__  # An enum's own is a call of Python's, and each batch makes several moves.
+    __hash__ = object.__hash__  # Enum's own __hash__ is a Python call, and each batch makes several moves.
 
 
 class Move(Enum):
-    """What happens to a batch."""
+    """An event that changes the state of a batch."""
 
     SEND = "a request leaves"
     RETRY = "refused for now, or no answer"
@@ -101,7 +105,7 @@ class Move(Enum):
 
 MOVES: Final[Mapping[tuple[BatchState, Move], BatchState]] = {
     (BatchState.WAITING, Move.SEND): BatchState.IN_FLIGHT,
-    # A half or an innocent of another batch; or its topic is unknown, as if a broker had refused it for that.
+    # A half of a split batch, or innocents of a refused one; or its topic became unknown before it was sent.
     (BatchState.WAITING, Move.RETURN): BatchState.RETURNED,
     (BatchState.WAITING, Move.END): BatchState.OVER,
     (BatchState.IN_FLIGHT, Move.RETRY): BatchState.RETRYING,
@@ -118,56 +122,56 @@ MOVES: Final[Mapping[tuple[BatchState, Move], BatchState]] = {
     (BatchState.RETURNED, Move.END): BatchState.OVER,
     (BatchState.ABANDONED, Move.END): BatchState.OVER,
 }
-"""The state after each move. Any other pair is a mistake of the core."""
+"""The state after each move. Any other pair is a bug in the core."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ProducerBatch:
-    """One record batch for one partition. Times are on the core's clock, in ms."""
+    """One record batch for one partition. Times are in ms on the steady clock."""
 
     topic_partition: TopicPartition
-    outcome_sink: Any  # The shell's own: whoever waits for the records.
+    outcome_sink: Any  # Owned by the shell: BatchFutures of `send`, or the TableOutcome of `send_table`.
     rows: Rows
-    """Which of the receipt's records these are, in the order of the batch."""
+    """Indices of these records in the sink, in the order of the batch."""
     timestamps: npt.NDArray[np.int64]
     data: bytearray
-    """The encoded batch; identity and sequence are written into it when it is numbered."""
+    """The encoded batch. Producer id, epoch and base sequence are written into it when it is first sent."""
     created_ms: int
     position: int
-    """Place of its first record in everything appended to the partition: batches that go back are put in this order."""
+    """Position of its first record among all records appended to the partition: returned batches are sorted by it."""
     memory_bytes: int
-    """What it holds of `buffer.memory` until its outcome is known."""
+    """Bytes of `buffer.memory` that it holds until its outcome is known."""
     identity: ProducerIdentity = NO_PRODUCER
     base_sequence: int = NO_SEQUENCE
     ordinal: int = 0
     """How many batches of its partition were numbered before it."""
     attempts: int = 0
-    """How often it was sent and a retriable answer, or none, came back."""
+    """Number of attempts that got a retriable error or no response."""
     separations: int = 0
-    """How often culprits were taken out of it."""
+    """Number of times that culprits were removed from it."""
     possibly_stored: bool = False
-    """An earlier attempt may have been written: a time-out, a lost connection, or code 7 or 20 (decision 13)."""
+    """An earlier attempt may have been written: it timed out, lost its connection, or got code 7 or 20 (decision 13)."""
     last_error: KafkaException | None = None
     key_valid: Bytes | None = None
-    """Of a table: 0 for each record without a key; None: none lacks one, or nobody looked."""
+    """For tables: 0 for each record without a key. None: every record has a key, or it was not checked."""
     handed_over_ms: int | None = None
-    """Of a table: when its caller had handed over all of its records."""
+    """For tables: when the caller had handed over all rows of the piece."""
     sent_ms: int = 0
     """When it was last sent."""
     unknown_since_ms: int | None = None
-    """When its topic or partition was first said to be unknown."""
+    """When its topic or partition was first reported as unknown."""
     refused_since_ms: int | None = None
-    """When it first had to go again: a broker refused it for now, or did not answer, or could not be reached."""
+    """When it first had to be retried: a retriable error, no response, or an unreachable broker."""
     retry_at_ms: int = 0
     sent_to: tuple[Address, UUID] | None = None
-    """The leader and the topic to which it went last: when there is another one now, it need not wait."""
+    """Leader and topic id of the last attempt. If either has changed, a retry skips its backoff."""
     is_topic_recreated: bool = False
-    """Since it was last sent its topic was deleted and created again."""
+    """Its topic was deleted and created again since it was last sent."""
     chosen: bool | npt.NDArray[np.bool_] = False
-    """Whether the producer chose the partition: of all records, or of each. Such records may go to another partition."""
+    """Whether the producer chose the partition, for all records or for each. Such records may move to another partition."""
     state: BatchState = BatchState.WAITING
     shown_keys: tuple[Rows, ByteColumn] | None = None
-    """Keys of records, by index, that were asked for; of a batch without bytes, which is never sent, there are no others."""
+    """Cached keys of records, by index. A batch that is never sent has no bytes, and only these keys."""
 
     @property
     def count(self) -> int:
@@ -184,29 +188,29 @@ class ProducerBatch:
 
     @property
     def sequence_after(self) -> int:
-        """The sequence that follows its last record."""
+        """The sequence number after its last record."""
         return sequence_add(self.base_sequence, self.count)
 
     def number(self, identity: ProducerIdentity, base_sequence: int, ordinal: int, *, is_transactional: bool) -> None:
-        """Write producer and sequence into the bytes; from now on a repetition is recognised by the broker."""
+        """Write producer id, epoch and base sequence into the bytes. From now on the broker recognises a duplicate."""
         self.identity, self.base_sequence, self.ordinal = identity, base_sequence, ordinal
         record_batch.patch_producer(self.data, 0, identity, base_sequence, is_transactional=is_transactional)
 
     def decode(self) -> RecordColumns:
-        """Its records."""
+        """Decode its records."""
         return record_batch.decode(self.data)
 
     def keys_of(self, indices: Rows) -> ByteColumn:
-        """The keys of the records at `indices` (ascending), as much of each as an error shows."""
-        # Kept, because they are asked for up to three times: what an answer means, and each culprit's error, depend on them.
+        """The keys of the records at `indices` (ascending), cut to the length that an error shows."""
+        # Cached, because they are needed up to three times: to interpret a response, and for the error of each culprit.
         if self.shown_keys is None or not np.array_equal(self.shown_keys[0], indices):
             self.shown_keys = indices, record_batch.keys_at(self.data, indices, KEY_BYTES_KEPT)
         return self.shown_keys[1]
 
     def without(self, indices: Rows) -> ProducerBatch | None:
-        """A new batch of the records that are not at `indices` (each once), not numbered yet; None when none is left.
+        """A new batch without the records at `indices` (each once), without sequence numbers; None if no record is left.
 
-        It may take over the bytes: this batch is over, and nobody reads its records any more.
+        It may take over the bytes: this batch has ended, and its records are not read again.
         """
         data, self.data = record_batch.remove_records_in_place(self.data, indices), bytearray()
         if data is None:
@@ -216,10 +220,10 @@ class ProducerBatch:
         return self._child(stays, data, self.position)
 
     def halves(self) -> list[ProducerBatch]:
-        """Two new batches with its first and second half, not numbered yet; one if it has one record."""
+        """Two new batches with its first and second half, without sequence numbers; a single one if it has one record."""
         children, start = [], 0
         for data in record_batch.split_in_half(self.data):
-            # Brokers give offsets: what a client sends begins at 0, and Kafka refuses anything else as INVALID_RECORD.
+            # Brokers assign offsets. A client's batch starts at offset 0; Kafka refuses any other value as INVALID_RECORD.
             record_batch.patch_offset(data, 0, 0, -1)
             stop = start + record_batch.read_header(data).count
             children.append(self._child(slice(start, stop), data, self.position + start))
@@ -228,7 +232,7 @@ class ProducerBatch:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its records have their outcome, and it only occupies its sequence numbers until the answer is in."""
+        """Whether its records have their outcome, and it only occupies its sequence numbers until the response arrives."""
         return self.state is BatchState.ABANDONED
 
     def move(self, move: Move) -> None:
@@ -240,17 +244,17 @@ class ProducerBatch:
             raise AssertionError(text) from None
 
     def mark_retried(self, steady_ms: int) -> None:
-        """It has to be sent again."""
+        """Record that it has to be sent again."""
         if self.refused_since_ms is None:
             self.refused_since_ms = steady_ms
 
     def clear_sequence(self) -> None:
-        """It is surely not stored, and will be numbered anew."""
+        """Remove its sequence numbers: it is surely not stored, and gets new ones when it is sent again."""
         self.identity, self.base_sequence = NO_PRODUCER, NO_SEQUENCE
         self.possibly_stored = self.is_topic_recreated = False
 
     def part(self, mask: npt.NDArray[np.bool_], data: bytearray, topic_partition: TopicPartition) -> ProducerBatch:
-        """A new batch of the records in `mask`, encoded as `data`, for another partition; not numbered yet."""
+        """A new batch of the records in `mask`, encoded as `data`, for another partition; without sequence numbers."""
         return replace(self._child(mask, data, self.position), topic_partition=topic_partition)
 
     def _child(self, chosen: slice | npt.NDArray[np.bool_], data: bytearray, position: int) -> ProducerBatch:

@@ -1,1 +1,1 @@
-"""What refusals mean: who in a batch is to blame, each record's own error, what callers are told."""
+"""Refused batches: culprits (KIP-467), the error of each record, and the causes of waits."""

@@ -1,7 +1,7 @@
-"""What `culprits.judge` decides by: a broker's answer about one batch, what the producer knows about the batch then, and topic facts.
+"""Inputs of `culprits.judge`: a broker's response about one batch, the state of the batch, and the topic's configuration.
 
-Topic facts are the settings that explain refusals which a broker cannot explain itself. They are asked for (DescribeConfigs) only when an
-answer leaves a question open: KIP-135 and KIP-579 against brokers that do not have them (decisions 2, 19 and 21).
+The topic's configuration explains refusals of brokers that do not implement KIP-135 and KIP-579 (decisions 2, 19 and 21). It is requested
+(DescribeConfigs) only if a response is ambiguous without it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from chaffinch.records.byte_columns import ByteColumn
 
 @dataclass(frozen=True, slots=True)
 class RecordErrors:
-    """The culprits that an answer lists (KIP-467), as columns: a batch may have a hundred, and most of them are only counted.
+    """`record_errors` of a response (KIP-467), as columns: a batch may have a hundred culprits, and most of them are only counted.
 
-    `indices` within the batch, ascending and each once, the words about each, and each one's own code, by its number; None where there
-    is none.
+    `indices` within the batch, ascending and unique; the message about each; and the number of its own error code. None: not given.
     """
 
     indices: Sequence[int]
@@ -43,7 +42,7 @@ class RecordErrors:
 
     @classmethod
     def of(cls, entries: Sequence[BatchIndexAndErrorMessage]) -> RecordErrors:
-        """What is listed. Of two entries about one record the last one counts."""
+        """Read the entries. The last of two entries about one record counts."""
         last = {entry.batch_index: entry for entry in entries}
         indices = sorted(last)
         ordered = [last[index] for index in indices]
@@ -51,7 +50,7 @@ class RecordErrors:
         return cls(indices, messages, [entry.chaffinch_error_code for entry in ordered])
 
     def code(self, at: int) -> ErrorCode | None:
-        """The own code of one of them; None where it has none, or success: then the batch's code is its own."""
+        """The own error code of a culprit; None if it has none, or success: then the batch's code applies."""
         number = self.numbers[at]
         # A single record has no sequence of its own: 45 next to an index is always INVALID_COMPACTION_KEY.
         return codes.by_number(number, "kip", has_culprits=True) if number else None
@@ -63,13 +62,13 @@ class RecordErrors:
 NO_RECORD_ERRORS: Final = RecordErrors((), (), ())
 CLEANUP_POLICY: Final = "cleanup.policy"
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
-# A configuration may change: older facts are requested again.
+# A topic's configuration may change: an older one is requested again.
 TOPIC_CONFIG_AGE_MS_MAX: Final = 60_000
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchResponse:
-    """What a broker said about one batch: the code that stands for all, and the records that are to blame, ascending."""
+    """A broker's response about one batch: the batch's error code, and the culprits in ascending order."""
 
     code: ErrorCode
     base_offset: int = NO_OFFSET
@@ -79,12 +78,12 @@ class BatchResponse:
 
     @property
     def is_written(self) -> bool:
-        """Whether the broker has the batch."""
+        """Whether the broker has stored the batch."""
         return handling_of(self.code) is Handling.COMPLETE
 
 
 def read_response(response: PartitionProduceResponse, numbering: Numbering) -> BatchResponse:
-    """A partition's part of a Produce answer, in the words of the error table."""
+    """Read a partition's part of a Produce response, with the codes of the error table."""
     record_errors = RecordErrors.of(response.record_errors) if response.record_errors else NO_RECORD_ERRORS
     return BatchResponse(
         code=codes.by_number(response.error_code, numbering, has_culprits=bool(record_errors), message=response.error_message),
@@ -97,7 +96,7 @@ def read_response(response: PartitionProduceResponse, numbering: Numbering) -> B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Each is None when it is not known. `is_requested`: the request was made, so there is nothing more to wait for."""
+    """A topic's configuration; unknown values are None. `is_requested`: the request was made, so there is nothing more to wait for."""
 
     is_compacted: bool | None = None
     min_insync_replicas: int | None = None
@@ -107,7 +106,7 @@ class TopicConfig:
 
     @property
     def is_inconsistent(self) -> bool:
-        """Whether acks=all can never be met: KIP-579."""
+        """Whether acks=all can never succeed (KIP-579)."""
         return self.min_insync_replicas is not None and self.replica_count is not None and self.min_insync_replicas > self.replica_count
 
 
@@ -116,39 +115,39 @@ UNKNOWN: Final = TopicConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What is known about the batch when the answer comes."""
+    """State of the batch when the response arrives."""
 
     topic_partition: TopicPartition
     count: int
     keys_of: Callable[[npt.NDArray[np.int64]], ByteColumn]
-    """The keys of records of the batch, whose indices ascend, as much of each as an error shows: reads the batch."""
+    """Reads the keys of records of the batch, by ascending indices, cut to the length that an error shows."""
     possibly_stored: bool = False
     in_transaction: bool = False
     is_idempotent: bool = True
     predecessors: PredecessorState = PredecessorState.CLEAR
-    """What became of the batches with lower numbers."""
+    """State of the batches with lower sequence numbers."""
     may_retry: bool = True
     """Neither the attempts nor the delivery timeout are used up."""
     separations: int = 0
     topic_config: TopicConfig = UNKNOWN
     last_error: KafkaException | None = None
     questions: frozenset[Question] = frozenset()
-    """What an exception handler is asked."""
+    """The cases that an exception handler decides."""
     decision: HandlerDecision | None = None
-    """What it answered; None: it was not asked yet."""
+    """Its decision; None: it was not called yet."""
     is_unknown_too_long: bool = False
-    """The topic is unknown for longer than `retry.unknown.topic.partition.ms`."""
+    """The topic has been unknown for longer than `retry.unknown.topic.partition.ms`."""
 
 
 def topic_config_request(topic: str) -> DescribeConfigsRequest:
-    """Ask for the settings that matter here."""
+    """DescribeConfigs for the two settings that matter here."""
     keys = [CLEANUP_POLICY, MIN_INSYNC_REPLICAS]
     resource = DescribeConfigsResource(resource_type=RESOURCE_TOPIC, resource_name=topic, configuration_keys=keys)
     return DescribeConfigsRequest(resources=[resource])
 
 
 def read_topic_config(response: DescribeConfigsResponse | None, replica_count: int | None, steady_ms: int) -> TopicConfig:
-    """The facts in an answer; None (no answer, or not allowed) leaves them unknown, but asked for."""
+    """The configuration in a response. Without a response, or without permission, the values are unknown, but requested."""
     result = response.results[0] if response is not None and response.results and not response.results[0].error_code else None
     values = {row.name: row.value for row in result.configs} if result is not None else {}
     policy, minimum = values.get(CLEANUP_POLICY), values.get(MIN_INSYNC_REPLICAS)

@@ -1,21 +1,20 @@
-"""What a Produce answer means for a batch: keep, drop the culprits and send the innocents again, or fail them all.
+"""Culprits of a refused batch: decides whether to retry it, to fail all records, or to remove the culprits and resend the innocents.
 
-KIP-467 section 3, with decisions 12 to 18 of the design. `judge` is the one place where this is decided, a pure function read from top
-to bottom; the core carries its verdict out.
+KIP-467 section 3, with decisions 12 to 18 of the design. `judge` is the only place where this is decided: a pure function, to be read
+from top to bottom. The response handler applies its verdict.
 
     a. success                                      -> no verdict: the batch is written
     b. retriable code, culprits listed or not       -> Resend, whole (3.a), while attempts are left
     c. too large, several records                   -> Split, unless it may be stored
-    d. a gap in the sequence                        -> Resend, when one before it is still under way; Renumber, when it is surely
-                                                       not stored; else FailAll
+    d. a gap in the sequence                        -> Resend, if an earlier batch is still in flight; Renumber, if this one is surely
+                                                       not stored; otherwise FailAll
     e. no culprits, or an index that cannot be      -> FailAll (3.b.i)
-    f. culprits, and the batch may be stored        -> FailAll, fate unknown: innocents sent again could be there twice
-    g. culprits in a transaction                    -> FailAll: the innocents abort with it
-    h. culprits                                     -> Separate: culprits fail, innocents go again (3.b.ii)
+    f. culprits, and the batch may be stored        -> FailAll, outcome unknown: innocents sent again could be stored twice
+    g. culprits in a transaction                    -> FailAll: the innocents abort with the transaction
+    h. culprits                                     -> Separate: culprits fail, innocents are sent again (3.b.ii)
 
-Where an exception handler wants to hear of it (KIP-1038), b of an unknown topic, g, h and a record that is too large alone are
-AskHandler first; records that it drops leave the batch like culprits, but fail nothing. Of a batch that may be stored nothing is
-dropped: it could be there.
+If an exception handler decides (KIP-1038), b for an unknown topic, g, h, and a single record that is too large result in AskHandler first.
+Records that it drops leave the batch like culprits, but do not fail. No record of a batch that may be stored is dropped.
 """
 
 from __future__ import annotations
@@ -34,21 +33,23 @@ from chaffinch.producer.core.exception_handler import NO_DECISION, REJECTED_CODE
 from chaffinch.producer.core.refusals.batch_responses import BatchResponse, RecordErrors, Situation
 from chaffinch.producer.core.refusals.record_errors import API, CulpritErrors, culprit_of, stored
 
-# A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.
+# A broker that names one culprit at a time would cause n rounds for n records: after this many rounds the innocents are halved each time.
 SEPARATIONS_MAX: Final = 8
-# Answers after which an attempt may have been written all the same (decision 13); so may lost connections and time-outs.
+# Errors after which an attempt may have been written nevertheless (decision 13), as after lost connections and time-outs.
 POSSIBLY_STORED_CODES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 # The broker expected another sequence, or has forgotten the producer: this attempt was not written, and a new number is needed.
 GAP_CODES: Final = frozenset({codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID})
 RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
-# Beside a null key these may mean it: 87 is Apache Kafka's number for it, and where timestamps are wrong too, 32 stands for all.
+# For a record with a null key these may mean the key: 87 is Apache Kafka's number for it, and 32 covers it if timestamps are wrong, too.
 MAY_MEAN_NULL_KEY: Final = frozenset({codes.INVALID_RECORD, codes.INVALID_TIMESTAMP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """The same bytes again, after a wait, or as soon as the batches before it are settled. `possibly_stored`: this attempt may have been
-    written."""
+    """Send the same bytes again, after a backoff, or as soon as the earlier batches have ended.
+
+    `possibly_stored`: this attempt may have been written.
+    """
 
     error: ApiException
     refreshes_metadata: bool
@@ -58,7 +59,7 @@ class Resend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renumber:
-    """The same records again under another number."""
+    """Send the same records again under new sequence numbers."""
 
     error: ApiException
     waits: bool = True
@@ -71,9 +72,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separate:
-    """The records in `errors` fail, those in `dropped` are dropped, the others go again at once; `halves`: as two batches.
+    """Fail the records in `errors`, drop those in `dropped`, and send the others again at once; `halves`: as two batches.
 
-    `waits`: not at once, but after a wait, as a retry.
+    `waits`: not at once, but after a backoff.
     """
 
     errors: Mapping[int, ApiException]
@@ -84,9 +85,9 @@ class Separate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailAll:
-    """Every record fails: those in `errors` with their own, the others with `error`; but those in `dropped` are dropped.
+    """Fail every record: those in `errors` with their own error, the others with `error`. Drop those in `dropped`.
 
-    `uses_up_sequences`: they must not be given again, because it may be stored, or because the broker expects others.
+    `uses_up_sequences`: the sequence numbers must not be reused, because the batch may be stored, or the broker expects others.
     """
 
     error: ApiException
@@ -97,7 +98,7 @@ class FailAll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskHandler:
-    """An exception handler decides about the records in `errors`: ask it, then judge again."""
+    """An exception handler decides about the records in `errors`: call it, then judge again."""
 
     question: Question
     errors: Mapping[int, ApiException]
@@ -105,14 +106,14 @@ class AskHandler:
 
 @dataclass(frozen=True, slots=True)
 class NeedTopicConfig:
-    """The answer cannot be understood without the topic's configuration: ask for it, then judge again."""
+    """The response is ambiguous without the topic's configuration: request it, then judge again."""
 
 
 Verdict: TypeAlias = Resend | Renumber | Split | Separate | FailAll | NeedTopicConfig | AskHandler
 
 
 def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
-    """Whether a verdict says that a batch is surely not stored; `possibly_stored`: what its earlier attempts say."""
+    """Whether a batch is surely not stored after a verdict. `possibly_stored`: an earlier attempt may have been written."""
     match verdict:
         case Resend():
             return not (possibly_stored or verdict.possibly_stored)
@@ -126,14 +127,14 @@ def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
 
 
 def judge(answer: BatchResponse, situation: Situation) -> Verdict:
-    """The fate of a batch that was not written. Never raises, whatever the broker says."""
+    """Decide about a batch that was not written. Never raises, whatever the response."""
     if _needs_topic_config(answer, situation):
         return NeedTopicConfig()
     answer = with_specific_code(answer, situation)
     code, handling = answer.code, handling_of(answer.code, in_transaction=situation.in_transaction)
     if answer.base_offset >= 0:
-        # A leader says where it has written the batch, and no longer whether it stays: it lost the partition before the others had it,
-        # or the topic was deleted meanwhile, which does not take back what readers have seen.
+        # The leader has written the batch, but cannot say whether it stays: it lost the partition before the batch was replicated, or the
+        # topic was deleted in the meantime, although consumers may have read the batch.
         situation = replace(situation, possibly_stored=True)
     if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
         return _unknown_topic(answer, situation)
@@ -156,14 +157,14 @@ def _retried(answer: BatchResponse, situation: Situation) -> Verdict:
 
 
 def _gap(error: ApiException, situation: Situation) -> Verdict:
-    """The broker expected another sequence. With batches under way that is what comes of a batch in front that was not stored."""
+    """The broker expected another sequence number. With several batches in flight, an earlier batch that was not stored causes this."""
     if not situation.may_retry:
         return FailAll(error=_too_late(error, situation), uses_up_sequences=True)
     if situation.predecessors is PredecessorState.OPEN:
         return Resend(error=error, refreshes_metadata=False, possibly_stored=False, waits=False)
     if situation.possibly_stored and (situation.predecessors is not PredecessorState.UNSTORED or situation.in_transaction):
-        # Either it was never stored, or the broker has forgotten it, as Apache Kafka's forget all but the last batch when they start.
-        # And behind one that is not stored an earlier attempt may still come when its number is the next: only a new epoch keeps it out.
+        # Either it was never stored, or the broker has forgotten it: Apache Kafka forgets all but the last batch when it starts.
+        # If its predecessor is not stored, an earlier attempt may still arrive when its number is next; only a new epoch prevents that.
         return FailAll(error=_unknown_fate(error, situation, "for its place in the sequence"), uses_up_sequences=True)
     if situation.in_transaction and situation.predecessors is PredecessorState.CLEAR:
         return FailAll(error=error, uses_up_sequences=True)
@@ -171,7 +172,7 @@ def _gap(error: ApiException, situation: Situation) -> Verdict:
 
 
 def _too_late(error: ApiException, situation: Situation) -> ApiException:
-    """The error of a batch that could go again, were there time: of a gap that another batch has left nobody need hear."""
+    """The error of a batch that has no time or attempts left. A gap caused by another batch is not reported as such."""
     if situation.predecessors is PredecessorState.CLEAR:
         return error
     message = "a batch before this one was not stored, and neither time nor attempts are left to send it again"
@@ -187,7 +188,7 @@ def _too_late(error: ApiException, situation: Situation) -> ApiException:
 
 
 def _unknown_topic(answer: BatchResponse, situation: Situation) -> Verdict:
-    """KIP-1038: the handler decides record by record. FAIL comes before SWALLOW, SWALLOW before RETRY, and time limits end RETRY."""
+    """KIP-1038: the handler decides record by record. FAIL precedes SWALLOW, SWALLOW precedes RETRY, and time limits end RETRY."""
     error = _batch_error(answer, situation)
     if situation.is_unknown_too_long:
         return FailAll(error=_as_abortable(error, situation), uses_up_sequences=situation.possibly_stored)
@@ -214,7 +215,7 @@ def _refused(answer: BatchResponse, situation: Situation) -> Verdict:
     if not errors:
         error = _batch_error(answer, situation)
         if situation.possibly_stored and answer.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
-            # Were it surely not stored it would be split: of no record in it is it known that it is too large.
+            # If it were surely not stored it would be split. It is not known that any of its records is too large.
             return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), uses_up_sequences=True)
         return FailAll(error=error, uses_up_sequences=situation.possibly_stored)
     if situation.possibly_stored:
@@ -229,7 +230,7 @@ def _refused(answer: BatchResponse, situation: Situation) -> Verdict:
 
 
 def _separate_or_fail(answer: BatchResponse, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
-    """The records in `errors` fail unless the handler drops them; the others go on without them, or fail with their transaction."""
+    """Fail the records in `errors`, unless the handler drops them. The others continue without them, or fail with the transaction."""
     decision = situation.decision or NO_DECISION
     if situation.decision is not None:
         errors = {index: decision.with_failure(index, own) for index, own in errors.items() if index not in decision.swallowed}
@@ -249,7 +250,7 @@ def _separate_or_fail(answer: BatchResponse, errors: Mapping[int, ApiException],
 
 
 def _needs_topic_config(answer: BatchResponse, situation: Situation) -> bool:
-    """Whether the topic's configuration would tell more than the answer does, and was not asked for yet."""
+    """Whether the topic's configuration would explain the response, and was not requested yet."""
     if situation.topic_config.is_requested:
         return False
     if answer.code is codes.NOT_ENOUGH_REPLICAS:
@@ -264,7 +265,7 @@ def _needs_topic_config(answer: BatchResponse, situation: Situation) -> bool:
 
 
 def with_specific_code(answer: BatchResponse, situation: Situation) -> BatchResponse:
-    """The answer as a broker that knows KIP-135 and KIP-579 would have given it, as far as the topic's configuration tells."""
+    """The response that a broker with KIP-135 and KIP-579 would have sent, as far as the topic's configuration shows it."""
     topic_config = situation.topic_config
     if answer.code is codes.NOT_ENOUGH_REPLICAS and topic_config.is_inconsistent:
         message = f"min.insync.replicas is {topic_config.min_insync_replicas}, and the topic has {topic_config.replica_count} replicas"
@@ -282,7 +283,7 @@ def with_specific_code(answer: BatchResponse, situation: Situation) -> BatchResp
 
 
 def _keyless(indices: Sequence[int], situation: Situation) -> list[int]:
-    """Which of these records, ascending and within the batch, have no key."""
+    """The records without a key among these, which are ascending and within the batch."""
     if not indices:
         return []
     asked = np.array(indices, np.int64)
@@ -291,24 +292,24 @@ def _keyless(indices: Sequence[int], situation: Situation) -> list[int]:
 
 
 def _without_messages(indices: Sequence[int]) -> RecordErrors:
-    """Without a word about each."""
+    """Record errors with indices only."""
     nothing = [None] * len(indices)
     return RecordErrors(indices, nothing, nothing)
 
 
 def _possibly_keyless(record_errors: RecordErrors) -> list[int]:
-    """Where a null key may be what was meant. It is looked at before the timestamp, by every broker."""
+    """Culprits whose null key may be the cause. Every broker checks the key before the timestamp."""
     return [index for at, index in enumerate(record_errors.indices) if record_errors.code(at) in (None, codes.INVALID_RECORD)]
 
 
 def _has_valid_indices(answer: BatchResponse, situation: Situation) -> bool:
-    """Whether all who are blamed are there."""
+    """Whether all culprits are records of the batch."""
     indices = answer.record_errors.indices
     return not indices or (indices[0] >= 0 and indices[-1] < situation.count)
 
 
 def _batch_error(answer: BatchResponse, situation: Situation) -> ApiException:
-    """The error of the batch as a whole; it lists the culprits unless one of them cannot be."""
+    """The error of the batch as a whole. It lists the culprits, unless an index is outside the batch."""
     message, are_within = answer.message, _has_valid_indices(answer, situation)
     if not are_within:
         outside = next(index for index in answer.record_errors.indices if not 0 <= index < situation.count)
@@ -325,18 +326,18 @@ def _batch_error(answer: BatchResponse, situation: Situation) -> ApiException:
 
 
 def _culprit_errors(answer: BatchResponse, situation: Situation) -> Mapping[int, ApiException]:
-    """Each culprit's own error by its index; empty when none is named, or one that cannot be: then nobody knows who is meant."""
+    """Each culprit's own error by its index; empty if none is named, or an index is outside the batch, so that none is reliable."""
     return CulpritErrors(answer, situation) if answer.record_errors and _has_valid_indices(answer, situation) else {}
 
 
 def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiException:
-    """What innocents are told when the batch may be stored already: an earlier attempt's error, because theirs was not refused."""
+    """The error of innocents whose batch may be stored already: that of an earlier attempt, because they were not refused."""
     message = (
         f"an earlier attempt to write this batch got no clear answer, and the next one was refused {why}: "
         "whether this record is stored is unknown"
     )
     known = situation.last_error
-    # What was heard last may be of a later attempt whose outcome was clear.
+    # The last error may belong to a later attempt whose outcome was clear.
     code = known.code if known is not None and known.code in POSSIBLY_STORED_CODES else codes.NETWORK_EXCEPTION
     unknown = exception_for(
         code,
@@ -351,7 +352,7 @@ def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiExc
 
 
 def _as_abortable(error: ApiException, situation: Situation) -> ApiException:
-    """In a transaction what would be retriable is final, and the transaction has to be aborted (decision 30)."""
+    """In a transaction a retriable error is final, and the transaction must be aborted (decision 30)."""
     if not situation.in_transaction or not error.code.is_retriable:
         return error
     message = f"the transaction has to be aborted: {error.message}"

@@ -1,6 +1,6 @@
-"""Errors that no broker has sent: of batches that ended without an answer, and the errors of brokers as another class.
+"""Errors made by the producer: for batches that ended without a response, and brokers' errors converted to another class.
 
-A batch ends without an answer when its time is up, its transaction has failed, its topic is gone, or the producer ends.
+A batch ends without a response when it expires, its transaction has failed, its topic was deleted, or the producer is closed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from chaffinch.producer.core.batches.batch import ProducerBatch
 def expired(
     batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None, *, is_awaited: bool, is_of_predecessor: bool = False
 ) -> KafkaException:
-    """`delivery.timeout.ms` is over. `is_awaited`: an answer is still under way. `is_of_predecessor`: the cause is that of the batch in
-    front."""
+    """Error for `delivery.timeout.ms`. `is_awaited`: a request is in flight. `is_of_predecessor`: the cause is the preceding batch's."""
     may_be_stored = is_awaited or batch.possibly_stored or (batch.last_error is not None and batch.last_error.stored is Stored.POSSIBLY)
     sends = _sends(batch.attempts + is_awaited)
     if cause is not None:
-        whose = "the last error of the batch in front" if is_of_predecessor else "the last error"
+        whose = "the last error of the preceding batch" if is_of_predecessor else "the last error"
         sends += f"; {whose} was {cause.name} ({cause.message.rstrip('.')})"
     error = TimeoutException(
         f"{pluralize(batch.count, 'record')} expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
@@ -46,7 +45,7 @@ def _sends(attempts: int) -> str:
 
 
 def exhausted(error: AnyError, attempts: int, retries: int) -> AnyError:
-    """An error that would have passed, of a batch that was sent `attempts` times: says so where no more attempts are allowed."""
+    """Add to a retriable error, after `attempts` attempts, that `retries` allows no more."""
     if attempts <= retries:
         return error
     return with_message(error, f"{error.message.rstrip('.')}; {_sends(attempts)}, and retries={retries} allows no more")
@@ -64,7 +63,7 @@ def dropped_with_transaction(batch: ProducerBatch, cause: KafkaException | None,
 
 
 def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaException | None = None, *, is_awaited: bool) -> KafkaException:
-    """Nothing can be written any more. `waited_for`: why the batch has no outcome yet, which a time-out names."""
+    """The error of a batch of a producer that cannot write any more. `waited_for`: why it has no outcome; added to a time-out."""
     fresh = copy_for_raise(error)
     if waited_for is not None and isinstance(error, (TimeoutException, TransactionAbortableException)):
         fresh = with_message(fresh, f"{error.message.rstrip('.')}; it waited for: {in_words(waited_for)}")
@@ -75,7 +74,7 @@ def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaExcep
 
 
 def lost_with_topic(batch: ProducerBatch) -> KafkaException:
-    """The error of a batch that is surely not stored, of a transaction whose topic was deleted and created again."""
+    """The error of a batch that is surely not stored, in a transaction whose topic was deleted and created again."""
     topic = batch.topic_partition.topic
     text = f"topic {topic!r} was deleted and created again in this transaction: this batch is not sent to the new one"
     error = TransactionAbortableException(text, topic_partition=batch.topic_partition, stored=Stored.NO, api="Produce")
@@ -84,7 +83,7 @@ def lost_with_topic(batch: ProducerBatch) -> KafkaException:
 
 
 def deleted_topic_error(batch: ProducerBatch) -> KafkaException:
-    """The error of a batch that may be stored in a topic that was deleted since it was sent."""
+    """The error of a batch that may be stored in a topic that was deleted after it was sent."""
     text = "the topic was deleted and created again after this batch was sent: it is not sent to the new topic"
     return exception_for(
         codes.UNKNOWN_TOPIC_ID,
@@ -112,7 +111,7 @@ def as_abortable(error: KafkaException) -> TransactionAbortableException:
 
 
 def as_fatal(error: KafkaException) -> KafkaException:
-    """A failure that ends the producer, as a class that says so: aborts, for one, raise nothing else (decision 31)."""
+    """Convert a failure that makes the producer unusable to an application-recoverable error: aborts raise only such (decision 31)."""
     fatal = UnknownServerException(f"the producer cannot go on: {error.message}", code=error.code, group=Group.APPLICATION_RECOVERABLE)
     fatal.__cause__ = error
     return fatal

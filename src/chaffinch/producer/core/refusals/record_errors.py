@@ -1,6 +1,6 @@
-"""Each record's own error: which record, its key, what is wrong with it, and, of a culprit, what becomes of the others.
+"""Errors of single records: the record, its key, the cause, and, for a culprit, the outcome of the other records.
 
-Made when somebody looks: a table with one bad row in a hundred has many culprits, and most of them are only counted.
+They are made on access: a table with one bad row in a hundred has many culprits, and most of them are only counted.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class LazyErrors(Mapping[int, ApiException]):
 
     @abstractmethod
     def _error(self, at: int) -> ApiException:
-        """The error at a place among them."""
+        """Make the error at a position of `indices`."""
 
 
 class CulpritErrors(LazyErrors):
-    """The error of each record that was blamed; all of them lie within the batch."""
+    """The error of each culprit; all of them are records of the batch."""
 
     def __init__(self, answer: BatchResponse, situation: Situation) -> None:
         record_errors = answer.record_errors
         super().__init__(record_errors.indices)
         self._answer = answer
-        # Keys, not what gives them: the batch itself must not live as long as its errors.
+        # The keys, not the batch: it must not live as long as its errors.
         self._keys = situation.keys_of(np.array(record_errors.indices, np.int64))
         self._topic_partition = situation.topic_partition
         self._count = situation.count
@@ -71,7 +71,7 @@ class CulpritErrors(LazyErrors):
         return [index for index, at in self._at.items() if (record_errors.code(at) or others) is code]
 
     def message_of(self, index: int) -> str:
-        """The broker's words about one of them."""
+        """The broker's message about one of them."""
         return culprit_of(self._answer, self._at[index]).message
 
     def _error(self, at: int) -> ApiException:
@@ -88,17 +88,17 @@ class CulpritErrors(LazyErrors):
         )
 
     def _named(self, culprit: Culprit) -> str:
-        """The broker's words, and which record they are about unless they say so themselves."""
+        """The broker's message, with the record's index unless the message contains it."""
         if culprit.message.startswith(f"record {culprit.batch_index} "):
             return culprit.message
         return f"record {culprit.batch_index} of {self._count} rejected: {culprit.message}"
 
 
 class ScreenedErrors(LazyErrors):
-    """The errors of rows without a key that were not sent, because the broker had just refused their like."""
+    """The errors of rows without a key that were not sent, because the broker had just refused such rows."""
 
     def __init__(self, indices: Sequence[int], rows: Rows, topic_partition: TopicPartition, refused: str) -> None:
-        """`rows`: of the table, those at `indices` failed. `refused`: when the broker refused others, and what it said."""
+        """`rows`: rows of the table, of which those at `indices` failed. `refused`: when the broker refused others, and its message."""
         super().__init__(indices)
         self._rows = rows[indices] if len(indices) < len(rows) else rows
         self._topic_partition = topic_partition
@@ -116,10 +116,10 @@ class ScreenedErrors(LazyErrors):
 
 
 class ErrorPerRecord:
-    """One reason for many records of a batch, as each one's own error: its place in the batch, and its key. A fresh one at each call."""
+    """One error for many records of a batch: each call makes a new copy with the record's index and key."""
 
     def __init__(self, batch: ProducerBatch, error: KafkaException) -> None:
-        # Keys, not what gives them: the batch itself must not live as long as its errors.
+        # The keys, not the batch: it must not live as long as its errors.
         self._keys = _keys_of(batch)
         self._count = batch.count
         self._error = error
@@ -131,7 +131,7 @@ class ErrorPerRecord:
 
 
 def _keys_of(batch: ProducerBatch) -> ByteColumn | None:
-    """All of them; None where they cannot be read now: that takes all bytes of a compressed batch, and who waits must be told anyway."""
+    """All keys; None if they cannot be read, which needs memory for a compressed batch: the records must fail in any case."""
     try:
         return batch.keys_of(np.arange(batch.count))
     except (RecordsError, MemoryError):
@@ -139,14 +139,14 @@ def _keys_of(batch: ProducerBatch) -> ByteColumn | None:
 
 
 def culprit_of(answer: BatchResponse, at: int) -> Culprit:
-    """What was said about one of those blamed: with the batch's code and words where it has none of its own."""
+    """A culprit, with the batch's code and message if it has none of its own."""
     record_errors = answer.record_errors
     code = record_errors.code(at) or answer.code
     return Culprit(record_errors.indices[at], code, record_errors.messages[at] or answer.message or code.text)
 
 
 def stored(code: ErrorCode, situation: Situation) -> Stored:
-    """Whether what was refused may be in the log."""
+    """Whether the refused batch may be stored."""
     return Stored.POSSIBLY if situation.possibly_stored else code.stored
 
 
@@ -168,12 +168,12 @@ def _others_go(count: int) -> str:
 
 
 def _key_beside(code: ErrorCode, key: bytes | None) -> str:
-    """A record's key, next to the text of an error; empty where that text says already that there is none."""
+    """A record's key for an error text; empty if the text already says that there is none."""
     return "" if key is None and code is codes.INVALID_COMPACTION_KEY else key_text(key)
 
 
 def key_text(key: bytes | None) -> str:
-    """A record's key, in an error."""
+    """A record's key, for an error text."""
     if key is None:
         return "no key"
     return "key " + repr(key[:KEY_BYTES_SHOWN])[1:] + ("..." if len(key) > KEY_BYTES_SHOWN else "")

@@ -1,19 +1,19 @@
-"""After a broker refused records without a key, their like that wait already fail without being sent: a batch goes once, not twice.
+"""Screening: after a broker has refused records without a key, waiting records of tables without a key fail without being sent.
 
-KIP-467 section 3.b.ii has a batch with culprits sent twice, whole and without them. A table with one culprit in a hundred has some in
-every batch. So a refusal is remembered, and the next batches lose such records before they leave. Still the broker decides:
+KIP-467 section 3.b.ii sends a batch with culprits twice, whole and without them. A table with one culprit in a hundred has some in every
+batch. So a refusal is remembered, and the next batches lose such records before they are sent. The broker still decides:
 
-- A record is failed only by a refusal of a request that left after the record was handed over. It could have been in that very request;
-  nothing that its caller can have seen to before, such as another `cleanup.policy`, came too late for the broker's word.
-- By the same broker, about the same topic: the leader, by its address, and the topic's id. A topic made anew knows nothing of the old one.
-- Only for what a record shows itself: that it has no key. Whether a timestamp is in range depends on the broker's clock.
-- Only when the refusal named exactly the records of its batch that have no key: who is blamed wrongly, or forgotten, teaches nothing.
-- Only for so long, and records that were failed so do not make it longer: meanwhile a batch goes as it is now and then, to ask again.
+- A record fails only because of a refused request that was sent after the record was handed over: it could have been part of that request.
+  A change that the caller made before, such as another `cleanup.policy`, was visible to the broker.
+- The refusal must come from the same leader (by address) for the same topic (by id). A recreated topic starts without one.
+- The cause must be visible in the record: it has no key. Whether a timestamp is in range depends on the broker's clock.
+- The refusal must have named exactly the records of its batch that have no key.
+- A refusal is valid for SCREEN_MS_MAX, and screened records do not extend that. In the meantime one batch is sent unchanged, as a probe.
 
-Such rows leave a table before they are encoded, and batches that wait already when they are taken. It is about tables, whose rows are all
-handed over when the call begins. Records of `send` come one by one, and a broker that refuses some is hardly noticed beside what each call
-costs. An exception handler that wants to hear of what a broker rejected hears of what it did reject: then nothing is screened. Nor is it
-where no batch goes on without its culprits: in a transaction, and with acks=0.
+Rows are removed from a table before they are encoded, and from waiting batches when they are taken. Screening is for tables, whose rows are
+all handed over when the call begins. Records of `send` come one by one, and the cost of each call exceeds that of a second attempt.
+
+Nothing is screened if an exception handler decides about rejected records, in transactions, and with acks=0.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.refusals.batch_responses import BatchResponse
 from chaffinch.producer.core.refusals.record_errors import CulpritErrors, ScreenedErrors
 
-# A caller of a long `send_table` may change the topic meanwhile: so old at most is the word by which a row fails. Long enough for hundreds
-# of batches to go once rather than twice.
+# The maximum age of a refusal by which a row fails, since the topic may be changed during a long `send_table`. Long enough for hundreds of
+# batches to be sent once rather than twice.
 SCREEN_MS_MAX: Final = 1000
-# From here on one batch goes as it is. Its answer, which usually takes milliseconds, is in before the screen ends, and not one batch
-# but all that are in flight would go twice.
+# After this time one batch is sent unchanged, as a probe. Its response, usually within milliseconds, arrives before the refusal expires;
+# otherwise all batches in flight would be sent twice, not only one.
 PROBE_AFTER_MS: Final = 500
-# So often some rows are encoded as they are, for a batch that can ask to be at hand: what is encoded may wait long for its turn.
+# At this interval the rows of one partition are encoded unchanged, so that a batch is available as a probe: encoded batches may wait long.
 UNSCREENED_INTERVAL_MS: Final = 200
 
 
 @dataclass(slots=True)
 class _Screen:
-    """What a leader refused of a topic. `sent_ms`: when the refused request left."""
+    """A leader's refusal of records without a key. `sent_ms`: when the refused request was sent."""
 
     topic_id: UUID
     sent_ms: int
     message: str
     unscreened_ms: int
-    """When rows were last encoded as they are."""
+    """When rows were last encoded unchanged."""
     is_probed: bool = False
-    """A batch with such records went as it is since."""
+    """A batch with such records has been sent unchanged since."""
 
 
 class Screening:
-    """Which records would be refused."""
+    """Remembers refusals, and finds records that would be refused."""
 
     def __init__(self, context: ProducerContext) -> None:
         self._context = context
@@ -70,8 +70,8 @@ class Screening:
             return
         (address, topic_id), topic = batch.sent_to, batch.topic_partition.topic
         self._screens.pop((topic, address), None)
-        # What a broker of old does not say, but its topic's configuration, is no word of the broker. And where an exception handler was
-        # asked, which leaves a plain dictionary, it wants to be asked about the next ones too.
+        # Culprits that were derived from the topic's configuration (older brokers) do not count. Nor does a decision of an exception
+        # handler (a plain dict), which must decide about the next records, too.
         if not answer.record_errors or not isinstance(errors, CulpritErrors):
             return
         if np.array_equal(errors.refused_with(codes.INVALID_COMPACTION_KEY), keyless):
@@ -85,12 +85,12 @@ class Screening:
         return not self._screens
 
     def written(self, batch: ProducerBatch) -> None:
-        """The broker took a batch: if some of its records have no key, it takes such records."""
+        """The broker has stored a batch. If some of its records have no key, it accepts such records, and the refusal is forgotten."""
         if self._screens and batch.sent_to is not None and len(_keyless(batch)):
             self._screens.pop((batch.topic_partition.topic, batch.sent_to[0]), None)
 
     def of_rows(self, topic: str, handed_over_ms: int, steady_ms: int) -> dict[int, str]:
-        """The partitions of whose rows those without a key fail now, before they are encoded, and why each."""
+        """The partitions whose rows without a key fail now, before they are encoded, and the cause for each partition."""
         state = self._context.cluster.topic(topic) if self._screens else None
         if state is None:
             return {}
@@ -110,12 +110,12 @@ class Screening:
         return reasons
 
     def failed(self, count: int) -> None:
-        """So many rows failed for a reason of `of_rows`."""
+        """Count `count` rows that failed because of `of_rows`."""
         self._context.counts["records_failed"] += count
         self._context.counts["records_screened"] += count
 
     def errors_of(self, head: ProducerBatch, destination: tuple[Address, UUID], steady_ms: int) -> ScreenedErrors | None:
-        """Of a partition's next batch the errors of the records that its leader would refuse; None where the batch goes as it is."""
+        """The errors of the records of a partition's next batch that its leader would refuse; None if the batch is sent unchanged."""
         topic = head.topic_partition.topic
         screen = self._screen_of(topic, head.handed_over_ms, destination, steady_ms)
         keyless = _keyless(head)
@@ -124,7 +124,7 @@ class Screening:
         return ScreenedErrors(keyless.tolist(), head.rows, head.topic_partition, _refused(screen, topic, steady_ms))
 
     def _screen_of(self, topic: str, handed_over_ms: int | None, destination: tuple[Address, UUID], steady_ms: int) -> _Screen | None:
-        """What the leader's last refusal says about rows that wait."""
+        """The leader's last refusal, if it applies to rows that were handed over at `handed_over_ms`."""
         address, topic_id = destination
         key = topic, address
         screen = self._screens.get(key)
@@ -133,12 +133,12 @@ class Screening:
         if screen.topic_id != topic_id or steady_ms - screen.sent_ms >= SCREEN_MS_MAX:
             del self._screens[key]
             return None
-        # Of one moment it is not known which came first.
+        # Within one millisecond the order is unknown.
         is_older = handed_over_ms is not None and handed_over_ms < screen.sent_ms
         return screen if is_older else None
 
     def _is_probe(self, screen: _Screen, steady_ms: int) -> bool:
-        """Whether the next batch goes as it is, to hear what the broker says now."""
+        """Whether the next batch is sent unchanged, as a probe."""
         if screen.is_probed or steady_ms - screen.sent_ms < PROBE_AFTER_MS:
             return False
         screen.is_probed = True
@@ -150,5 +150,5 @@ def _keyless(batch: ProducerBatch) -> Rows:
 
 
 def _refused(screen: _Screen, topic: str, steady_ms: int) -> str:
-    """When, and with which words, the broker refused others."""
+    """When the broker refused others, and its message."""
     return f"the broker refused such records of topic {topic!r} {steady_ms - screen.sent_ms} ms before, saying: {screen.message}"

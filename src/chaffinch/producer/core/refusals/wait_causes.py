@@ -1,7 +1,7 @@
-"""Why callers of `send` and batches wait, in their errors and in the log.
+"""Causes of waits: why callers of `send` and batches wait, as errors and for the log.
 
-A caller waits for memory, a topic, or a broker. Of a batch the first reason that holds counts: the cluster does not have the topic or
-partition, a broker refused the batch or did not answer, the partition has no leader, or its leader cannot be reached.
+A caller waits for memory, a topic, or a broker. The cause of a batch's wait is the first that holds: the topic or partition is unknown, a
+broker refused the batch or did not respond, the partition has no leader, or its leader cannot be reached.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from chaffinch.producer.core.retrying_request import RetryingRequest
 
 
 class WaitCauses:
-    """Errors made of what is known at the moment. `retrying_request`: how it goes with the identity, or with the transaction."""
+    """Builds errors from the current state. `retrying_request`: that of InitProducerId, or of the transaction."""
 
     def __init__(self, context: ProducerContext, outstanding: Outstanding, retrying_request: RetryingRequest) -> None:
         self.authentication_error: tuple[KafkaException, int] | None = None
-        """A broker did not let us in, and when; None after one that did."""
+        """The last failed login and its time; None after a successful one."""
         self._context = context
         self._outstanding = outstanding
         self._retrying_request = retrying_request
 
     def memory_timeout(self, size: int, waited_ms: int, tp: TopicPartition | None, why: KafkaException | None) -> KafkaException:
-        """The error of a caller that waited for memory too long. `why`: why the records that hold it have no outcome."""
+        """The error of a caller that waited too long for memory. `why`: why the records that hold the memory have no outcome."""
         accumulator = self._outstanding.accumulator
         text = f"{size} bytes do not fit: buffer.memory is {accumulator.memory_bytes}, {accumulator.memory_unused} free"
         reason = "" if why is None else f"; the records that hold it wait because of {in_words(why)}"
@@ -47,7 +47,7 @@ class WaitCauses:
         return error
 
     def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
-        """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait; or does not let us in at all."""
+        """A final error of the topic, or a failed login, that was received at or after a time; None if there is none."""
         if self.authentication_error is not None and self.authentication_error[1] >= heard_since_ms:
             return copy_for_raise(self.authentication_error[0])
         state = self._context.cluster.topic(topic)
@@ -56,7 +56,7 @@ class WaitCauses:
         return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
 
     def unknown_topic(self, topic: str, partition: int | None, heard_since_ms: int) -> UnknownTopicOrPartitionException | None:
-        """The error of a topic, or a partition of it, that no broker knows, if brokers said so at or after a time."""
+        """The error of an unknown topic or partition, if metadata received at or after a time says so."""
         state = self._context.cluster.topic(topic)
         if state is None or state.heard_ms < heard_since_ms:
             return None
@@ -70,18 +70,18 @@ class WaitCauses:
         return UnknownTopicOrPartitionException(what, topic_partition=tp, stored=Stored.NO, api="Metadata")
 
     def callback_cannot_wait(self, topic: str, partition: int | None) -> KafkaException:
-        """The error of who sends within a callback: the thread that would hear of the topic is his own."""
+        """The error of a `send` within a callback for an unknown topic: its own thread would receive the metadata."""
         what = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
         text = f"{what} is not known yet, and a callback cannot wait for it: ask partitions_for({topic!r}) before"
         return TimeoutException(text, stored=Stored.NO)
 
     def topic_timeout(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
-        """The error of a caller that waited for a topic or partition too long."""
+        """The error of a caller that waited too long for a topic or partition."""
         metadata, count = self._context.metadata, self._context.cluster.partition_count(topic)
         cause: KafkaException | None
         if metadata.last_error is not None or self._context.cluster.updated_ms is None:
             tried = self._context.attempts.describe(self._context.known_addresses, waited_ms)
-            what, cause = f"nothing is known of topic {topic!r}: {tried}", metadata.last_error
+            what, cause = f"no metadata for topic {topic!r}: {tried}", metadata.last_error
         elif count is not None and partition is not None:
             what = f"topic {topic!r} has {pluralize(count, 'partition')}, there is no partition {partition}; waited for {waited_ms} ms"
             cause = UnknownTopicOrPartitionException(topic_partition=TopicPartition(topic, partition), stored=Stored.NO)
@@ -92,10 +92,10 @@ class WaitCauses:
         error.__cause__ = cause
         return error
 
-    # Of batches.
+    # Causes of batches.
 
     def error(self, topic_partition: TopicPartition) -> KafkaException | None:
-        """Why nothing can be sent to the partition now; None where nothing stands in the way."""
+        """Why nothing can be sent to the partition now; None if something can."""
         context, cluster = self._context, self._context.cluster
         unknown = self.unknown_topic(*topic_partition, 0)
         if unknown is not None:
@@ -121,20 +121,23 @@ class WaitCauses:
         return unknown or batch.last_error or self.error(batch.topic_partition)
 
     def batch_cause(self) -> KafkaException | None:
-        """Why some record has no outcome, of several the one that has waited for longest."""
+        """The cause of the batch that has waited longest."""
         waits = sorted(self.waits(), key=lambda wait: wait[0])
         return next((error for _, _, error in waits if error is not None), None)
 
     def general_cause(self) -> KafkaException | None:
-        """Why nothing has been sent lately, as far as is known."""
+        """The cause that holds up all batches, if known: the last error of a metadata, InitProducerId or transaction request."""
         return self._context.metadata.last_error or self._retrying_request.last_error
 
     def cause(self) -> KafkaException | None:
-        """Why what is outstanding has no outcome: that of some batch, else that of all."""
+        """Why outstanding records have no outcome: the cause of a batch, otherwise the general one."""
         return self.batch_cause() or self.general_cause()
 
     def waits(self) -> Iterator[tuple[int, ProducerBatch | TopicPartition, KafkaException | None]]:
-        """Of each partition what waits in front: since when, the batch if there is one, and why; without an error: it is in flight."""
+        """The first wait of each partition: its start, the batch (or the partition, if the batch is unsent), and its cause.
+
+        The cause is None for a batch in flight.
+        """
         accumulator = self._outstanding.accumulator
         for topic_partition in self._outstanding.partitions():
             queue = self._outstanding.queue(topic_partition)

@@ -1,1 +1,1 @@
-"""The transactional producer: its states and moves, the requests of a transaction, and what refusals of them mean."""
+"""Transactions of the producer: state machine, requests, waiting callers, and errors."""

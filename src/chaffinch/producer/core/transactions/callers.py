@@ -1,4 +1,4 @@
-"""Who waits for a step of the transaction, for what, and until when."""
+"""Callers that wait for a step of the transaction, with their deadlines, and offsets on their way into the transaction."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from chaffinch.protocol.messages.metadata import MetadataResponse
 from chaffinch.protocol.primitives import ZERO_UUID
 
 LAG_MS: Final = 3_000
-"""How long the coordinator's metadata may have the id of a deleted topic, because the coordinator lags behind."""
+"""How long the metadata of a lagging coordinator may contain the id of a deleted topic."""
 
 
 @dataclass(slots=True)
 class Caller:
-    """Somebody in a call, and until when he waits."""
+    """A waiting call and its deadline."""
 
     call: Any
     name: str
-    """Of the call."""
+    """Name of the public method."""
     deadline_ms: int
     closes_within: str | None = None
     """As in AbortCalled."""
 
     @property
     def limit(self) -> str:
-        """What his time is limited by."""
+        """What sets the deadline."""
         return self.closes_within or "max.block.ms"
 
 
 @dataclass(slots=True)
 class Offsets:
-    """Offsets of one group on their way into the transaction."""
+    """Offsets of one group that are to be added to the transaction."""
 
     caller: Caller
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -49,35 +49,35 @@ class Offsets:
     is_checked: bool = False
     """Whether the topics' ids have been compared with the group coordinator's metadata, since the last attempt."""
     is_topic_id_unknown: bool = False
-    """The coordinator did not know one of the ids."""
+    """The coordinator did not know one of the topic ids."""
     lacks_topic_ids: bool = False
-    """The coordinator takes no topic ids (before Apache Kafka 4.4)."""
+    """The coordinator does not accept topic ids (before Apache Kafka 4.4)."""
     differs_since_ms: int | None = None
-    """Since when the coordinator's metadata has another id for a topic."""
+    """Since when the coordinator's metadata contains another id for a topic."""
 
     @property
     def topic_ids(self) -> dict[TopicPartition, UUID]:
-        """Of the topics that the consumer read, where it is known."""
+        """Ids of the topics that the consumer read, as far as known."""
         known = self.group.topic_ids if isinstance(self.group, ConsumerGroupMetadata) else {}
         return {tp: known[tp] for tp in self.offsets if known.get(tp, ZERO_UUID) != ZERO_UUID}
 
     def uses_topic_ids(self, version: int) -> bool:
-        """Whether the coordinator itself refuses offsets of a deleted topic, in this version of transactions."""
+        """Whether the offsets are sent with topic ids, so that the coordinator refuses those of a deleted topic."""
         return version > 1 and not self.lacks_topic_ids and len(self.topic_ids) == len(self.offsets)
 
     def needs_topic_check(self, version: int) -> bool:
-        """Whether its metadata has to be compared first, because it does not refuse them, or has refused some."""
+        """Whether the topic ids must be compared with the coordinator's metadata first: it cannot refuse offsets, or has refused some."""
         return not self.is_checked and (self.is_topic_id_unknown or (bool(self.topic_ids) and not self.uses_topic_ids(version)))
 
     def attempted(self, *, is_topic_id_unknown: bool) -> None:
-        """An attempt was answered: what was compared before is old now."""
+        """An attempt got a response: the comparison made before it is outdated."""
         self.is_checked, self.is_topic_id_unknown = False, is_topic_id_unknown
 
     def _of_deleted_topics(self, now: Mapping[str | None, UUID]) -> dict[TopicPartition, UUID]:
         return {tp: topic_id for tp, topic_id in self.topic_ids.items() if now.get(tp.topic, topic_id) != topic_id}
 
     def must_check_again(self, answer: MetadataResponse, steady_ms: int) -> bool:
-        """Whether the coordinator may lag behind: an offset that is left out for that is read, and written, a second time."""
+        """Whether the coordinator's metadata may lag behind. Leaving out an offset by mistake would process its records twice."""
         if not self._of_deleted_topics(_ids(answer)):
             self.differs_since_ms = None
         elif self.differs_since_ms is None:
@@ -85,7 +85,7 @@ class Offsets:
         return self.differs_since_ms is not None and steady_ms - self.differs_since_ms < LAG_MS
 
     def check(self, answer: MetadataResponse) -> list[str]:
-        """Drop offsets of topics that were deleted and created again: in the new topic they mean nothing. Returns what to log."""
+        """Drop offsets of topics that were deleted and created again: they are invalid in the new topic. Returns the log lines."""
         self.is_checked, self.is_topic_id_unknown, self.differs_since_ms = True, False, None
         now = _ids(answer)
         deleted = self._of_deleted_topics(now)
@@ -103,14 +103,14 @@ def _ids(answer: MetadataResponse) -> dict[str | None, UUID]:
 
 
 class Callers:
-    """Those of one producer: in `init_transactions`, in a call that ends the transaction, and with offsets in the order they came."""
+    """Waiting callers: of `init_transactions`, of calls that end the transaction, and with offsets, in the order of their calls."""
 
     def __init__(self) -> None:
         self.of_init: list[Caller] = []
         self.of_end: list[Caller] = []
         self.of_offsets: list[Offsets] = []
         self.call_to_repeat: str | None = None
-        """The call whose last caller was told so, unless another has succeeded since."""
+        """The call that last timed out, if none has succeeded since."""
 
     def _all(self) -> Iterator[Caller]:
         return chain(self.of_init, self.of_end, (entry.caller for entry in self.of_offsets))
@@ -121,20 +121,20 @@ class Callers:
 
     @property
     def block_close(self) -> bool:
-        """Whether what they wait for would be missed: a start that is given up with the producer leaves nothing open."""
+        """Whether close must wait for these callers. Callers of `init_transactions` do not count: they leave nothing open."""
         return bool(self.of_end or self.of_offsets)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the time of the first is up."""
+        """The earliest deadline."""
         return min([caller.deadline_ms for caller in self._all()], default=None)
 
     def has_expired(self, steady_ms: int) -> bool:
-        """Whether the time of any is up."""
+        """Whether a deadline has passed."""
         return self.deadline_ms is not None and self.deadline_ms <= steady_ms
 
     def waiters(self) -> Iterator[Waiter]:
-        """All of them, as a line of the log names them."""
+        """All callers, as a log line names them."""
         return (Waiter(f"{caller.name} waits", caller.deadline_ms, caller.limit) for caller in self._all())
 
     @property
@@ -143,20 +143,20 @@ class Callers:
         return any(caller.closes_within is not None for caller in self.of_end)
 
     def shorten_close(self, deadline_ms: int) -> None:
-        """Another call of close has come: the one that waits for its abort waits no longer than that one."""
+        """Shorten the wait of close for its abort to the deadline of another call of close."""
         for caller in self.of_end:
             if caller.closes_within is not None and deadline_ms < caller.deadline_ms:
                 caller.deadline_ms, caller.closes_within = deadline_ms, CLOSES_LIMIT
 
     def consume_repeat(self, name: str) -> bool:
-        """Whether this is the call that was to be made again, which it is no longer then."""
+        """Whether this call repeats the one that timed out. If so, that one is forgotten."""
         is_repeated = name == self.call_to_repeat
         if is_repeated:
             self.call_to_repeat = None
         return is_repeated
 
     def expire(self, steady_ms: int, why: Callable[[], str], cause: KafkaException | None) -> list[Effect]:
-        """Time is up for those who wait for the start or the end, which go on. `why`, and `cause`: what is known."""
+        """Fail the callers of init, commit and abort whose deadline has passed; the step goes on. `why` and `cause`: its last error."""
         effects: list[Effect] = []
         for callers, name in ((self.of_init, "init_transactions"), (self.of_end, "ending the transaction")):
             for caller in [each for each in callers if each.deadline_ms <= steady_ms]:
@@ -170,21 +170,21 @@ class Callers:
         return effects
 
     def fail_offsets(self, error: KafkaException) -> list[Effect]:
-        """All offsets that wait are given up."""
+        """Give up all waiting offsets, and fail their callers."""
         callers = [entry.caller for entry in self.of_offsets]
         self.of_offsets.clear()
         return fail(callers, error)
 
 
 def fail(callers: list[Caller], error: KafkaException) -> list[Effect]:
-    """They fail, each with an exception of its own, and wait no longer."""
+    """Fail the callers, each with its own copy of the error, and remove them."""
     failed: list[Effect] = [FailCall(call=caller.call, error=copy_for_raise(error)) for caller in callers]
     callers.clear()
     return failed
 
 
 def complete(callers: list[Caller]) -> list[Effect]:
-    """What they wait for has happened."""
+    """Complete the callers, and remove them."""
     done: list[Effect] = [CompleteCall(call=caller.call) for caller in callers]
     callers.clear()
     return done

@@ -1,4 +1,4 @@
-"""What a transactional producer says of a refusal beyond the broker's words: the figures, and what else can have led to it."""
+"""Errors of a transactional producer: brokers' errors with details that the broker does not send, such as limits and possible causes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from chaffinch.errors.copies import AnyError, with_message
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.refusals.errors import as_fatal
 
-# Kafka's default. The answer does not say what the broker has.
+# Kafka's default. The response does not contain the broker's value.
 _TIMEOUT_MAX_MS: Final = 900_000
-# How a producer hears that the coordinator has given its id, or its epoch, to somebody else: another producer, or nobody after a time-out.
+# Error codes for a fenced producer: another producer has taken its id, or the coordinator has raised the epoch after a time-out.
 FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})
 FENCED_ADVICE: Final = "producers that are to live side by side need an id each"
 
@@ -20,7 +20,7 @@ _GONE_ON: Final = (
     "the group has gone on without this member, and others read again what it has read since; its consumer joins again with the next poll, "
     "and stays if it polls within max.poll.interval.ms"
 )
-# How a producer hears that the consumer whose offsets it commits is a member of its group no more, and why that is.
+# Error codes for offsets of a consumer that is no longer a member of its group, with the cause.
 _NO_MEMBER: Final = {
     codes.ILLEGAL_GENERATION: _GONE_ON,
     codes.GROUP_ID_NOT_FOUND: _GONE_ON,
@@ -31,10 +31,12 @@ _NO_MEMBER: Final = {
 
 
 def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: int | None, block_ms: int) -> AnyError:
-    """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long; in version 2 it
-    says to who commits then that the state does not allow it. Who asks for too long a time is told for which. Any other error is returned
-    as it is. `open_ms`: since when the broker knows of the transaction; None when it knows of none. `block_ms`: how long one call may
-    wait."""
+    """Add the likely cause to an error: another producer, the transaction time-out, or a `transaction.timeout.ms` above the broker's limit.
+
+    A coordinator aborts a transaction that is open for too long, and fences its producer; in version 2 it responds INVALID_TXN_STATE to the
+    commit. Any other error is returned unchanged. `open_ms`: for how long the broker has known the transaction; None if it does not.
+    `block_ms`: how long one call may wait.
+    """
     if error.code is codes.INVALID_TRANSACTION_TIMEOUT:
         text = f"transaction.timeout.ms={timeout_ms} exceeds the broker's transaction.max.timeout.ms, {_TIMEOUT_MAX_MS} unless it is set"
         return with_message(error, f"{text}: give a smaller one, or raise the broker's")
@@ -53,28 +55,32 @@ def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: 
 def offsets_late(
     group_id: str, offsets: Iterable[TopicPartition], block_ms: int, cause: KafkaException | None, *, unreachable: str | None
 ) -> TimeoutException:
-    """Offsets that were not taken into the transaction in time; `cause` is the last answer. `unreachable`: which brokers were tried, where
-    none can be reached."""
+    """The error of offsets that were not added to the transaction in time. `cause`: the last error.
+
+    `unreachable`: the brokers that were tried, if none can be reached.
+    """
     why = "" if unreachable is None else f"; {unreachable}"
     if cause is not None and unreachable is None:
         where = "" if cause.topic_partition is None else f" for {cause.topic_partition}"
-        why = f"; the last answer{where} was {cause.name}: {cause.message.rstrip('.')}"
+        why = f"; the last response{where} was {cause.name}: {cause.message.rstrip('.')}"
     late = TimeoutException(f"{_offsets_of(group_id, offsets)} were not accepted within max.block.ms, {block_ms} ms{why}")
     late.__cause__ = cause
     return late
 
 
 def offsets_refused(group_id: str, offsets: Iterable[TopicPartition], error: ApiException) -> KafkaException:
-    """Offsets that a group has refused because their consumer is no member of it any more: the error says what to do with both clients. A
-    group that has gone on is a CommitFailedException, a member that has been replaced its own class, as at the consumer and in Java's
-    producer. Any other error is returned as it is."""
+    """The error of offsets whose consumer is no longer a member of its group: it says what to do with the producer and the consumer.
+
+    CommitFailedException if the group has rebalanced; the code's own class if a member with the same instance id has replaced it, as in the
+    consumer and in Java's producer. Any other error is returned unchanged.
+    """
     why = _NO_MEMBER.get(error.code)
     if why is None:
         return error
     offsets_of, then = _offsets_of(group_id, offsets), "once a producer with the same transactional.id calls init_transactions()"
-    if error.code is codes.FENCED_INSTANCE_ID:  # Whose own words begin with the code, and end with what to do.
+    if error.code is codes.FENCED_INSTANCE_ID:  # Its text begins with the code, and ends with advice.
         fenced = with_message(error, f"{offsets_of} were not committed: {why}; the transaction is aborted {then}")
-        fenced.stored = Stored.NO  # The code alone leaves that open.
+        fenced.stored = Stored.NO  # The code alone does not tell.
         return fenced
     failed = CommitFailedException(
         f"{offsets_of} were not committed ({error.name}): {why}; the transaction is aborted {then}: close this one, and start a new one",
@@ -93,15 +99,15 @@ def _offsets_of(group_id: str, offsets: Iterable[TopicPartition]) -> str:
 
 
 def left_open(transactional_id: str, timeout_ms: int, *, is_asked: bool) -> str:
-    """What becomes of a transaction that the producer leaves. `is_asked`: an EndTxn may have left, and has no answer."""
-    fate = "may be left open, EndTxn has no answer" if is_asked else "is left open"
+    """Log line about a transaction that the producer leaves open. `is_asked`: an EndTxn may have been sent, and has no response."""
+    fate = "may be left open, EndTxn got no response" if is_asked else "is left open"
     then = f"the broker aborts it after transaction.timeout.ms, {timeout_ms} ms"
     return f"the transaction of transactional.id {transactional_id!r} {fate}: {then}"
 
 
 def commit_given_up(transactional_id: str, error: KafkaException, *, is_asked: bool) -> KafkaException:
-    """A commit that nobody can go on with. `is_asked`: its EndTxn may have left, so that the broker may have committed."""
-    fate = "may have happened, EndTxn has no answer" if is_asked else "did not happen, EndTxn was not sent"
+    """The error of a commit that is given up. `is_asked`: its EndTxn may have been sent, so the broker may have committed."""
+    fate = "may have happened, EndTxn got no response" if is_asked else "did not happen, EndTxn was not sent"
     fatal = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
     final = with_message(fatal, f"the commit of transactional.id {transactional_id!r} {fate}: {error.message}")
     final.stored = Stored.POSSIBLY if is_asked else Stored.NO
@@ -109,13 +115,16 @@ def commit_given_up(transactional_id: str, error: KafkaException, *, is_asked: b
 
 
 def commit_in_doubt(transactional_id: str, error: KafkaException) -> KafkaException:
-    """A commit that cannot be asked about any more, because of `error`, after an EndTxn that may have arrived and has no answer. No abort
-    can settle it: a new producer does, whose `init_transactions` ends what is open."""
+    """The error of a commit whose result cannot be determined because of `error`, after an EndTxn that may have arrived.
+
+    An abort cannot resolve it. A new producer does: its `init_transactions` ends the open transaction.
+    """
     fatal = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
-    why = error.name if group_of(error) is Group.TRANSACTION_ABORTABLE else error.message.rstrip(".")  # Whose words say to abort.
+    # The message of an abortable error advises to abort, which is wrong here.
+    why = error.name if group_of(error) is Group.TRANSACTION_ABORTABLE else error.message.rstrip(".")
     text = (
-        f"the commit of transactional.id {transactional_id!r} may have happened, EndTxn was sent and has no answer of use; it cannot be "
-        f"asked about any more: {why}; init_transactions of a new producer ends what is open, what is committed then says whether it did"
+        f"the commit of transactional.id {transactional_id!r} may have happened, EndTxn was sent and its result is unknown; it cannot be "
+        f"requested again: {why}; call init_transactions of a new producer, then read what is committed"
     )
     final = with_message(fatal, text)
     final.stored = Stored.POSSIBLY

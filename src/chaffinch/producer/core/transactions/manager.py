@@ -1,10 +1,10 @@
-"""The transactional producer's state machine: KIP-98 and KIP-890 with the classes of KIP-1050 (decisions 16, 29 to 31 and 33).
+"""TransactionManager: state machine of the transactional producer. KIP-98, KIP-890, KIP-1050 (decisions 16, 29 to 31 and 33).
 
-It knows its state, which partitions and groups the transaction has, who waits for what, and which request comes next; one request of
-the transaction is under way at a time. The core sends the requests, asks before it sends a batch (`may_send`), and reports failed records.
+It holds the state, the partitions and groups of the transaction, the waiting callers, and the next request; one request of the transaction
+is in flight at a time. The core sends the requests, calls `may_send` before it sends a batch, and reports failed records.
 
-Failures: retriable ones are tried again; abortable and invalid-configuration ones make the transaction abortable; everything else ends
-the producer. `error` is what led there, and is what the calls then raise. A commit without an answer is asked again, never reclassified.
+Retriable failures are retried. Abortable and invalid-configuration failures make the transaction abortable, all others the producer
+unusable. `error` is the cause, which later calls raise. A commit without a response is repeated, never treated as failed.
 """
 
 from __future__ import annotations
@@ -54,36 +54,36 @@ from chaffinch.producer.core.transactions.requests import (
 )
 from chaffinch.protocol.client_connection import NO_FEATURES, FinalizedFeatures
 
-# While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.
+# The coordinator responds with code 51 for some ms while the previous transaction is being completed. Java also waits only this long.
 CONCURRENT_WAIT_MS: Final = 20
 
 
 class TransactionManager:
-    """The transaction of one producer. Methods return the effects that callers are to see."""
+    """The transaction of one producer. Methods return the effects for waiting callers."""
 
     def __init__(self, transactional_id: str, timeout_ms: int, block_ms: int) -> None:
         self.state = State.UNINITIALIZED
         self.identity: ProducerIdentity = NO_PRODUCER
         self.error: KafkaException | None = None
-        """What made the transaction abortable or the producer unusable."""
+        """The cause that made the transaction abortable, or the producer unusable."""
         self.coordinators = Coordinators()
         self.callers = Callers()
         self.retrying_request = RetryingRequest()
-        """How it goes with the request that is under way, or goes again."""
+        """State of the request that is in flight, or will be retried."""
         self.steady_ms = 0
         """As of the last event."""
         self.transaction_number = 0
-        """How many transactions have begun: the number of the last one."""
+        """Sequence number of the last transaction: how many have begun."""
         self._features = NO_FEATURES
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._block_ms = block_ms
         self._open = OpenTransaction()
-        """The last one, which has ended where the state says so."""
+        """The last transaction; `state` says whether it has ended."""
         self._has_late_requests = False
         """A request of an earlier transaction may still arrive: see `needed_step`."""
 
-    # What users call.
+    # Calls of users.
 
     def call(self, event: events.TransactionCall) -> list[Effect]:
         """One of the five calls of the public producer."""
@@ -100,7 +100,7 @@ class TransactionManager:
                 return self._send_offsets(event)
 
     def refusal_of_send(self, call: str = "send") -> KafkaException | None:
-        """Why a record cannot be sent now: IllegalStateException outside a transaction, within it what stopped it; None if it can."""
+        """Why a record cannot be sent now; None if it can. Outside a transaction IllegalStateException, within one its failure."""
         if self.state is State.IN_TRANSACTION:
             return None
         if self.error is not None and self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
@@ -108,7 +108,7 @@ class TransactionManager:
         return IllegalStateException(call_order_error(call, self.state))
 
     def _move_for(self, move: Move, call: Any) -> list[Effect]:
-        """Make the move of a call; if the state does not allow it the refusal, or what the call that it repeats has come to."""
+        """Make the move of a call. Returns effects if the call ends at once: a refusal, or the success of the call that it repeats."""
         if self.state is State.READY and self.callers.consume_repeat(move.call):
             return [CompleteCall(call=call)]
         try:
@@ -117,13 +117,13 @@ class TransactionManager:
             if self.error is not None and (illegal.state, illegal.move) in REFUSED_WITH_ERROR:
                 return [FailCall(call=call, error=copy_for_raise(self.error))]
             refusal = IllegalStateException(call_order_error(move.call, illegal.state))
-            refusal.__cause__ = self.error  # If the order is wrong because of one.
+            refusal.__cause__ = self.error  # If an error has led to this state.
             return [FailCall(call=call, error=refusal)]
         self.callers.call_to_repeat = None
         if move is Move.BEGIN_CALLED:
             self.error = None
             self.transaction_number += 1
-            # What may still come of an earlier one is kept out by an epoch that is asked for, which is the way of version 1.
+            # Late requests of an earlier transaction are fenced by requesting a new epoch, as in version 1.
             self._open = OpenTransaction(1 if self._has_late_requests else transaction_version_of(self._features.levels))
         return []
 
@@ -133,7 +133,7 @@ class TransactionManager:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be aborted. After a commit without an answer it cannot: it may have happened."""
+        """Whether it can be aborted. After a commit without a response it cannot: the commit may have happened."""
         return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
     def _abort(self, event: events.AbortCalled) -> list[Effect]:
@@ -147,8 +147,8 @@ class TransactionManager:
         return self.callers.fail_offsets(TransactionAbortableException("the transaction is being aborted"))
 
     def close(self, deadline_ms: int) -> list[Effect]:
-        """The producer is being closed, until then at the latest: a transaction that cannot be committed any more, and that nobody else
-        can abort, is aborted. `close` itself has aborted one that was open when it came."""
+        """Abort a transaction that has become abortable while the producer is being closed, by `deadline_ms` at the latest. One that was
+        open when `close` was called is aborted already."""
         if not self.is_open:
             return []
         block_until_ms = self.steady_ms + self._block_ms
@@ -165,36 +165,36 @@ class TransactionManager:
         self.callers.of_offsets.append(Offsets(caller, event.offsets, event.group))
         return []
 
-    # What the core asks and reports.
+    # Calls of the core.
 
     @property
     def is_completing(self) -> bool:
-        """Whether the transaction is being ended, so that nothing lingers."""
+        """Whether the transaction is being ended, so that batches skip `linger.ms`."""
         return self.state in (State.COMMITTING, State.ABORTING)
 
     @property
     def is_failed(self) -> bool:
-        """Whether nothing new may be sent: it could not be committed."""
+        """Whether no new batch may be sent, because it could not be committed."""
         return self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR)
 
     @property
     def version(self) -> int:
-        """Of the transaction: how its requests are told from those of other versions."""
+        """Version of the transaction protocol (KIP-890) in which the transaction was begun."""
         return self._open.version
 
     def features_received(self, features: FinalizedFeatures) -> None:
-        """A broker says what the cluster speaks: the next transaction follows the latest word."""
+        """A broker has reported the cluster's finalized features: the next transaction uses the latest ones."""
         if features.epoch >= self._features.epoch:
             self._features = features
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
-        """Whether a batch of this partition may go out; if it has to be added to the transaction first, that is noted."""
+        """Whether a batch of this partition may be sent. If the partition must be added to the transaction first, schedule that."""
         if topic_partition in self._open.added:
             return self.state is not State.FATAL_ERROR
         return self.state in (State.IN_TRANSACTION, State.COMMITTING) and self._open.admits(topic_partition)
 
     def mark_started(self) -> None:
-        """A request leaves that adds to the transaction: each of ADDING_STEPS, and in version 2 Produce."""
+        """A request is sent that adds to the transaction: one of ADDING_STEPS, or Produce in version 2."""
         self._open.mark_started(self.steady_ms)
 
     def mark_known(self) -> None:
@@ -202,43 +202,43 @@ class TransactionManager:
         self._open.is_known = True
 
     def is_previous_completing(self, code: ErrorCode) -> bool:
-        """Whether what was to open the transaction is refused only because the one before is still being completed."""
+        """Whether the first request of the transaction was refused only because the previous one is still being completed."""
         return code is codes.CONCURRENT_TRANSACTIONS and not self._open.is_known
 
     @property
     def may_bump_epoch(self) -> bool:
-        """Whether numbers that are used up are those of an earlier transaction: `needed_step` begins this one with another epoch then."""
+        """Whether sequence numbers were used up by an earlier transaction: then `needed_step` requests a new epoch for this one."""
         return self.version == 1 and not self._open.is_started
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Nothing of this partition is left to send: it need not be added any more."""
+        """No record of this partition is left to send: it need not be added to the transaction."""
         self._open.to_add.pop(topic_partition, None)
 
     def record_failed(self, error: KafkaException) -> list[Effect]:
-        """A record of the transaction failed for good: the group of its error decides what becomes of the transaction."""
+        """A record of the transaction has failed: the error's group decides whether the transaction or the producer fails."""
         is_fatal = isinstance(error, ApiException) and handling_of(error.code, in_transaction=True) is Handling.RESTART
         return self._fail_fatally(error) if is_fatal else self._fail_abortably(error)
 
     def has_sent_to(self, topic: str) -> bool:
-        """Whether the transaction may have written to the topic, and nobody has asked to end it yet."""
+        """Whether the transaction may have written to the topic, and EndTxn was not sent yet."""
         return not self._open.sent_end_requests and any(topic_partition.topic == topic for topic_partition in self._open.added)
 
     def is_over(self, number: int) -> bool:
-        """Whether no failure can count any more for the transaction of this number: it has ended, or its commit has been asked for."""
+        """Whether a failure is too late for the transaction of this number: it has ended, or its commit has been requested."""
         return number != self.transaction_number or self.state is State.READY or self._is_in_doubt
 
     def record_refused(self, error: KafkaException, number: int) -> list[Effect]:
-        """A record that was to be part of the transaction of this number failed before it was in any batch."""
+        """A record of the transaction of this number has failed before it was in any batch."""
         is_part = self.state in (State.IN_TRANSACTION, State.COMMITTING) and not self.is_over(number)
         return self.record_failed(error) if is_part else []
 
     def explained(self, error: AnyError) -> AnyError:
-        """The error with what is known here of why."""
+        """Add the likely cause to an error."""
         open_ms = self._open.open_ms(self.steady_ms)
         return transaction_errors.explained(error, self._transactional_id, self._timeout_ms, open_ms, self._block_ms)
 
     def next_step(self, steady_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
-        """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequences are used up for nothing."""
+        """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequence numbers were lost."""
         if not self.retrying_request.may_begin(steady_ms):
             return None
         needed_step = self.needed_step(has_batches=has_batches, needs_epoch=needs_epoch)
@@ -250,14 +250,14 @@ class TransactionManager:
         return needed_step
 
     def needed_step(self, *, has_batches: bool, needs_epoch: bool) -> Step | None:
-        """What is to be done for the transaction now, whoever may have to be found for it first. As for `next_step`."""
+        """The step that the transaction needs now, apart from coordinator lookups. Arguments as for `next_step`."""
         if self.state is State.INITIALIZING:
             return Step.INIT_PRODUCER_ID
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
             is_old = self._has_late_requests or (needs_epoch and self.may_bump_epoch)
             if is_old and not self._open.is_started and (self._open.to_add or self.callers.of_offsets):
-                # In protocol version 1 every transaction has the same epoch: an EndTxn of an earlier one that comes late would end this
-                # one too. A new epoch fences it (KIP-360; KIP-890 makes that the rule).
+                # In version 1 all transactions have the same epoch: a late EndTxn of an earlier one would end this one, too. A new epoch
+                # fences it (KIP-360; KIP-890 does that for each transaction).
                 return Step.INIT_PRODUCER_ID
             if self._open.to_add:
                 return Step.ADD_PARTITIONS
@@ -274,7 +274,7 @@ class TransactionManager:
         return None
 
     def finished(self, *, has_batches: bool, needs_epoch: bool) -> list[Effect]:
-        """End the transaction when nothing is left to do for it."""
+        """End the transaction if it needs no more steps."""
         is_ending = self.state in (State.COMMITTING, State.ABORTING) and not self.retrying_request.is_under_way
         if not is_ending or has_batches or self.needed_step(has_batches=False, needs_epoch=needs_epoch) is not None:
             return []
@@ -285,25 +285,25 @@ class TransactionManager:
         return complete(self.callers.of_end)
 
     def address_of(self, step: Step) -> Address | None:
-        """Where a step's request goes; None: to any broker."""
+        """The broker for a step's request; None: any broker."""
         kind = COORDINATOR_OF_STEP[step]
         return None if kind is None else self.coordinators.address_of(self._coordinator_key(kind), kind)
 
     def request(self, step: Step, address: Address) -> Any:
-        """What to send for a step; it is under way from now on."""
+        """Build the request of a step; it is in flight from now on."""
         is_of_group = step in (Step.FIND_GROUP, Step.CHECK_TOPICS, Step.COMMIT_OFFSETS)
         whose = f"group {self._coordinator_key('group')!r}" if is_of_group else f"transactional.id {self._transactional_id!r}"
         self.retrying_request.begin(f"{step.api} of {whose}", address)
         requests = TransactionRequests(transactional_id=self._transactional_id, identity=self.identity, timeout_ms=self._timeout_ms)
         if step in ADDING_STEPS:
             self.mark_started()
-        # Of a transaction that has nothing the coordinator may not know there is nothing to commit either.
+        # The coordinator may not know a transaction without content; then there is nothing to commit, and it is aborted.
         is_committed = self.state is State.COMMITTING and self._open.is_known
         self._open.sent_end_requests += step is Step.END
         return requests.request(step, self._open.to_add, self._first_offsets, self.version, committed=is_committed)
 
     def version_max(self, step: Step) -> int | None:
-        """The highest version for a step's request; None: the highest that is usual."""
+        """The highest version for a step's request; None: no limit of its own."""
         return highest_version(step, self.version, self._first_offsets)
 
     @property
@@ -311,7 +311,7 @@ class TransactionManager:
         return self.callers.of_offsets[0] if self.callers.of_offsets else None
 
     def unanswered(self, step: Step, error: KafkaException, wait_ms: int, steady_ms: int) -> list[Effect]:
-        """No answer came: look the coordinator up again and ask once more."""
+        """No response arrived: look the coordinator up again, and retry."""
         self._has_late_requests |= step in CHANGING_STEPS and error.stored is not Stored.NO
         self._open.sent_end_requests -= step is Step.END and error.stored is Stored.NO
         self._forget_coordinator(step)
@@ -319,7 +319,7 @@ class TransactionManager:
         return []
 
     def request_unsupported(self, step: Step, error: KafkaException, *, was_sent: bool) -> list[Effect]:
-        """The broker does not let us in, or has no version of this request that says what must be said."""
+        """The login failed, or the broker supports no suitable version of this request."""
         self.retrying_request.ended()
         self._open.sent_end_requests -= step is Step.END and not was_sent
         if step is Step.COMMIT_OFFSETS and (first := self._first_offsets) is not None and first.uses_topic_ids(self.version):
@@ -332,13 +332,13 @@ class TransactionManager:
         return self._fail_fatally(error)
 
     def answered(self, step: Step, answer: Any, wait_ms: int, steady_ms: int) -> list[Effect]:
-        """The answer to the request under way; `wait_ms` is how long to wait should it be asked again."""
+        """Handle the response to the request in flight. `wait_ms`: backoff if it has to be retried."""
         self.retrying_request.ended()
         code, message, topic_partition = code_of(step, answer, self._first_offsets, steady_ms)
         if step is Step.COMMIT_OFFSETS and self._first_offsets is not None:
             self._first_offsets.attempted(is_topic_id_unknown=code is codes.UNKNOWN_TOPIC_ID)
         if code is codes.NONE or self._is_nothing_to_abort(step, code):
-            if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):  # What made us look for it has not succeeded yet.
+            if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):  # The step that needs the coordinator has not succeeded yet.
                 self.retrying_request.lookup_succeeded()
             else:
                 self.retrying_request.succeeded()
@@ -351,27 +351,27 @@ class TransactionManager:
             is_previous_completing = step in ADDING_STEPS and self.is_previous_completing(code)
             self.retrying_request.retry(error, steady_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_previous_completing else wait_ms))
             return []
-        if step is Step.END and not isinstance(error, UnknownServerException):  # Else nobody knows what the broker did.
+        if step is Step.END and not isinstance(error, UnknownServerException):  # After an unknown error EndTxn may have been applied.
             self._open.sent_end_requests -= 1
         return self._refused(step, error, handling)
 
     def _is_nothing_to_abort(self, step: Step, code: ErrorCode) -> bool:
-        """An abort is refused because no transaction is open: what was to open this one got lost, or was told to come again.
+        """Whether an abort was refused because no transaction is open: the request that would have opened it was lost, or is retried.
 
-        One that comes late all the same is fenced by the next epoch: see `needed_step`. In version 2 it is done, and raises the epoch.
+        If it arrives late, the next epoch fences it: see `needed_step`. In version 2 such an abort succeeds, and raises the epoch.
         """
         return step is Step.END and self.version == 1 and not self._open.is_known and code is codes.INVALID_TXN_STATE
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
-        """When something has to be looked at again without an event: a wait is over, or a caller's time."""
+        """When the next round is due without an event: a backoff ends, or a caller's deadline passes."""
         times = (self.callers.deadline_ms, self.retrying_request.next_deadline_ms(steady_ms))
         return min([time for time in times if time is not None], default=None)
 
     def expire(
         self, steady_ms: int, unreachable: Callable[[], str | None], cause_of_records: Callable[[], KafkaException | None] = lambda: None
     ) -> list[Effect]:
-        """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable.
-        `unreachable`: whether brokers can be reached at all, and which were tried. `cause_of_records`: why records have no outcome."""
+        """Fail callers whose deadline has passed. Init, commit and abort go on and may be called again; late offsets fail the transaction.
+        `unreachable`: text about the tried brokers, if none can be reached. `cause_of_records`: why records have no outcome."""
         last_error = self.retrying_request.last_error or (cause_of_records() if self.callers.has_expired(steady_ms) else None)
 
         def why() -> str:
@@ -386,21 +386,21 @@ class TransactionManager:
         return effects
 
     def left_open(self, *, is_cut_off: bool) -> str | None:
-        """What to say of a transaction that the broker has begun and that nobody has asked it to end; None where there is none.
-        `is_cut_off`: its coordinator cannot be talked to, so what was asked may not have arrived."""
+        """Log line about a transaction that is left open on the broker; None if there is none. `is_cut_off`: the coordinator is not
+        connected, so an EndTxn may not have arrived."""
         if not self._open.is_started or self.state is State.FATAL_ERROR or (self._open.sent_end_requests and not is_cut_off):
             return None
         return transaction_errors.left_open(self._transactional_id, self._timeout_ms, is_asked=self._open.sent_end_requests > 0)
 
     def give_up(self, error: KafkaException) -> list[Effect]:
-        """Nothing can be asked any more: every caller fails, and who waits for a commit is told whether it may have happened."""
+        """Fail all callers, because no request can be sent any more. The error of a commit says whether it may have happened."""
         failed: list[Effect] = []
         if self.state is State.COMMITTING:
             error_of_commit = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._is_in_doubt)
             failed = fail(self.callers.of_end, error_of_commit)
         return failed + self._fail_fatally(error)
 
-    # Steps that are done, and those that are refused.
+    # Successful and refused steps.
 
     def _step_done(self, step: Step, answer: Any) -> list[Effect]:
         self._open.is_known |= step in ADDING_STEPS
@@ -420,19 +420,19 @@ class TransactionManager:
                 self._open.is_ended = True
                 if answer.producer_id != NO_PRODUCER.producer_id:
                     self._adopt_identity(answer)
-                elif self.version > 1:  # A broker behind the others: the next transaction begins with an epoch that is asked for.
+                elif self.version > 1:  # A broker of an older version: the next transaction begins by requesting a new epoch.
                     self._has_late_requests = True
             case _ if self.callers.of_offsets:
                 return self._offsets_done(step, answer, self.callers.of_offsets[0])
         return []
 
     def _adopt_identity(self, answer: Any) -> None:
-        """The identity in an answer, whose epoch shuts out whatever was sent under the last one."""
+        """Adopt the identity in a response. Its epoch fences all requests sent under the previous one."""
         self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
         self._has_late_requests = False
 
     def _offsets_done(self, step: Step, answer: Any, first: Offsets) -> list[Effect]:
-        """A step for the first offsets that wait; when they were given up meanwhile, its answer means nothing any more."""
+        """A step for the first waiting offsets has succeeded. If they were given up in the meantime, the response has no effect."""
         if step is Step.FIND_GROUP:
             self.coordinators.learn(first.group.group_id, "group", read_answer(answer).address)
         elif step is Step.ADD_OFFSETS:
@@ -446,14 +446,14 @@ class TransactionManager:
 
     @property
     def _is_in_doubt(self) -> bool:
-        """Whether a commit may have happened that has no answer: then nothing may be told, or done, as if it had not."""
+        """Whether a commit without a response may have happened: then it must not be treated as failed."""
         return self.state is State.COMMITTING and self._open.is_known and self._open.sent_end_requests > 0
 
     def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
         error = self.explained(error)
         is_curable = handling in (Handling.ABORT, Handling.FIX_CONFIGURATION)
         if is_curable and self.state is State.ABORTING and step not in ENDING_STEPS:
-            return []  # What was asked before the abort does not matter any more.
+            return []  # A request made before the abort does not matter any more.
         if not is_curable or self.state is State.ABORTING:
             if (first := self._first_offsets) is not None and step is Step.COMMIT_OFFSETS:
                 return self._fail_fatally(transaction_errors.offsets_refused(first.group.group_id, first.offsets, error))
@@ -464,7 +464,7 @@ class TransactionManager:
         return fail(self.callers.of_init, error)
 
     def _fail_abortably(self, error: KafkaException) -> list[Effect]:
-        if self._is_in_doubt:  # An abort would be refused, or end what the next producer of this id has begun.
+        if self._is_in_doubt:  # An abort would be refused, or end a transaction of the next producer with this id.
             return self._fail_fatally(error)
         before = self.state
         self.state = state_after(self.state, Move.FAILED_ABORTABLY)
@@ -487,7 +487,7 @@ class TransactionManager:
         self._open.to_add.clear()
         reports: list[Effect] = [Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")]
         if self.callers.is_closing:
-            reports = []  # It is not to go on, and close says why it was not ended.
+            reports = []  # The producer is being closed, and close logs why the transaction was not ended.
         failed = self.callers.fail_offsets(self.error) + fail(self.callers.of_end, self.error) + fail(self.callers.of_init, self.error)
         return [*reports, *failed, WakeCallers()]
 

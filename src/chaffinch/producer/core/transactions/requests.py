@@ -1,7 +1,7 @@
-"""The requests of a transaction and what their answers say: one row per step, no state.
+"""Requests of a transaction, and the error codes in their responses. Stateless, one `Step` per request.
 
-KIP-98: partitions and groups are added before anything is written for them, the offsets go to the group's own coordinator, and EndTxn
-decides. KIP-890, transaction version 2: whoever is written to adds itself, and the answer to EndTxn has the identity for what comes next.
+KIP-98: partitions and groups are added before records and offsets are written, offsets go to the group's coordinator, and EndTxn commits or
+aborts. KIP-890, transaction version 2: the broker that is written to adds itself, and the response to EndTxn has the next identity.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 
 def transaction_version_of(levels: Mapping[str, int]) -> int:
-    """Which version of transactions a cluster's clients are to speak, 1 or 2, by its finalized features (KIP-890)."""
+    """The transaction version for a cluster, 1 or 2, by its finalized features (KIP-890)."""
     return 2 if levels.get("transaction.version", 0) >= 2 else 1
 
 
@@ -54,7 +54,7 @@ class Step(Enum):
         return self.value.split(" ")[0]
 
 
-# Whose coordinator a step talks to; None: any broker.
+# The kind of coordinator that a step's request goes to; None: any broker.
 COORDINATOR_OF_STEP: Final[dict[Step, CoordinatorKind | None]] = {
     Step.FIND_COORDINATOR: None,
     Step.FIND_GROUP: None,
@@ -67,27 +67,27 @@ COORDINATOR_OF_STEP: Final[dict[Step, CoordinatorKind | None]] = {
 }
 
 
-# What the coordinator learns of a transaction from.
+# Steps from which the coordinator learns of a transaction.
 ADDING_STEPS: Final = frozenset({Step.ADD_PARTITIONS, Step.ADD_OFFSETS, Step.COMMIT_OFFSETS})
-# What changes a transaction, and must not be taken for a part of the next one.
+# Steps that change a transaction. A late request of one must not become part of the next transaction.
 CHANGING_STEPS: Final = ADDING_STEPS | {Step.END}
-# What an abort needs; any other request was made for the transaction that is being given up.
+# Steps that an abort needs. Any other request belongs to the transaction that is being aborted.
 ENDING_STEPS: Final = frozenset({Step.FIND_COORDINATOR, Step.INIT_PRODUCER_ID, Step.END})
-# What to do where the broker has no version of a request that says what must be said.
+# Advice if the broker supports no suitable version of a request.
 HINTS: Final = {
     Step.COMMIT_OFFSETS: (
         "brokers before 2.5 take no member and generation of a group (KIP-447): give send_offsets_to_transaction the group's id alone, "
         "which shuts out no former member of the group"
     )
 }
-# Where a request of transaction version 2 is told by its own version, beyond those of version 1.
+# Request versions that transaction version 2 needs, above those of version 1.
 VERSIONS_OF_2: Final[dict[Step, int]] = {Step.COMMIT_OFFSETS: 5, Step.END: 5}
-# Of TxnOffsetCommit: topics by id (KIP-1319), in transaction version 2 only.
+# The version of TxnOffsetCommit with topic ids (KIP-1319), in transaction version 2 only.
 VERSION_WITH_IDS: Final = 6
 
 
 def highest_version(step: Step, version: int, first: Offsets | None) -> int | None:
-    """For a step's request, in this version of transactions; None: the highest that is usual. `first`: the offsets that it is about."""
+    """The highest version for a step's request; None: no limit of its own. `version`: of the transaction. `first`: its offsets, if any."""
     if step is Step.COMMIT_OFFSETS and first is not None and first.uses_topic_ids(version):
         return VERSION_WITH_IDS
     return VERSIONS_OF_2.get(step) if version > 1 else None
@@ -95,15 +95,15 @@ def highest_version(step: Step, version: int, first: Offsets | None) -> int | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRequests:
-    """Who is asking."""
+    """Builds the requests of one producer."""
 
     transactional_id: str
     identity: ProducerIdentity
-    """None yet fences every earlier user of the id; our own asks for the next epoch."""
+    """In InitProducerId, NO_PRODUCER fences every earlier producer with the id, and the own identity requests the next epoch."""
     timeout_ms: int
 
     def request(self, step: Step, to_add: Iterable[TopicPartition], first: Offsets | None, version: int, *, committed: bool) -> Any:
-        """What to send for a step, in this version of transactions. `first`: the offsets that it is about, if it is about some."""
+        """Build the request of a step. `version`: of the transaction. `first`: the offsets of the step, if it has any."""
         identity = self.identity
         whose: dict[str, Any] = {
             "transactional_id": self.transactional_id,
@@ -136,7 +136,7 @@ class TransactionRequests:
             case Step.CHECK_TOPICS:
                 names = sorted({tp.topic for tp in first.offsets})
                 return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False)
-        # With ids, which may be none, only versions with ids can carry it.
+        # A request with topic ids can only be sent in a version that has them.
         ids = {tp.topic: topic_id for tp, topic_id in first.topic_ids.items()} if first.uses_topic_ids(version) else {}
         return TxnOffsetCommitRequest(**whose, **first.group._asdict(), topics=list(_offsets_by_topic(first.offsets, ids)))
 
@@ -161,7 +161,7 @@ def _offsets_by_topic(
         yield TxnOffsetCommitRequestTopic(name=topic, topic_id=topic_ids.get(topic, ZERO_UUID), partitions=entries)
 
 
-# Outcomes of one answer with many codes, the gravest first: the gravest decides.
+# Handling of a response with several error codes: the most severe one decides, in this order.
 _SEVERITIES: Final = (
     Handling.RESTART,
     Handling.FAIL,
@@ -174,7 +174,7 @@ _SEVERITIES: Final = (
 
 
 def code_of_partitions(found: Iterable[tuple[TopicPartition, int]]) -> tuple[ErrorCode, TopicPartition | None]:
-    """The gravest code in an answer about partitions, and where it is; NONE when there is none.
+    """The most severe code in a response about partitions, and its partition; NONE if there is no error.
 
     OPERATION_NOT_ATTEMPTED only says that another partition's code stopped this one, so any other code comes before it.
     """
@@ -192,7 +192,7 @@ def _severity(code: ErrorCode) -> tuple[int, bool]:
 
 
 def partition_codes(step: Step, answer: Any, names: Mapping[UUID, str] = MappingProxyType({})) -> list[tuple[TopicPartition, int]]:
-    """(partition, code) of an AddPartitionsToTxn or TxnOffsetCommit answer. `names`: of topics that it has the ids of."""
+    """(partition, code) pairs of an AddPartitionsToTxn or TxnOffsetCommit response. `names`: topic names by id."""
     if step is Step.ADD_PARTITIONS:
         return [
             (TopicPartition(topic.name, result.partition_index), result.partition_error_code)
@@ -207,7 +207,7 @@ def partition_codes(step: Step, answer: Any, names: Mapping[UUID, str] = Mapping
 
 
 def code_of(step: Step, answer: Any, first: Offsets | None, steady_ms: int) -> tuple[ErrorCode, str | None, TopicPartition | None]:
-    """The code that decides, the broker's words, and the partition it is about. `first`: the offsets that the step is about."""
+    """The deciding error code, the broker's message, and the partition. `first`: the offsets of the step, if it has any."""
     if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):
         found = read_answer(answer)
         return found.code, found.message, None
