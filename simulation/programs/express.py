@@ -134,7 +134,7 @@ class Lane:
         """The sender is awake."""
         inline_request, self.is_open = self._core.inline_request, False
         self._express.close()
-        if inline_request is not None and inline_request.received and not inline_request.is_over:
+        if inline_request is not None and inline_request.received and not inline_request.is_complete:
             self._world.count("express answers handed over")
         if self._end is not None:
             self._end.caller = None

@@ -260,7 +260,7 @@ def test_others_are_told_by_the_core(waits: Callable[[Rig, InlineRequest], Any])
     inline_request = departed(rig)
     waits(rig, inline_request)
     assert not InlineCore(rig.core).written(inline_request, lambda _: 9, rig.steady_ms)
-    assert (inline_request.is_over, inline_request.futures.outcome, rig.core.inline_request) == (False, None, inline_request)
+    assert (inline_request.is_complete, inline_request.futures.outcome, rig.core.inline_request) == (False, None, inline_request)
 
 
 def test_who_waits_for_memory_hears_of_what_was_over() -> None:

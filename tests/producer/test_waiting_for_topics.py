@@ -36,14 +36,14 @@ class PlayedTime:
 
     def __init__(self, gate: SendGate) -> None:
         self._gate, self._steady_ms = gate, gate.clock.steady_ms()
-        self._wait, self._look_for = gate.changed.wait, gate._look_for
+        self._wait, self._wait_for_metadata = gate.changed.wait, gate._wait_for_metadata
 
     def steady_ms(self) -> int:
         return self._steady_ms
 
-    def look_for(self, search: Any) -> Any:
-        self._search = search
-        return self._look_for(search)
+    def wait_for_metadata(self, metadata_wait: Any) -> Any:
+        self._search = metadata_wait
+        return self._wait_for_metadata(metadata_wait)
 
     def wait(self, timeout_s: float) -> bool:
         topic, partition, reasons = self._search.topic, self._search.partition, self._gate.core.wait_causes
@@ -64,7 +64,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture)
 def with_played_time(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Producer:
     played = PlayedTime(producer._gate)
     monkeypatch.setattr(producer._gate, "clock", played)
-    monkeypatch.setattr(producer._gate, "_look_for", played.look_for)
+    monkeypatch.setattr(producer._gate, "_wait_for_metadata", played.wait_for_metadata)
     monkeypatch.setattr(producer._gate.changed, "wait", played.wait)
     return producer
 

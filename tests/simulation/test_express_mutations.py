@@ -22,9 +22,9 @@ def keeps_the_sequence(patch: Patch) -> None:
 
     def stays(self: PartitionQueue, *arguments: Any) -> bool:
         sequence = self._sequence_next
-        is_over = complete_inline(self, *arguments)
+        is_complete = complete_inline(self, *arguments)
         self._sequence_next = sequence
-        return is_over
+        return is_complete
 
     patch.setattr(PartitionQueue, "complete_inline", stays)
 
@@ -62,7 +62,7 @@ def adopts_what_is_over(patch: Patch) -> None:
         self._core.inline_request = inline_request
 
     patch.setattr(InlineCore, "written", is_kept)
-    patch.setattr(InlineRequest, "is_over", False)
+    patch.setattr(InlineRequest, "is_complete", False)
 
 
 def goes_on_after_interruptions(patch: Patch) -> None:
@@ -85,9 +85,9 @@ def reads_behind_half_an_answer(patch: Patch) -> None:
     receive = InlineSender._receive
 
     def forgets(self: InlineSender, inline_request: Any, *arguments: Any) -> bool:
-        is_over = receive(self, inline_request, *arguments)
+        is_complete = receive(self, inline_request, *arguments)
         inline_request.is_tried = False
-        return is_over
+        return is_complete
 
     patch.setattr(InlineSender, "_receive", forgets)
 

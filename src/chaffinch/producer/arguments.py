@@ -79,7 +79,7 @@ def checked_headers(headers: Any) -> Headers:
         return ()
     # Arrays and data frames have no truth value.
     if type(headers) is not list and type(headers) is not tuple:
-        _check_headers_may_be_read_again(headers)
+        _check_headers_are_reusable(headers)
     checked = []
     for entry in headers:
         if not isinstance(entry, tuple | list) or len(entry) != 2 or not isinstance(entry[0], str):
@@ -92,7 +92,7 @@ def checked_headers(headers: Any) -> Headers:
     return checked
 
 
-def _check_headers_may_be_read_again(headers: Any) -> None:
+def _check_headers_are_reusable(headers: Any) -> None:
     """Refuse an iterator: an exception handler, or a second `send` of the same ProducerRecord, would find no headers."""
     if isinstance(headers, str | bytes | Mapping | Iterator) or not isinstance(headers, Iterable):
         hint = next((f": {pairs} is one" for kind, pairs in _WRITE_HEADERS.items() if isinstance(headers, kind)), "")

@@ -118,7 +118,7 @@ class InlineRequest:
     """A caller waits for the response on the connection."""
 
     @property
-    def is_over(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it is written, and its future is done."""
         return self.futures.outcome is not None
 
@@ -214,7 +214,7 @@ class InlineCore:
         inline_request, core.inline_request = core.inline_request, None
         if inline_request is None:
             return None
-        if inline_request.is_over:  # Its caller was interrupted before the last steps of `written`.
+        if inline_request.is_complete:  # Its caller was interrupted before the last steps of `written`.
             core.completer.release(inline_request.size)
             self._count(inline_request, steady_ms)
             return None
@@ -371,11 +371,11 @@ class InlineSender:
         inline_request: InlineRequest | None = self._core.inline_request
         if inline_request is None or inline_request.futures is not futures or inline_request.lent is None:
             return
-        lent, is_over = inline_request.lent, False
+        lent, is_complete = inline_request.lent, False
         try:
             with self._lock:
                 if self._core.inline_request is not inline_request:
-                    is_over = True
+                    is_complete = True
                     return
                 if inline_request.is_awaited or inline_request.is_tried:  # Another thread waits, or the call that this one has interrupted.
                     return
@@ -387,13 +387,13 @@ class InlineSender:
             with self._lock:
                 if self._core.inline_request is not inline_request:  # The sender thread has taken it, and has rung the bell.
                     lent.socket.event_fd.consume()
-                    is_over = True
+                    is_complete = True
                 else:
                     inline_request.is_awaited = False
                     did_callers_read = self._callers_read_responses  # If not, the sender thread has to look more often from now on.
-                    is_over = has_come and self._receive(inline_request, lent) and did_callers_read
+                    is_complete = has_come and self._receive(inline_request, lent) and did_callers_read
         finally:
-            if not is_over:
+            if not is_complete:
                 self._wakeup()
 
     def _receive(self, inline_request: InlineRequest, lent: InlineConnection) -> bool:

@@ -256,17 +256,17 @@ class Producer:
     def _append(self, record: NewRecord) -> Stop | None:
         """Put a record into its batch. Returns the reason if that is not possible."""
         topic, partition, size, core, gate = record.topic, record.partition, record.size, self._core, self._gate
-        to_ask = partition is None and core.partitioner.has_function and size <= self._size_max
+        must_call_function = partition is None and core.partitioner.has_function and size <= self._size_max
         stop: Stop | None
         waiting_since_ms: int | None = None
         transaction_number = gate.transaction_number()
         while True:
-            if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
+            if must_call_function and (count := core.wiring.cluster.partition_count(topic)) is not None:
                 # Without the lock: the application's function may be slow, or call `send` itself.
-                partition, to_ask = core.partitioner.call_function(topic, record.key, record.value, count), False
+                partition, must_call_function = core.partitioner.call_function(topic, record.key, record.value, count), False
             with self._lock:
                 stop = gate.refusal()
-                count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
+                count = None if must_call_function or size > self._size_max else core.usable_count(topic, partition)
                 if stop is None and count is not None and not core.accumulator.has_memory_for(size):
                     stop = gate.wait_for_memory(size, waiting_since_ms, tp=_place(topic, partition))
                     count = core.usable_count(topic, partition)  # The topic may have got more partitions in the meantime.
@@ -468,8 +468,8 @@ class Producer:
             call.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeoutError:
             with self._lock:
-                is_over = self._core.is_idle
-            if not is_over:
+                is_idle = self._core.is_idle
+            if not is_idle:
                 raise
             call.result(FLUSH_GRACE_S)
 

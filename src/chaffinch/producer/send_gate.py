@@ -41,7 +41,7 @@ SILENT_MS: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
-class _Search:
+class _MetadataWait:
     """One caller's wait for a topic, or a partition of it."""
 
     topic: str
@@ -168,7 +168,7 @@ class SendGate:
                 return self.handler.too_large(record_of, error, may_drop=option == "max.request.size")
         return None
 
-    def ask_for_topics(self, topics: Iterable[str]) -> None:
+    def request_topics(self, topics: Iterable[str]) -> None:
         """Request the metadata of all topics together, before waiting for each."""
         for topic in topics:
             if arguments.illegal_topic(topic) is None:
@@ -190,39 +190,49 @@ class SendGate:
         if illegal is not None:
             return illegal
         started_ms = self.clock.steady_ms() if started_ms is None else started_ms
-        search = _Search(
+        metadata_wait = _MetadataWait(
             topic=topic, partition=partition, started_ms=started_ms, call=call, sends=record_of is not None, next_log_ms=SILENT_MS
         )
         self._sender.submit(events.TopicRequested(topic=topic, is_stale=True))
         while True:
             with self.lock:
-                found = self._look_for(search)
-                search.answered = self.core.wiring.cluster.version
-                waited_ms = self.clock.steady_ms() - search.started_ms
-            if found == "still looking":
-                self._log_wait(search, waited_ms)
+                found = self._wait_for_metadata(metadata_wait)
+                metadata_wait.answered = self.core.wiring.cluster.version
+                waited_ms = self.clock.steady_ms() - metadata_wait.started_ms
+            if found == "still waiting":
+                self._log_wait(metadata_wait, waited_ms)
             elif not isinstance(found, UnknownTopicOrPartitionException) or waited_ms >= self._retry_unknown_ms:
                 return found
             elif record_of is not None and (stop := self.handler.unknown_topic(record_of, found)) is not None:
                 return stop
 
-    def _log_wait(self, search: _Search, waited_ms: int) -> None:
+    def _log_wait(self, metadata_wait: _MetadataWait, waited_ms: int) -> None:
         """Log why `send` does not return yet. Called without the lock, because a logging handler may call `send` itself."""
         with self.lock:
-            why = self.core.wait_causes.topic_timeout(search.topic, search.partition, waited_ms).message
-            is_unknown = self.core.wait_causes.unknown_topic(search.topic, search.partition, search.started_ms) is not None
+            why = self.core.wait_causes.topic_timeout(metadata_wait.topic, metadata_wait.partition, waited_ms).message
+            is_unknown = (
+                self.core.wait_causes.unknown_topic(metadata_wait.topic, metadata_wait.partition, metadata_wait.started_ms) is not None
+            )
         limits = {"max.block.ms": self._block_ms} | ({"retry.unknown.topic.partition.ms": self._retry_unknown_ms} if is_unknown else {})
         option = min(limits, key=limits.__getitem__)
         log.warning("%s: %s; still asking, for up to %d ms (%s)", self._sender.name, why, limits[option], option)
-        search.next_log_ms, search.pause_ms = waited_ms + search.pause_ms, min(2 * search.pause_ms, LONGEST_PAUSE_MS)
+        metadata_wait.next_log_ms, metadata_wait.pause_ms = (
+            waited_ms + metadata_wait.pause_ms,
+            min(2 * metadata_wait.pause_ms, LONGEST_PAUSE_MS),
+        )
 
-    def _look_for(self, search: _Search) -> KafkaException | Literal["still looking"] | None:
+    def _wait_for_metadata(self, metadata_wait: _MetadataWait) -> KafkaException | Literal["still waiting"] | None:
         """Wait for a topic until it is known, waiting is pointless, a new response says that it is unknown, or a log line is due."""
-        topic, partition, started_ms, answered = search.topic, search.partition, search.started_ms, search.answered
+        topic, partition, started_ms, answered = (
+            metadata_wait.topic,
+            metadata_wait.partition,
+            metadata_wait.started_ms,
+            metadata_wait.answered,
+        )
         cluster, has_waited = self.core.wiring.cluster, False
         while True:
             # Checked before the first wait, too: a change since the lock was last held does not wake this thread.
-            refusal = self.refusal(search.call) if search.sends else self._ended(search.call)
+            refusal = self.refusal(metadata_wait.call) if metadata_wait.sends else self._ended(metadata_wait.call)
             if refusal is not None:
                 return refusal
             if has_waited:
@@ -241,10 +251,10 @@ class SendGate:
                 return self.core.wait_causes.callback_cannot_wait(topic, partition)
             if waited_ms >= self._block_ms:
                 return self.core.wait_causes.topic_timeout(topic, partition, waited_ms)
-            if waited_ms >= search.next_log_ms:
-                return "still looking"
+            if waited_ms >= metadata_wait.next_log_ms:
+                return "still waiting"
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
-            self._wait(min(limit_ms, search.next_log_ms) - waited_ms)
+            self._wait(min(limit_ms, metadata_wait.next_log_ms) - waited_ms)
             has_waited = True
 
     def wait_for_memory(

@@ -59,7 +59,7 @@ class IdentityManager:
         self._context = context
         self._transaction = transaction = context.transaction
         self._own = NO_PRODUCER
-        self._is_wanted = False
+        self._is_needed = False
         self.retrying_request = RetryingRequest() if transaction is None else transaction.retrying_request
         """State of the request for an identity, or of the transaction's requests."""
 
@@ -74,21 +74,21 @@ class IdentityManager:
         return self._context.is_idempotent and self.current == NO_PRODUCER
 
     @property
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether batches wait for an identity that has been requested."""
         return self.is_missing and (self.retrying_request.is_under_way or self.retrying_request.failures > 0)
 
     def mark_needed(self) -> None:
         """Record that a batch needs an identity."""
-        self._is_wanted = self._transaction is None
+        self._is_needed = self._transaction is None
 
     def is_due(self, steady_ms: int) -> bool:
         """Whether to send the request now."""
-        return self._is_wanted and self.is_missing and self.retrying_request.may_begin(steady_ms)
+        return self._is_needed and self.is_missing and self.retrying_request.may_begin(steady_ms)
 
     def request(self, address: Address) -> InitProducerIdRequest:
         """The request; it is under way from now on."""
-        self._is_wanted = False
+        self._is_needed = False
         self.retrying_request.begin("InitProducerId", address)
         return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._context.transaction_timeout_ms)
 
@@ -138,29 +138,29 @@ class AuxiliaryRequests:
         self._recreated_topics = recreated_topics
         self._topic_configs_in_flight: set[str] = set()
 
-    def ask(self, steady_ms: int) -> None:
+    def send_due(self, steady_ms: int) -> None:
         """Send the requests that are due and go to any broker: Metadata, InitProducerId, DescribeConfigs."""
         context = self._context
         if context.metadata.is_due(steady_ms) and (address := context.any_address(steady_ms)) is not None:
-            self._ask_any(address, context.metadata.request(steady_ms), METADATA_TOKEN)
+            self._send_to_any(address, context.metadata.request(steady_ms), METADATA_TOKEN)
         if self._identity.is_due(steady_ms) and (address := context.any_address(steady_ms)) is not None:
-            self._ask_any(address, self._identity.request(address), IDENTITY_TOKEN)
+            self._send_to_any(address, self._identity.request(address), IDENTITY_TOKEN)
         for topic in [name for name in self._response_handler.needed_topic_configs if name not in self._topic_configs_in_flight]:
             if (address := context.any_address(steady_ms)) is not None:
                 self._topic_configs_in_flight.add(topic)
-                self._ask_any(address, topic_config_request(topic), TopicConfigToken(topic))
+                self._send_to_any(address, topic_config_request(topic), TopicConfigToken(topic))
 
-    def ask_step(self, transaction: TransactionManager, step: Step, steady_ms: int) -> None:
+    def send_step(self, transaction: TransactionManager, step: Step, steady_ms: int) -> None:
         """Send the transaction's next request, if its broker may be tried now."""
         address = transaction.address_of(step)
         if address is None:
             if (broker := self._context.any_address(steady_ms)) is not None:
-                self._ask_any(broker, transaction.request(step, broker), StepToken(step))
+                self._send_to_any(broker, transaction.request(step, broker), StepToken(step))
         elif self._context.attempts.may_try(address, steady_ms):
             message, version_max = transaction.request(step, address), transaction.version_max(step)
             self._request(address, message, StepToken(step), self._context.request_timeout_ms, version_max)
 
-    def _ask_any(self, address: Address, message: Any, token: Any) -> None:
+    def _send_to_any(self, address: Address, message: Any, token: Any) -> None:
         self._request(address, message, token, self._context.bootstrap.patience_ms(address, self._context.attempts))
 
     def _request(self, address: Address, message: Any, token: Any, timeout_ms: int, version_max: int | None = None) -> None:

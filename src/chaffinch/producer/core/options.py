@@ -185,7 +185,7 @@ def compression_level(settings: Settings) -> int | None:
     return level
 
 
-def _wants_idempotence(settings: Settings) -> str:
+def _idempotence_source(settings: Settings) -> str:
     """The option that requires idempotence, as an error text names it; empty if it is only on by default, or off."""
     if "enable.idempotence" in settings.given:
         return "enable.idempotence=true" if settings["enable.idempotence"] else ""
@@ -195,7 +195,7 @@ def _wants_idempotence(settings: Settings) -> str:
 def _check_idempotence(settings: Settings) -> None:
     if settings["transactional.id"] is not None and not settings["enable.idempotence"]:
         raise ConfigException("option enable.idempotence cannot be false with a transactional.id: transactions need it")
-    reason = _wants_idempotence(settings)
+    reason = _idempotence_source(settings)
     if reason and ACKS[settings["acks"]] != -1:
         raise ConfigException(f"option acks cannot be {settings['acks']!r} with {reason}: it must be all")
     if reason and settings["retries"] == 0:

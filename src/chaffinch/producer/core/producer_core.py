@@ -379,10 +379,10 @@ class ProducerCore:
         self.partitioner.loads_changed()
         if self._has_work:
             self._advance_records(steady_ms)
-        self.requests.ask(steady_ms)
+        self.requests.send_due(steady_ms)
         self.batch_wait_log.check(steady_ms, self.outage_log.reported_since_ms)
         if self.transaction is None:
-            self.request_wait_log.check(IDENTITY_TOKEN if self.identity.is_asked and not self.outstanding.is_empty else None, steady_ms)
+            self.request_wait_log.check(IDENTITY_TOKEN if self.identity.is_requested and not self.outstanding.is_empty else None, steady_ms)
 
     def _advance_records(self, steady_ms: int) -> None:
         transaction = self.transaction
@@ -408,7 +408,7 @@ class ProducerCore:
         has_batches, needs_epoch = not self.outstanding.is_empty, self.outstanding.need_epoch(self.identity.current)
         step = transaction.next_step(steady_ms, has_batches=has_batches, needs_epoch=needs_epoch)
         if step is not None:
-            self.requests.ask_step(transaction, step, steady_ms)
+            self.requests.send_step(transaction, step, steady_ms)
         is_awaited = has_batches or transaction.callers.has_any
         goal = transaction.needed_step(has_batches=has_batches, needs_epoch=needs_epoch) if is_awaited else None
         self.request_wait_log.check(goal, steady_ms)

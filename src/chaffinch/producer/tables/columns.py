@@ -165,13 +165,13 @@ def _without_type(table: Any) -> str | None:
 def _gathered(reader: pa.RecordBatchReader, piece_bytes: int, steady_ms: Callable[[], int], wait_ms: int) -> Iterator[pa.Table]:
     # The time counts from the request of a batch, not from its arrival, so that rows of a slow stream are sent at once. Nothing is sent
     # while the stream is read: it is read on the caller's thread, where the code that makes its batches may have to run.
-    piece, size, asked_ms = [], 0, steady_ms()
+    piece, size, requested_ms = [], 0, steady_ms()
     for batch in reader:
         piece.append(batch)
         size += plain_bytes(batch)
-        if size >= piece_bytes or steady_ms() - asked_ms >= wait_ms:
+        if size >= piece_bytes or steady_ms() - requested_ms >= wait_ms:
             yield pa.Table.from_batches(piece, reader.schema)
-            piece, size, asked_ms = [], 0, steady_ms()
+            piece, size, requested_ms = [], 0, steady_ms()
     if piece:
         yield pa.Table.from_batches(piece, reader.schema)
 
@@ -215,8 +215,8 @@ def _partitions(column: Any, first_row: int) -> npt.NDArray[np.int64]:
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() <= INT32_MAX:
         index = int(np.argmax((numbers < 0) | (numbers > INT32_MAX)))
         raise InvalidColumn(PARTITION, f"{array.type} with {numbers[index]} in row {first_row + index}", PARTITIONS_ALLOWED)
-    asked: npt.NDArray[np.int64] = numbers.astype(np.int64, copy=False)
-    return np.where(array.is_valid().to_numpy(zero_copy_only=False), asked, -1) if array.null_count else asked
+    requested: npt.NDArray[np.int64] = numbers.astype(np.int64, copy=False)
+    return np.where(array.is_valid().to_numpy(zero_copy_only=False), requested, -1) if array.null_count else requested
 
 
 def _topics(column: Any) -> pa.Array:

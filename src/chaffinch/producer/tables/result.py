@@ -196,8 +196,8 @@ class TableOutcome:
                 self._rejected.append(_Rejected(rows, topic_partition, errors))
             self._settle(len(errors))
         if error is not None:
-            apart = [*errors, *dropped]
-            self.rejected(np.delete(rows, apart) if apart else rows, topic_partition, error)
+            completed = [*errors, *dropped]
+            self.rejected(np.delete(rows, completed) if completed else rows, topic_partition, error)
 
     def _settle(self, count: int) -> None:
         with SHARED_LOCK:

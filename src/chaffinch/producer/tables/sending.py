@@ -45,7 +45,7 @@ class _TopicRows(NamedTuple):
 
     topic: str
     rows: Rows | None
-    asked: Rows | None
+    requested: Rows | None
 
     def row(self, index: int) -> int:
         """The row of the piece at position `index` of these rows."""
@@ -53,7 +53,7 @@ class _TopicRows(NamedTuple):
 
     @property
     def highest(self) -> int:
-        return NO_PARTITION if self.asked is None else int(self.asked.max())
+        return NO_PARTITION if self.requested is None else int(self.requested.max())
 
 
 class _WaitResult(NamedTuple):
@@ -75,7 +75,7 @@ class _Piece:
     columns: RecordColumns
     numbers: Rows
     """Row numbers in the table."""
-    asked: Rows | None
+    requested: Rows | None
     """The requested partitions, as in `_TopicRows`."""
     partition_count: int
     """Number of partitions, as far as known."""
@@ -121,7 +121,7 @@ class _TableSend:
         self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
         self._record_bytes_max = min(limits[1:]) - BATCH_OVERHEAD_BYTES
         self._gate = gate
-        self._begun = gate.transaction_number()
+        self._transaction_number = gate.transaction_number()
 
     def send(self, topic: str | None, parts: TableParts) -> None:
         """Send all rows of one piece: first those of known topics and partitions, then those that have to wait for metadata."""
@@ -149,7 +149,7 @@ class _TableSend:
     def _wait_for(self, unknown: list[_TopicRows], parts: TableParts) -> list[_WaitResult]:
         """Wait for all unknown topics together: their metadata is requested at once."""
         gate, steady_ms = self._gate, self._gate.clock.steady_ms()
-        gate.ask_for_topics([topic_rows.topic for topic_rows in unknown])
+        gate.request_topics([topic_rows.topic for topic_rows in unknown])
         found = []
         for topic_rows in unknown:
             since_ms = self._unknown_since_ms.setdefault(topic_rows.topic, steady_ms)
@@ -159,8 +159,8 @@ class _TableSend:
             )
             beyond: Stop | None = None
             if stop is None and self._is_unknown(topic_rows):
-                assert topic_rows.asked is not None, "it asks for a partition"
-                record_of = _record_in(parts, topic_rows.topic, topic_rows.row(int(topic_rows.asked.argmax())))
+                assert topic_rows.requested is not None, "it asks for a partition"
+                record_of = _record_in(parts, topic_rows.topic, topic_rows.row(int(topic_rows.requested.argmax())))
                 beyond = gate.wait_for_topic(topic_rows.topic, topic_rows.highest, record_of, since_ms, "send_table")
             if stop is None and beyond is None:
                 del self._unknown_since_ms[topic_rows.topic]
@@ -186,29 +186,29 @@ class _TableSend:
         for start, end in pairwise(piece_bounds(count, mean_bytes, partition_count, self.batch_bytes)):
             columns = parts.rows(start, end) if taken is None else taken.slice(start, end)
             numbers = np.arange(first + start, first + end) if rows is None else rows[start:end] + first
-            asked_here = None if topic_rows.asked is None else topic_rows.asked[start:end]
-            self._send_piece(_Piece(topic, columns, numbers, asked_here, partition_count, waited))
+            requested_here = None if topic_rows.requested is None else topic_rows.requested[start:end]
+            self._send_piece(_Piece(topic, columns, numbers, requested_here, partition_count, waited))
 
     def _send_piece(self, piece: _Piece) -> None:
-        gate, topic, asked = self._gate, piece.topic, piece.asked
+        gate, topic, requested = self._gate, piece.topic, piece.requested
         with gate.lock:
             # The topic may grow while a table is sent. If it is deleted, the rows are handled like waiting records.
             piece.partition_count = partition_count = gate.core.wiring.cluster.partition_count(topic) or piece.partition_count
             with_leader = gate.core.availability.partitions(topic)
             reasons = gate.core.screening.of_rows(topic, self._handed_over_ms, gate.clock.steady_ms())
-        if asked is None and not reasons and gate.core.partitioner.spreads(piece.columns) and piece.columns.timestamps.min() >= 0:
+        if requested is None and not reasons and gate.core.partitioner.spreads(piece.columns) and piece.columns.timestamps.min() >= 0:
             self._fill_batches(piece, gate.core.partitioner.turns(partition_count, with_leader))
             if not piece.columns.count:
                 return
         columns, sizes = piece.columns, piece.columns.sizes()
         partitions: npt.NDArray[Any]
-        if asked is not None and (asked >= 0).all():
-            partitions = asked
+        if requested is not None and (requested >= 0).all():
+            partitions = requested
         else:
             choose = gate.core.partitioner.choose_for_columns
             partitions = choose(topic, columns, partition_count, with_leader, self.batch_bytes, sizes)
-            if asked is not None:
-                partitions = np.where(asked >= 0, asked, partitions)
+            if requested is not None:
+                partitions = np.where(requested >= 0, requested, partitions)
         limits, stays = (self._record_bytes_max, 0, partition_count), None
         if sizes.max() > limits[0] or columns.timestamps.min() < limits[1] or partitions.max() >= limits[2]:
             bad = (sizes > limits[0]) | (columns.timestamps < limits[1]) | (partitions >= limits[2])
@@ -217,7 +217,7 @@ class _TableSend:
         if reasons and columns.key_valid is not None:
             stays = self._screen(piece, partitions, columns.key_valid, reasons, stays)
         for run in runs(columns, piece.numbers, partitions, partition_count, self.batch_bytes, sizes, stays):
-            self._send_run(topic, run, True if asked is None else asked[np.searchsorted(piece.numbers, run.rows)] < 0)
+            self._send_run(topic, run, True if requested is None else requested[np.searchsorted(piece.numbers, run.rows)] < 0)
 
     def _fill_batches(self, piece: _Piece, turns: Iterator[int]) -> None:
         """Send rows that may go to any partition batch by batch, in one pass, up to a row that is larger than a batch.
@@ -326,7 +326,7 @@ class _TableSend:
             gate.wakeup()
 
     def _not_sent(self, rows: Rows, tp: TopicPartition, stop: Stop) -> None:
-        outcome = self._gate.stopped(stop, self._begun, len(rows), "send_table")
+        outcome = self._gate.stopped(stop, self._transaction_number, len(rows), "send_table")
         if isinstance(outcome, KafkaException):
             self.outcome.rejected(rows, tp, outcome)
         else:
@@ -335,8 +335,8 @@ class _TableSend:
 
 def _record_in(parts: TableParts, topic: str, row: int) -> Callable[[], ProducerRecord]:
     """A function that makes the ProducerRecord of a row of a piece."""
-    asked = None if parts.partitions is None else parts.partitions[row : row + 1]
-    return lambda: _record_of(topic, parts.rows(row, row + 1), asked, 0)()
+    requested = None if parts.partitions is None else parts.partitions[row : row + 1]
+    return lambda: _record_of(topic, parts.rows(row, row + 1), requested, 0)()
 
 
 def _record_of(topic: str, columns: RecordColumns, partitions: npt.NDArray[Any] | None, index: int) -> Callable[[], ProducerRecord]:

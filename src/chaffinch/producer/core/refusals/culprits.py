@@ -159,7 +159,7 @@ def _retried(answer: BatchResponse, situation: Situation) -> Verdict:
 def _gap(error: ApiException, situation: Situation) -> Verdict:
     """The broker expected another sequence number. With several batches in flight, an earlier batch that was not stored causes this."""
     if not situation.may_retry:
-        return FailAll(error=_too_late(error, situation), uses_up_sequences=True)
+        return FailAll(error=_out_of_attempts(error, situation), uses_up_sequences=True)
     if situation.predecessors is PredecessorState.OPEN:
         return Resend(error=error, refreshes_metadata=False, possibly_stored=False, waits=False)
     if situation.possibly_stored and (situation.predecessors is not PredecessorState.UNSTORED or situation.in_transaction):
@@ -171,7 +171,7 @@ def _gap(error: ApiException, situation: Situation) -> Verdict:
     return Renumber(error=error, waits=situation.predecessors is PredecessorState.CLEAR)
 
 
-def _too_late(error: ApiException, situation: Situation) -> ApiException:
+def _out_of_attempts(error: ApiException, situation: Situation) -> ApiException:
     """The error of a batch that has no time or attempts left. A gap caused by another batch is not reported as such."""
     if situation.predecessors is PredecessorState.CLEAR:
         return error

@@ -63,7 +63,7 @@ class CulpritErrors(LazyErrors):
         self._possibly_stored = situation.possibly_stored
         self._cause = situation.last_error if situation.possibly_stored else None
         others = situation.count - len(record_errors)
-        self._goes_on = _fate_of_others(others, situation) if others else ""
+        self._fate_text = _fate_of_others(others, situation) if others else ""
 
     def refused_with(self, code: ErrorCode) -> list[int]:
         """The indices of those that were refused with this code."""
@@ -79,7 +79,7 @@ class CulpritErrors(LazyErrors):
         key = _key_beside(culprit.code, self._keys.value(at))
         return exception_for(
             culprit.code,
-            message=f"{self._named(culprit)}{key and f' ({key})'}{self._goes_on}",
+            message=f"{self._named(culprit)}{key and f' ({key})'}{self._fate_text}",
             topic_partition=self._topic_partition,
             culprits=(culprit,),
             stored=Stored.POSSIBLY if self._possibly_stored else Stored.NO,

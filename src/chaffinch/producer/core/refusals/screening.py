@@ -94,12 +94,12 @@ class Screening:
         state = self._context.cluster.topic(topic) if self._screens else None
         if state is None:
             return {}
-        led: dict[Address, list[int]] = {}
+        by_leader: dict[Address, list[int]] = {}
         for partition in state.partitions:
             if (address := self._context.cluster.leader_address(TopicPartition(topic, partition))) is not None:
-                led.setdefault(address, []).append(partition)
+                by_leader.setdefault(address, []).append(partition)
         reasons: dict[int, str] = {}
-        for address, partitions in led.items():
+        for address, partitions in by_leader.items():
             screen = self._screen_of(topic, handed_over_ms, (address, state.topic_id), steady_ms)
             if screen is None:
                 continue

@@ -52,7 +52,7 @@ def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: 
     return with_message(error, f"{said}{why}; {FENCED_ADVICE}")
 
 
-def offsets_late(
+def offsets_timed_out(
     group_id: str, offsets: Iterable[TopicPartition], block_ms: int, cause: KafkaException | None, *, unreachable: str | None
 ) -> TimeoutException:
     """The error of offsets that were not added to the transaction in time. `cause`: the last error.
@@ -98,19 +98,19 @@ def _offsets_of(group_id: str, offsets: Iterable[TopicPartition]) -> str:
     return f"the offsets of group {group_id!r} for {first}{more}"
 
 
-def left_open(transactional_id: str, timeout_ms: int, *, is_asked: bool) -> str:
-    """Log line about a transaction that the producer leaves open. `is_asked`: an EndTxn may have been sent, and has no response."""
-    fate = "may be left open, EndTxn got no response" if is_asked else "is left open"
+def left_open(transactional_id: str, timeout_ms: int, *, is_end_sent: bool) -> str:
+    """Log line about a transaction that the producer leaves open. `is_end_sent`: an EndTxn may have been sent, and has no response."""
+    fate = "may be left open, EndTxn got no response" if is_end_sent else "is left open"
     then = f"the broker aborts it after transaction.timeout.ms, {timeout_ms} ms"
     return f"the transaction of transactional.id {transactional_id!r} {fate}: {then}"
 
 
-def commit_given_up(transactional_id: str, error: KafkaException, *, is_asked: bool) -> KafkaException:
-    """The error of a commit that is given up. `is_asked`: its EndTxn may have been sent, so the broker may have committed."""
-    fate = "may have happened, EndTxn got no response" if is_asked else "did not happen, EndTxn was not sent"
+def commit_given_up(transactional_id: str, error: KafkaException, *, is_end_sent: bool) -> KafkaException:
+    """The error of a commit that is given up. `is_end_sent`: its EndTxn may have been sent, so the broker may have committed."""
+    fate = "may have happened, EndTxn got no response" if is_end_sent else "did not happen, EndTxn was not sent"
     fatal = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
     final = with_message(fatal, f"the commit of transactional.id {transactional_id!r} {fate}: {error.message}")
-    final.stored = Stored.POSSIBLY if is_asked else Stored.NO
+    final.stored = Stored.POSSIBLY if is_end_sent else Stored.NO
     return final
 
 

@@ -379,7 +379,7 @@ class TransactionManager:
 
         effects = self.callers.expire(steady_ms, why, last_error)
         for entry in [entry for entry in self.callers.of_offsets if entry.caller.deadline_ms <= steady_ms][:1]:
-            late = transaction_errors.offsets_late(
+            late = transaction_errors.offsets_timed_out(
                 entry.group.group_id, entry.offsets, self._block_ms, last_error, unreachable=unreachable()
             )
             effects += self._fail_abortably(late)
@@ -390,13 +390,13 @@ class TransactionManager:
         connected, so an EndTxn may not have arrived."""
         if not self._open.is_started or self.state is State.FATAL_ERROR or (self._open.sent_end_requests and not is_cut_off):
             return None
-        return transaction_errors.left_open(self._transactional_id, self._timeout_ms, is_asked=self._open.sent_end_requests > 0)
+        return transaction_errors.left_open(self._transactional_id, self._timeout_ms, is_end_sent=self._open.sent_end_requests > 0)
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail all callers, because no request can be sent any more. The error of a commit says whether it may have happened."""
         failed: list[Effect] = []
         if self.state is State.COMMITTING:
-            error_of_commit = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._is_in_doubt)
+            error_of_commit = transaction_errors.commit_given_up(self._transactional_id, error, is_end_sent=self._is_in_doubt)
             failed = fail(self.callers.of_end, error_of_commit)
         return failed + self._fail_fatally(error)
 
