@@ -30,7 +30,7 @@ def test_the_first_line_says_what_to_do_and_the_others_count() -> None:
     first, *others = lines_of(AcceptFailures(), 0, 3600)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert "port 9092: Too many open files" in first
-    assert f"{limit} of them" in first
+    assert f"the limit of this process is {limit}" in first
     assert "ulimit -n" in first
     assert all("ulimit" not in line for line in others)
     assert len(others) < 3600 / (COUNT_SECONDS_MAX / 2) + 5

@@ -78,11 +78,11 @@ def test_with_limits_of_0_who_stands_still_between_two_looks_is_closed() -> None
     peer = PretendPeer()
     assert Watch(connections_max_idle_ms=0).seconds_until_closed(peer) == (10, "idle for more than 0 s")
     peer.frames.bytes_pending = 5
-    assert Watch(connections_max_unfinished_ms=0).seconds_until_closed(peer) == (20, "a request is unfinished for more than 0 s")
+    assert Watch(connections_max_unfinished_ms=0).seconds_until_closed(peer) == (20, "a request has been incomplete for more than 0 s")
     unread = PretendPeer(bytes_answered=9, unsent_bytes=9)
     assert Watch(connections_max_unread_ms=0).seconds_until_closed(unread) == (
         10,
-        "9 bytes of answers have not been read for more than 0 s",
+        "9 bytes of responses have not been read for more than 0 s",
     )
 
 
@@ -106,7 +106,7 @@ def test_who_waits_and_sends_nothing_more_is_idle() -> None:
 
 
 def test_answers_that_nobody_reads() -> None:
-    assert closed(PretendPeer(unsent_bytes=500)) == (70, "500 bytes of answers have not been read for more than 60 s")
+    assert closed(PretendPeer(unsent_bytes=500)) == (70, "500 bytes of responses have not been read for more than 60 s")
 
 
 def test_a_slow_reader_gets_on() -> None:
@@ -119,13 +119,13 @@ def test_a_reader_that_stops_again_has_its_time_again() -> None:
         assert watch.look(peer) is None
         watch.now += 10
     peer.unsent_bytes = 499
-    assert watch.seconds_until_closed(peer) == (130, "499 bytes of answers have not been read for more than 60 s")
+    assert watch.seconds_until_closed(peer) == (130, "499 bytes of responses have not been read for more than 60 s")
 
 
 def test_a_request_that_stays_incomplete_however_it_trickles() -> None:
     peer = PretendPeer()
     peer.frames.bytes_pending = 5
-    assert closed(peer, bytes_received=1) == (80, "a request is unfinished for more than 60 s")
+    assert closed(peer, bytes_received=1) == (80, "a request has been incomplete for more than 60 s")
 
 
 def test_requests_that_are_completed_one_after_the_other() -> None:

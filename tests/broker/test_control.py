@@ -61,7 +61,7 @@ def test_faults_are_logged(controlled: BROKER_AND_PORT, caplog: pytest.LogCaptur
         ask(port, "DELETE", "/faults/1")
         ask(port, "DELETE", "/faults")
     assert [record.getMessage() for record in caplog.records] == [
-        'a fault is added: {"id": 1, "api": "Fetch", "action": "delay", "client_id": "a\\nb", "delay_ms": 10, "count": 1}',
+        'fault added: {"id": 1, "api": "Fetch", "action": "delay", "client_id": "a\\nb", "delay_ms": 10, "count": 1}',
         "fault 1 is cleared",
         "all faults are cleared",
     ]
@@ -93,14 +93,14 @@ def test_a_rule_for_what_is_not_there_yet_says_so(controlled: BROKER_AND_PORT) -
     for given in ({"topic": "nosuchtopic"}, {"topic": "orders", "partition": 7}, {"topic": "orders", "partition": 2}):
         faults = ask(port, "POST", "/faults", given).value
     notes = [fault.get("note") for fault in faults]
-    assert notes == ["topic nosuchtopic does not exist now", "topic orders has 3 partitions now", None]
+    assert notes == ["topic nosuchtopic does not exist yet", "topic orders currently has 3 partitions", None]
 
 
 BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "unknown path": ("GET", "/topics", None, 404, "only /nodes and /faults"),
     "unknown node": ("POST", "/nodes/7/stop", {}, 404, "nodes 0 to 2"),
     "unknown node to start": ("POST", "/nodes/7/start", {}, 404, "nodes 0 to 2"),
-    "no number": ("POST", "/nodes/x/stop", {}, 400, "a node has a number, not 'x'"),
+    "no number": ("POST", "/nodes/x/stop", {}, 400, "expected the number of a node, not 'x'"),
     "a long number": ("POST", "/nodes/9999999999/stop", {}, 404, "node 9999999999 does not exist: this broker has nodes 0 to 2"),
     "a longer number": ("POST", "/nodes/" + "0" + "1" * 5000 + "/stop", {}, 404, "there is no node with a number of 5000 digits"),
     "a long number of a fault": ("DELETE", "/faults/9999999999", None, 404, "there is no fault 9999999999"),
@@ -108,9 +108,9 @@ BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "half a surrogate pair": ("POST", "/faults", {"client_id": "\ud800"}, 400, "no request can have '\\ud800'"),
     "half a surrogate pair in a topic": ("POST", "/faults", {"topic": "\ud800"}, 400, "topic name '\\ud800' holds more"),
     "an API by a number that none has": ("POST", "/faults", {"api": 9999}, 400, "unknown API 9999"),
-    "wrong method": ("GET", "/nodes/1/stop", None, 405, "only POST"),
-    "wrong method for nodes": ("DELETE", "/nodes", None, 405, "only GET"),
-    "wrong method for a fault": ("GET", "/faults/1", None, 405, "only DELETE"),
+    "wrong method": ("GET", "/nodes/1/stop", None, 405, "use POST"),
+    "wrong method for nodes": ("DELETE", "/nodes", None, 405, "use GET"),
+    "wrong method for a fault": ("GET", "/faults/1", None, 405, "use DELETE"),
     "no boolean": ("POST", "/nodes/1/stop", {"abruptly": "yes"}, 400, "true or false"),
     "unknown field": ("POST", "/nodes/1/stop", {"abrupt": True}, 400, "unknown field 'abrupt': known are abruptly"),
     "a field where none is": ("POST", "/nodes/1/start", {"abruptly": True}, 400, "unknown field 'abruptly': start takes no fields"),
@@ -121,9 +121,9 @@ BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "a list for a name": ("POST", "/faults", {"api": ["Produce"]}, 400, "unknown API"),
     "an object for a number": ("POST", "/faults", {"count": {}}, 400, "count of a fault must be a whole number"),
     "a huge number": ("POST", "/faults", {"count": 10**30}, 400, "whole number"),
-    "no JSON": ("POST", "/faults", b"{", 400, "no JSON"),
-    "no UTF-8": ("POST", "/faults", b"\xff", 400, "no JSON"),
-    "deep JSON": ("POST", "/faults", b"[" * 60_000, 400, "no JSON"),
+    "no JSON": ("POST", "/faults", b"{", 400, "not JSON"),
+    "no UTF-8": ("POST", "/faults", b"\xff", 400, "not JSON"),
+    "deep JSON": ("POST", "/faults", b"[" * 60_000, 400, "not JSON"),
     "a list": ("POST", "/faults", [], 400, "must be a JSON object"),
     "unknown fault": ("DELETE", "/faults/5", None, 404, "there is no fault 5"),
 }
@@ -194,7 +194,7 @@ def test_what_the_disk_refuses_is_for_the_log(
 
     monkeypatch.setattr(broker._running.core.state.membership, "stop", log_refusal)
     answer = ask(port, "POST", "/nodes/1/stop", {})
-    said = "the broker's disk has failed at /nodes/1/stop: the broker's log says how, so ask whoever runs it"
+    said = "the broker's disk failed at /nodes/1/stop; ask the operator for the details in the broker's log"
     assert (answer.status, answer.value["error"]) == (409, said)
     assert "cannot append to /data/journals/cluster.journal: No space left on device" in caplog.text
 

@@ -210,9 +210,9 @@ def _close_on_the_way_out(broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (EmbeddedBroker.topics, "in the process that made it, not in its forked child"),
-        (EmbeddedBroker.restart, "in the process that made it, not in its forked child"),
-        (lambda broker: broker.faults.clear(), "in the process that made it, not in its forked child"),
+        (EmbeddedBroker.topics, "in the process that created it, not in a forked child"),
+        (EmbeddedBroker.restart, "in the process that created it, not in a forked child"),
+        (lambda broker: broker.faults.clear(), "in the process that created it, not in a forked child"),
         (_close_on_the_way_out, "ValueError('of the body')"),
     ],
 )

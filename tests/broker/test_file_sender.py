@@ -484,5 +484,5 @@ def test_a_disk_that_fails_in_the_middle_costs_the_connection_and_says_so(
         with SocketClient(broker.bootstrap_servers) as client:
             assert values_of(client.ask(fetch(), FETCH_VERSION)) == VALUES
     (told,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "in the middle of an answer" in told.getMessage()
+    assert "in the middle of a response" in told.getMessage()
     assert "Input/output error" in told.getMessage()

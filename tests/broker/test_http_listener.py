@@ -129,10 +129,10 @@ def test_who_comes_when_it_is_full_is_told_so(full: int) -> None:
     lines.clear()
     answer = ask(full, "POST", "/echo", b"body")
     assert answer.status == 503
-    assert answer.value == {"error": "this port has 3 connections already: try again when one of them has ended"}
+    assert answer.value == {"error": "this port already has 3 connections: try again later"}
     ((what, line),) = lines
     assert what == f"too many connections to port {full}", "those of other ports are of another kind"
-    assert re.fullmatch(rf"connection from 127\.0\.0\.1:\d+ to port {full} refused: there are 3 already", line)
+    assert re.fullmatch(rf"connection from 127\.0\.0\.1:\d+ to port {full} refused: 3 connections are open already", line)
 
 
 def test_not_many_are_told_so_at_a_time(full: int, monkeypatch: pytest.MonkeyPatch) -> None:

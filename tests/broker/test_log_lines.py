@@ -54,7 +54,7 @@ def test_logs_of_a_topic_whose_entry_is_lost() -> None:
     cluster.file_system.make_directory("logs/lost+found")  # Where the disk of the logs is one of its own.
     cluster.restart()
     (line,) = [line for line in lines_of(cluster) if line.startswith("logs of no topic")]
-    assert f": {directory}. They are left as they are: " in line
+    assert f": {directory}. They are not touched: " in line
     assert [topic.name for topic in cluster.core.topics] == ["kept"]
 
 

@@ -205,7 +205,7 @@ def test_unread_answers_of_all_are_bounded(caplog: pytest.LogCaptureFixture) -> 
             fill_with_unread_answers(client, size=4_000_000)
         wait_for_connections(broker, 1)
         assert is_alive(broker)
-    assert any("too many answers unread" in record.getMessage() for record in caplog.records)
+    assert any("too many unread responses" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
@@ -240,7 +240,7 @@ def test_a_peer_closed_while_it_reads_nothing_does_not_stay_for_ever() -> None:
     ("is_there", "says"),
     [
         (True, ("INFO", COMPILED_LOOPS_LOADED)),
-        (False, ("WARNING", "compiled loops are not to be had, much slower ones check records: no numba")),
+        (False, ("WARNING", "compiled loops cannot be loaded, records are checked by much slower ones: no numba")),
     ],
 )
 def test_whether_it_works_at_full_speed_is_said(

@@ -254,7 +254,7 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
         (["--listen", "127.0.0.1:0", "--topic", "a:1:3"], "more than the 1 node of this cluster: --brokers declares more"),
         (["--listen", "127.0.0.1:0", "--config-file", "/nope"], "--config-file /nope: No such file"),
         (["--listen", "127.0.0.1:0", "--brokers", "2", "--config", "default.replication.factor=3"], "only 2 nodes are declared"),
-        (["--listen", "127.0.0.1:0", "--advertise", "a:65534", "--brokers", "3"], "none above 65535"),
+        (["--listen", "127.0.0.1:0", "--advertise", "a:65534", "--brokers", "3"], "the highest is 65535"),
         (["--listen", "127.0.0.1:0", "--topic", "a:x"], "option=value...], up to 100000 partitions"),
         (["--listen", "127.0.0.1:0", "--topic", "__consumer_offsets"], "the name is for what a broker keeps for itself"),
         (["--config", "max.message.bytes=5"], "the nearest known one is 'message.max.bytes'"),

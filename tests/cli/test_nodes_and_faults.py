@@ -102,14 +102,14 @@ def test_faults(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("nodes", "stop", "x"), "a node has a number, not 'x'"),
-        (("nodes", "start", "1?"), "a node has a number, not '1?'"),
+        (("nodes", "stop", "x"), "expected the number of a node, not 'x'"),
+        (("nodes", "start", "1?"), "expected the number of a node, not '1?'"),
         (("faults", "add", "--api", "Produze"), "did you mean Produce?"),
         (("faults", "add", "--action", "explode"), "drop_after"),
         (("faults", "add", "--error", "INVALIDRECORD"), "INVALID_RECORD"),
         (("faults", "add", "--error", "zzz"), "unknown error 'zzz' of a fault: no error code has this number or a name like it"),
         (("faults", "add", "--error", "9999"), "no error code has this number"),
-        (("faults", "add", "--error", "0"), "NONE is no error"),
+        (("faults", "add", "--error", "0"), "NONE is not an error"),
         (("faults", "add", "--action", "delay"), "action delay needs delay_ms"),
         (("faults", "add", "--action", "delay", "--delay-ms", "1", "--error", "NOT_ENOUGH_REPLICAS"), "for action error, not for delay"),
         (("faults", "add", "--action", "drop_after", "--direction", "both"), "for action slow_down, not for drop_after"),
@@ -131,8 +131,8 @@ def test_bad_input_is_one_line_and_status_2(shell: Shell, arguments: tuple[str, 
         (("nodes", "stop", "7"), "node 7 does not exist: this broker has nodes 0 to 2"),
         (("nodes", "start", "7"), "node 7 does not exist: this broker has nodes 0 to 2"),
         (("nodes", "stop", "9999999999"), "node 9999999999 does not exist: this broker has nodes 0 to 2"),
-        (("faults", "clear", "5"), "there is no fault 5: it never was, or is used up"),
-        (("faults", "clear", "9999999999"), "there is no fault 9999999999: it never was, or is used up"),
+        (("faults", "clear", "5"), "there is no fault 5: it does not exist, or has expired"),
+        (("faults", "clear", "9999999999"), "there is no fault 9999999999: it does not exist, or has expired"),
     ],
     ids=str,
 )
@@ -149,7 +149,7 @@ ADDED = [
     (("--error=-1",), "the next Produce request of any client for any topic, any partition: error=UNKNOWN_SERVER_ERROR"),
     (
         ("--action", "drop_after", "--topic", "nosuchtopic", "--partition", "0", "--client-id", "app"),
-        "the next Produce request of client app for topic nosuchtopic, partition 0: drop_after; topic nosuchtopic does not exist now",
+        "the next Produce request of client app for topic nosuchtopic, partition 0: drop_after; topic nosuchtopic does not exist yet",
     ),
     (
         ("--client-id", "", "--api", "1"),
@@ -248,9 +248,9 @@ def test_a_topic_that_is_there_with_other_numbers_is_a_line(tmp_path: Path) -> N
     with broker_process("--data-dir", str(tmp_path), *arguments) as (process, _):
         process.terminate()
         _, log = process.communicate(timeout=60)
-    (line,) = [line for line in log.splitlines() if "stays as it is" in line]
+    (line,) = [line for line in log.splitlines() if "is not changed" in line]
     assert line.endswith(
-        "topic orders is there already and stays as it is: partitions 3, not 5; retention.ms=5, not 6; "
+        "topic orders already exists and is not changed: partitions 3, not 5; retention.ms=5, not 6; "
         "cleanup.policy=its default, not compact"
     )
 

@@ -61,7 +61,7 @@ def test_produce(code: ErrorCode) -> None:
     cluster, client = cluster_with_fault(APIS[0], code)
     answer = client.produce("orders", batch)
     assert (answer.error_code, answer.base_offset, answer.record_errors) == (code.number, -1, [])
-    assert answer.error_message == "asked for by a fault script"
+    assert answer.error_message == "requested by a fault script"
     assert client.produce("orders", batch).base_offset == 0
     assert cluster.partition("orders", 0).log.log_end_offset == 1
 

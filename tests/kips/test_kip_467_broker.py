@@ -102,9 +102,9 @@ CASES = [
     ),
     Case("too large", batch_of(b"a" * 100), 10, {}, {"TooLargeBatchesPerSec": 1}, {"max_message_bytes": "100"}, says="max.message.bytes"),
     # Slicing.
-    Case("no records", None, 87, says="no bytes came"),
-    Case("empty records", b"", 87, says="no bytes came"),
-    Case("two batches", GOOD + GOOD, 87, says="2 batches came"),
+    Case("no records", None, 87, says="no bytes were sent"),
+    Case("empty records", b"", 87, says="no bytes were sent"),
+    Case("two batches", GOOD + GOOD, 87, says="2 batches were sent"),
     Case("cut short", bytes(GOOD[:-1]), 87),
     Case("header cut short", bytes(GOOD[:40]), 87),
     Case("length beyond the bytes", changed(GOOD, LENGTH, int32(2**31 - 1), fix_crc=False), 87),

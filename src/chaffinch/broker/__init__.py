@@ -1,4 +1,4 @@
-"""A broker that speaks the Kafka protocol: one I/O-free core (`core/`) under two skins.
+"""Kafka broker: one I/O-free core (`core/`) with two shells.
 
-`server.py` is for processes, `embedded.py` for programs and tests.
+`server.py` runs it in a process of its own, `embedded.py` inside programs and tests.
 """

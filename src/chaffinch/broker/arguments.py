@@ -1,4 +1,5 @@
-"""What brokers may be given: arguments of EmbeddedBroker, refused in one line that names argument, value and what is allowed, and topics.
+"""Argument validation of EmbeddedBroker and `chaffinch broker`, and topic arguments. Errors are one line with argument, value and allowed
+values.
 
 Topics are written as `NAME[:PARTITIONS[:REPLICATION]][,option=value...]` on the command line, and as a mapping in Python.
 """
@@ -22,7 +23,7 @@ BROKERS_MAX: Final = 1000
 
 
 def check(**arguments: object) -> None:
-    """Each argument by its name in the table. Raises ConfigException for the first that is not allowed."""
+    """Check arguments by name, with the rules below. Raises ConfigException for the first invalid one."""
     for name, value in arguments.items():
         is_allowed, allowed = _RULES[name]
         if not is_allowed(value):
@@ -30,27 +31,27 @@ def check(**arguments: object) -> None:
 
 
 def check_config(where: str, config: object) -> None:
-    """A mapping of names to values, none of them None. Raises ConfigException."""
-    if not isinstance(config, Mapping):  # Its value may be secret.
+    """Check a mapping of option names to values, none of them None. Raises ConfigException."""
+    if not isinstance(config, Mapping):  # The value itself may be secret.
         raise ConfigException(f"{where}: expected a mapping of option names to values, not a value of type {type(config).__name__}")
     for name, value in config.items():
         if not isinstance(name, str):
-            raise ConfigException(f"{where}: the name of an option is a text, not {name!r}")
+            raise ConfigException(f"{where}: option names must be strings, not {name!r}")
         if value is None:
             raise ConfigException(f"{where}: option {name} cannot be None; leave it out for its default")
 
 
 def check_users(where: str, users: object) -> None:
-    """A mapping of names to passwords, all of them texts with something in them. Raises ConfigException, which shows no password."""
+    """Check a mapping of user names to passwords, all of them non-empty strings. Raises ConfigException, which shows no password."""
     if not isinstance(users, Mapping):
         raise ConfigException(f"{where}: expected a mapping of names to passwords")
     for name, password in users.items():
         if not all(isinstance(text, str) and text and "\0" not in text for text in (name, password)):
-            raise ConfigException(f"{where}: name and password of user {name!r} must be texts with something in them")
+            raise ConfigException(f"{where}: name and password of user {name!r} must be non-empty strings")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like this one, if one is like it."""
+    """The most similar known name, if any is similar enough."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=LIKENESS_MIN)), None)
 
 
@@ -70,8 +71,8 @@ _RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "data_dir": (_is_path, "the path of a directory, or None to keep everything in memory"),
     "partitions": _COUNT,
     "replication": _COUNT,
-    "name": (lambda value: isinstance(value, str), "a text, the name of a topic"),
-    "topic": (lambda value: isinstance(value, str), "a text, the name of a topic"),
+    "name": (lambda value: isinstance(value, str), "a string, the name of a topic"),
+    "topic": (lambda value: isinstance(value, str), "a string, the name of a topic"),
     "node_id": (lambda value: type(value) is int, "a whole number, as in nodes()"),
     "isolation": (lambda value: value in ("read_committed", "read_uncommitted"), "'read_committed' or 'read_uncommitted'"),
 }
@@ -83,12 +84,12 @@ Topics: TypeAlias = Mapping[str, Mapping[str, Any] | int | None] | Iterable[str]
 _NUMBER: Final = re.compile("0*[1-9][0-9]{0,8}")
 
 NUMBERS: Final = ("partitions", "replication")
-"""What stands beside a topic's options in its mapping."""
+"""Keys of a topic's mapping that are not topic options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicArgument:
-    """A topic to create; -1 leaves a number to the broker's defaults."""
+    """A topic to create; -1 uses the broker's default."""
 
     name: str
     partitions: int = -1
@@ -96,7 +97,7 @@ class TopicArgument:
     config: dict[str, str] = field(default_factory=dict)
 
     def differences(self, topic: Topic) -> list[str]:
-        """What a topic of that name does not have as asked for."""
+        """Differences between an existing topic and this argument, as texts."""
         replication = len(topic.partitions[0].replicas.assigned)
         numbers = (("partitions", self.partitions, len(topic.partitions)), ("replication", self.replication, replication))
         found = [f"{name} {have}, not {requested}" for name, requested, have in numbers if requested not in (-1, have)]
@@ -107,7 +108,7 @@ class TopicArgument:
 
 
 def parse_text(text: str) -> TopicArgument:
-    """One `--topic` argument. Raises ConfigException, naming the argument and what is expected."""
+    """Parse one `--topic` argument. Raises ConfigException, naming the argument and the expected form."""
     head, *options = text.split(",")
     name, *numbers = head.split(":")
     if not name or len(numbers) > 2 or not all(_NUMBER.fullmatch(number) for number in numbers):
@@ -121,7 +122,7 @@ def parse_text(text: str) -> TopicArgument:
         if separator:
             last = key.strip()
             config[last] = value.strip()
-        elif last:  # cleanup.policy=compact,delete: a value with commas of its own.
+        elif last:  # For example cleanup.policy=compact,delete: a value that contains commas.
             config[last] += f",{option.strip()}"
         else:
             raise ConfigException(f"topic {text!r}: {option!r} is not option=value")
@@ -133,12 +134,12 @@ def parse_text(text: str) -> TopicArgument:
 
 
 def parse_python(topics: Topics | None) -> list[TopicArgument]:
-    """The `topics=` argument of EmbeddedBroker. Raises ConfigException, naming the topic and what is expected."""
+    """Parse the `topics=` argument of EmbeddedBroker. Raises ConfigException, naming the topic and what is expected."""
     if topics is None:
         return []
     if isinstance(topics, str | bytes | bytearray | memoryview) or not isinstance(topics, Iterable):
         raise ConfigException(
-            f"topics={topics!r}: expected a list of names, as in topics=['orders'], or a mapping of names to what they have"
+            f"topics={topics!r}: expected a list of names, as in topics=['orders'], or a mapping of names to partition counts or options"
         )
     described = topics if isinstance(topics, Mapping) else dict.fromkeys(topics)
     return [_described(name, what) for name, what in described.items()]
@@ -146,7 +147,7 @@ def parse_python(topics: Topics | None) -> list[TopicArgument]:
 
 def _described(name: object, what: object) -> TopicArgument:
     if not isinstance(name, str):
-        raise ConfigException(f"topics: the name of a topic is a text, not {name!r}")
+        raise ConfigException(f"topics: topic names must be strings, not {name!r}")
     fields = {} if what is None else what if isinstance(what, Mapping) else {"partitions": what}
     try:
         check_config("its description", fields)
@@ -167,7 +168,7 @@ def _from_mapping(name: str, fields: Mapping[str, Any]) -> TopicArgument:
 
 
 def config_texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """Options as the wire has them: by their names, which may be spelled with underscores here. Raises ConfigException."""
+    """Convert options to the strings of the wire format. Names may be written with underscores. Raises ConfigException."""
     texts: dict[str, str] = {}
     for spelled, value in config.items():
         name = TOPIC_OPTIONS.name_of(spelled)
@@ -178,16 +179,17 @@ def config_texts(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def config_text(value: Any) -> str:
-    """An option's value as the wire has it."""
+    """Convert an option value to the string of the wire format."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def check_replication(factor: int, nodes: int) -> None:
-    """Raises ConfigException for a default with which no topic could be created: the nodes of a broker are known at its start."""
+    """Raises ConfigException if the default replication factor exceeds the number of nodes: no topic could be created with it."""
     if factor > nodes:
         declared = "1 node is declared" if nodes == 1 else f"{nodes} nodes are declared"
         raise ConfigException(
-            f"default.replication.factor={factor}, but only {declared} (--brokers): no topic could be created without a factor of its own"
+            f"default.replication.factor={factor}, but only {declared} (--brokers): "
+            "no topic could be created without an explicit replication factor"
         )

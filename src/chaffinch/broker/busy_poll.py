@@ -1,9 +1,9 @@
-"""Staying awake for a moment after an answer, for the client that sends its next request as soon as it has read it.
+"""Busy polling after a response, for clients that send their next request as soon as they have read it.
 
-Such a client's request is there before the system could put the process to sleep and wake it again, which takes longer than the work on a
-small request. So the event loop looks for it at once, again and again, for a few dozen microseconds. Where that is in vain, or somebody
-else needs the processor meanwhile, the loop sleeps as usual for the next one, two, four ... times: clients that take their time, and
-processors with enough to do, pay next to nothing.
+The next request of such a client arrives sooner than the system could put the process to sleep and wake it, which takes longer than
+processing a small request. The event loop therefore polls for a few dozen microseconds instead of sleeping. If that finds nothing, or
+another thread needs the CPU in the meantime, the loop sleeps as usual for the next 1, 2, 4 ... times. Slow clients and busy CPUs therefore
+cost almost nothing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Final
 from chaffinch.runtime.skip_backoff import SkipBackoff
 
 TURNS_ASLEEP_MAX: Final = 256
-"""So many turns at most go by without looking out. A client that asks in a quick row is noticed within 30 ms then; for requests that come
-once a millisecond the loop stays awake four times a second."""
+"""Longest backoff in event loop turns. A client that sends requests in quick succession is then noticed within 30 ms; for one request per
+millisecond the loop polls four times a second."""
 
 AWAY_S_MAX: Final = 5e-6
-"""Somebody else had the processor for longer while the loop stayed awake, and would have had it sooner: as good as in vain. So it is when
-its client runs on the same processor."""
+"""If the loop lost the CPU for longer than this while polling, another thread needed it: counts as a failed attempt. This is the case when
+the client runs on the same CPU."""
 
 
 class BusyPoll:
-    """Of one event loop. `call_soon`: the loop's; `now_s`, `worked_s`: the clock, and this thread's processor time, to the microsecond.
+    """Busy polling on one event loop.
 
-    `duration_us` 0: it never stays awake.
+    `call_soon`: of the event loop. `now_s`, `worked_s`: the clock and this thread's CPU time, with microsecond resolution. `duration_us` 0
+    disables polling.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class BusyPoll:
         self._now_s = now_s
         self._worked_s = worked_s
         self._until_s = 0.0
-        self._away_s = 0.0  # The difference of the two clocks when the last turn ended.
+        self._away_s = 0.0  # Difference of the two clocks at the end of the last turn.
         self._is_awake = False
-        self._has_looked = False  # Since it is awake: what comes together with the turn it began after did not need it.
+        # Whether it has polled since it became awake; events that arrive together with the turn itself did not need polling.
+        self._has_looked = False
         self._pauses = SkipBackoff(TURNS_ASLEEP_MAX)
 
     def turn_ended(self) -> None:
-        """Something came, and what can be answered of it is: look out for more."""
+        """Called at the end of a turn with input: start or extend polling."""
         if not self._is_awake:
             if not self._duration_s or self._pauses.should_skip():
                 return
@@ -63,11 +65,11 @@ class BusyPoll:
         self._until_s = now_s + self._duration_s
 
     def end(self) -> None:
-        """From now on it never stays awake."""
+        """Disable polling."""
         self._duration_s = self._until_s = 0.0
 
     def _look(self) -> None:
-        """The loop asks the system for what has come between two calls of this, without waiting."""
+        """Between two calls of this callback the event loop polls the system for input without waiting."""
         if self._now_s() < self._until_s:
             self._has_looked = True
             self._call_soon(self._look)

@@ -1,6 +1,7 @@
-"""What is asked of clients before they are let in: TLS, a login, and that both come soon.
+"""Connection authentication: TLS context, login timeout, and the request size limit before a login.
 
-Until then a connection may send small requests only, and has `connections.max.unauthenticated.ms`.
+Until its login is complete, a connection may send small requests only, and must complete TLS and login within
+`connections.max.unauthenticated.ms`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from chaffinch.runtime.tls import TlsSettings, server_context
 
 
 def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
-    """None where no TLS is spoken. Raises ConfigException for certificates and keys that cannot be used."""
+    """The TLS context, or None without TLS. Raises ConfigException for unusable certificates or keys."""
     return server_context(TlsSettings.of(settings)) if settings["security.protocol"] in TLS_PROTOCOLS else None
 
 
 class ConnectionAuth:
-    """Of one broker, all its listeners."""
+    """Authentication state of all connections of one broker."""
 
     def __init__(
         self,
@@ -45,21 +46,21 @@ class ConnectionAuth:
             self.tls = Tls(context=context, handshake_seconds=self._limit_s, failed=self._handshake_failed)
 
     def connection_opened(self, peer: Peer) -> None:
-        """A connection is there. Where a login is asked for nobody is known yet."""
+        """Register a new connection. If logins are required, start its timeout and limit its request size."""
         if self._authentication.is_needed:
             peer.is_known = False
             peer.frames.frame_bytes_max = min(self._unknown_bytes_max, self._frame_bytes_max)
             self._timers[peer.connection_id] = self._loop.call_later(self._limit_s, self._login_timed_out, peer)
 
     def check_login(self, peer: Peer) -> None:
-        """An unknown client has sent something: was it the end of its login?"""
+        """After a request of an unauthenticated client: lift its limits if the login is complete."""
         if self._authentication.is_known(peer.connection_id):
             peer.is_known = True
             peer.frames.frame_bytes_max = self._frame_bytes_max
             self.connection_closed(peer)
 
     def connection_closed(self, peer: Peer) -> None:
-        """The connection is closed, or known: it is waited for no longer."""
+        """Cancel the login timeout: the connection is authenticated or closed."""
         timer = self._timers.pop(peer.connection_id, None)
         if timer is not None:
             timer.cancel()
@@ -73,4 +74,4 @@ class ConnectionAuth:
 
     def _handshake_failed(self, address: str, reason: str) -> None:
         self._authentication.counts["failed"] += 1
-        self._log_rate_limited("failed TLS handshakes", address, f"connection from {address} closed: no TLS with it: {reason}")
+        self._log_rate_limited("failed TLS handshakes", address, f"connection from {address} closed: TLS handshake failed: {reason}")

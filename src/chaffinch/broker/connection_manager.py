@@ -1,6 +1,6 @@
-"""What connections tell the broker: that they are there, ask for something, send nonsense, do not get on, are gone.
+"""Connection manager: owns all connections of a broker and dispatches their requests to the core.
 
-It is their `connections.Owner`. Requests become events of the core, and what it wants then is the `EffectRunner`'s.
+It implements `connections.Owner`. Requests become events of the core; the `EffectRunner` carries out the resulting effects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from chaffinch.settings import LONG_MAX
 
 @dataclass(slots=True)
 class ConnectionMetrics:
-    """`requests`: how many by API. Bytes are counted by the connections themselves; here are those of the ones that are gone."""
+    """Counters of connections, requests (by API) and bytes. Bytes of open connections are counted by the connections themselves and added
+    here when they close."""
 
     connections: int = 0
     requests: Counter[str] = field(default_factory=Counter)
@@ -39,12 +40,12 @@ class ConnectionMetrics:
     _bytes_answered: int = 0
 
     def count_gone(self, peer: Peer) -> None:
-        """A connection is closed."""
+        """Add the byte counts of a connection that was closed."""
         self._bytes_received += peer.bytes_received
         self._bytes_answered += peer.bytes_answered
 
     def bytes_received(self, peers: Iterable[Peer]) -> int:
-        """With those of the connections that are there."""
+        """Bytes received on closed and on open connections."""
         return self._bytes_received + sum(peer.bytes_received for peer in peers)
 
     def bytes_answered(self, peers: Iterable[Peer]) -> int:
@@ -67,7 +68,7 @@ class ConnectionManager:
         self.connection_metrics = ConnectionMetrics()
         self._core = core
         self._effect_runner = effect_runner
-        self._peers = effect_runner.peers  # The very dict.
+        self._peers = effect_runner.peers  # The same dict, not a copy.
         self._time = effect_runner.time
         self._connection_auth = connection_auth
         self._loop = loop
@@ -92,16 +93,16 @@ class ConnectionManager:
         )
 
     def new_peer(self, node_id: int) -> Peer:
-        """What becomes a connection to this declared node."""
+        """Create the protocol object for a connection to this declared node."""
         frames = ServerConnection(self._frame_bytes_max, budget=self._budget, pool=self._pool)
         return Peer(self, frames, next(self._ids), node_id, self._unread_bytes_max, self._queued)
 
     def connected(self, peer: Peer) -> bool:
-        """Take note of a new connection; False when there are too many, or its node was stopped while it was being accepted."""
+        """Register a new connection. Returns False if there are too many, or if its node was stopped during the accept."""
         if self._effect_runner.is_ending or peer.node_id in self._core.state.nodes.stopped:
             return False
         if len(self._peers) >= self._settings["max.connections"]:
-            text = f"connection from {peer.address} refused: there are {len(self._peers)} already"
+            text = f"connection from {peer.address} refused: {len(self._peers)} connections are open already"
             self._effect_runner.log_rate_limited(peer, "too many connections", text)
             return False
         self._peers[peer.connection_id] = peer
@@ -110,7 +111,7 @@ class ConnectionManager:
         return True
 
     def received(self, peer: Peer, request: ReceivedRequest) -> bool:
-        """A request came: let the core work on it and carry out what it wants. False: its answer waits for something."""
+        """Pass a request to the core and carry out the effects. Returns False if its response is delayed."""
         event = RequestReceived(peer.connection_id, request, peer.node_id, peer.frames.client_software_name, peer.host)
         if not self._kernels_requested and request.api.key == PRODUCE:
             self._load_kernels()
@@ -126,10 +127,10 @@ class ConnectionManager:
         return not self._core.is_waiting(peer.connection_id)
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
-        """The stream makes no sense any more: this connection ends, with one line."""
+        """Protocol violation: close this connection and log one line."""
         self._effect_runner.log_rate_limited(peer, "broken requests", f"connection from {peer.address} closed: {violation}")
         peer.stop_taking_requests()
-        self._loop.call_soon(peer.close)  # After the answers that wait for the end of this turn.
+        self._loop.call_soon(peer.close)  # After the responses that are sent at the end of this turn.
 
     def failed(self, peer: Peer, error: Exception) -> None:
         self._effect_runner.failed(peer, error)
@@ -146,12 +147,13 @@ class ConnectionManager:
 
     def output_pending(self, peer: Peer) -> None:
         for victim in self._watch.output_pending(peer):
-            text = f"connection from {victim.address} closed: too many answers unread in all, {victim.unsent_bytes} bytes here"
+            reason = f"all clients together have too many unread responses, {victim.unsent_bytes} bytes on this connection"
+            text = f"connection from {victim.address} closed: {reason}"
             self._effect_runner.log_rate_limited(victim, "unread answers", text)
             victim.abort()
 
     def end_turn_later(self, peer: Peer) -> None:
-        """At the end of this turn of the loop, once for all that it brings."""
+        """Schedule `end_turn` for this connection, with one callback for all connections."""
         if not self._busy_peers:
             self._loop.call_soon(self._end_turn)
         self._busy_peers.append(peer)
@@ -163,14 +165,14 @@ class ConnectionManager:
         self.turn_ended()
 
     def turn_ended(self) -> None:
-        """The core may wait for something else than before. To ask for it has a price, and so has a turn of the loop for it alone."""
+        """Schedule a check of the core's next deadline, at most once per interval: both the check and a separate callback cost time."""
         if not self._time.is_check_scheduled:
             self._time.check_soon()
-        if not self._effect_runner.unsent:  # Else the turn's answers are still to come, after a sync.
+        if not self._effect_runner.unsent:  # Otherwise the turn's responses are sent later, after a sync.
             self._busy_poll.turn_ended()
 
     def sweep_connections(self) -> None:
-        """Close connections that hold something without getting on, now and from time to time."""
+        """Close connections that hold resources without progress; then schedule the next sweep."""
         for peer, reason in self._watch.sweep(list(self._peers.values())):
             text = f"connection from {peer.address} closed: {reason}"
             self._effect_runner.log_rate_limited(peer, "connections without progress", text)
@@ -179,21 +181,21 @@ class ConnectionManager:
             self._sweep = self._loop.call_later(self._watch.interval_s, self.sweep_connections)
 
     def end(self) -> None:
-        """Nobody is looked for any more."""
+        """Stop sweeping and polling."""
         self._busy_poll.end()
         if self._sweep is not None:
             self._sweep.cancel()
 
     def _load_kernels(self) -> None:
-        """Compiled loops are loaded in a thread when the first records come; until they are there their plain twins work."""
+        """Load the compiled loops in a thread when the first records arrive; until then the interpreted versions are used."""
         self._kernels_requested = True
         if not kernels.is_loaded():
             threading.Thread(target=load_kernels, name="chaffinch-kernels", daemon=True).start()
 
 
 def load_kernels() -> None:
-    """Load the compiled loops and say so: from then on a broker works at its full speed."""
+    """Load the compiled loops and log it: from then on the broker works at full speed."""
     if kernels.load():
         LOG.info(COMPILED_LOOPS_LOADED)
     else:
-        LOG.warning("compiled loops are not to be had, much slower ones check records: %s", kernels.missing_reason())
+        LOG.warning("compiled loops cannot be loaded, records are checked by much slower ones: %s", kernels.missing_reason())

@@ -1,6 +1,6 @@
-"""Connections that hold something without getting on: idle ones, unfinished requests, answers that nobody reads.
+"""Finds connections that hold resources without progress: idle ones, incomplete requests, unread responses.
 
-Looked at from time to time, so that the path of a request costs nothing for it. Deadlines are therefore met a little late, never early.
+Connections are checked periodically, so that the request path has no overhead. Limits are therefore enforced slightly late, never early.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any, Final
 from chaffinch.broker.connections import Peer
 
 SWEEPS_PER_LIMIT: Final = 4
-"""Connections are looked at this often within the shortest of the limits."""
+"""Checks of each connection within the shortest limit."""
 
 INTERVAL_MIN_S: Final = 0.1
-"""And no more often than this, however short the limits are: a limit of 0 would take a whole processor."""
+"""Shortest check interval, however short the limits are: a limit of 0 would otherwise keep a CPU busy."""
 
 SHARE_OF_CAPACITY: Final = 8
-"""Of the bytes that may still wait unread, one answer may be an eighth: with a limit of 512 MiB the first may be of 55 MB, and the tenth,
-when nobody reads, of 20 MB."""
+"""One response may use one eighth of the remaining unread bytes: with a limit of 512 MiB the first may have 55 MB, and the tenth, if no
+client reads, 20 MB."""
 
 RECORDS_MIN: Final = 1 << 16
-"""Nobody is told less than a batch of ordinary size."""
+"""A response may always carry a batch of ordinary size."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A connection as it was at the last look. Times are seconds of the loop."""
+    """Snapshot of a connection at the last check. Times are event loop seconds."""
 
     received: int
     sent: int
@@ -38,7 +38,7 @@ class _Seen:
 
 
 class ConnectionWatch:
-    """See the module. Limits are those of the broker's options; -1 ms is no limit, 0 ms until the next look."""
+    """See the module. Limits are the broker's options; -1 ms disables a limit, 0 ms means until the next check."""
 
     def __init__(self, settings: Mapping[str, Any], now: Callable[[], float]) -> None:
         self._now = now
@@ -48,12 +48,13 @@ class ConnectionWatch:
         )
         self._unread_bytes_max: int = settings["queued.max.response.bytes"]
         self._seen: dict[int, _Seen] = {}
-        self._unread: dict[int, tuple[Peer, int]] = {}  # Those with unsent bytes, longest first, and how many they were at the last look.
+        # Connections with unsent bytes, longest first, with the byte count at the last check.
+        self._unread: dict[int, tuple[Peer, int]] = {}
         self._unread_bytes = 0
 
     @property
     def interval_s(self) -> float | None:
-        """How often `sweep` is to be called; None for never."""
+        """Interval at which to call `sweep`; None for never."""
         limits = [limit for limit in (self._idle_s, self._unread_s, self._unfinished_s) if limit is not None]
         return max(min(limits) / SWEEPS_PER_LIMIT, INTERVAL_MIN_S) if limits else None
 
@@ -62,10 +63,11 @@ class ConnectionWatch:
         self._set_unread(peer, 0)
 
     def output_pending(self, peer: Peer) -> list[Peer]:
-        """The client has not read all answers yet. Returns whom to close so that the unread answers of all are within their limit.
+        """Record a connection's unread responses. Returns the connections to close so that all unread responses together are within their
+        limit.
 
-        Called with each answer, so the others are looked at only when all together may be too much: what they get is noted here, so since
-        the last look they can only have read.
+        Called after each response, so the other connections are examined only if the total may exceed the limit. All growth is recorded
+        here, so since the last check their counts can only have fallen.
         """
         self._set_unread(peer, peer.unsent_bytes)
         if self._unread_bytes <= self._unread_bytes_max:
@@ -81,28 +83,28 @@ class ConnectionWatch:
         return victims
 
     def records_max(self) -> int:
-        """How many bytes of records the next answer may carry: a share of what is left, so that many who read slowly get less each, and
-        nobody is closed for what he was entitled to."""
+        """Bytes of records that the next response may carry: a share of the remaining capacity. Many slow readers get less each, and no
+        client is closed for reading a response it was entitled to."""
         if 2 * self._unread_bytes > self._unread_bytes_max:
             self._refresh()
         return max((self._unread_bytes_max - self._unread_bytes) // SHARE_OF_CAPACITY, RECORDS_MIN)
 
     def _refresh(self) -> None:
-        """See who has read since."""
+        """Update the counts of clients that may have read since the last check."""
         for waiting, _ in list(self._unread.values()):
             self._set_unread(waiting, waiting.unsent_bytes)
 
     def _set_unread(self, peer: Peer, size: int) -> None:
-        """So much is unread there."""
+        """Record the number of unread bytes of a connection."""
         known = self._unread.get(peer.connection_id)
         self._unread_bytes += size - (known[1] if known is not None else 0)
         if size:
-            self._unread[peer.connection_id] = peer, size  # Keeps its place.
+            self._unread[peer.connection_id] = peer, size  # Keeps its position in the order.
         elif known is not None:
             del self._unread[peer.connection_id]
 
     def sweep(self, peers: Iterable[Peer]) -> list[tuple[Peer, str]]:
-        """Whom to close, and why."""
+        """The connections to close, with the reason."""
         found = []
         now = self._now()
         for peer in peers:
@@ -130,9 +132,9 @@ class ConnectionWatch:
             seen.unfinished_since = now
         seen.received, seen.sent, seen.requests = peer.bytes_received, sent, peer.requests_received
         if self._unread_s is not None and now - seen.read_at > self._unread_s:
-            return f"{unsent} bytes of answers have not been read for more than {self._unread_s:g} s"
+            return f"{unsent} bytes of responses have not been read for more than {self._unread_s:g} s"
         if self._unfinished_s is not None and seen.unfinished_since is not None and now - seen.unfinished_since > self._unfinished_s:
-            return f"a request is unfinished for more than {self._unfinished_s:g} s"
+            return f"a request has been incomplete for more than {self._unfinished_s:g} s"
         if self._idle_s is not None and now - seen.active_at > self._idle_s:
             return f"idle for more than {self._idle_s:g} s"
         return None

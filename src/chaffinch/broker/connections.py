@@ -1,9 +1,11 @@
-"""One client's connection on the broker's side: bytes from the transport to requests, answers back, and how much may pile up.
+"""Broker-side client connection: splits received bytes into requests, sends responses, and limits what may pile up.
 
-Reading pauses while answers pile up unread or too many requests wait, so a client that does not read, or sends faster than it is
-answered, holds what one connection may hold and no more. What waits are the bytes that came: each request is read when it is to be done, so
-what is wrong with one is found in its order, when those before it are answered. A client that sends no more is answered to the end, and
-closed then. Knows nothing of Kafka but frames; decisions are `connection_manager.ConnectionManager`'s.
+Reading pauses while unread responses or waiting requests pile up. A client that does not read, or sends faster than it is served, therefore
+holds no more memory than one connection may hold. Waiting requests are kept as received bytes and parsed only when their turn comes, so an
+error in one is reported in order, after the responses to the requests before it.
+
+After a client has closed its sending side, its requests are still answered, then the connection is closed. This module knows only frames of
+the Kafka protocol; decisions are made by `connection_manager.ConnectionManager`.
 """
 
 from __future__ import annotations
@@ -26,25 +28,28 @@ from chaffinch.protocol.violations import ProtocolViolation
 from chaffinch.records.file_slice import FileSlice, Part, loaded
 
 REQUESTS_WAITING_MAX: Final = 256
-"""Requests read and not answered: beyond it nothing more is read. More than any client has in flight by default."""
+"""Reading stops beyond this many unanswered requests. More than any client has in flight by default."""
 
 UNSENT_BYTES_MAX: Final = 1 << 18
-"""Answers collected in one turn of the loop before they are given to the transport all the same, so that it can say "enough"."""
+"""Bytes of responses collected in one event loop turn before they are passed to the transport, so that the transport can apply
+backpressure."""
 
 BYTES_WAITING_MAX: Final = 1 << 20
-"""The same in bytes. Only counts while something waits for its answer: a client that is answered at once may send what it likes."""
+"""The same limit in bytes. It applies only while a request waits for its response: a client that is answered immediately may send any
+amount."""
 
 REQUEST_BYTES: Final = 400
-"""What a request takes in memory beside its bytes, about: it counts among them, for there may be many small ones without an answer."""
+"""Approximate memory overhead of one request in addition to its bytes. It is counted because many small requests may wait."""
 
 TURN_BYTES_MAX: Final = 1 << 19
-"""What is read of one connection in one turn of the loop: then its answers leave, and it is the others' turn. uvloop would read on while
-buffers fill. About half of what a busy producer has on its way: with all of it read in one turn, the broker would wait while the client
-hears of it and sends more, and the client while that is worked on."""
+"""Bytes read from one connection in one event loop turn; then its responses are sent and other connections get their turn. uvloop would
+keep reading while its buffers fill. About half of what a busy producer has in flight: if all of it were read in one turn, broker and
+client would alternately wait for each other."""
 
 TURN_SECONDS_MAX: Final = 0.01
-"""What is done for one connection in one turn of the loop: its next requests wait until the others had theirs. A client that reads as fast
-as it is answered would else be answered until nothing is left of what it asked for. One request is always done, however long it takes."""
+"""Processing time of one connection in one event loop turn; its next requests wait until the other connections had their turn. Otherwise a
+client that reads as fast as it is served would be served until it has no more requests. One request is always processed, however long it
+takes."""
 
 _TRANSPORT: Final = "transport"
 _THROTTLE: Final = "pace"
@@ -52,7 +57,7 @@ _FILES: Final = "files"
 
 
 class Owner(Protocol):
-    """What a connection needs of its server."""
+    """Callbacks of a connection to its server."""
 
     def connected(self, peer: Peer) -> bool: ...
     def received(self, peer: Peer, request: ReceivedRequest) -> bool: ...
@@ -66,10 +71,10 @@ class Owner(Protocol):
 
 
 class QueuedRequestBytes:
-    """What has come of all connections whose first request waits for its answer, and what that one takes besides, as it is read; and how
-    much that may be.
+    """Bytes held by all connections whose first request waits for its response, and their limit.
 
-    Beyond it none of them is read any further until it is answered: what it sends would only wait, too. The others are read.
+    The bytes include what the first request takes in parsed form. Beyond the limit these connections are not read until they are answered,
+    since further requests would only wait too. All other connections are read.
     """
 
     __slots__ = ("bytes_max", "bytes_queued")
@@ -80,10 +85,10 @@ class QueuedRequestBytes:
 
 
 class Peer(asyncio.BufferedProtocol):
-    """A connected client. `node_id`: the declared node on whose listener it came.
+    """A connected client. `node_id`: the declared node whose listener accepted it.
 
-    `is_known`: no login is asked for, or it is done. `unread_bytes_max`: answers that the client has not read, beyond which nothing more is
-    done for it; one fetch answer may exceed it.
+    `is_known`: the client has logged in, or no login is required. `unread_bytes_max`: no further requests are processed while the client
+    has more unread response bytes than this; a single fetch response may exceed it.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class Peer(asyncio.BufferedProtocol):
         self.node_id = node_id
         self.frames = frames
         self.address = "?"
-        self.host = ""  # As Kafka shows it to those who describe groups.
+        self.host = ""  # As Kafka shows it in group descriptions.
         self.is_known = True
         self.bytes_received = 0
         self.bytes_answered = 0
@@ -102,33 +107,34 @@ class Peer(asyncio.BufferedProtocol):
         self._owner = owner
         self._unread_bytes_max = unread_bytes_max
         self._transport: asyncio.Transport | None = None
-        self._file_sender: FileSender | None = None  # As long as there is a transport.
+        self._file_sender: FileSender | None = None  # Set while the transport is open.
         self._sends = True
-        self._backlog: deque[memoryview | ProtocolViolation] = deque()  # Frames, and last of all why there can be no more of them.
+        self._backlog: deque[memoryview | ProtocolViolation] = deque()  # Frames; the last item may be the violation that ended parsing.
         self._bytes_waiting = 0
         self._queued = queued
-        self._queued_bytes = 0  # Of it, counted there.
-        self._unsent: list[Part] = []  # No stretch stays in it: `respond` sends what has one.
+        self._queued_bytes = 0  # This connection's share of `_queued`.
+        self._unsent: list[Part] = []  # Never contains file slices: `respond` sends them immediately.
         self._has_stretches = False
         self._unsent_bytes = 0
-        self._turn_bytes = 0  # Read in this turn of the loop.
-        self._has_turn = False  # It was said that there is something to do at its end.
+        self._turn_bytes = 0  # Bytes read in this event loop turn.
+        self._has_turn = False  # `end_turn` is scheduled.
         self._turn_ends_s = 0.0
-        self._turn_is_used_up = False  # It took as long as a turn may.
-        self._waiting: ReceivedRequest | None = None  # Behind it nothing is begun.
-        self._waiting_memory_bytes = 0  # In memory, beside its bytes.
-        self._congested: set[str] = set()  # What has more answers than it should: the transport, or the pace.
+        self._turn_is_used_up = False  # The time limit of a turn is exceeded.
+        self._waiting: ReceivedRequest | None = None  # No later request is started before this one is done.
+        self._waiting_memory_bytes = 0  # Memory of the parsed request, in addition to its bytes.
+        self._congested: set[str] = set()  # Sources of backpressure: transport, throttle or files.
         self._is_paused = False
         self._takes_requests = True
         self._is_finished = False
         self._slow_answers: ThrottledResponses | None = None
         self._slow_requests: ThrottledRequests | None = None
-        self.get_buffer = frames.get_buffer  # type: ignore[method-assign, assignment]  # The transport's own call, without one of ours between.
+        # The transport calls the frames directly, without a method in between.
+        self.get_buffer = frames.get_buffer  # type: ignore[method-assign, assignment]
 
     # What the transport calls ---------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports are not asyncio's classes.
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of asyncio.Transport.
         peer_name = transport.get_extra_info("peername")
         self.address = shown(peer_name)
         self.host = f"/{peer_name[0]}" if isinstance(peer_name, tuple) else str(peer_name)
@@ -148,18 +154,18 @@ class Peer(asyncio.BufferedProtocol):
             self._enter_turn()
         if self._takes_requests:
             self._take(nbytes)
-        elif self._turn_bytes > TURN_BYTES_MAX:  # Nothing of it is kept, but it shows that the client is there.
+        elif self._turn_bytes > TURN_BYTES_MAX:  # The bytes are discarded, but they show that the client is alive.
             self._consider_reading()
         if had_turn:
             return
         if self.frames.may_have_more:
             self._owner.end_turn_later(self)
-        else:  # The answers leave now, and what nobody waits for comes after them.
+        else:  # Send the responses first; background work comes afterwards.
             self.end_turn()
             self._owner.turn_ended()
 
     def _take(self, nbytes: int) -> None:
-        """Have done what these bytes ask for."""
+        """Process the requests in the received bytes."""
         if self._slow_requests is not None:
             self._slow_requests.read(nbytes)
         frames: Sequence[memoryview | ProtocolViolation]
@@ -167,7 +173,8 @@ class Peer(asyncio.BufferedProtocol):
             frames = self.frames.buffer_updated(nbytes)
         except ProtocolViolation as violation:
             self._takes_requests = False
-            frames = [*violation.frames, violation.with_traceback(None)]  # It may wait for long, and that one holds the buffer.
+            # It may be queued for long, and the traceback would keep the buffer alive.
+            frames = [*violation.frames, violation.with_traceback(None)]
         self._bytes_waiting += nbytes + REQUEST_BYTES * len(frames)
         if frames:
             self._feed(frames)
@@ -175,10 +182,11 @@ class Peer(asyncio.BufferedProtocol):
             self._consider_reading()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more. What came before is done and answered all the same, as in Apache Kafka, which reads one request
-        after the other and so sees the end last. Whether the client is gone altogether, only an answer can tell.
+        """Half-close: the client sends nothing more. Requests received before are still processed and answered, as in Apache Kafka, which
+        reads requests one after the other and therefore notices the end last. Whether the client is gone altogether shows only
+        when a response is sent.
 
-        TLS ends both directions at once: there only what can be done now is done.
+        TLS closes both directions at once, so only requests that can be processed immediately are processed.
         """
         assert self._transport is not None
         if self._is_finished:
@@ -211,12 +219,13 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def open_count(self) -> int:
-        """How many requests came and are not answered, or done: one without an answer may be waited for, too."""
+        """Number of requests that were received and are not yet answered or completed. Requests without a response count while they
+        wait."""
         return (len(self._open_requests) or int(self._waiting is not None)) + len(self._backlog)
 
     @property
     def unsent_bytes(self) -> int:
-        """Answers that the system has not taken yet, because the client does not read as fast."""
+        """Bytes of responses that the operating system has not accepted yet because the client reads too slowly."""
         if self._transport is None:
             return 0
         slow = self._slow_answers.bytes_waiting if self._slow_answers is not None else 0
@@ -225,16 +234,19 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def is_reading(self) -> bool:
-        """Whether what the client sends is taken at all at the moment."""
+        """Whether data from the client is being read at the moment."""
         return not (self._is_paused or self._is_finished)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the client sends nothing more, and may be gone."""
+        """Whether the client has closed its sending side; it may be gone."""
         return self._is_finished
 
     def respond(self, request: ReceivedRequest, message: Message) -> None:
-        """Send an answer, unless the connection is closed. Raises StorageError when its records cannot be read; some of it is sent then."""
+        """Send a response, unless the connection is closed.
+
+        Raises StorageError if its records cannot be read; part of the response may already be sent.
+        """
         if not self._sends:
             return
         if not self._has_turn:
@@ -259,9 +271,9 @@ class Peer(asyncio.BufferedProtocol):
         self._owner.end_turn_later(self)
 
     def end_turn(self) -> None:
-        """This turn of the loop is over, or has nothing more for this connection."""
+        """End the event loop turn of this connection: send its responses, and process queued requests if there is time."""
         if self._backlog and not self._turn_is_used_up:
-            self._turn_ends_s = perf_counter() + TURN_SECONDS_MAX  # It was asked for before others had theirs.
+            self._turn_ends_s = perf_counter() + TURN_SECONDS_MAX  # It was scheduled before the other connections had their turn.
             self._feed(())
         self._has_turn = False
         self._turn_bytes = 0
@@ -269,19 +281,19 @@ class Peer(asyncio.BufferedProtocol):
         self.flush()
         if self._turn_is_used_up:
             self._turn_is_used_up = False
-            if not self._has_turn:  # What left has made room at once.
+            if not self._has_turn:  # Sending has not freed capacity already.
                 self._begin_turn()
         elif self._is_finished:
             self._close_if_done()
 
     def _close_if_done(self) -> None:
-        """The client sends nothing more: is all answered, and has all left, or lies with the transport?"""
+        """After a half-close: close the connection if every request is answered and every response is sent or in the transport."""
         slow = self._slow_answers
         if not (self.open_count or _FILES in self._congested or (slow is not None and slow.bytes_waiting)):
             self.close()
 
     def flush(self) -> None:
-        """Give the transport what was answered in this turn of the loop: one system call for many small answers."""
+        """Pass the responses of this turn to the transport: one system call for many small responses."""
         parts, self._unsent = self._unsent, []
         has_stretches, self._has_stretches = self._has_stretches, False
         self.bytes_answered += self._unsent_bytes
@@ -312,16 +324,16 @@ class Peer(asyncio.BufferedProtocol):
         self._owner.send_failed(self, error)
 
     def skip(self, request: ReceivedRequest) -> None:
-        """The request has no answer, and is done."""
+        """Complete a request that has no response."""
         if request is self._waiting:
             self._waiting = None
             if not self._has_turn:
-                self._begin_turn()  # At its end what came behind it is begun.
+                self._begin_turn()  # The end of the turn starts the requests behind it.
         if self._is_paused or self._queued_bytes:
             self._consider_reading()
 
     def slow_down(self, bytes_per_second: int, *, answers: bool, requests: bool) -> None:
-        """From now on answers leave, or requests are read, at this pace."""
+        """Throttle responses, requests or both to this rate."""
         self.flush()
         if self._transport is None or not self._sends:
             return
@@ -332,13 +344,13 @@ class Peer(asyncio.BufferedProtocol):
             self._slow_requests = ThrottledRequests(bytes_per_second, self._consider_reading, later)
 
     def stop_taking_requests(self) -> None:
-        """The connection is about to be closed: what comes now, or waits, is not done."""
+        """Discard queued and future requests: the connection is about to be closed."""
         self._takes_requests = False
         self._backlog.clear()
 
     def close(self) -> None:
-        """Send what was answered, then close; what a slowed connection has not sent is dropped, and what is still read from files: all of
-        it would go to memory, for a client that may never come for it."""
+        """Send completed responses, then close. Responses held back by throttling or still being read from files are dropped: buffering
+        them could fill the memory for a client that never reads them."""
         self.stop_taking_requests()
         self.flush()
         is_cut = _FILES in self._congested
@@ -347,7 +359,7 @@ class Peer(asyncio.BufferedProtocol):
             (self._transport.abort if is_cut else self._transport.close)()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is dropped."""
+        """Close immediately; unsent responses are dropped."""
         self._end()
         if self._transport is not None:
             self._transport.abort()
@@ -355,7 +367,7 @@ class Peer(asyncio.BufferedProtocol):
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Nothing is done or sent for this connection any more."""
+        """Stop all processing and sending for this connection."""
         self.stop_taking_requests()
         self._sends = False
         self._waiting = None
@@ -369,14 +381,14 @@ class Peer(asyncio.BufferedProtocol):
             self._file_sender.drop()
 
     def _feed(self, frames: Sequence[memoryview | ProtocolViolation]) -> None:
-        """Hand requests to the server, in order, while none waits for something, the client reads its answers, and it is its turn."""
+        """Pass requests to the server in order, as long as none waits, the client reads its responses, and the turn has time left."""
         backlog = self._backlog
         backlog.extend(frames)
         self.requests_received += len(frames)
         try:
             while (
                 backlog and not (self._congested or self._turn_is_used_up) and self._waiting is None
-            ):  # Empty once no more requests are taken.
+            ):  # Empty once requests are no longer accepted.
                 frame = backlog.popleft()
                 if isinstance(frame, ProtocolViolation):
                     self._owner.violated(self, frame)
@@ -389,16 +401,16 @@ class Peer(asyncio.BufferedProtocol):
                     self._turn_is_used_up = True
         except ProtocolViolation as violation:
             self._owner.violated(self, violation)
-        except Exception as error:  # A request that the broker cannot digest costs its connection, never the broker.
+        except Exception as error:  # A request that makes the broker fail closes its connection, never the broker.
             self._owner.failed(self, error)
             return
         self._consider_reading()
 
     def _drained(self, what: str) -> None:
-        """One of those that held too much has room again."""
-        was_congested = what in self._congested  # Else this may come from within `_feed`, whose answers left at once.
+        """One source of backpressure has capacity again."""
+        was_congested = what in self._congested  # Otherwise `_feed` may be the caller, whose responses were sent immediately.
         if not self._has_turn and (was_congested or self._is_finished):
-            self._begin_turn()  # Who is finished may have been waited for with closing the connection.
+            self._begin_turn()  # Closing a half-closed connection may have waited for this.
         if was_congested:
             self._congested.discard(what)
             self._feed(())

@@ -1,16 +1,17 @@
-"""`--control`: nodes and faults of a running broker over HTTP and JSON.
+"""Control API (`--control`): nodes and faults of a running broker over HTTP and JSON.
 
     GET    /nodes             -> [{"id": 0, "host": "...", "port": 9092, "state": "running", "leaders": 3, "in_sync": 5}, ...]
-    POST   /nodes/1/stop      {"abruptly": false} -> the nodes as they are then
-    POST   /nodes/1/start     {} -> the nodes as they are then
+    POST   /nodes/1/stop      {"abruptly": false} -> the nodes after the change
+    POST   /nodes/1/start     {} -> the nodes after the change
     GET    /faults            -> [{"id": 1, "api": "Produce", "action": "error", "error": "...", "count": 2}, ...]
-    POST   /faults            {"api": "Produce", "topic": "orders", ...} as `FaultScript.add` -> the faults as they are then
-    DELETE /faults, /faults/1 -> the faults as they are then
+    POST   /faults            {"api": "Produce", "topic": "orders", ...} as `FaultScript.add` -> the faults after the change
+    DELETE /faults, /faults/1 -> the faults after the change
 
-What is refused is `{"error": "..."}` with a status of 400 (bad input), 404 (no such node or fault), 405, 409 (the machine says no), 413,
-415 or 503 (too many connections). There is no password: who reaches the port may do all this. So that no web page can, in a browser on the
-same machine, a body must be declared as JSON and the Host header must name an address or `localhost`, not a name that somebody else may
-point here.
+Errors are `{"error": "..."}` with status 400 (bad input), 404 (no such node or fault), 405, 409 (the operating system refuses), 413, 415 or
+503 (too many connections).
+
+There is no password: every client that reaches the port may do all of this. To keep out web pages in a browser on the same machine, a body
+must be declared as JSON, and the Host header must name an address or `localhost`, not a domain that others may point here.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from chaffinch.storage.file_system import StorageError
 LOG = logging.getLogger("chaffinch.broker")
 
 FAULT_FIELDS: Final = tuple(inspect.signature(FaultScript.add).parameters)[1:]
-"""Names of `FaultScript.add`, which checks their values."""
+"""Parameter names of `FaultScript.add`, which validates their values."""
 
 DIGITS_MAX: Final = 20
-"""No number of a node or a fault has more; Python would not even read one of thousands."""
+"""Longest accepted node or fault number; Python refuses to parse numbers of thousands of digits."""
 
 
 class Control:
-    """The route of the control port."""
+    """Request handler of the control port."""
 
     def __init__(self, server: BrokerServer, host: str) -> None:
         self._server = server
@@ -106,7 +107,7 @@ class Control:
         if request.method == "POST":
             fault_id = faults.add(**_object(request, FAULT_FIELDS))
             (added,) = (fault for fault in faults.list() if fault.id == fault_id)
-            LOG.info("a fault is added: %s", json.dumps(added.as_object()))
+            LOG.info("fault added: %s", json.dumps(added.as_object()))
         elif request.method == "DELETE":
             with _found():
                 faults.clear(fault_id)
@@ -114,21 +115,21 @@ class Control:
         return json_reply([fault.as_object() | self._note(fault) for fault in faults.list()])
 
     def _note(self, fault: Fault) -> dict[str, str]:
-        """A topic may be meant that comes later, or be misspelled."""
+        """A note for a fault whose topic or partition does not exist (yet): it may be created later, or be misspelled."""
         if fault.topic is None:
             return {}
         topic = self._server.core.topics.get(fault.topic)
         if topic is None:
-            return {"note": f"topic {fault.topic} does not exist now"}
+            return {"note": f"topic {fault.topic} does not exist yet"}
         count = len(topic.partitions)
         if fault.partition is None or fault.partition < count:
             return {}
-        return {"note": f"topic {fault.topic} has {pluralize(count, 'partition')} now"}
+        return {"note": f"topic {fault.topic} currently has {pluralize(count, 'partition')}"}
 
 
 @contextmanager
 def _found() -> Iterator[None]:
-    """Around what can fail in one way only: that nothing has the number."""
+    """Converts ConfigException to status 404, for calls that fail only if nothing has the number."""
     try:
         yield
     except ConfigException as error:
@@ -137,12 +138,12 @@ def _found() -> Iterator[None]:
 
 def _allow(request: Request, *methods: str) -> None:
     if request.method not in methods:
-        raise Refused(405, f"{request.method} of {request.path} does not exist: only {', '.join(methods)}")
+        raise Refused(405, f"method {request.method} is not allowed for {request.path}: use {', '.join(methods)}")
 
 
 def _number(what: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise Refused(400, f"{what} has a number, not {text!r}")
+        raise Refused(400, f"expected the number of {what}, not {text!r}")
     digits = text.lstrip("0") or "0"
     if len(digits) > DIGITS_MAX:
         raise Refused(404, f"there is no {what.rpartition(' ')[2]} with a number of {len(digits)} digits")
@@ -150,13 +151,13 @@ def _number(what: str, text: str) -> int:
 
 
 def _object(request: Request, fields: tuple[str, ...]) -> dict[str, Any]:
-    """The body: a JSON object with these fields and no others."""
+    """Parse the body: a JSON object with no other fields than these."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-        raise Refused(415, f"send the header Content-Type: {JSON}, without a body too: it keeps web pages out")
+        raise Refused(415, f"send the header Content-Type: {JSON}, even without a body: it keeps out requests of web pages")
     try:
         value = json.loads(request.body or b"{}")
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is no JSON") from None
+        raise Refused(400, "the body is not JSON") from None
     if not isinstance(value, dict):
         raise Refused(400, "the body must be a JSON object")
     for name in value:

@@ -1,6 +1,6 @@
-"""Carries out what a broker's core wants: answers, closed connections, lines in the log; and tells it the time.
+"""Effect runner: carries out the effects of the broker's core (responses, closed connections, log lines) and supplies it with the time.
 
-With `flush.policy=always`, what arrives in one turn of the loop is synced together before any of its answers goes out.
+With `flush.policy=always`, all requests of one event loop turn are synced together before any of their responses is sent.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ SYNC_FAILED: Final = (
     "and try again. Check the disk, then restart the broker; it goes on with what its logs hold"
 )
 SYNC_SUCCEEDED: Final = "syncs succeed again: requests are answered"
-"""After a failure for which no file is to blame. One whose own sync failed refuses every later one, see `storage/files.py`."""
+"""Logged after a failure that no single file caused. A file whose own sync failed refuses every later sync, see `storage/files.py`."""
 
 TURNS_TO_ANSWER: Final = 256
-"""Turns of the loop in which an orderly stop gives the answers that are due: enough for 65,536 of them."""
+"""Event loop turns in which an orderly stop sends the due responses: enough for 65,536 of them."""
 
 
 class EffectRunner:
-    """Of one core. `peers`: the connections that are there, by their ids. `syncs`: effects are to go to `run_after_sync`.
+    """Runs the effects of one core.
 
-    `unsent`: effects that wait for a sync at the end of this turn of the loop. `is_ending`: nothing new is begun.
+    `peers`: the open connections by id. `syncs`: effects must go through `run_after_sync`. `unsent`: effects that wait for the sync at the
+    end of this event loop turn. `is_ending`: no new work is started.
     """
 
     def __init__(self, core: BrokerCore, clock: Clock, start_ms: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -56,8 +57,8 @@ class EffectRunner:
         self._core = core
         self._loop = loop
         self._send_at_s = 0.0
-        self._sync_failed = False  # The last one.
-        self._failures: set[str] = set()  # Where in the code.
+        self._sync_failed = False  # Whether the last sync failed.
+        self._failures: set[str] = set()  # Source locations of failures that were logged with a traceback.
         core.lends_files = not self.syncs
 
     def run(self, effects: Sequence[Effect]) -> None:
@@ -82,7 +83,7 @@ class EffectRunner:
     def _respond(self, peer: Peer, effect: Respond) -> None:
         try:
             peer.respond(effect.request, effect.message)
-        except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
+        except Exception as error:  # A response that cannot be sent closes its own connection, not the one that caused it.
             self.send_failed(peer, error)
 
     def _close_peer(self, peer: Peer, reason: str) -> None:
@@ -91,7 +92,7 @@ class EffectRunner:
         peer.close()
 
     def failed(self, peer: Peer, error: Exception) -> None:
-        """A mistake of ours: this connection ends. The first line of its kind has the traceback."""
+        """An internal error: close this connection. The first error from each source location is logged with its traceback."""
         line = f"connection from {peer.address} closed: the broker failed on its request"
         location = repr(traceback.extract_tb(error.__traceback__)[-1:])
         if location in self._failures:
@@ -102,21 +103,24 @@ class EffectRunner:
         peer.abort()
 
     def send_failed(self, peer: Peer, error: Exception) -> None:
-        """Part of an answer may be on its way, so no other one can follow."""
+        """Close a connection whose response cannot be completed: part of it may already be sent, so no other response can follow."""
         if not isinstance(error, StorageError | OSError):
             self.failed(peer, error)
             return
         if isinstance(error, StorageError):
-            text = f"connection from {peer.address} closed in the middle of an answer: {error}; until the next start records are read first"
+            text = (
+                f"connection from {peer.address} closed in the middle of a response: {error}; "
+                "until the next start records are read before they are sent"
+            )
             self.log_rate_limited(peer, "unreadable records", text)
-            # One place that cannot be read then costs the others of its answer nothing.
+            # Then one unreadable partition does not affect the other partitions of a response.
             self._core.lends_files = False
         peer.abort()
 
     # After a sync ---------------------------------------------------------------------------------------------------------------------
 
     def run_after_sync(self, effects: Sequence[Effect]) -> None:
-        """Under flush.policy=always: one sync for all that came in this turn of the loop."""
+        """With flush.policy=always: sync once for all requests of this event loop turn, then run the effects."""
         if effects and not self.unsent:
             self._loop.call_soon(self._sync_turn)
             self._send_at_s = perf_counter() + TURN_SECONDS_MAX
@@ -124,11 +128,11 @@ class EffectRunner:
         for effect in effects:
             if isinstance(effect, CloseConnection) and effect.connection_id in self.peers:
                 self.peers[effect.connection_id].stop_taking_requests()
-        if self.unsent and perf_counter() > self._send_at_s:  # Many connections' answers of many bytes: they are not collected on.
+        if self.unsent and perf_counter() > self._send_at_s:  # Do not collect too many large responses.
             self._sync_turn()
 
     def run_now(self, effects: Sequence[Effect]) -> None:
-        """Not at the end of this turn of the loop, but after what waits for that."""
+        """Run these effects now, after those that wait for the sync."""
         self.unsent += effects
         self._sync_turn()
         self.time.arm()
@@ -142,7 +146,7 @@ class EffectRunner:
         try:
             self._core.sync()
         except StorageError as error:
-            # Nobody knows what is on disk now: no answer is better than a wrong one, and the clients ask again.
+            # The state on disk is unknown. Send no response rather than a wrong one; clients retry.
             if not self._sync_failed:
                 LOG.error(SYNC_FAILED, error)
             self._sync_failed = True
@@ -166,11 +170,11 @@ class EffectRunner:
             self.run(effects)
 
     def log_rate_limited(self, peer: Peer, what: str, text: str) -> None:
-        """One line in the log about this connection, or a count where there are many of its kind."""
+        """Log a line about this connection, rate-limited: many lines of one kind are counted instead."""
         self.log_for_address(what, peer.address.rpartition(":")[0], text)
 
     def log_for_address(self, what: str, address: str, text: str) -> None:
-        """The same about who has this address."""
+        """Log a line about a client address, rate-limited."""
         refusals = self._core.state.refusals
         refusals.log_rate_limited(what, address, text, self.time.steady_ms())
         self.run(refusals.take())
@@ -179,12 +183,12 @@ class EffectRunner:
     # Ending ---------------------------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Nothing new is begun from now on."""
+        """Start no new work from now on."""
         self.is_ending = True
         self.time.end()
 
     async def send_due_responses(self) -> None:
-        """Those that wait only for others to have their turn, large Produce requests among them."""
+        """Send the responses that wait only for other requests to have their turn, for example large Produce requests."""
         for _ in range(TURNS_TO_ANSWER):
             steady_ms = self.time.steady_ms()
             if not self._core.has_answers_due(steady_ms):
@@ -195,14 +199,14 @@ class EffectRunner:
 
 
 CHECK_INTERVAL_S: Final = 0.001
-"""How long after a busy turn of the loop the core is asked for its next deadline: in this time there may be ten more of them."""
+"""How long after an event loop turn the core's next deadline is checked; within this time there may be ten more turns."""
 
 
 class CoreTime:
-    """Of one core, on one event loop. `due` is called when the core's deadline has come.
+    """Timer of one core on one event loop. `due` is called when the core's deadline is reached.
 
-    `start_ms`: what the clock's `wall_ms` was when its `steady_ms` was 0: with it the core's time begins.
-    `is_check_scheduled`: `check_soon` was called, and the core is not asked yet.
+    `start_ms`: `wall_ms` of the clock at the moment when its `steady_ms` was 0; the core's steady time starts there. `is_check_scheduled`:
+    `check_soon` was called, and the check is still pending.
     """
 
     def __init__(self, core: BrokerCore, clock: Clock, start_ms: int, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
@@ -219,8 +223,8 @@ class CoreTime:
         self._has_ended = False
 
     def steady_ms(self) -> int:
-        """The core's time: the steady clock, from where the wall clock stood at the start. Once a millisecond the wall clock is looked at,
-        too: somebody may have set it, or the machine slept."""
+        """The core's steady time: the monotonic clock, starting at the wall clock time of the start. Once per millisecond it also compares
+        the wall clock, which may have been set, or the machine may have been asleep."""
         steady_ms = self._start_ms + self._clock.steady_ms()
         if steady_ms != self._checked_ms:
             self._checked_ms = steady_ms
@@ -230,12 +234,12 @@ class CoreTime:
         return steady_ms
 
     def check_soon(self) -> None:
-        """The core may wait for something else than before. To ask for it has a price: once for all that comes within a millisecond."""
+        """Check the core's next deadline soon. A check costs time, so it is done once for all events within a millisecond."""
         self.is_check_scheduled = True
         self._loop.call_later(CHECK_INTERVAL_S, self.arm)
 
     def arm(self) -> None:
-        """Wake up at the core's next deadline; too early is harmless."""
+        """Set the timer to the core's next deadline. Waking up early is harmless."""
         self.is_check_scheduled = False
         deadline_ms = self._core.next_deadline_ms
         if self._has_ended or deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
@@ -254,7 +258,7 @@ class CoreTime:
             self.arm()
 
     def end(self) -> None:
-        """The core is not asked any more."""
+        """Stop the timer."""
         self._has_ended = True
         if self._timer is not None:
             self._timer.cancel()

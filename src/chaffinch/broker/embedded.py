@@ -1,9 +1,9 @@
-"""A broker inside this process, for tests, examples and development: core and server of `chaffinch broker`, on a thread of its own.
+"""Embedded broker for tests, examples and development: core and server of `chaffinch broker`, on a thread of this process.
 
     with EmbeddedBroker(topics={"orders": {"partitions": 3, "cleanup.policy": "compact"}}) as broker:
         ... broker.bootstrap_servers ...
 
-Without `data_dir` everything lives in memory and is gone at the end, but survives `restart`. All methods may be called from any thread.
+Without `data_dir` all data is in memory: it survives `restart` and is lost at the end. All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -41,20 +41,24 @@ T = TypeVar("T")
 
 
 class EmbeddedBroker:
-    """A broker that speaks Kafka's protocol, in this process, for tests, examples and development; any Kafka client can use it.
+    """A Kafka broker inside this process, for tests, examples and development; any Kafka client can use it.
 
         with EmbeddedBroker(topics={"orders": {"partitions": 3, "cleanup.policy": "compact"}}) as broker:
             ...  # Clients of broker.bootstrap_servers.
             print(broker.read("orders").num_rows)
 
-    `topics`: names, or names with their partitions, replication and options. `data_dir`: where it keeps everything; without one that is
-    memory, which survives `restart` and is gone at the end. `brokers`: how many nodes it declares, each with a port (docs/broker.md).
-    `config`: options of the broker; `group.initial.rebalance.delay.ms` is 0 unless given. `port` 0: a free one, else the first node's, on
-    the loopback address. `users`: names and passwords of who may log in, where `security.protocol` asks for a login. `faults` makes it
-    answer with errors on purpose. All methods may be called from any thread of this process.
+    All methods may be called from any thread of this process.
 
-    Raises ConfigException for wrong arguments and options, an ApiException for a topic that is refused, OSError for a port in use, and
-    StorageError for a data directory that is in use, foreign or damaged.
+    Args:
+        topics: topic names, or names with their partitions, replication and options.
+        data_dir: directory for all data; without one data is kept in memory, survives `restart` and is lost at the end.
+        brokers: number of declared nodes, each with its own port (docs/broker.md).
+        config: broker options; `group.initial.rebalance.delay.ms` is 0 unless given.
+        port: port of the first node on the loopback address; 0 for free ports.
+        users: names and passwords of the users who may log in, if `security.protocol` requires a login.
+
+    The attribute `faults` injects faults. Raises ConfigException for wrong arguments and options, an ApiException for a topic that is
+    refused, OSError for a port in use, and StorageError for a data directory that is in use, foreign or damaged.
     """
 
     def __init__(
@@ -100,11 +104,11 @@ class EmbeddedBroker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
+    if not TYPE_CHECKING:  # Type checkers report missing attributes themselves.
         __getattr__ = missing_attributes(BROKER_HINTS)
 
     def close(self) -> None:
-        """End the broker. A second call does nothing, nor does one in a forked child."""
+        """Stop the broker. Has no effect on a stopped broker or in a forked child process."""
         if self._is_in_other_process:
             return
         server, self._server = self._server, None
@@ -115,9 +119,9 @@ class EmbeddedBroker:
             self._thread.close()
 
     def restart(self, *, kill: bool = True) -> None:
-        """Start over on the same ports and the same files. With `kill`, the old broker gets no chance to write anything more.
+        """Restart on the same ports with the same files. With `kill`, the old broker writes nothing more.
 
-        Nodes that are stopped stay so; those that lag are out of the in-sync sets then.
+        Stopped nodes stay stopped; lagging nodes leave the in-sync sets.
         """
         server = self._running
         stopped = self._call(lambda core: sorted(core.state.nodes.stopped))
@@ -130,7 +134,7 @@ class EmbeddedBroker:
         self._start(self._thread.call(lambda: [listen(Address(host=HOST, port=port), 1)[0] for port in self._ports]), stopped)
 
     def _replace_file_system(self) -> None:
-        """What was open in the old process is closed by the system; files stay as they are."""
+        """Simulate the death of a process: the operating system closes its files, their content stays."""
         self._file_system.kill()
         if self._data_dir is not None:
             self._file_system = DiskFileSystem(self._data_dir)
@@ -147,24 +151,24 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`HOST:PORT,HOST:PORT`, one for each declared node."""
+        """`HOST:PORT,HOST:PORT`, one address per declared node."""
         return ",".join(f"{HOST}:{port}" for port in self._ports)
 
     def topics(self) -> dict[str, int]:
-        """Names of the topics, and how many partitions each has."""
+        """Partition counts of all topics, by topic name."""
         return self._call(lambda core: {topic.name: len(topic.partitions) for topic in core.topics})
 
     def counters(self, topic: str | None = None) -> dict[str, int]:
-        """BrokerTopicStats: totals since the broker's start, of one topic or of all. Raises UnknownTopicOrPartitionException."""
+        """BrokerTopicStats: totals since the broker's start, of one topic or of all topics. Raises UnknownTopicOrPartitionException."""
         if topic is not None:
             self._check_topic(topic)
         snapshot = self._call(lambda core: core.counters.snapshot())
         return snapshot.get(ALL_TOPICS if topic is None else topic, dict.fromkeys(snapshot[ALL_TOPICS], 0))
 
     def read(self, topic: str, isolation: Literal["read_committed", "read_uncommitted"] = "read_committed") -> pa.Table:
-        """All records of a topic: partition, offset, timestamp, key, value, headers; in order within each partition.
+        """All records of a topic: partition, offset, timestamp, key, value, headers; in offset order within each partition.
 
-        With `read_committed`, without those of aborted and open transactions. Raises UnknownTopicOrPartitionException.
+        `read_committed` leaves out records of aborted and open transactions. Raises UnknownTopicOrPartitionException.
         """
         arguments.check(isolation=isolation)
         self._check_topic(topic)
@@ -172,36 +176,36 @@ class EmbeddedBroker:
         return to_table(parts)
 
     def nodes(self) -> dict[int, str]:
-        """The declared nodes: `running`, `stopped`, or `lagging` (stopped abruptly, and still in the in-sync sets)."""
+        """States of the declared nodes by id: `running`, `stopped`, or `lagging` (stopped abruptly, and still in the in-sync sets)."""
         return self._call(lambda core: {node.id: core.state.nodes.state_of(node.id) for node in core.state.nodes.nodes})
 
     # Changing -------------------------------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, Any] | None = None) -> None:
-        """Create a topic; -1 leaves a number to the broker's defaults. Raises ConfigException, or the ApiException of Kafka's code."""
+        """Create a topic; -1 uses the broker's default. Raises ConfigException, or the ApiException of Kafka's error code."""
         config = {} if config is None else config
         arguments.check(name=name, partitions=partitions, replication=replication)
         arguments.check_config("config", config)
         self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=config_texts(config)))
 
     def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
-        """Stop a declared node: its connections are cut and its port refuses new ones, its leaderships move, in-sync sets shrink.
+        """Stop a declared node: its connections are closed, its port refuses new ones, its leaderships move, in-sync sets shrink.
 
-        With `abruptly` it is missed in the in-sync sets only after `replica.lag.time.max.ms`; until then acks=all waits. Any node may be
-        stopped, the last one too. Raises ConfigException for a node that does not exist.
+        With `abruptly` it leaves the in-sync sets only after `replica.lag.time.max.ms`; until then acks=all waits. Any node may be stopped,
+        even the last one. Raises ConfigException for a node that does not exist.
         """
         arguments.check(node_id=node_id)
         server = self._running
         self._thread.call(lambda: server.stop_node(node_id, abruptly=abruptly))
 
     def start_node(self, node_id: int) -> None:
-        """Start a stopped node again, on its port; it is in sync at once. Raises ConfigException, OSError."""
+        """Start a stopped node on its old port; it is in sync immediately. Raises ConfigException, OSError."""
         arguments.check(node_id=node_id)
         server = self._running
         self._thread.call(lambda: server.start_node(node_id))
 
     def _check_topic(self, name: str) -> None:
-        """Raises UnknownTopic, with the nearest name that is there."""
+        """Raises UnknownTopic, which names the most similar existing topic."""
         arguments.check(topic=name)
         known = self.topics()
         if name not in known:
@@ -227,21 +231,21 @@ class EmbeddedBroker:
 
     @property
     def _is_in_other_process(self) -> bool:
-        """This is a forked child: the thread stays with the process that made it, and whoever calls it would wait for ever."""
+        """Whether this is a forked child process: the broker's thread exists only in the parent, so a call would wait forever."""
         return os.getpid() != self._process_id
 
     @property
     def _running(self) -> BrokerServer:
         if self._is_in_other_process:
             raise RuntimeError(
-                "the embedded broker runs in the process that made it, not in its forked child: clients of bootstrap_servers reach it"
+                "the embedded broker runs in the process that created it, not in a forked child: connect to its bootstrap_servers instead"
             )
         if self._server is None:
             raise RuntimeError("the embedded broker is closed")
         return self._server
 
     def _call(self, function: Callable[[BrokerCore], T]) -> T:
-        """Do something with the core on its own thread."""
+        """Call a function with the core, on the core's thread."""
         server = self._running
         try:
             return self._thread.call(lambda: function(server.core))
@@ -250,12 +254,12 @@ class EmbeddedBroker:
 
 
 OWN_DEFAULTS: Final[Mapping[str, Any]] = {
-    # The broker's thread shares the interpreter with the clients: a busy poll would only delay them.
+    # The broker's thread shares the interpreter with the clients: busy polling would only delay them.
     "socket.busy.poll.us": 0,
-    # A test starts its members one after the other and waits for each: a delay of 3 s in each new group would have no use.
+    # Tests start group members one after the other and wait for each: a delay of 3 s in each new group would be useless.
     "group.initial.rebalance.delay.ms": 0,
 }
-"""Options with other defaults than those of `chaffinch broker`."""
+"""Options whose defaults differ from those of `chaffinch broker`."""
 
 
 def _with_own_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,16 +268,17 @@ def _with_own_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class UnknownTopic(UnknownTopicOrPartitionException):
-    """A topic that this broker does not have, and will not have by asking again."""
+    """The broker has no such topic, and retrying does not help."""
 
     def __str__(self) -> str:
         return self.message
 
 
 class Faults:
-    """Faults on purpose: answer with an error, cut the connection before or after the work, answer late, go slow.
+    """Fault injection: respond with an error, close the connection before or after processing, delay the response, throttle.
 
-    See `core/fault_script.py`."""
+    See `core/fault_script.py`.
+    """
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
@@ -292,10 +297,11 @@ class Faults:
         bytes_per_second: int | None = None,
         direction: Literal["answers", "requests", "both"] | None = None,
     ) -> int:
-        """The next `count` requests of this API (for this topic and partition, of this client, where given) meet this fault; its id.
+        """Add a fault for the next `count` requests of this API; returns its id.
 
-        `error` (NOT_LEADER_OR_FOLLOWER), `delay_ms` (to be given), `bytes_per_second` (1024) and `direction` (answers) are each for the
-        action that uses it. `api` and `error` are names of Kafka's, or their numbers. Raises ConfigException.
+        `topic`, `partition` and `client_id` restrict it. `error` (default NOT_LEADER_OR_FOLLOWER), `delay_ms` (required for delay),
+        `bytes_per_second` (1024) and `direction` (answers) each belong to the action that uses them. `api` and `error` are Kafka names or
+        numbers. Raises ConfigException.
         """
         return self._broker._call(
             lambda core: core.faults.add(
@@ -313,11 +319,11 @@ class Faults:
         )
 
     def list(self) -> Sequence[Mapping[str, Any]]:
-        """The faults that are still to come, in the words of `add`, with their ids; `count` is what is left."""
+        """The pending faults with their ids, as the arguments of `add`; `count` is the number of requests left."""
         return self._broker._call(lambda core: [fault.as_object() for fault in core.faults.list()])
 
     def clear(self, fault_id: int | None = None) -> None:
-        """Forget one fault, or all. Raises ConfigException for an id that is not there."""
+        """Remove one fault, or all. Raises ConfigException for an unknown id."""
         self._broker._call(lambda core: core.faults.clear(fault_id))
 
 
@@ -326,9 +332,9 @@ READ_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecords:
-    """What can be read of one partition: whole batches, and (producer id, first offset) of aborted transactions among them.
+    """Readable data of one partition: whole batches, and (producer id, first offset) of the aborted transactions among them.
 
-    What lies before `start_offset` is deleted, though the first batch may still hold it (DeleteRecords).
+    Records below `start_offset` are deleted, although the first batch may still contain them (DeleteRecords).
     """
 
     partition: int
@@ -338,7 +344,8 @@ class PartitionRecords:
 
 
 def collect(core: BrokerCore, topic: str, *, is_committed: bool) -> list[PartitionRecords]:
-    """The batches of every partition; below the last stable offset, if only committed records are wanted. Called on the core's thread."""
+    """The batches of every partition; only those below the last stable offset if committed records are wanted. Runs on the core's
+    thread."""
     found = core.topics.get(topic)
     if found is None:
         raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
@@ -362,8 +369,8 @@ def _collect_partition(partition: Partition, is_committed: bool) -> PartitionRec
 
 
 def to_table(partitions: list[PartitionRecords]) -> pa.Table:
-    """Columns partition int32, offset int64, and those of `arrow_columns.to_arrow`: key, value, timestamp, headers. Called on the caller's
-    thread: to decode takes long."""
+    """A table with the columns partition (int32), offset (int64), and those of `arrow_columns.to_arrow`: key, value, timestamp, headers.
+    Runs on the caller's thread because decoding takes long."""
     import numpy as np
     import pyarrow as pa
 
@@ -387,6 +394,6 @@ def to_table(partitions: list[PartitionRecords]) -> pa.Table:
 
 
 def _visible(records: PartitionRecords) -> Iterator[BatchView]:
-    """Batches of data without those of aborted transactions."""
+    """Data batches without those of aborted transactions."""
     views = (view for part in records.parts for view in batch.views(part))
     return (view for view, is_visible in committed(views, records.aborted) if is_visible)

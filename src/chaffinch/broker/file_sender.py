@@ -1,8 +1,8 @@
-"""Sending what stands in files, past the transport, which would take all of it into memory first.
+"""Sends parts of files to a socket with sendfile(2), bypassing the transport, which would first load all of it into memory.
 
-The system sends it from its own pages, as much at a time as the socket has room for (`listeners.SEND_BUFFER_BYTES`: what waits there is
-still in the processor's cache when the client reads it). When there is room again the event loop says so. Under TLS, and behind what waits
-in the transport, there is no way past it.
+The kernel sends from its page cache, as much at a time as the socket buffer takes (`socket.send.buffer.bytes`: what waits there is still in
+the CPU cache when the client reads it). The event loop reports when the socket is writable again. With TLS, or while the transport has
+buffered data, the transport is used instead.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ NO_DESCRIPTOR: Final = -1
 _CAN_SEND_FILES: Final = hasattr(os, "sendfile")
 
 BYTES_PER_TURN: Final = 1 << 20
-"""At most so much leaves in one turn of the loop, however fast the client reads: then it is the others' turn."""
+"""Bytes sent in one event loop turn, however fast the client reads; then other connections get their turn."""
 
 
 class FileSender:
-    """Of one connection. `on_end()`: all has left that was on its way; `on_failure(error)`: something of it cannot be read, or the
-    connection is lost, and the rest is dropped. Both are called from the event loop, never from within `send`."""
+    """Sends responses with file parts on one connection.
+
+    `on_end()`: everything was sent. `on_failure(error)`: part of it cannot be read, or the connection is lost; the rest is dropped. Both
+    are called from the event loop, never from within `send`.
+    """
 
     def __init__(self, transport: asyncio.Transport, on_end: Callable[[], None], on_failure: Callable[[Exception], None]) -> None:
         self._transport = transport
@@ -37,13 +40,12 @@ class FileSender:
         self._partitions = NO_DESCRIPTOR
         self._loop: asyncio.AbstractEventLoop
         self.bytes_left = 0
-        """Of what is on its way."""
+        """Bytes that are queued and not yet sent."""
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Send `parts`, in order, behind what is on its way. What does not leave now will be the same when it does, whatever becomes of the
-        files.
+        """Send `parts` in order, after what is queued. Unsent parts keep their content even if the files change.
 
-        Raises what reading raises, and ConnectionError; some of it is sent then, and the connection is of no use any more.
+        Raises read errors and ConnectionError; part of the data is then sent, and the connection is unusable.
         """
         if not self.bytes_left and (self._socket == NO_DESCRIPTOR or self._transport.get_write_buffer_size()):
             self._give_to_transport(parts)
@@ -57,11 +59,11 @@ class FileSender:
             self._hold()
             try:
                 self._watch()
-            except OSError:  # The process has no descriptor left.
+            except OSError:  # The process has no file descriptor left.
                 self.fall_back_to_transport()
 
     def fall_back_to_transport(self) -> None:
-        """Have the transport send the rest, read now. Raises what reading raises."""
+        """Read the rest and pass it to the transport. Raises read errors."""
         parts = list(self._left)
         try:
             self._give_to_transport(parts)
@@ -69,7 +71,7 @@ class FileSender:
             self.drop()
 
     def drop(self) -> None:
-        """Nothing more is sent."""
+        """Drop everything that is queued."""
         self._unwatch()
         for part in list(self._held):
             self._release(part)
@@ -82,7 +84,7 @@ class FileSender:
                 self._transport.write(piece)
 
     def _proceed(self) -> None:
-        """Send what the socket has room for, or as much as a turn may."""
+        """Send until the socket buffer is full or the turn's limit is reached."""
         left, budget = self._left, BYTES_PER_TURN
         try:
             while left and budget > 0:
@@ -103,7 +105,7 @@ class FileSender:
             pass
 
     def _hold(self) -> None:
-        """From now on the files may change."""
+        """Keep the queued file parts readable: from now on the files may change."""
         for index, part in enumerate(self._left):
             if isinstance(part, FileSlice) and part not in self._held:
                 held = part.hold()
@@ -118,7 +120,7 @@ class FileSender:
             held.close()
 
     def _watch(self) -> None:
-        """Hear when there is room: by a descriptor of its own, since the loop has the socket's for its transport alone."""
+        """Watch for writability through a duplicated descriptor: the event loop reserves the socket's own for its transport."""
         if self._partitions == NO_DESCRIPTOR:
             self._loop = asyncio.get_running_loop()
             self._partitions = os.dup(self._socket)
@@ -143,9 +145,9 @@ class FileSender:
 
 
 def send_part(socket: int, file_slice: FileSlice, bytes_max: int) -> int:
-    """Have the socket take the first bytes, as many as it has room for: they are gone from the stretch then. Returns how many.
+    """Send the first bytes of a file part, as many as the socket takes, and advance it. Returns the count.
 
-    Raises BlockingIOError where there is no room, ConnectionError, and what reading raises.
+    Raises BlockingIOError if the socket buffer is full, ConnectionError, and read errors.
     """
     count = min(bytes_max, len(file_slice))
     sent = _sent_by_system(socket, file_slice, count)
@@ -156,7 +158,8 @@ def send_part(socket: int, file_slice: FileSlice, bytes_max: int) -> int:
 
 
 def _sent_by_system(socket: int, file_slice: FileSlice, count: int) -> int:
-    """0 where the system cannot: no file, a short one, a failing disk, a lost connection. Reading it, and sending that, says which."""
+    """Bytes sent by sendfile(2); 0 if that is impossible (no file, a short file, a disk error, a lost connection). Reading and writing the
+    part then raises the actual error."""
     descriptor = file_slice.source.descriptor() if _CAN_SEND_FILES else None
     if descriptor is None:
         return 0
@@ -169,7 +172,7 @@ def _sent_by_system(socket: int, file_slice: FileSlice, count: int) -> int:
 
 
 def _socket_of(transport: asyncio.Transport) -> int:
-    """The descriptor that bytes may be written to as they are; NOWHERE if TLS lies between."""
+    """The socket's descriptor; NO_DESCRIPTOR with TLS."""
     if transport.get_extra_info("sslcontext") is not None:
         return NO_DESCRIPTOR
     found = transport.get_extra_info("socket")

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 listener for people and programs that look after the broker: metrics and control. Not for its clients.
+"""Small HTTP/1.1 listener for operators and tools (metrics and control), not for Kafka clients.
 
-One request per connection; everything that a peer can make large or slow has a limit, and all of it runs on the broker's event loop between
-the requests of clients. A route is a plain function from a request to a reply.
+It serves one request per connection. Everything that a peer can make large or slow has a limit, since all of it runs on the broker's event
+loop between the requests of clients. A route is an async function from a request to a reply.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LOG = logging.getLogger("chaffinch.broker")
 HEAD_BYTES_MAX: Final = 8 << 10
 BODY_BYTES_MAX: Final = 64 << 10
 CONNECTIONS_MAX: Final = 32
-"""Further ones are answered with 503, whatever they ask for."""
+"""Further connections receive status 503, whatever they request."""
 REFUSED_MAX: Final = 32
-"""So many are being told so at a time; others are closed at once."""
+"""Connections that receive status 503 at the same time; beyond this they are closed immediately."""
 SECONDS_MAX: Final = 10.0
-"""For a whole exchange: a peer that needs longer is cut off."""
+"""Time limit of a whole exchange; slower peers are disconnected."""
 LINGER_SECONDS: Final = 1.0
-"""For the peer to close first: what it sends behind its request must not destroy the reply on its way."""
+"""How long the peer may take to close first: unread input would make the kernel reset the connection and destroy the reply."""
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -51,7 +51,7 @@ _PHRASES = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`path` without its query, decoded. Header names are in lower case."""
+    """An HTTP request. `path` is decoded and has no query. Header names are in lower case."""
 
     method: str
     path: str
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What to answer. HEAD gets it without `body`."""
+    """An HTTP reply. For HEAD, `body` is not sent."""
 
     status: int
     body: bytes
@@ -73,7 +73,7 @@ Exchange: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awa
 
 
 class Refused(Exception):
-    """A request that gets an error for an answer."""
+    """The request is answered with an error status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -82,7 +82,8 @@ class Refused(Exception):
 
 
 def check_host(request: Request, names: Iterable[str]) -> None:
-    """Raises Refused for a request that may come from a web page in a browser on this machine, whose domain was made to point here."""
+    """Raises Refused if the Host header names a foreign domain: a web page in a browser on this machine may use a domain that was made to
+    point here."""
     header = request.headers.get("host", "")
     if not is_expected(header, names):
         raise Refused(403, f"Host {host_of(header)!r} is neither an address nor a name of this listener: use its address")
@@ -93,7 +94,7 @@ def json_reply(value: Any, status: int = 200) -> Reply:
 
 
 class HttpListener:
-    """One port, one route: `route` gets every request and raises Refused for those it does not know."""
+    """An HTTP listener on one port. `route` handles every request and raises Refused for unknown ones."""
 
     def __init__(self, listening: socket.socket, route: Route, log_rate_limited: LogRateLimited) -> None:
         self._listener = Listener(listening)
@@ -104,7 +105,7 @@ class HttpListener:
 
     @classmethod
     async def start(cls, address: Address, route: Route, log_rate_limited: LogRateLimited) -> HttpListener:
-        """Accept at `address`; `log_rate_limited` logs connections beyond the limit. Raises OSError, with the address in its text."""
+        """Start accepting at `address`; `log_rate_limited` logs refused connections. Raises OSError with the address in its text."""
         listener = cls(listening_socket(address), route, log_rate_limited)
         listener._listener.start(listener._new_connection)
         return listener
@@ -117,7 +118,7 @@ class HttpListener:
         return self._listener.port
 
     def close(self) -> None:
-        """Accept no more, and cut what is not finished."""
+        """Stop accepting and abort unfinished exchanges."""
         self._listener.close()
         for writer in self._served | self._refused:
             writer.transport.abort()
@@ -127,7 +128,7 @@ class HttpListener:
             await self._hold(self._served, reader, writer, self._exchange)
             return
         address = shown(writer.get_extra_info("peername"))
-        text = f"connection from {address} to port {self.port} refused: there are {len(self._served)} already"
+        text = f"connection from {address} to port {self.port} refused: {len(self._served)} connections are open already"
         self._log_rate_limited(f"too many connections to port {self.port}", address.rpartition(":")[0], text)
         if len(self._refused) < REFUSED_MAX:
             await self._hold(self._refused, reader, writer, _refuse)
@@ -137,7 +138,7 @@ class HttpListener:
     async def _hold(
         self, those: set[asyncio.StreamWriter], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, exchange: Exchange
     ) -> None:
-        """One of `those` as long as it is there."""
+        """Run an exchange; the connection counts among `those` until it ends."""
         those.add(writer)
         try:
             async with asyncio.timeout(SECONDS_MAX):
@@ -147,7 +148,7 @@ class HttpListener:
                 while await reader.read(HEAD_BYTES_MAX):
                     pass
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
-            pass  # Whoever was there is gone, or too slow.
+            pass  # The peer has disconnected or is too slow.
         finally:
             those.discard(writer)
             writer.transport.abort()
@@ -164,43 +165,43 @@ class HttpListener:
             raise
         except Exception:
             LOG.exception("the broker failed on an HTTP request")
-            reply = json_reply({"error": "the broker failed on this; its log says how"}, 500)
+            reply = json_reply({"error": "internal error; see the broker's log"}, 500)
         await _send(writer, reply, has_body=method != "HEAD")
 
 
 async def _refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Without a look at what is asked for: that may take its time."""
-    error = f"this port has {CONNECTIONS_MAX} connections already: try again when one of them has ended"
+    """Reply without reading the request, which might take long."""
+    error = f"this port already has {CONNECTIONS_MAX} connections: try again later"
     await _send(writer, json_reply({"error": error}, 503))
 
 
 async def _received(reader: asyncio.StreamReader) -> Request:
-    """The request, whole. Raises Refused for what is no HTTP or too large."""
+    """Read a complete request. Raises Refused if it is not HTTP or too large."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
-        raise Refused(413, f"the head of a request has at most {HEAD_BYTES_MAX} bytes") from None
+        raise Refused(413, f"the request line and headers exceed {HEAD_BYTES_MAX} bytes") from None
     lines = head.decode("latin-1").split("\r\n")[:-2]
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        raise Refused(400, "this is no HTTP/1.1 request")
+        raise Refused(400, "this is not an HTTP/1.1 request")
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, separator, value = line.partition(":")
         if not separator or not name or name != name.strip() or name.lower() in headers:
-            raise Refused(400, "a header is malformed or there twice")
+            raise Refused(400, "a header is malformed or repeated")
         headers[name.lower()] = value.strip()
     return Request(words[0], unquote(words[1].partition("?")[0]), headers, await _body(reader, headers))
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
     if "transfer-encoding" in headers:
-        raise Refused(411, "a body needs a Content-Length")
+        raise Refused(411, "a body requires a Content-Length")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdecimal()):
-        raise Refused(400, "Content-Length is no number")
+        raise Refused(400, "Content-Length is not a number")
     if len(length) > 9 or int(length) > BODY_BYTES_MAX:
-        raise Refused(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+        raise Refused(413, f"the body exceeds {BODY_BYTES_MAX} bytes")
     return await reader.readexactly(int(length))
 
 
@@ -210,6 +211,6 @@ async def _send(writer: asyncio.StreamWriter, reply: Reply, *, has_body: bool = 
         f"Content-Length: {len(reply.body)}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n"
     )
     writer.write(head.encode("latin-1") + (reply.body if has_body else b""))
-    # Until the peer has taken all of it: what it never reads is cut off with the exchange's time.
+    # Wait until the peer has received everything; the exchange's time limit ends this for a peer that does not read.
     writer.transport.set_write_buffer_limits(high=0)
     await writer.drain()

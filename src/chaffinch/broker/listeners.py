@@ -1,4 +1,4 @@
-"""Listening sockets: one per declared node, under the addresses that clients are told. A node that is stopped keeps its port."""
+"""Listening sockets: one per declared node. A stopped node keeps its port reserved."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from chaffinch.errors import ConfigException
 LOG = logging.getLogger("chaffinch.broker")
 
 LogRateLimited = Callable[[str, str, str], None]
-"""(what, address without port, the line): for the log, where it is counted when there are many of its kind."""
+"""(kind, address without port, line): logs a line; many lines of one kind are counted instead of repeated."""
 
 LISTEN_BACKLOG: Final = 1024
 
 RECEIVE_BUFFER_BYTES: Final = 2 << 20
-"""What the system is asked to keep of a connection until it is read: as much as a busy producer has on its way, which so need not wait for
-room while the broker works on what came before. By itself a system gives less at first, and then just too little."""
+"""Requested socket receive buffer (SO_RCVBUF). As much as a busy producer has in flight, so that it need not wait while the broker
+processes what came before. The system default starts smaller, and that is just too small."""
 
 ACCEPTED_PER_TURN: Final = 100
-"""Connections taken in one turn of the loop; others are not kept waiting by those who come."""
+"""Connections accepted in one event loop turn, so that existing connections are served in between."""
 
 PORT_MAX: Final = 65535
 
@@ -40,24 +40,26 @@ _NAME: Final = re.compile(r"[\w-]+(?:\.[\w-]+)*\.?")
 _ADDRESS: Final = re.compile(r"[0-9a-fA-F:.]+(?:%[\w.-]+)?", re.ASCII)
 
 RETRY_SECONDS: Final = 1.0
-"""When accepting is tried again that the system refused."""
+"""Retry interval after the operating system refused to accept a connection."""
 
 COUNT_SECONDS_MAX: Final = 60.0
-"""How often, at last, it is said that the system goes on refusing; after so long without a refusal the next one is explained again."""
+"""Longest interval between two log lines about refused accepts. After this long without a refusal the next one is logged with its
+explanation again."""
 
 HANDSHAKES_MAX: Final = 1000
-"""Connections of one listener whose TLS handshake is not done: beyond it the oldest is dropped. Of honest clients it takes milliseconds."""
+"""Unfinished TLS handshakes of one listener; beyond this the oldest is dropped. A well-behaved client takes milliseconds."""
 
 HANDSHAKE_FAILURE: Final = bytes((0x15, 3, 3, 0, 2, 2, 40))
-"""A fatal alert of TLS. OpenSSL makes one that says more, but event loops drop it; without any a client takes it for a bad network."""
+"""A fatal TLS alert (handshake_failure). OpenSSL creates a more specific one, but event loops drop it; without any alert a client assumes a
+network problem."""
 
 SHUTDOWN_SECONDS: Final = 2.0
-"""A client that does not answer the end of TLS is not waited for any longer."""
+"""Longest wait for a client's reply to the TLS close notification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How a listener speaks TLS. `failed(address, reason)` is told of each handshake that came to nothing."""
+    """TLS configuration of a listener. `failed(address, reason)` is called for each failed handshake."""
 
     context: ssl.SSLContext
     handshake_seconds: float
@@ -66,7 +68,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where to listen, or what to tell clients; port 0 asks the system for a free one."""
+    """Address to listen on or to advertise; port 0 requests a free port."""
 
     host: str
     port: int
@@ -76,18 +78,18 @@ class Address:
 
 
 def is_host(text: str) -> bool:
-    """Whether it is an address, or looks as the name of a machine may: whether there is such a machine is not looked up."""
+    """Whether the text is an IP address or a syntactically valid host name. Does not resolve it."""
     if ":" not in text:
         return len(text) <= NAME_LENGTH_MAX and _NAME.fullmatch(text) is not None and _has_idna(text)
     try:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return _ADDRESS.fullmatch(text) is not None  # Python takes anything for a scope.
+    return _ADDRESS.fullmatch(text) is not None  # Python accepts any text as a scope id.
 
 
 def _has_idna(name: str) -> bool:
-    """Python looks up what is not ASCII by what IDNA makes of it, which also counts the letters of each part."""
+    """Whether a name has a valid IDNA encoding within the length limit; Python resolves non-ASCII names by it."""
     try:
         return len(name.encode("idna")) <= NAME_LENGTH_MAX
     except UnicodeError:
@@ -95,7 +97,7 @@ def _has_idna(name: str) -> bool:
 
 
 def is_every_address(host: str) -> bool:
-    """Whether listening there is listening on every address of the machine, in any spelling of 0.0.0.0 and ::."""
+    """Whether this address means all interfaces, in any notation of 0.0.0.0 and `::`."""
     if host in ("", "*"):
         return True
     try:
@@ -109,14 +111,14 @@ def is_every_address(host: str) -> bool:
 
 
 def shown(peer_name: Any) -> str:
-    """The other side of a connection, for people."""
+    """Format a peer address for messages."""
     return f"{peer_name[0]}:{peer_name[1]}" if isinstance(peer_name, tuple) else str(peer_name)
 
 
 def listen(address: Address, count: int) -> list[socket.socket]:
-    """One listening socket per declared node: the first at `address`, the others at the ports after it, or any free ones for port 0.
+    """Open one listening socket per declared node: the first at `address`, the others at the following ports, or at free ports for port 0.
 
-    Raises ConfigException when there are not so many ports, OSError, with the address in its text; nothing stays open then.
+    Raises ConfigException if there are not enough ports, OSError with the address in its text; no socket stays open then.
     """
     check_ports(address, count)
     listeners: list[socket.socket] = []
@@ -132,10 +134,10 @@ def listen(address: Address, count: int) -> list[socket.socket]:
 
 
 def check_ports(address: Address, count: int) -> None:
-    """Whether there are as many ports from this one on. Raises ConfigException."""
+    """Raises ConfigException if `count` ports starting at this address exceed the highest port number."""
     if address.port and address.port + count - 1 > PORT_MAX:
         requested = f"{count} declared nodes from {address} on" if count > 1 else f"a listener at {address}"
-        raise ConfigException(f"{requested}: the last port would be {address.port + count - 1}, and there is none above {PORT_MAX}")
+        raise ConfigException(f"{requested}: the last port would be {address.port + count - 1}, the highest is {PORT_MAX}")
 
 
 def listening_socket(address: Address) -> socket.socket:
@@ -151,7 +153,7 @@ def listening_socket(address: Address) -> socket.socket:
         except OSError:
             listener.close()
             raise
-    except UnicodeError as error:  # No name of DNS could look so, `kafka..example` say.
+    except UnicodeError as error:  # Not a valid DNS name, for example `kafka..example`.
         raise OSError(errno.EINVAL, f"cannot listen on {address}: {error}") from error
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
@@ -160,17 +162,17 @@ def listening_socket(address: Address) -> socket.socket:
 
 def _bind(listener: socket.socket, target: Any) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted connections inherit it: a client that is gone without a word is noticed in the end, as by Apache Kafka.
+    # Accepted connections inherit this option, so vanished clients are detected in the end, as in Apache Kafka.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if _may_have(RECEIVE_BUFFER_BYTES):
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # Inherited, too.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # Inherited as well.
     listener.setblocking(False)
     listener.bind(target)
 
 
 def _may_have(size: int) -> bool:
-    """Whether a socket that asks for so large a receive buffer gets it: from a system with a lower limit it gets less than unasked.
-    Linux says twice the size that it gave, see socket(7)."""
+    """Whether the operating system grants this receive buffer size. If its limit is lower, setting the option would yield less than the
+    default. Linux reports twice the granted size, see socket(7)."""
     with contextlib.suppress(OSError), socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * size
@@ -178,7 +180,7 @@ def _may_have(size: int) -> bool:
 
 
 def nodes_of(listeners: Sequence[socket.socket], host: str, advertised: Address | None = None) -> list[Node]:
-    """The declared nodes under the addresses that clients are told: those of the listeners, or `advertised` and the ports after it."""
+    """The declared nodes with their advertised addresses: those of the listeners, or `advertised` and the following ports."""
     nodes = []
     for node_id, listener in enumerate(listeners):
         port = listener.getsockname()[1]
@@ -192,8 +194,10 @@ def nodes_of(listeners: Sequence[socket.socket], host: str, advertised: Address 
 
 
 class AcceptFailures:
-    """What the log says of connections that cannot be accepted, each second anew: the first time why and what to do, then counts, ever more
-    seldom. One that is accepted between two refusals is no end of it: whoever waited takes each descriptor that is given back."""
+    """Log lines about failing accepts, which recur every second: first the reason and what to do, then counts at increasing intervals.
+
+    A successful accept between two failures does not end a series, because waiting clients take each freed descriptor at once.
+    """
 
     def __init__(self) -> None:
         self._last_at = self._logged_at = -COUNT_SECONDS_MAX
@@ -201,7 +205,7 @@ class AcceptFailures:
         self._count = 0
 
     def line(self, port: int, error: OSError, now: float) -> str | None:
-        """One more refusal, at this time in seconds."""
+        """Count one failure at time `now` (seconds); return the line to log, if any."""
         is_first = now - self._last_at >= COUNT_SECONDS_MAX
         self._last_at = now
         self._count = 0 if is_first else self._count + 1
@@ -215,21 +219,23 @@ class AcceptFailures:
 
 
 def _advice(error: OSError) -> str:
-    waits = f"; those who connect wait, and it is tried again each {RETRY_SECONDS:g} s"
+    waits = f"; new connections wait in the queue, accepting is retried every {RETRY_SECONDS:g} s"
     if error.errno != errno.EMFILE:
         return waits
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return f": this process may have {limit} of them, connections and logs together; start it with a higher limit (ulimit -n){waits}"
+    return (
+        f": the limit of this process is {limit}, for connections and log files together; start it with a higher limit (ulimit -n){waits}"
+    )
 
 
 class Listener:
-    """One listening socket. While it is stopped, connecting is refused and the port is kept: it is bound, and nobody listens.
+    """One listening socket. While it is stopped, its port stays bound but refuses connections, because the socket does not listen.
 
-    Accepts by itself, because a server of asyncio's that is closed loses the connections it was about to make: nobody closes them.
+    It accepts connections itself: a closed asyncio server leaks the connections it was about to create, because no code closes them.
     """
 
     def __init__(self, listening: socket.socket, tls: Tls | None = None, *, send_buffer_bytes: int = -1) -> None:
-        """`send_buffer_bytes`: what the system is asked to keep of a connection's answers until they are read; -1: what it takes itself."""
+        """`send_buffer_bytes`: requested socket send buffer (SO_SNDBUF) for responses; -1 for the system default."""
         self._socket = listening
         self._send_buffer_bytes = send_buffer_bytes
         self._tls = tls
@@ -244,12 +250,12 @@ class Listener:
         return int(self._target[1])
 
     def start(self, new_connection: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Accept. A connection may be made when the listener is stopped already. Raises OSError, with the address in its text."""
+        """Start accepting. A connection may still be created after `stop`. Raises OSError with the address in its text."""
         try:
             if self._socket.fileno() < 0:
                 self._keep_port()
             if self._send_buffer_bytes >= 0:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)  # Accepted ones inherit it.
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)  # Inherited by accepted sockets.
             self._socket.listen(LISTEN_BACKLOG)
         except OSError as error:
             raise OSError(error.errno, f"cannot listen on port {self.port} again: {error.strerror or error}") from error
@@ -257,12 +263,12 @@ class Listener:
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def stop(self) -> None:
-        """Accept no more; connections that are there stay. Raises OSError when the port is taken in this very moment."""
+        """Stop accepting; open connections stay. Raises OSError if another process takes the port at this moment."""
         self.close()
         self._keep_port()
 
     def close(self) -> None:
-        """For good: the port is free."""
+        """Close the listener for good and release the port."""
         if self._new_connection is not None:
             self._new_connection = None
             asyncio.get_running_loop().remove_reader(self._socket)
@@ -284,7 +290,7 @@ class Listener:
                 connection, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # Out of descriptors, most likely: those who wait stay in the queue of the system.
+            except OSError as error:  # Most likely out of file descriptors; waiting connections stay in the system's queue.
                 line = self._failures.line(self.port, error, loop.time())
                 if line is not None:
                     LOG.error("%s", line)
@@ -303,7 +309,7 @@ class Listener:
     def _end_oldest_handshake(self) -> None:
         oldest = next(iter(self._shaking_hands))
         del self._shaking_hands[oldest]
-        with contextlib.suppress(OSError):  # The client was faster.
+        with contextlib.suppress(OSError):  # The client has already closed it.
             oldest.shutdown(socket.SHUT_RDWR)
 
     def _accept_again(self) -> None:
@@ -331,7 +337,7 @@ class Listener:
                 ssl_handshake_timeout=tls.handshake_seconds,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
-        except OSError as error:  # The peer is gone, or speaks no TLS that we accept; or there is no descriptor left.
+        except OSError as error:  # The peer is gone, its TLS is not accepted, or there is no file descriptor left.
             connection.close()
             if duplicate is not None:
                 with contextlib.suppress(OSError):
@@ -344,8 +350,8 @@ class Listener:
 
 
 def _reason(error: OSError) -> str:
-    """OpenSSL's own words, without where in its source they come from."""
+    """OpenSSL's reason without its source location."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, str):
         return reason.replace("_", " ").lower()
-    return str(error) or "the client has gone"
+    return str(error) or "the client has disconnected"

@@ -1,8 +1,8 @@
-"""`--metrics`: what a running broker counts, as Prometheus text (exposition format 0.0.4) at `/metrics`.
+"""Metrics endpoint (`--metrics`): Prometheus text (exposition format 0.0.4) at `/metrics`.
 
-Names with `kafka_` are those of Apache Kafka's and the KIPs' metrics, spelled as `kafka_<package>_<type>_<name>`; the rest is ours. A
-counter of BrokerTopicStats has one series per topic that it has counted for, and a family of its own for all topics, so that neither sum
-is counted twice.
+Metrics named `kafka_` are those of Apache Kafka and the KIPs, written `kafka_<package>_<type>_<name>`; all others are Chaffinch's own. A
+BrokerTopicStats counter has one series per topic that it has counted for, and a separate family for all topics together, so that sums do
+not count twice.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PREFIX: Final = "kafka_server_BrokerTopicStats_"
 
 
 class Metrics:
-    """The route of the metrics port."""
+    """Request handler of the metrics port."""
 
     def __init__(self, server: BrokerServer, host: str = "") -> None:
-        """`host`: where it listens. Requests may name it, or the address that clients of the broker use."""
+        """`host`: the listening address. The Host header of requests may name it, or the addresses that clients of the broker use."""
         self._server = server
         self._names = {host, *(node.host for node in server.core.state.nodes.nodes)}
 
@@ -35,12 +35,12 @@ class Metrics:
         if request.path != "/metrics":
             raise Refused(404, f"there is no {request.path}: only /metrics")
         if request.method not in ("GET", "HEAD"):
-            raise Refused(405, "/metrics is only to be read: GET or HEAD")
+            raise Refused(405, "/metrics is read-only: use GET or HEAD")
         return Reply(200, "".join(family.text for family in families(self._server)).encode(), CONTENT_TYPE)
 
 
 def families(server: BrokerServer) -> Iterator[Family]:
-    """All metrics of a running broker, in the order in which they are shown."""
+    """All metrics of a running broker, in display order."""
     yield Family("chaffinch_build_info", "always 1; the version is its label", [({"version": VERSION}, 1)])
     yield from _broker_topic_stats(server)
     yield from _cluster(server)

@@ -1,7 +1,7 @@
-"""The broker as a server: it starts, stops and starts declared nodes, and ends.
+"""Broker server: starts a broker, stops and starts its declared nodes, and shuts it down.
 
-Listeners, connections and the clock are around one `BrokerCore`, all in one thread, on one event loop. Nothing here has an `if` about
-Kafka: `connection_manager` makes events of what connections tell, `effect_runner` carries out the effects.
+One `BrokerCore` with its listeners, connections and clock, all in one thread on one event loop. Nothing here depends on the Kafka protocol:
+`connection_manager` turns what connections send into events, `effect_runner` carries out the effects.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from chaffinch.storage.file_system import FileSystem
 LOG = plain_text.logger("chaffinch.broker")
 
 TURNS_TO_END: Final = 5
-"""Turns of the loop in which a connection that is being accepted is made, refused and closed."""
+"""Event loop turns to wait for while a connection that is being accepted is created, refused and closed."""
 
 
 class BrokerServer:
-    """A running broker. Made by `start`; `close` ends it in order, `abandon` as a SIGKILL would."""
+    """A running broker. Create it with `start`; `close` shuts it down in order, `abandon` stops it like a SIGKILL."""
 
     def __init__(
         self, core: BrokerCore, listeners: Sequence[socket.socket], clock: Clock, start_ms: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        """`clock`, `start_ms`: see `CoreTime`. `tls`: None for without."""
+        """`clock`, `start_ms`: see `CoreTime`. `tls`: None for plaintext."""
         self.core = core
         loop = asyncio.get_running_loop()
         settings = core.state.settings
@@ -65,9 +65,10 @@ class BrokerServer:
         stopped: Iterable[int] = (),
         users: Mapping[str, str] | None = None,
     ) -> BrokerServer:
-        """Open the core and begin to accept, but for the nodes that are `stopped`. `users`: names and passwords of who may log in.
+        """Open the core and accept connections, except on the nodes that are `stopped`. `users`: names and passwords of the users who may
+        log in.
 
-        Raises ConfigException, StorageError; the listeners are closed then.
+        Raises ConfigException, StorageError; the listeners are then closed.
         """
         clock = clock or SystemClock()
         wall_ms = clock.wall_ms()
@@ -103,21 +104,22 @@ class BrokerServer:
 
     @property
     def peers(self) -> Collection[Peer]:
-        """The connections that are there."""
+        """The open connections."""
         return self._effect_runner.peers.values()
 
     @property
     def connection_metrics(self) -> ConnectionMetrics:
-        """What went through them, and those before them."""
+        """Counters of all connections, the closed ones included."""
         return self._connection_manager.connection_metrics
 
     # Nodes ----------------------------------------------------------------------------------------------------------------------------
 
     def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
-        """Stop a declared node: nobody can connect, its connections are closed; its port is kept. See `core/cluster_membership.py`.
+        """Stop a declared node: its port refuses connections but stays reserved, its connections are closed. See
+        `core/replicas/cluster_membership.py`.
 
-        With `abruptly` answers on their way are dropped. Raises ConfigException for a node that does not exist, StorageError, and OSError
-        when the port is lost to somebody else in this very moment.
+        With `abruptly`, responses that are being sent are dropped. Raises ConfigException for a node that does not exist, StorageError, and
+        OSError if another process takes the port at this very moment.
         """
         was_running = node_id not in self.core.state.nodes.stopped
         effects = self.core.apply(NodeStopped(node_id=node_id, abruptly=abruptly), self._time.steady_ms())
@@ -125,7 +127,7 @@ class BrokerServer:
         try:
             if was_running:
                 self._listeners[node_id].stop()
-        finally:  # The node is stopped, whatever has become of its port.
+        finally:  # The node is stopped even if its port could not be reserved.
             peers = [peer for peer in self.peers if peer.node_id == node_id]
             if abruptly:
                 for peer in peers:
@@ -135,7 +137,7 @@ class BrokerServer:
                 peer.close()
 
     def start_node(self, node_id: int) -> None:
-        """Start a declared node on its old port. Raises as `stop_node`, and OSError when the port is not to be had."""
+        """Start a declared node on its old port. Raises the same errors as `stop_node`, and OSError if the port is not available."""
         self.core.state.membership.check(node_id)
         if node_id not in self.core.state.nodes.stopped:
             return
@@ -157,18 +159,20 @@ class BrokerServer:
         self._effect_runner.run(self.core.state.refusals.take())
 
     def log_differences(self, argument: TopicArgument) -> None:
-        """Say in the log what a topic that is there already does not have as asked for: it stays as it is."""
+        """Log how an existing topic differs from the requested one; the topic is not changed."""
         topic = self.core.topics.get(argument.name)
         assert topic is not None
         found = argument.differences(topic)
         if found:
-            LOG.warning("topic %s is there already and stays as it is: %s", argument.name, "; ".join(found))
+            LOG.warning("topic %s already exists and is not changed: %s", argument.name, "; ".join(found))
 
     # Ending ---------------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop accepting, send the answers that are there or due, close connections, leave the data directory in order. What came and
-        is not begun is not done, what waits for records, members or time is not answered, as in Apache Kafka. Raises StorageError.
+        """Stop accepting connections, send the responses that are ready or due, close the connections and the data directory.
+
+        Requests that were received but not started are not processed. Responses that wait for records, group members or a timeout are not
+        sent, as in Apache Kafka. Raises StorageError.
         """
         self._end()
         try:
@@ -178,14 +182,14 @@ class BrokerServer:
             await self._effect_runner.send_due_responses()
             for turn in range(TURNS_TO_END):
                 for peer in list(self.peers):
-                    (Peer.abort if turn else Peer.close)(peer)  # What a client does not read at once is not waited for.
+                    (Peer.abort if turn else Peer.close)(peer)  # Do not wait for clients that do not read.
                 await asyncio.sleep(0)
             self._effect_runner.run(self.core.state.refusals.end())
         finally:
             self.core.close()
 
     def abandon(self) -> None:
-        """Drop everything as a killed process does: nothing more is written, no answer sent."""
+        """Stop like a killed process: write nothing more and send no response."""
         self._end()
         for peer in list(self.peers):
             peer.abort()
@@ -193,7 +197,7 @@ class BrokerServer:
         self.core.abandon()
 
     def _end(self) -> None:
-        """From now on nothing comes in, and the core is not asked for anything new."""
+        """Accept no more input and start no new work in the core."""
         self._effect_runner.end()
         self._connection_manager.end()
         for listener in self._listeners:

@@ -1,4 +1,4 @@
-"""A connection that is slow on purpose (`slow_down` of a fault script): so many bytes per second in a direction, in small portions."""
+"""Bandwidth throttle for a connection (`slow_down` in a fault script): limits bytes per second in one or both directions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeAlias
 from chaffinch.protocol.primitives import Buffer
 
 PORTION_SECONDS: Final = 0.05
-"""How long one portion takes; of slower connections than twenty bytes a second, one byte."""
+"""Duration of one portion. Connections slower than 20 bytes per second send one byte per portion."""
 
 
 class Timer(Protocol):
@@ -17,11 +17,11 @@ class Timer(Protocol):
 
 
 Later: TypeAlias = Callable[[float, Callable[[], None]], Timer]
-"""(seconds, function): the loop's `call_later`."""
+"""(seconds, function): the event loop's `call_later`."""
 
 
 class ThrottledResponses:
-    """Answers wait here and leave in portions. `write` gives bytes to the transport, `drained` hears when nothing waits any more."""
+    """Queues responses and sends them in portions. `write` passes bytes to the transport; `drained` is called when the queue is empty."""
 
     def __init__(self, bytes_per_second: int, write: Callable[[Sequence[Buffer]], None], drained: Callable[[], None], later: Later) -> None:
         self._seconds = max(PORTION_SECONDS, 1 / bytes_per_second)
@@ -43,7 +43,7 @@ class ThrottledResponses:
             self._next()
 
     def close(self) -> None:
-        """What waits is dropped."""
+        """Drop the queue."""
         self._parts.clear()
         self.bytes_waiting = 0
         if self._timer is not None:
@@ -69,7 +69,7 @@ class ThrottledResponses:
 
 
 class ThrottledRequests:
-    """Reading pauses after each piece for as long as the piece should have taken."""
+    """Pauses reading after each chunk for as long as the chunk should have taken."""
 
     def __init__(self, bytes_per_second: int, resume: Callable[[], None], later: Later) -> None:
         self._bytes_per_second = bytes_per_second
@@ -82,7 +82,7 @@ class ThrottledRequests:
         return self._timer is not None
 
     def read(self, count: int) -> None:
-        """So many bytes came."""
+        """Count received bytes and start the pause."""
         if self._timer is None:
             self._timer = self._later(count / self._bytes_per_second, self._over)
 

@@ -94,7 +94,7 @@ class TestCreatePartitions:
     def test_a_topic_has_a_largest_number(self) -> None:
         cluster = Cluster()
         cluster.topic("a")
-        with pytest.raises(RequestRefused, match="up to 100000, not 100001"):
+        with pytest.raises(RequestRefused, match="up to 100000, not set to 100001"):
             cluster.core.topics.create_partitions("a", 100_001, steady_ms=cluster.steady_ms)
 
 

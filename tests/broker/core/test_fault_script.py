@@ -136,10 +136,10 @@ class TestTheScriptItself:
     IMPOSSIBLE = (
         ({"topic": ""}, "topic of a fault: a topic name cannot be empty"),
         ({"topic": "a b"}, "topic of a fault: topic name 'a b' holds more than"),
-        ({"api": "ApiVersions", "topic": "orders"}, "topic of a fault: ApiVersions requests name no topics"),
-        ({"api": "DescribeGroups", "topic": "orders"}, "topic of a fault: DescribeGroups requests name no topics"),
-        ({"api": "Metadata", "topic": "orders", "partition": 0}, "partition of a fault: Metadata requests name no partitions"),
-        ({"api": "Heartbeat", "partition": 0}, "partition of a fault: Heartbeat requests name no partitions"),
+        ({"api": "ApiVersions", "topic": "orders"}, "topic of a fault: ApiVersions requests contain no topics"),
+        ({"api": "DescribeGroups", "topic": "orders"}, "topic of a fault: DescribeGroups requests contain no topics"),
+        ({"api": "Metadata", "topic": "orders", "partition": 0}, "partition of a fault: Metadata requests contain no partitions"),
+        ({"api": "Heartbeat", "partition": 0}, "partition of a fault: Heartbeat requests contain no partitions"),
         ({"error": "NO_SUCH_ERROR_AT_ALL"}, "unknown error"),
         (
             {"client_id": "a\ud800"},
@@ -176,7 +176,7 @@ class TestTheScriptItself:
             if is_named:
                 FaultScript().add(api=api.name, **rule)
             else:
-                with pytest.raises(ConfigException, match=f"{api.name} requests name no"):
+                with pytest.raises(ConfigException, match=f"{api.name} requests contain no"):
                     FaultScript().add(api=api.name, **rule)
 
 

@@ -139,7 +139,7 @@ class TestRetention:
         fill(cluster, 0)
         cluster.file_system.hook = refuses
         cluster.advance(HOUR)
-        assert any(line.startswith("old records of orders-0 stay for now: cannot sync") for line in cluster.lines)
+        assert any(line.startswith("old records of orders-0 cannot be deleted now: cannot sync") for line in cluster.lines)
         cluster.file_system.hook = None
         cluster.advance(RETENTION_CHECK)
         assert log_of(cluster).log_start_offset == 1
@@ -399,7 +399,7 @@ class TestCost:
         fill(cluster, 0)
         cluster.file_system.bytes_free = 0
         cluster.advance(2 * HOUR)
-        assert [line for line in cluster.lines if line.startswith("old records of orders-0 stay for now: cannot append")]
+        assert [line for line in cluster.lines if line.startswith("old records of orders-0 cannot be deleted now: cannot append")]
         assert not [record for record in caplog.records if "stay" in record.message]
         cluster.file_system.bytes_free = None
         cluster.advance(RETENTION_CHECK)

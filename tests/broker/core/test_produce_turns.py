@@ -233,7 +233,7 @@ class TestProduce:
         cluster.core.faults.add(api="Produce", action="drop_after")
         client = cluster.client()
         client.send(request_of("orders"))
-        assert client.closed == "asked for by a fault script, after the request was done"
+        assert client.closed == "requested by a fault script, after the request was processed"
         assert lengths(cluster) == [1] * PARTITIONS
         cluster.core.faults.add(api="Produce", action="delay", delay_ms=300)
         client = cluster.client()

@@ -117,7 +117,7 @@ def test_lines_of_chores_share_the_limit_and_none_is_lost() -> None:
     diary.lines += [line.text for line in diary.log.take()]
     assert len(diary.lines) == LINES_PER_INTERVAL_MAX
     diary.advance(1000)
-    assert diary.lines[-1] == f"{200 - LINES_PER_INTERVAL_MAX} more lines left out: there were too many at once"
+    assert diary.lines[-1] == f"{200 - LINES_PER_INTERVAL_MAX} more lines suppressed: there were too many at once"
 
 
 def test_ever_new_names_are_counted_together() -> None:
@@ -126,7 +126,7 @@ def test_ever_new_names_are_counted_together() -> None:
         diary.log_refusal(client=f"client-{number}")
     assert len(diary.lines) == LINES_PER_INTERVAL_MAX
     diary.advance(1000)
-    assert diary.lines[-1] == f"{1000 - LINES_PER_INTERVAL_MAX} more lines left out: there were too many at once"
+    assert diary.lines[-1] == f"{1000 - LINES_PER_INTERVAL_MAX} more lines suppressed: there were too many at once"
     diary.log_refusal(client="another")
     assert "another" in diary.lines[-1]
 

@@ -140,7 +140,7 @@ def test_an_answer_beyond_the_limit_closes_the_connection(cluster: Cluster, api:
     cluster.topic("fourth")
     client: Client = cluster.client()
     client.send(*LARGE[api])
-    wanted = f"{api.split()[0]} asks for too much at once: the answer would take more than queued.max.response.bytes={LIMIT}"
+    wanted = f"{api.split()[0]} requests too much at once: the response would exceed queued.max.response.bytes={LIMIT}"
     assert (client.answers, client.closed) == ([], wanted)
     assert cluster.client().closed is None, "the others are served"
 

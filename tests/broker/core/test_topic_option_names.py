@@ -100,7 +100,7 @@ class TestInADirectory:
         assert cluster.topic_named("orders").config.log.retention_ms == 100_000
         assert cluster.topic_named("orders").config.is_compacted
         assert cluster.lines == [
-            "1 topic had options that were not stored under their names: 'retention_ms' of orders, for one, counts as retention.ms now"
+            "1 topic had options that were stored under other spellings: 'retention_ms' of orders, for example, is now retention.ms"
         ]
         cluster.lines.clear()
         cluster.restart()
@@ -173,7 +173,7 @@ class TestWhatDoesNotFit:
             return resolve(overrides, defaults)
 
         monkeypatch.setattr(registry, "resolve", picky)
-        says = "no topic could have its options with that: option retention.ms cannot be 5000: it must be at least 6000"
+        says = "topic options cannot be resolved with this value: option retention.ms cannot be 5000: it must be at least 6000"
         assert alter(cluster.client(), change("", RESOURCE_BROKER, log_retention_ms="5000")) == [(42, says)]
         cluster.restart()
         assert cluster.core.state.settings["log.retention.ms"] is None

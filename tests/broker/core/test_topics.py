@@ -138,7 +138,7 @@ class TestCreateTopics:
 
         cluster.file_system.hook = full
         (result,) = create(client, creatable())
-        said = "the broker's disk has failed at topic orders: the broker's log says how, so ask whoever runs it"
+        said = "the broker's disk failed at topic orders; ask the operator for the details in the broker's log"
         assert (result.error_code, result.error_message) == (56, said)
         assert cluster.lines[-1].endswith("no space left")
         cluster.file_system.hook = None

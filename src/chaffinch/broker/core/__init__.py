@@ -1,4 +1,4 @@
-"""The broker without sockets, clock, threads or dice: requests and the time go in, answers come out.
+"""Broker core: the broker without sockets, clock, threads or random numbers. Requests and the time are passed in, responses come out.
 
-`broker_core.BrokerCore` is the only object a shell talks to; `events.py` says in which words.
+Shells use only `broker_core.BrokerCore`; `events.py` defines its events and effects.
 """

@@ -1,12 +1,12 @@
-"""What happens to one partition's batch in a Produce request, in the order in which it is checked.
+"""Append path of Produce: validates one partition's batch and appends it to the log.
 
-slice -> CRC -> duplicate -> size -> batch header -> replication (KIP-579, in-sync count) -> record rules -> size of a segment, which is
-that of what is stored -> transaction, epoch and sequence -> append. A duplicate of a stored batch comes before everything that can change
-with time or configuration, so that a retry of a stored batch is never refused (size and CRC swap places with Apache Kafka's order for
-that). Nothing is left behind by a refusal.
+Order of the checks: slice, CRC, duplicate, size, batch header, replication (KIP-579, in-sync count), record rules, segment size (of the
+batch as it is stored), transaction, producer epoch, sequence. A duplicate is detected before everything that can change with time or
+configuration, so that a retry of a stored batch is never refused. (For this, size and CRC are swapped compared to Apache Kafka.) A refused
+batch leaves no trace.
 
-Message sets of formats 0 and 1, which Produce versions 0 to 2 may carry, take the same way without a producer, and are stored as one
-batch of format 2. So may batches of format 2 come in these versions, as in Apache Kafka; the other way round is refused.
+Message sets of formats 0 and 1, which Produce versions 0 to 2 may carry, take the same path without a producer and are stored as one batch
+of format 2. These versions may also carry batches of format 2, as in Apache Kafka; later versions refuse message sets.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ PLAIN_ATTRIBUTES = frozenset(codec | transactional for codec in Compression for 
 
 @dataclass(slots=True, eq=False)
 class AppendTerms:
-    """What a Produce request says about all its batches. Not frozen, because building a frozen one takes longer.
+    """Fields of a Produce request that apply to all its batches. Not frozen, because creating a frozen instance takes longer.
 
-    `partitions_to_add`: the partitions that the first batch which begins a transaction adds to it, with one write; empty once that is done.
+    `partitions_to_add`: added to the transaction, with one write, by the first batch that begins it; empty afterwards.
     """
 
     acks: int
@@ -61,7 +61,7 @@ Outcome: TypeAlias = AppendResult | Rejected
 
 
 def append(broker: BrokerState, partition: Partition, records: Buffer | None, terms: AppendTerms, steady_ms: int) -> Outcome:
-    """Check one partition's records from a client and store them. Raises StorageError when the disk refuses; nothing is stored then."""
+    """Check one partition's records from a client and append them. Raises StorageError if the disk fails; nothing is stored then."""
     view = sliced(records, partition.topic_partition, terms)
     if not isinstance(view, BatchView):
         return view if isinstance(view, Rejected) else _append_set(broker, partition, view, terms, steady_ms)
@@ -80,7 +80,9 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         if rejected is not None:
             return rejected
     if has_producer and not config.takes_idempotent_batches:
-        wrong = f"it has producer id {header.producer_id}, and the topic's message.format.version, below 0.11, knows none"
+        wrong = (
+            f"it has producer id {header.producer_id}, and the topic's message.format.version, below 0.11, does not support producer ids"
+        )
         return Rejected(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch_message(partition.topic_partition, wrong))
     if config.in_sync_min > 1 and (rejected := replication_fault(broker, partition, terms.acks)) is not None:
         return rejected
@@ -101,7 +103,8 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
 
 
 def _duplicate(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms) -> AppendResult | None:
-    """Where a producer's batch is stored already; None for another, which the log expects if it is to begin a transaction."""
+    """The position of an already stored batch of this producer, otherwise None. A batch that begins a transaction is announced to the
+    log."""
     duplicate = partition.log.find_duplicate(header)
     if duplicate is not None:
         broker.counters.add(partition.topic.name, "TotalProduceRequestsPerSec")
@@ -112,7 +115,7 @@ def _duplicate(broker: BrokerState, partition: Partition, header: BatchHeader, t
 
 
 def _append_set(broker: BrokerState, partition: Partition, message_set: MessageSet, terms: AppendTerms, steady_ms: int) -> Outcome:
-    """The same for messages of formats 0 and 1. Nothing tells that a set was stored already: producers have no ids in these formats."""
+    """Append a message set of format 0 or 1. Duplicates cannot be detected: these formats have no producer ids."""
     size = len(message_set.data)
     rejected = check_set(message_set, partition.policy) or replication_fault(broker, partition, terms.acks)
     if rejected is not None:
@@ -132,27 +135,27 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
 
 
 def sliced(records: Buffer | None, tp: TopicPartition, terms: AppendTerms) -> BatchView | MessageSet | Rejected:
-    """The one batch, or the one message set, that a partition's records are."""
+    """Slice a partition's records: exactly one batch, or one message set."""
     if records is None or len(records) < HEADER_BYTES:
         return _unsliced(records, tp, terms)
     header = unpack_header(records)
     if header.length + LENGTH_END != len(records) or header.magic != MAGIC:
         return _unsliced(records, tp, terms)
     if terms.version < VERSION_WITH_ZSTD and header.compression_id == Compression.ZSTD:
-        wrong = f"zstd came in Produce version {terms.version}, it needs {VERSION_WITH_ZSTD} or later"
+        wrong = f"zstd was sent in Produce version {terms.version}, it requires {VERSION_WITH_ZSTD} or later"
         return Rejected(codes.UNSUPPORTED_COMPRESSION_TYPE, batch_message(tp, wrong))
     return BatchView(records if isinstance(records, memoryview) else memoryview(records), header)
 
 
 def _unsliced(records: Buffer | None, tp: TopicPartition, terms: AppendTerms) -> MessageSet | Rejected:
-    """What bytes are that are not one batch of format 2: a message set, or nothing that can be read."""
+    """Handle bytes that are not one batch of format 2: a message set, or invalid data."""
     code, counter = codes.INVALID_RECORD, None
     if not records:
-        return Rejected(code, batch_message(tp, "no bytes came, expected one batch"))
+        return Rejected(code, batch_message(tp, "no bytes were sent, expected one batch"))
     try:
         if terms.version < VERSION_WITH_BATCHES and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_FORMATS:
             return read_message_set(records)
-        wrong = f"{sum(1 for _ in batch.views(records))} batches came, format 2 takes one"
+        wrong = f"{sum(1 for _ in batch.views(records))} batches were sent, format 2 takes one"
     except CorruptBatch as error:
         code, wrong = _SLICING_CODES.get(error.fault, code), str(error)
         if error.fault in _MAGIC_FAULTS:
@@ -162,9 +165,10 @@ def _unsliced(records: Buffer | None, tp: TopicPartition, terms: AppendTerms) ->
 
 
 def is_plainly_valid(header: BatchHeader, size: int, batch_bytes_max: int) -> bool:
-    """The batch rules of `records/validation_rules.py` in one expression, for headers of format 2: nearly all batches keep them all.
+    """All batch rules of `records/validation_rules.py` as one expression, for headers of format 2: a fast path, since nearly all batches
+    pass.
 
-    Where this says yes, `check_batch` has nothing to say (a property test holds the two together); where it says no, `check_batch` decides.
+    If it returns True, `check_batch` passes (a property test verifies this); if False, `check_batch` decides.
     """
     return (
         header.base_offset == 0
@@ -181,7 +185,7 @@ def _larger_than_segment(size: int, partition: Partition) -> Rejected:
 
 
 def _producer_fault(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, steady_ms: int) -> Rejected | None:
-    """Transaction, epoch and sequence, in this order."""
+    """Check transaction, epoch and sequence, in this order."""
     begins = begins_transaction(partition, header)
     if begins and (rejected := _verification_fault(broker, partition, header, terms, steady_ms)) is not None:
         return rejected
@@ -193,7 +197,7 @@ def _producer_fault(broker: BrokerState, partition: Partition, header: BatchHead
 
 
 def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
-    """Whether a batch is the first one of its transaction in the partition."""
+    """Whether a batch is the first of its transaction in the partition."""
     return header.attributes & ATTRIBUTE_TRANSACTIONAL != 0 and not partition.log.has_ongoing_transaction(
         header.producer_id, header.producer_epoch
     )
@@ -202,9 +206,10 @@ def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
 def _verification_fault(
     broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, steady_ms: int
 ) -> Rejected | None:
-    """The first batch of a transaction in this partition: does the coordinator know about it (KIP-890, `AddPartitionsToTxnManager`)?
+    """For the first batch of a transaction in this partition: check that the coordinator has this partition in the transaction (KIP-890,
+    `AddPartitionsToTxnManager`).
 
-    From version 12 on it is told here. Raises StorageError.
+    From version 12 on the partition is added here. Raises StorageError.
     """
     adds = terms.version >= VERSION_WITH_IMPLICIT_ADD
     if adds:
@@ -213,7 +218,7 @@ def _verification_fault(
             code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, tps, steady_ms)
         except StorageError as error:
             message = disk_failure_message(f"transactional id {terms.transactional_id}")
-            logged = f"{NOT_WRITTEN.name}: the coordinator cannot write: {error}"
+            logged = f"{NOT_WRITTEN.name}: the coordinator cannot write its journal: {error}"
             return Rejected(codes.NOT_ENOUGH_REPLICAS, f"{NOT_WRITTEN.name}: {message}", logged=logged)
     elif broker.settings["transaction.partition.verification.enable"]:
         code = broker.transactions.verify(terms.transactional_id, header.identity, partition.topic_partition)
@@ -226,9 +231,9 @@ def _verification_fault(
     if code is codes.PRODUCER_FENCED:
         return Rejected(codes.INVALID_PRODUCER_EPOCH, f"{producer} of transactional id {terms.transactional_id!r} is fenced")
     if code is codes.CONCURRENT_TRANSACTIONS:
-        # Older clients repeat 19, and without looking for another leader.
+        # Older clients retry code 19, and without looking for another leader.
         repeated = code if adds else codes.NOT_ENOUGH_REPLICAS
-        return Rejected(repeated, f"{code.name}: the last transaction of {producer} is still being ended")
+        return Rejected(repeated, f"{code.name}: the previous transaction of {producer} is still being completed")
     if code is codes.TRANSACTION_ABORTABLE:
         message = f"{partition.topic_partition} was not added to the open transaction of {producer}"
         return Rejected(code if terms.version >= VERSION_WITH_ABORTABLE else codes.INVALID_TXN_STATE, message)
@@ -241,7 +246,7 @@ _SLICING_CODES = {
     Fault.BATCH_MAGIC_OLD: codes.INVALID_RECORD,
     Fault.BATCH_CUT_SHORT: codes.INVALID_RECORD,
 }
-"""What a batch that cannot be sliced gets: 2 for headers that say nonsense, as in Apache Kafka, 87 where bytes are missing."""
+"""Error codes for a batch that cannot be sliced: 2 for invalid headers, as in Apache Kafka, 87 for missing bytes."""
 
 _MAGIC_FAULTS = frozenset({Fault.BATCH_MAGIC, Fault.BATCH_MAGIC_OLD})
 

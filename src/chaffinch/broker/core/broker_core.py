@@ -1,12 +1,13 @@
-"""The broker as one object without I/O of its own: `handle(event, steady_ms)` gives the effects that a shell carries out.
+"""Broker core: the broker as one object without I/O. `handle(event, steady_ms)` returns the effects that a shell carries out.
 
-Requests of one connection are worked on one at a time and in order, as in Apache Kafka: what a client has pipelined the shell keeps, as
-the bytes that came, while `is_waiting` says so. Answers that wait (a fetch for records, a scripted delay) are kept here with their
-deadlines; a shell calls `handle(TimePassed())` at `next_deadline_ms`. `steady_ms` is steady: it begins where the wall clock stood at
-construction and does not jump with it. What that shows since, a shell tells by `set_wall_clock`; one that knows a single time need not. See
-`storage/wall_time.py`.
+Requests of one connection are processed one at a time and in order, as in Apache Kafka. The shell keeps pipelined requests, as received
+bytes, while `is_waiting` is true. Delayed responses (a fetch that waits for records, a scripted delay) are kept here with their deadlines;
+the shell calls `handle(TimePassed())` at `next_deadline_ms`.
 
-Files are reached through the file system object given at construction; randomness comes from the dice given there.
+`steady_ms` is monotonic: it starts at the wall clock time of construction and does not follow later changes of the wall clock. A shell
+reports those with `set_wall_clock`; a shell with a single clock need not. See `storage/wall_time.py`.
+
+Files are accessed only through the given file system object; random numbers come only from the given `rng`.
 """
 
 from __future__ import annotations
@@ -51,19 +52,21 @@ from chaffinch.storage.journal import REWRITE_BYTES_MIN
 from chaffinch.storage.many_logs import close_many, sync_many
 
 TURN_BYTES_MAX = 4 << 20
-"""Answers that waited are made until they have read so much; the others come when these have left, or all of them would fill the memory."""
+"""Delayed responses are completed until they have read this many bytes. The rest follows after these are sent; otherwise all of them
+together would fill the memory."""
 
 ATTEMPT_BYTES = 16 << 10
-"""What it costs beside its records to try an answer, about: no more than 256 of them in a row."""
+"""Approximate cost of one attempt to complete a response, in addition to its records: limits attempts to 256 in a row."""
 
 CLOCK_STEP_MS = 1000
-"""A wall clock that is off by so much all at once was set, or the machine slept: records have another age now."""
+"""A wall clock that differs by this much at once was set, or the machine was asleep: the age of records has changed."""
 
 
 class BrokerCore:
-    """See the module. Not thread-safe: one thread calls everything.
+    """See the module. Not thread-safe: one thread makes all calls.
 
-    `lends_files`: set by who carries out the effects of an event before the next event: records of an answer may stand in files then.
+    `lends_files`: set by a shell that carries out the effects of an event before the next event; fetch responses may then refer to file
+    ranges.
     """
 
     def __init__(
@@ -77,11 +80,11 @@ class BrokerCore:
         users: Mapping[str, str] | None = None,
         journal_rewrite_bytes: int = REWRITE_BYTES_MIN,
     ) -> None:
-        """Open the data directory, or begin a new one, and finish what a crash left half done.
+        """Open or create the data directory, and complete what a crash interrupted.
 
-        `users`: who may log in on listeners with SASL, and their passwords, beside those with SCRAM credentials in the directory.
-        `journal_rewrite_bytes`: no smaller journal is written anew.
-        Raises ConfigException for wrong options, StorageError for a directory that is in use, foreign, damaged or not writable.
+        `users`: names and passwords for SASL logins, in addition to the SCRAM credentials in the directory. `journal_rewrite_bytes`:
+        smaller journals are never rewritten. Raises ConfigException for wrong options, StorageError for a directory that is in use,
+        foreign, damaged or not writable.
         """
         static = settings if isinstance(settings, Settings) else options.parse(settings)
         cluster_id = base64.urlsafe_b64encode(rng.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
@@ -93,7 +96,7 @@ class BrokerCore:
                 startup.JOURNALS,
                 must_exist=self._directory.has_contents_journal,
                 accepts_loss=accepts_loss,
-                rewrite_bytes_min=4 * journal_rewrite_bytes,  # It grows all the time, and each rewrite is synced.
+                rewrite_bytes_min=4 * journal_rewrite_bytes,  # It grows constantly, and each rewrite is synced.
             )
             self._journals = startup.open_journals(file_system, self._directory, contents, journal_rewrite_bytes, accepts_loss=accepts_loss)
             self._metadata = self._journals["cluster"]
@@ -116,7 +119,7 @@ class BrokerCore:
             raise
         self._syncs = static["flush.policy"] == "always"
         self._requires_login = self.state.authentication.is_needed
-        self._unanswered: dict[int, RequestReceived] = {}  # By connection: the request whose answer waits.
+        self._unanswered: dict[int, RequestReceived] = {}  # By connection id: the request whose response is delayed.
         self._waits = DelayedResponses()
         self._effects: list[Effect] = []
         self._unsynced: dict[Partition, None] = {}
@@ -126,16 +129,16 @@ class BrokerCore:
     # What a shell calls ---------------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, steady_ms: int) -> list[Effect]:
-        """Take note of an event; what comes back is to be done in order. With `flush.policy=always` everything it promises is synced.
+        """Process an event; carry out the returned effects in order. With `flush.policy=always` everything they promise is synced.
 
-        Raises ConfigException and StorageError for a node's event that cannot be.
+        Raises ConfigException and StorageError for a node event that is not possible.
         """
         effects = self.apply(event, steady_ms)
         self.sync()
         return effects
 
     def apply(self, event: Event, steady_ms: int) -> list[Effect]:
-        """As `handle`, but not synced: the caller calls `sync` once for many events, before it sends any of their answers."""
+        """Like `handle`, but not synced: the caller calls `sync` once for many events, before it sends any of their responses."""
         if isinstance(event, RequestReceived):
             self._received(event, steady_ms)
         elif isinstance(event, TimePassed):
@@ -156,30 +159,31 @@ class BrokerCore:
         return effects
 
     def is_waiting(self, connection_id: int) -> bool:
-        """Whether an answer on this connection waits for something: until it is given, nothing more may be asked there."""
+        """Whether a response on this connection is delayed: no further request may be passed in until it is sent."""
         return connection_id in self._unanswered
 
     def set_wall_clock(self, wall_ms: int, steady_ms: int) -> None:
-        """The wall clock shows `wall_ms` at `steady_ms`. Waits are as long as before; what is stored from now on has its time."""
+        """The wall clock shows `wall_ms` at `steady_ms`. Running timeouts keep their length; data stored from now on has the new time."""
         offset_ms = self.state.wall.offset_ms = wall_ms - steady_ms
         step_ms = offset_ms - self._stepped_offset_ms
         if abs(step_ms) >= CLOCK_STEP_MS:
             self._stepped_offset_ms = offset_ms
             self.state.topics.request_maintenance()
-            text = f"the wall clock went {'forward' if step_ms > 0 else 'back'} by {abs(step_ms)} ms; what waits, waits as long as before"
+            text = f"the wall clock went {'forward' if step_ms > 0 else 'back'} by {abs(step_ms)} ms; running timeouts keep their length"
             self.state.refusals.log_within_limit(text, steady_ms)
 
     def sync(self) -> None:
-        """With `flush.policy=always`: return once everything that the answers so far promise is on disk. Else nothing: what they say of
-        topics and configurations is there already.
+        """With `flush.policy=always`: sync everything that the responses so far promise. Otherwise a no-op: metadata changes are always
+        synced before the response.
 
-        Raises StorageError: then the answers must not be sent.
+        Raises StorageError: then the responses must not be sent.
         """
         if not self._syncs:
             return
         partition_of = self.state.topics.partition
         sync_many([partition.log for partition in self._unsynced if partition_of(*partition.topic_partition) is partition])
-        # Not sooner: were one forgotten that cannot be synced, the repetition of a batch would be acknowledged though it is not on disk.
+        # Only after the sync: if a partition were forgotten whose sync fails, a repeated batch would be acknowledged although it is not on
+        # disk.
         self._unsynced.clear()
         for journal in self._journals.values():
             journal.sync()
@@ -187,21 +191,21 @@ class BrokerCore:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `TimePassed` is due; None when nothing waits for time. May be early, never late."""
+        """When `TimePassed` is due; None if nothing waits for time. May be early, never late."""
         waits = self._waits.next_deadline_ms
         due = timers.next_deadline_ms(self.state.scheduled_tasks)
         return due if waits is None or (due is not None and due < waits) else waits
 
     def has_answers_due(self, steady_ms: int) -> bool:
-        """Whether there are answers that waited and need wait no longer: `TimePassed` gives some of them."""
+        """Whether delayed responses can be completed now: `TimePassed` returns some of them."""
         due_ms = self._waits.next_deadline_ms
         return due_ms is not None and due_ms <= steady_ms
 
     def close(self) -> None:
-        """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError for what is not, all else is."""
+        """Close in order: sync, write snapshots, unlock. Continues after an error; raises StorageError at the end."""
         logs = [partition.log for partition in self.state.topics.partitions()]
         try:
-            # Of transactions a mark would say that nothing was lost.
+            # A mark on the transactions journal would claim that nothing was lost.
             marked = {name: self._is_recovered or name != "transactions" for name in self._journals}
             closings = [partial(journal.close, writes_closed_mark=marked[name]) for name, journal in self._journals.items()]
             run_all([lambda: close_many(logs), *closings, self.state.contents_recorder.close])
@@ -209,7 +213,7 @@ class BrokerCore:
             self._directory.close()
 
     def abandon(self) -> None:
-        """Stop as a killed process does: nothing is written any more, only the lock is given back."""
+        """Stop like a killed process: write nothing more, only release the lock."""
         self._directory.close()
 
     # What tests and tools call ----------------------------------------------------------------------------------------------------------
@@ -241,8 +245,10 @@ class BrokerCore:
     # Requests -------------------------------------------------------------------------------------------------------------------------
 
     def _received(self, event: RequestReceived, steady_ms: int) -> None:
-        assert event.connection_id not in self._unanswered, "a request behind one that waits: the shell has to keep it"
-        # What is answered at once leaves next. What waits, for whatever, leaves when files may be gone.
+        assert event.connection_id not in self._unanswered, (
+            "a request arrived while the response to another is delayed: the shell must queue it"
+        )
+        # An immediate response is sent next. A delayed one is sent later, when files may be gone.
         self.state.lends_files = self.lends_files and not self.state.faults.rules
         try:
             self._begin(event, steady_ms)
@@ -273,14 +279,17 @@ class BrokerCore:
             self._finish(event, result)
 
     def _with_metadata_synced(self, request: ReceivedRequest, result: Result, steady_ms: int) -> Result:
-        """What a request says of topics and configurations survives a loss of power, whatever `flush.policy` is: a lost topic would take
-        all that was flushed of its records with it. One sync for all that the request has changed. Kafka's metadata log is no different."""
+        """Sync metadata before the response, whatever `flush.policy` is.
+
+        A lost topic would take all of its flushed records with it. There is one sync for all changes of a request. Kafka's metadata log
+        does the same.
+        """
         try:
             self._metadata.sync()
         except StorageError as error:
-            text = f"{error}; no request is answered until that succeeds: check the disk, then restart the broker"
+            text = f"{error}; no request is answered until a sync succeeds: check the disk, then restart the broker"
             self.state.refusals.log_within_limit(text, steady_ms)
-            return Close(f"nobody knows what is on disk of what {request.api.name} tells")
+            return Close(f"the metadata journal could not be synced; the result of {request.api.name} may not be durable")
         self.state.contents_recorder.record_now()
         return result
 
@@ -295,7 +304,7 @@ class BrokerCore:
     def _result_with_fault(self, event: RequestReceived, fault: Fault, steady_ms: int) -> Result:
         key, message = event.request.api.key, event.request.message
         if fault.action is FaultAction.DROP_BEFORE:
-            return Close("asked for by a fault script, before the request was looked at")
+            return Close("requested by a fault script, before the request was processed")
         if fault.action is FaultAction.ERROR:
             if key in PER_PARTITION_FAULTS:
                 return PER_PARTITION_FAULTS[key](self.state, event, message, steady_ms, fault)
@@ -309,7 +318,7 @@ class BrokerCore:
             late: Result | None = result
             while isinstance(late, DelayedResponse) and late.is_unfinished:
                 late = late.answer(steady_ms, True)
-            return Close("asked for by a fault script, after the request was done")
+            return Close("requested by a fault script, after the request was processed")
         return _delayed(result, fault.delay_ms, steady_ms)
 
     def _finish(self, event: RequestReceived, result: Result) -> None:
@@ -328,7 +337,7 @@ class BrokerCore:
     # Answers that wait ----------------------------------------------------------------------------------------------------------------
 
     def _wake(self, steady_ms: int) -> None:
-        """Try the answers that wait for what changed, unless there are others that have a turn coming: then with them."""
+        """Try the delayed responses that wait for what changed. If others are queued already, these are tried together with them."""
         has_turn = bool(self._waits.woken)
         self._note_changes()
         if self._waits.woken and not has_turn:
@@ -350,14 +359,14 @@ class BrokerCore:
             self._waits.wake(changed.pop())
 
     def _try_woken(self, steady_ms: int) -> None:
-        """As many as belong into one turn. For the rest `next_deadline_ms` asks for another, before which the effects of this one are
-        carried out: only then does `records_max` know of them."""
+        """Try as many delayed responses as one turn allows. `next_deadline_ms` requests another turn for the rest. The effects of this turn
+        are carried out first: only then does `records_max` include them."""
         state = self.state
         end = state.bytes_handled + TURN_BYTES_MAX
         while state.bytes_handled < end and (woken := self._waits.take_woken()) is not None:
             state.bytes_handled += ATTEMPT_BYTES
             self._try_answer(woken[0], steady_ms, is_last=woken[1])
-            self._note_changes()  # Handling one may change more.
+            self._note_changes()  # Completing one may change more.
 
     def _time_passed(self, steady_ms: int) -> None:
         for task in self.state.scheduled_tasks:
@@ -381,7 +390,7 @@ class BrokerCore:
             result = waiting.answer(steady_ms, is_last)
         except ResponseTooLarge as too_large:
             result = _response_too_large(event, too_large)
-        except Exception as error:  # Not the mistake of whoever woke it.
+        except Exception as error:  # Not an error of the request that triggered it.
             self._effects.append(RequestFailed(connection_id, error))
             self._lost(ConnectionLost(connection_id=connection_id))
             return
@@ -402,11 +411,11 @@ class BrokerCore:
 
 
 def _response_too_large(event: RequestReceived, error: ResponseTooLarge) -> Close:
-    return Close(f"{event.request.api.name} asks for too much at once: {error}")
+    return Close(f"{event.request.api.name} requests too much at once: {error}")
 
 
 def _delayed(result: Result, delay_ms: int, steady_ms: int) -> Result:
-    """The same answer, so much later."""
+    """The same response, delayed by `delay_ms`."""
     if isinstance(result, Close | NoResponse):
         return result
     if not isinstance(result, DelayedResponse):

@@ -1,4 +1,4 @@
-"""Everything the handlers of a broker share: one object, owned by `BrokerCore`, handed to each handler."""
+"""Broker state: everything that handlers share. One object, owned by `BrokerCore` and passed to each handler."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ from chaffinch.storage.wall_time import WallTime
 class BrokerState:
     """The parts of a broker.
 
-    `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
-    `scheduled_tasks` are called when their time comes. `lends_files`: the answer to the request at hand is the next thing that is
-    sent, so its records may stand in files until then. `records_max()`: bytes of records that the answer to a fetch may carry now, as the
-    shell sees what waits unread; but for one batch. `bytes_handled` only grows: bytes of records that were read for answers, or unpacked
-    and checked (a refused batch, unpacked or not, counts for as much as it may be). Who can go on later looks at it, and then lets others
-    have their turn.
+    - `grown`: partitions that received records during the current event.
+    - `changed_keys`: other keys that changed and that delayed responses may wait for.
+    - `scheduled_tasks`: called when their deadlines are reached.
+    - `lends_files`: the response to the current request is sent next, so its records may refer to file ranges until then.
+    - `records_max()`: bytes of records that a fetch response may carry now, according to the shell's unread responses; a single batch may
+      exceed it.
+    - `bytes_handled`: only grows. Counts bytes of records that were read for responses, or decompressed and checked (a refused batch counts
+      as its largest possible size). Long work checks it to yield to other requests.
 
-    There are two clocks. Handlers and chores receive `steady_ms`, which measures waits. Times that are stored, compared with stored times,
-    or reported are `wall.at(steady_ms)`. Code that mixes them up fails as soon as the machine's clock is set.
+    There are two clocks. Handlers and scheduled tasks receive `steady_ms`, which measures timeouts. Times that are stored, compared with
+    stored times, or reported are `wall.at(steady_ms)`. Code that confuses them fails as soon as the machine's clock is set.
     """
 
     cluster_id: str
@@ -69,7 +71,7 @@ class BrokerState:
     bytes_handled: int = 0
 
     def changed(self, key: Hashable) -> None:
-        """Answers that wait for `key` are tried again once the event at hand is done."""
+        """Try the delayed responses that wait for `key` after the current event."""
         self.changed_keys.append(key)
 
     @property
@@ -77,29 +79,29 @@ class BrokerState:
         return "kip" if self.settings["error.numbering"] == "kip" else "apache"
 
     def log_idle_options(self, values: Mapping[str, Any]) -> None:
-        """Say in the log which of these options of the broker change nothing."""
+        """Log which of these broker options have no effect."""
         for name in sorted(values):
             if options.is_idle(name):
                 self.refusals.log_without_effect(name, as_text(name, values[name]), instead=kafka_options.INSTEAD.get(name))
 
     def log_options_without_effect(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Say in the log which of a topic's options change nothing."""
+        """Log which of a topic's options have no effect."""
         for name in sorted(overrides.keys() - WITH_EFFECT):
             self.refusals.log_without_effect(name, overrides[name], f" of topic {topic}")
 
     def is_coordinator(self, node_id: int, key: str) -> bool:
-        """Whether requests about this group or transactional id belong on this node."""
+        """Whether this node is the coordinator of this group or transactional id."""
         node = self.nodes.coordinator_of(key)
         return node is not None and node.id == node_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedResponse:
-    """An answer that has to wait: for a change of one of `keys`, or until `deadline_ms`.
+    """A delayed response: waits for a change of one of `keys`, or until `deadline_ms`.
 
-    A TopicPartition changes when it gets records, everything else when `BrokerState.changed` says so. `answer(steady_ms, is_last)` is
-    called after a change and after the deadline, then with `is_last`; None means wait on, another DelayedResponse to wait for something
-    else from now on. `is_unfinished`: the request itself is not done yet, and waits only for others to have their turn.
+    A TopicPartition changes when it receives records, every other key when `BrokerState.changed` is called. `answer(steady_ms, is_last)` is
+    called after a change, and after the deadline with `is_last`. It returns None to keep waiting, or another DelayedResponse to wait for
+    something else. `is_unfinished`: the request itself is not completely processed yet and only yields to other requests.
     """
 
     deadline_ms: int
@@ -110,34 +112,34 @@ class DelayedResponse:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The connection is to be closed instead of an answer; without a reason nothing is said of it."""
+    """Close the connection instead of responding; without a reason nothing is logged."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RespondThenClose:
-    """The connection is to be closed after this answer."""
+    """Send this response, then close the connection."""
 
     message: Message
 
 
 class NoResponse:
-    """No answer: Produce with acks=0."""
+    """No response: Produce with acks=0."""
 
 
 NO_RESPONSE = NoResponse()
 
 Result: TypeAlias = Message | DelayedResponse | Close | RespondThenClose | NoResponse
 Handler: TypeAlias = Callable[[BrokerState, RequestReceived, Any, int], Result]
-"""(state, event, its message, steady_ms) -> what to do about the answer."""
+"""(state, event, message, steady_ms) -> result."""
 
 FaultHandler: TypeAlias = Callable[[BrokerState, RequestReceived, Any, int, Fault], Result]
-"""The same, with a fault whose action is ERROR."""
+"""A handler that is also given a fault with action ERROR."""
 
 
 def result_of(outcome: Outcome, steady_ms: int) -> Result:
-    """What a step of a login comes to."""
+    """The result of one step of a login."""
     if outcome.message is None:
         return Close()
     if not outcome.ends:
@@ -149,7 +151,7 @@ def result_of(outcome: Outcome, steady_ms: int) -> Result:
 
 
 def log_refusal(broker: BrokerState, event: RequestReceived, steady_ms: int, *, subject: Any, code: ErrorCode, reason: str) -> None:
-    """Say in the log what was refused. `subject`: a TopicPartition, or whatever else the request is about."""
+    """Log a refusal. `subject`: a TopicPartition, or another subject of the request."""
     broker.refusals.log_refused(
         api=event.request.api.name,
         client=event.request.client_id or "",

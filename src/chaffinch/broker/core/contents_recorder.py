@@ -1,10 +1,11 @@
-"""Notes how far logs and journals go, so that the next start can tell when files or records are missing; see `storage/contents.py`.
+"""Contents recorder: records the extent of logs and journals, so that the next start can detect missing files or records; see
+`storage/contents.py`.
 
-A log or journal is noted in the very turn in which it gets its first entries, and with `flush.policy=always` in each turn that syncs it.
-All others are noted together, at most once in `INTERVAL_MS`. Nothing is synced for that, except with `always` all notes together, once in
-`SYNC_INTERVAL_MS`. A note that fails, as on a full disk, is repeated.
+A log or journal is recorded in the same turn in which it receives its first entries, and with `flush.policy=always` in each turn that syncs
+it. All others are recorded together, at most once in `INTERVAL_MS`. Recording does not sync, except with `always`: once in
+`SYNC_INTERVAL_MS` for all records together. A failed record, for example on a full disk, is retried.
 
-The first note of a process is about everything and is synced. Until it succeeds there are no others.
+The first record of a process covers everything and is synced. Until it succeeds there are no others.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from chaffinch.storage.journal import Journal
 INTERVAL_MS = 20
 SYNC_INTERVAL_MS = 10_000
 RETRY_MS = 10_000
-"""After a failure."""
+"""Retry interval after a failure."""
 
 
 class ContentsRecorder:
-    """See the module. `journals` by their paths. `syncs`: each turn ends with a sync, after which `record_now` is called. `directory` is
-    complete with the first note."""
+    """See the module. `journals`: by path. `syncs`: each turn ends with a sync, followed by `record_now`. `directory` is complete with the
+    first record."""
 
     def __init__(
         self,
@@ -42,24 +43,24 @@ class ContentsRecorder:
         self._directory = directory
         self._topics = topics
         self._journals = journals
-        self._counts = dict.fromkeys(journals, 0)  # As they were noted.
-        self._empty: list[Journal] = []  # Of which no entry is noted.
+        self._counts = dict.fromkeys(journals, 0)  # As recorded.
+        self._empty: list[Journal] = []  # Journals without recorded entries.
         self._grown: dict[Partition, None] = {}
         self._next_ms = steady_ms
         self._syncs = syncs
-        self._is_unsynced = False  # With `syncs`.
+        self._is_unsynced = False  # Only with `syncs`.
         self._next_sync_ms = steady_ms
         self._failure_reported = False  # Since the last success.
 
     def begin(self) -> None:
-        """Note everything there is. Durable on return. Raises StorageError."""
+        """Record everything. Durable on return. Raises StorageError."""
         journals = self._journal_extents()
         self._contents.begin({**self._log_extents(self._topics.partitions()), **journals})
         self._directory.complete()
         self._note_counts(journals)
 
     def grow(self, partitions: Iterable[Partition]) -> None:
-        """These got records."""
+        """Mark partitions that received records."""
         is_first = False
         for partition in partitions:
             if partition not in self._grown:
@@ -69,7 +70,7 @@ class ContentsRecorder:
             self.record_now()
 
     def check_journals(self) -> None:
-        """A journal may have got entries."""
+        """Record now if a journal has received its first entries."""
         for journal in self._empty:
             if journal.count and not self._syncs:
                 self.record_now()
@@ -89,7 +90,7 @@ class ContentsRecorder:
         return any(journal.count != self._counts[path] for path, journal in self._journals.items())
 
     def record_now(self) -> None:
-        """Note all that has grown. After a failure it is due again."""
+        """Record all changes. A failure is retried later."""
         if self._contents.is_begun and self._has_changes:
             with suppress(StorageError):
                 self._note()
@@ -106,14 +107,14 @@ class ContentsRecorder:
         except StorageError as error:
             self._next_ms = self._next_sync_ms = steady_ms + RETRY_MS
             was_reported, self._failure_reported = self._failure_reported, True
-            return [] if was_reported else [f"a file that is lost later may not be missed at the next start: {error}"]
+            return [] if was_reported else [f"the next start may not detect files that are lost from now on: {error}"]
         self._next_ms = steady_ms + INTERVAL_MS
         self._failure_reported = False
         return []
 
     def close(self) -> None:
-        """Note where all logs and journals end, once they are closed, and so synced. Raises StorageError."""
-        with suppress(StorageError):  # Less is expected then.
+        """Record the ends of all logs and journals after they are closed, and therefore synced. Raises StorageError."""
+        with suppress(StorageError):  # The next start then expects less.
             self._contents.note({**self._log_extents(self._topics.partitions()), **self._journal_extents()})
         self._contents.close()
 

@@ -1,7 +1,7 @@
-"""BrokerTopicStats: what was written, read and refused, per topic and in all (KIP-467 point 4).
+"""BrokerTopicStats counters: writes, reads and refusals, per topic and in total (KIP-467 point 4).
 
-Names are those of the KIP and of Apache Kafka; values are totals since the broker started (a rate is for whoever reads them twice).
-A record rule counts one per culprit, a batch rule one per batch.
+Names are those of the KIP and of Apache Kafka; values are totals since the broker started, not rates. A record rule counts one per culprit,
+a batch rule one per batch.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 ALL_TOPICS = ""
-"""Key of the totals over all topics, in `Counters.snapshot`."""
+"""Key of the totals of all topics in `Counters.snapshot`."""
 
 HELP: Mapping[str, str] = MappingProxyType(
     {
         "MessagesInPerSec": "records stored",
         "BytesInPerSec": "bytes of batches stored",
-        "BytesOutPerSec": "bytes of batches handed to fetches",
+        "BytesOutPerSec": "bytes of batches returned to fetches",
         "BytesRejectedPerSec": "bytes of batches refused as too large",
-        "TotalProduceRequestsPerSec": "partitions asked to store something",
-        "TotalFetchRequestsPerSec": "partitions asked for records",
+        "TotalProduceRequestsPerSec": "partitions in Produce requests",
+        "TotalFetchRequestsPerSec": "partitions in Fetch requests",
         "FailedProduceRequestsPerSec": (
-            "partitions that refused to store; as in Apache Kafka not for an unknown topic or partition, another leader, a batch too"
+            "partitions that refused a batch; as in Apache Kafka not for an unknown topic or partition, another leader, a batch too"
             " large or damaged, or a disk that fails"
         ),
-        "StorageErrorsPerSec": "partitions that could not store because the disk failed or is full; Chaffinch's own",
+        "StorageErrorsPerSec": "partitions that could not store a batch because the disk failed or is full; specific to Chaffinch",
         "FailedFetchRequestsPerSec": "partitions that could not be read",
         "NoKeyCompactedTopicRecordsPerSec": "records without a key for a compacted topic",
         "InvalidMagicNumberRecordsPerSec": "batches or records of another format than announced",
@@ -36,54 +36,54 @@ HELP: Mapping[str, str] = MappingProxyType(
         "InvalidTimestampRecordsPerSec": "records whose timestamp is out of range",
         "TooLargeBatchesPerSec": "batches, and messages of formats 0 and 1, beyond max.message.bytes",
         "OutOfOrderSequenceBatchesPerSec": "batches whose producer epoch or sequence does not fit",
-        "DuplicateBatchesPerSec": "batches that were stored already and were answered with their old offsets",
+        "DuplicateBatchesPerSec": "duplicates of stored batches, answered with the stored offsets",
     }
 )
-"""Every counter, and what it counts; printed into the documentation and the metrics."""
+"""Every counter with its description, for the documentation and the metrics."""
 
 
 class Counters:
-    """Adds up. Not thread-safe: the core's thread adds, and a snapshot is taken there too."""
+    """Counts per topic. Not thread-safe: the core's thread counts and takes snapshots."""
 
     def __init__(self) -> None:
         self._by_topic: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self._gone: Counter[str] = Counter()  # Of topics that were deleted.
+        self._gone: Counter[str] = Counter()  # Counts of deleted topics.
 
     def add(self, topic: str, name: str, count: int = 1) -> None:
-        """Add to one counter of a topic. An unknown name is a programmer's mistake."""
+        """Add to one counter of a topic. An unknown name is a programming error."""
         assert name in HELP, f"unknown counter {name!r}"
         self._by_topic[topic][name] += count
 
     def add_stored(self, topic: str, records: int, size: int) -> None:
-        """A batch was stored: the counters of the common case at once."""
+        """Count a stored batch: the common counters together."""
         counters = self._by_topic[topic]
         counters["TotalProduceRequestsPerSec"] += 1
         counters["MessagesInPerSec"] += records
         counters["BytesInPerSec"] += size
 
     def add_read(self, topic: str, size: int) -> None:
-        """A partition was asked for records and gave so many bytes of them."""
+        """Count a read of a partition with this many bytes of records."""
         counters = self._by_topic[topic]
         counters["TotalFetchRequestsPerSec"] += 1
         if size:
             counters["BytesOutPerSec"] += size
 
     def total(self, name: str, topic: str = ALL_TOPICS) -> int:
-        """One counter of one topic, or of all of them."""
+        """The value of one counter, of one topic or of all."""
         if topic != ALL_TOPICS:
             return self._by_topic[topic][name] if topic in self._by_topic else 0
         return self._gone[name] + sum(counters[name] for counters in self._by_topic.values() if name in counters)
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted: its counters go, what they counted stays in the totals."""
+        """Remove a deleted topic's counters; the totals keep its counts."""
         self._gone.update(self._by_topic.pop(topic, {}))
 
     def counted(self) -> Mapping[str, Mapping[str, int]]:
-        """topic -> name -> total, of what was counted at all. To look at, not to change."""
+        """topic -> name -> total, only of counters in use. Read-only."""
         return self._by_topic
 
     def snapshot(self) -> dict[str, dict[str, int]]:
-        """topic -> name -> total; under ALL_TOPICS the sums. Counters never touched are 0."""
+        """topic -> name -> total; the sums are under ALL_TOPICS. Unused counters are 0."""
         result = {topic: {name: counters.get(name, 0) for name in HELP} for topic, counters in self._by_topic.items()}
         result[ALL_TOPICS] = {name: self._gone[name] + sum(counters[name] for counters in result.values()) for name in HELP}
         return result

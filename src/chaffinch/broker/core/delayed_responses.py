@@ -1,7 +1,7 @@
-"""Answers that wait: at most one per connection, found by what it waits for and by its deadline.
+"""Delayed responses ("purgatory" in Kafka): at most one per connection, indexed by awaited keys and by deadline.
 
-Those that are to be tried stand in a queue, once each: `BrokerCore` takes them out of it, a few at a time. Ended waits leave their deadline
-in the heap until it comes up or until they are the larger part of it, so that clients which ask often and wait long do not fill the memory.
+Responses to be retried are in a queue, once each; `BrokerCore` takes a few at a time. Completed entries leave their deadline in the heap
+until it comes up, or until such entries are the larger part of the heap, so that clients with many long waits do not fill the memory.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from dataclasses import dataclass
 from chaffinch.broker.core.broker_state import DelayedResponse
 
 STALE_MAX = 64
-"""Ended waits that may stay in the heap whatever its size."""
+"""Completed entries that may stay in the heap whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
     waiting: DelayedResponse
-    serial: int  # Tells this wait from earlier ones of the same connection.
+    serial: int  # Distinguishes it from earlier entries of the same connection.
 
 
 class DelayedResponses:
-    """See the module. Connections are told apart by their ids."""
+    """See the module. Connections are identified by id."""
 
     def __init__(self) -> None:
         self.waits: dict[int, _Wait] = {}
-        """By connection; to look at."""
+        """By connection id; read-only for others."""
         self._by_key: dict[Hashable, dict[int, None]] = {}
         self._deadlines: list[tuple[int, int, int]] = []  # (deadline, serial, connection id)
         self._serial = 0
         self.woken: dict[int, bool] = {}
-        """By connection, in order: whether it is the last try, because the deadline has come; to look at."""
+        """Queue by connection id, in order; the value says whether the deadline has passed, so it is the final attempt. Read-only for
+        others."""
 
     def __bool__(self) -> bool:
         return bool(self.waits)
 
     def add(self, connection_id: int, waiting: DelayedResponse) -> None:
-        """The connection waits from now on; it must not wait already."""
-        assert connection_id not in self.waits, "a connection waits for one answer at a time"
+        """Add a delayed response; the connection must have none."""
+        assert connection_id not in self.waits, "a connection has one delayed response at a time"
         self._serial += 1
         self.waits[connection_id] = _Wait(waiting, self._serial)
         for key in waiting.keys:
@@ -54,7 +55,7 @@ class DelayedResponses:
         return None if wait is None else wait.waiting
 
     def end(self, connection_id: int) -> None:
-        """The connection waits no more; nothing happens if it did not."""
+        """Remove a connection's delayed response, if it has one."""
         wait = self.waits.pop(connection_id, None)
         if wait is None:
             return
@@ -67,19 +68,19 @@ class DelayedResponses:
                     del self._by_key[key]
 
     def wake(self, key: Hashable) -> None:
-        """This has changed: who waits for it is to be tried, whoever has waited longest first."""
+        """Queue the responses that wait for a changed key, longest wait first."""
         for connection_id in self._by_key.get(key, ()):
             self.woken.setdefault(connection_id, False)
 
     def wake_due(self, steady_ms: int) -> None:
-        """Those whose deadline has come are to be tried for the last time; their deadlines are forgotten, the waits are not."""
+        """Queue the responses whose deadline has passed for their final attempt. Their deadlines are removed, the entries stay."""
         while self._deadlines and self._deadlines[0][0] <= steady_ms:
             entry = heapq.heappop(self._deadlines)
             if self._is_on(entry):
                 self.woken[entry[2]] = True
 
     def take_woken(self) -> tuple[int, bool] | None:
-        """The next connection to try, and whether it is for the last time; None when there is none."""
+        """The next connection to try, and whether this is its final attempt; None if the queue is empty."""
         if not self.woken:
             return None
         connection_id = next(iter(self.woken))
@@ -87,7 +88,7 @@ class DelayedResponses:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When there is something to try; 0, which has passed, for at once."""
+        """The time of the next attempt; 0, which has passed, for immediately."""
         if self.woken:
             return 0
         while self._deadlines and not self._is_on(self._deadlines[0]):

@@ -1,7 +1,7 @@
-"""Answers that say nothing but an error, for fault scripts: the shape of the request, with the code wherever the API has room for one.
+"""Error responses for fault scripts: the response has the structure of the request, with the error code in every field for one.
 
-A walk over the fields of the answer, next to the lists of the request. Produce and Fetch are not here: their handlers answer a scripted
-error for the partition it is meant for.
+Walks over the fields of the response alongside the lists of the request. Produce and Fetch are not handled here: their handlers return a
+scripted error for the affected partition.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NAMES: Final = frozenset(
         "transactional_id",
     }
 )
-"""What says which part of a request an answer is about: a field of both."""
+"""Fields that identify the part of a request that a part of the response is about; they exist in both."""
 _NOTHING: Final = {"node_id": -1, "port": -1, "low_watermark": -1}
-"""Fields whose default would say something."""
+"""Fields whose default value would have a meaning."""
 
 
 def error_response(request: ReceivedRequest, number: int) -> Message:
-    """The answer of this request's API that carries `number` in every place for an error. KeyError for Produce and Fetch."""
+    """The response of this request's API with `number` in every error field. KeyError for Produce and Fetch."""
     name, requested = request.api.name, request.message
     if name in ("Produce", "Fetch"):
         raise KeyError(name)
@@ -44,7 +44,7 @@ def error_response(request: ReceivedRequest, number: int) -> Message:
 
 
 def _values(kind: type[Structure], requested: Any, version: int, number: int) -> dict[str, Any]:
-    """The fields of an answer to a request, or to an element of one of its lists, that are not what they are by default."""
+    """The non-default fields of the response to a request, or to an element of one of its lists."""
     fields = [field for field in kind.FIELDS if field.exists_in(version)]
     values: dict[str, Any] = {field.name: _NOTHING[field.name] for field in fields if field.name in _NOTHING}
     values |= {field.name: None for field in fields if isinstance(field.kind, Array) and field.is_nullable_in(version)}
@@ -59,7 +59,7 @@ def _values(kind: type[Structure], requested: Any, version: int, number: int) ->
 
 
 def _named(kind: type[Structure], requested: Any, version: int) -> dict[str, Any]:
-    """Which element of the request is meant: a structure, a name or a number."""
+    """The fields that identify an element of the request: a structure, a name or a number."""
     if isinstance(requested, Structure):
         return {
             field.name: getattr(requested, field.name) for field in kind.FIELDS if field.name in _NAMES and hasattr(requested, field.name)
@@ -70,7 +70,7 @@ def _named(kind: type[Structure], requested: Any, version: int) -> dict[str, Any
 
 
 def _lists_of(requested: Any, version: int) -> list[list[Any]]:
-    """The lists of a request, or of an element of one; none of a name or a number."""
+    """The lists in a request or in one of its elements; none in a name or a number."""
     fields: Sequence[Field] = getattr(requested, "FIELDS", ())
     return [getattr(requested, field.name) or [] for field in fields if isinstance(field.kind, Array) and field.exists_in(version)]
 
@@ -80,27 +80,27 @@ def _is_error(field: Field) -> bool:
 
 
 def _is_always_there(field: Field, kind: type[Structure]) -> bool:
-    """Whether the structure has this field in all its versions: then its error is enough, and its lists stay empty."""
+    """Whether this field exists in all versions of the structure: then its error is enough, and its lists stay empty."""
     return field.since == min(known.since for known in kind.FIELDS) and field.until == max(known.until for known in kind.FIELDS)
 
 
 def _can_carry_error(element: object) -> TypeGuard[type[Structure]]:
-    """Whether elements of a list have room for an error, at any depth."""
+    """Whether list elements have an error field, at any depth."""
     fields: Sequence[Field] = getattr(element, "FIELDS", ())
     return any(_is_error(field) or (isinstance(field.kind, Array) and _can_carry_error(field.kind.element)) for field in fields)
 
 
 def _alter_scram(requested: AlterUserScramCredentialsRequest, number: int) -> dict[str, Any]:
-    """One result per user, who may be in both lists."""
+    """One result per user, who may be named in both lists."""
     users = dict.fromkeys([*(change.name for change in requested.deletions), *(change.name for change in requested.upsertions)])
     return {"results": [AlterUserScramCredentialsResult(user=user, error_code=number) for user in users]}
 
 
 _OWN: Final[Mapping[str, Callable[[Any, int], dict[str, Any]]]] = {
     "AlterUserScramCredentials": _alter_scram,
-    # Before version 3 the error is that of a directory, which requests do not name.
+    # Before version 3 the error belongs to a directory, which requests do not name.
     "DescribeLogDirs": lambda _, number: {"results": [DescribeLogDirsResult(error_code=number)]},
     "InitProducerId": lambda *_: {"producer_epoch": -1},
     "JoinGroup": lambda requested, _: {"member_id": requested.member_id},
 }
-"""What an API has of its own."""
+"""Special cases of single APIs."""

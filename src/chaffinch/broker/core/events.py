@@ -1,7 +1,7 @@
-"""What passes between a shell and a broker's core: events, given to `BrokerCore.handle` one at a time, and the effects it returns for each,
-to be carried out in order.
+"""Events and effects: the interface between a shell and the broker core. Events are passed to `BrokerCore.handle` one at a time; the
+effects it returns are to be carried out in order.
 
-With `flush.policy=always` a shell that calls `BrokerCore.apply` instead of `handle` calls `BrokerCore.sync` before it sends any answer.
+With `flush.policy=always`, a shell that calls `BrokerCore.apply` instead of `handle` calls `BrokerCore.sync` before it sends any response.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from chaffinch.protocol.server_connection import ReceivedRequest
 
 @dataclass(slots=True, eq=False)
 class RequestReceived:
-    """A whole request is to be done; none may wait on its connection (`BrokerCore.is_waiting`). Not frozen, and made without names of
-    arguments by a busy shell, only because building it takes four times and twice as long; nobody changes it.
+    """A complete request was received; no response may be delayed on its connection (`BrokerCore.is_waiting`).
 
-    `connection_id` is unique for the life of the core; `node_id` is the declared node on whose listener it came; `client_host` is where
-    it came from, as Kafka writes it ("/127.0.0.1");
-    `client_software_name` is what the connection's ApiVersions request said ("" before it, KIP-511).
+    `connection_id` is unique for the life of the core. `node_id`: the declared node whose listener accepted the connection. `client_host`:
+    the client's address as Kafka writes it ("/127.0.0.1"). `client_software_name`: from the connection's ApiVersions request, "" before it
+    (KIP-511).
+
+    Not frozen, and created with positional arguments by a busy shell, because creating it otherwise takes four times and twice as long. It
+    must not be modified.
     """
 
     connection_id: int
@@ -31,19 +33,19 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLost:
-    """The connection is gone: what it still waits for is dropped."""
+    """The connection is closed: its delayed response is dropped."""
 
     connection_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing came, but `BrokerCore.next_deadline_ms` has been reached."""
+    """`BrokerCore.next_deadline_ms` has been reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStopped:
-    """A declared node is to stop: in order, or `abruptly`, without a word to the others."""
+    """Stop a declared node: in order, or `abruptly`, without telling the other nodes."""
 
     node_id: int
     abruptly: bool = False
@@ -51,7 +53,7 @@ class NodeStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStarted:
-    """A declared node is to run again."""
+    """Start a declared node again."""
 
     node_id: int
 
@@ -61,16 +63,16 @@ Event: TypeAlias = RequestReceived | ConnectionLost | TimePassed | NodeStopped |
 
 @dataclass(slots=True)
 class Respond:
-    """Send `message` as the answer to `request`. At most one per request, and in the order of the connection's requests."""
+    """Send `message` as the response to `request`. At most one per request, in the order of the connection's requests."""
 
     connection_id: int
     request: ReceivedRequest
-    message: Any  # One of the response classes of protocol/messages; which one follows from the request's API.
+    message: Any  # A response class of protocol/messages, according to the request's API.
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteWithoutResponse:
-    """The request is done and has no answer (Produce with acks=0)."""
+    """The request is completed and has no response (Produce with acks=0)."""
 
     connection_id: int
     request: ReceivedRequest
@@ -78,7 +80,7 @@ class CompleteWithoutResponse:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Close the connection, after the answers before this. `reason` is for the log; empty if nothing is to be said."""
+    """Close the connection after the responses before this. `reason` is logged; empty for no log line."""
 
     connection_id: int
     reason: str
@@ -86,7 +88,7 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """The broker itself failed on a request whose answer had waited: a mistake of ours, which costs this connection and no other."""
+    """The broker failed while completing a delayed response: an internal error, which closes only this connection."""
 
     connection_id: int
     error: Exception
@@ -94,7 +96,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleConnection:
-    """From now on the connection's answers leave, or its requests are read, at this pace: asked for by a fault script."""
+    """Throttle the connection's responses or requests to this rate, as requested by a fault script."""
 
     connection_id: int
     bytes_per_second: int
@@ -104,7 +106,7 @@ class ThrottleConnection:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line for the log, already limited in rate. `is_routine`: nothing is wrong; it is of the level INFO instead of WARNING."""
+    """One log line, already rate-limited. `is_routine`: nothing is wrong; level INFO instead of WARNING."""
 
     text: str
     is_routine: bool = False

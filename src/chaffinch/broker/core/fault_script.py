@@ -1,7 +1,7 @@
-"""Faults on purpose, for tests: answer with an error, cut the connection before or after the work, answer late, go slow.
+"""Fault injection for tests: respond with an error, close the connection before or after processing, delay a response, throttle.
 
-A rule applies to one API and, where given, one topic, partition and client id, and is used up after `count` requests. Rules are asked in
-the order in which they were added; the first that matches a request decides.
+A rule applies to one API and, if given, one topic, partition and client id. It expires after `count` requests. Rules are checked in the
+order in which they were added; the first match applies.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from chaffinch.protocol.schema import Message
 from chaffinch.settings import LIKENESS_MIN
 
 RULES_MAX = 1000
-"""Rules at a time. More is a mistake, and every request is held against all of them."""
+"""Limit of rules. More is assumed to be a mistake, and every request is compared with all of them."""
 
 NUMBER_MAX = 2**31 - 1
 
-# The names that Kafka's messages share: of lists of topics, of lists of their partitions, of lists whose elements hold topics.
+# Field names in Kafka's messages: lists of topics, lists of their partitions, lists whose elements contain topics.
 _TOPICS = ("topics", "topic_names", "v3_and_below_topics", "topic_partitions")
 _PARTITIONS = ("partitions", "partition_indexes")
 _AROUND_TOPICS = ("groups", "transactions", "markers")
@@ -38,20 +38,20 @@ _APIS_BY_NUMBER = {str(api.key): api.name for api in apis.APIS.values() if api.s
 _CODES_BY_NUMBER = {str(code.number): code for code in reversed(codes.ALL)}
 
 FaultTarget: TypeAlias = tuple[str | None, int | None]
-"""Topic and partition as far as a request names them."""
+"""Topic and partition as named by a request, None if not named."""
 
 
 class FaultAction(Enum):
     ERROR = "error"
-    """Do nothing, answer with the error: for the partition where the rule names one, else for all."""
+    """Do not process the request; return the error, for the rule's partition or for all partitions."""
     DROP_BEFORE = "drop_before"
-    """Close the connection without looking at the request."""
+    """Close the connection without processing the request."""
     DROP_AFTER = "drop_after"
-    """Do the work, then close the connection instead of answering."""
+    """Process the request, then close the connection instead of responding."""
     DELAY = "delay"
-    """Do the work, answer `delay_ms` later than otherwise."""
+    """Process the request and delay its response by `delay_ms`."""
     SLOW_DOWN = "slow_down"
-    """Do the work; from now on this connection moves `bytes_per_second`, in the `direction` asked for, as long as it lives."""
+    """Process the request; from now on throttle this connection to `bytes_per_second` in `direction`, until it is closed."""
 
 
 DIRECTIONS = ("answers", "requests", "both")
@@ -59,7 +59,7 @@ DIRECTIONS = ("answers", "requests", "both")
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """One rule. `topic`, `partition`, `client_id` None mean any; `remaining` requests are still to be hit."""
+    """A rule. `topic`, `partition` and `client_id` match any value if None; `remaining` requests are still to be affected."""
 
     id: int
     api: str
@@ -74,11 +74,11 @@ class Fault:
     remaining: int
 
     def covers(self, topic: str | None, partition: int | None) -> bool:
-        """Whether the rule is meant for this topic and partition; what the request does not name matches only open rules."""
+        """Whether the rule matches this topic and partition; a rule that names one does not match a request that does not."""
         return (self.topic is None or self.topic == topic) and (self.partition is None or self.partition == partition)
 
     def as_object(self) -> dict[str, Any]:
-        """The rule in the words of `FaultScript.add`, without what does not concern its action."""
+        """The rule as arguments of `FaultScript.add`, without those that its action does not use."""
         known: dict[str, Any] = {"id": self.id, "api": self.api, "action": self.action.value}
         known |= {name: getattr(self, name) for name in ("topic", "partition", "client_id") if getattr(self, name) is not None}
         known |= {name: self.error.name if name == "error" else getattr(self, name) for name in _CONCERNS.get(self.action, ())}
@@ -92,15 +92,15 @@ _CONCERNS = {
 }
 
 _DEFAULTS = {"error": codes.NOT_LEADER_OR_FOLLOWER.name, "delay_ms": 0, "bytes_per_second": 1024, "direction": "answers"}
-"""Of what concerns an action; a delay has to be said."""
+"""Default arguments of the actions; delay_ms must be given."""
 
 
 class FaultScript:
-    """See `add`. Without `rules`, one comparison per request."""
+    """The rules of a broker; see `add`. Without rules it costs one comparison per request."""
 
     def __init__(self) -> None:
         self.rules: list[Fault] = []
-        """To look at; `add` and `remove` change them."""
+        """Read-only; changed by `add` and `clear`."""
         self._last_id = 0
 
     def __len__(self) -> int:
@@ -120,10 +120,9 @@ class FaultScript:
         bytes_per_second: int | None = None,
         direction: str | None = None,
     ) -> int:
-        """Add a rule; its id. Names are Kafka's; `api` and `error` may be numbers. None: the action's default, where it has one.
+        """Add a rule and return its id. Names are Kafka's; `api` and `error` may be numbers. None means the action's default.
 
-        Raises ConfigException for an unknown name, for numbers that mean nothing, for what another action is told, and for a rule that
-        no request can fit.
+        Raises ConfigException for an unknown name, an invalid number, an argument of another action, and a rule that can match no request.
         """
         requests = {known.name: known.request for known in apis.APIS.values() if known.served}
         api = _api_named(api, list(requests))
@@ -160,18 +159,19 @@ class FaultScript:
         return fault.id
 
     def list(self) -> Sequence[Fault]:
-        """What is still to come, in order."""
+        """The pending rules, in order."""
         return tuple(self.rules)
 
     def clear(self, fault_id: int | None = None) -> None:
-        """Forget one rule, or all. Raises ConfigException for an id that is not, or no longer, there."""
+        """Remove one rule, or all. Raises ConfigException for an unknown or expired id."""
         remaining_rules = [] if fault_id is None else [fault for fault in self.rules if fault.id != fault_id]
         if fault_id is not None and len(remaining_rules) == len(self.rules):
-            raise ConfigException(f"there is no fault {fault_id}: it never was, or is used up")
+            raise ConfigException(f"there is no fault {fault_id}: it does not exist, or has expired")
         self.rules = remaining_rules
 
     def take(self, api: str, client_id: str | None, targets: Callable[[], Iterable[FaultTarget]]) -> Fault | None:
-        """The fault that hits this request, used up by one; None for none. `targets`: what the request names."""
+        """The rule that matches this request, with its count decreased; None if none does. `targets`: the topics and partitions of the
+        request."""
         for fault in self.rules:
             if fault.api != api or (fault.client_id is not None and fault.client_id != client_id):
                 continue
@@ -186,9 +186,10 @@ class FaultScript:
 def named_targets(
     message: Any, name_of: Callable[[UUID], str | None], session_targets: Callable[[int], Iterable[FaultTarget]]
 ) -> Iterator[FaultTarget]:
-    """What a request names, after (None, None) for the request itself; for a Fetch in a session also what the session knows.
+    """The topics and partitions that a request names, after (None, None) for the request itself; for a Fetch in a session also those of the
+    session.
 
-    Topics have `name`, `topic` or `topic_id`, or are names; partitions have `index` or `partition`, or are numbers.
+    Topics have the field `name`, `topic` or `topic_id`, or are strings; partitions have `index` or `partition`, or are numbers.
     """
     yield None, None
     for part in (message, *(inner for field in _AROUND_TOPICS for inner in getattr(message, field, None) or ())):
@@ -210,7 +211,7 @@ def _targets_of_topic(topic: Any, name_of: Callable[[UUID], str | None]) -> Iter
 
 
 def partition_index(partition: Any) -> int:
-    """A partition's number, whichever of Kafka's names it has in this message."""
+    """A partition's number, by any of the field names in Kafka's messages."""
     for name in ("index", "partition_index", "partition"):
         number = getattr(partition, name, None)
         if number is not None:
@@ -219,13 +220,14 @@ def partition_index(partition: Any) -> int:
 
 
 def _parameters(action: FaultAction, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the action is told, with defaults. Raises ConfigException for what only another one uses, and a delay of no length."""
+    """The parameters of an action, with defaults. Raises ConfigException for parameters of another action, and for a delay without
+    delay_ms."""
     for name, value in given.items():
         if value is not None and name not in _CONCERNS.get(action, ()):
             (other,) = (known for known, names in _CONCERNS.items() if name in names)
             raise ConfigException(f"{name} of a fault is for action {other.value}, not for {action.value}")
     if action is FaultAction.DELAY and given["delay_ms"] is None:
-        raise ConfigException("a fault with action delay needs delay_ms: how much later the answer comes")
+        raise ConfigException("a fault with action delay needs delay_ms, the delay of the response")
     return _DEFAULTS | {name: value for name, value in given.items() if value is not None}
 
 
@@ -239,11 +241,11 @@ def _check_name(what: str, value: object, known: Sequence[str]) -> None:
 
 def _check_text(what: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
-        raise ConfigException(f"{what} of a fault must be a text, not {value!r}")
+        raise ConfigException(f"{what} of a fault must be a string, not {value!r}")
 
 
 def _check_client_id(client_id: str | None) -> None:
-    """Refuse what no request can have for a client id, which is UTF-8 behind its length in 15 bits."""
+    """Refuse invalid client ids: they are UTF-8 with a length of 15 bits."""
     client_id = client_id or ""
     try:
         size = len(client_id.encode())
@@ -257,20 +259,20 @@ def _check_client_id(client_id: str | None) -> None:
 
 
 def _check_target(request: type[Message], api: str, topic: str | None, partition: int | None) -> None:
-    """Refuse a topic that nobody can have, and what this API's requests do not name: such a rule would wait for ever."""
+    """Refuse invalid topic names, and fields that requests of this API do not have: such a rule would never match."""
     fault = None if topic is None else creation_rules.fault_of(topic)
     if fault is not None:
         raise ConfigException(f"topic of a fault: {fault}")
     around = [element for name, element in _lists(request) if name in _AROUND_TOPICS]
     topics = [element for part in (request, *around) for name, element in _lists(part) if name in _TOPICS]
     if topic is not None and not topics:
-        raise ConfigException(f"topic of a fault: {api} requests name no topics")
+        raise ConfigException(f"topic of a fault: {api} requests contain no topics")
     if partition is not None and not any(name in _PARTITIONS for element in topics for name, _ in _lists(element)):
-        raise ConfigException(f"partition of a fault: {api} requests name no partitions")
+        raise ConfigException(f"partition of a fault: {api} requests contain no partitions")
 
 
 def _lists(part: object) -> Iterator[tuple[str, object]]:
-    """The lists in a message, with what they are lists of; none in what is no message."""
+    """The list fields of a message with their element types; none if it is not a message."""
     for field in getattr(part, "FIELDS", ()):
         if isinstance(field.kind, Array):
             yield field.name, field.kind.element
@@ -282,14 +284,14 @@ def _check_number(what: str, value: object, minimum: int) -> None:
 
 
 def _api_named(api: object, served: Sequence[str]) -> str:
-    """The name of an API that is served, by its name or its number."""
+    """The name of a served API, given its name or number."""
     name = _APIS_BY_NUMBER.get(str(api).strip(), api)
     _check_name("API", name, served)
     return str(name)
 
 
 def _error_named(name: object) -> ErrorCode:
-    """A code by its name, its number or an alias."""
+    """An error code, given its name, number or alias."""
     text = str(name).strip().upper()
     found = _CODES_BY_NUMBER.get(text)
     try:
@@ -300,5 +302,5 @@ def _error_named(name: object) -> ErrorCode:
         hint = f"the nearest is {near}" if is_like else "no error code has this number or a name like it"
         raise ConfigException(f"unknown error {name!r} of a fault: {hint}") from None
     if code is codes.NONE:
-        raise ConfigException("NONE is no error: an answer without the work would be a lie, not a fault")
+        raise ConfigException("NONE is not an error: success without processing the request would be a false response")
     return code

@@ -1,15 +1,15 @@
-"""Broker options of Apache Kafka that change nothing here: accepted and shown, or refused where that would weaken a promise.
+"""Broker options of Apache Kafka without effect here: accepted and shown, or refused if ignoring them would be unsafe.
 
 Apache Kafka's configuration files are for clusters of machines: most of their options have no counterpart in one process with one store.
-They are accepted, their values checked, and named once in the log. The exceptions are in `REFUSED`: options that restrict clients, protect
-data or carry credentials. A broker that ignored them would be less safe than its owner believes, so it does not start.
+They are accepted, their values are validated, and each is logged once. The exceptions are in `REFUSED`: options that restrict clients,
+protect data or carry credentials. A broker that ignored them would be less safe than its operator believes, so it does not start.
 
-Which options there are stands in `kafka_options.csv`: facts only, from the public documentation ("Broker Configs") and the definitions that
-it is printed from in version 4.3.1: `KafkaConfig.configDef()`, options marked as internal included, and for the last column
+The options are listed in `kafka_options.csv`: facts only, from the public documentation ("Broker Configs") and the definitions that it is
+generated from in version 4.3.1: `KafkaConfig.configDef()`, including internal options, and for the last column
 `DynamicBrokerConfig.dynamicConfigUpdateModes()`. For a newer version print both from its jars, one line per key, sorted by name:
 
 - default: `null` for none; nothing for an empty string or list.
-- legal: `LEAST..MOST`, where MOST may be missing; `a|b|c` for a choice; `-` where the type alone decides, or a rule that has no use here.
+- legal: `LEAST..MOST`, where MOST may be missing; `a|b|c` for a choice; `-` if only the type restricts it, or a rule that has no use here.
 - changes: `start` (read-only), `running` (cluster-wide, and the three replication rates) or `node` (per broker).
 """
 
@@ -50,7 +50,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "ssl.truststore.password": "only PEM is read, which has no password: give ssl.truststore.location a PEM file",
     "super.users": _NO_RIGHTS,
 }
-"""Option -> why no value but its default is taken, and what to do. The two that the table lacks belong to Apache Kafka's authorizer."""
+"""Option -> why only its default is accepted, and what to do instead. The two that the table lacks belong to Apache Kafka's authorizer."""
 
 INSTEAD: Final[Mapping[str, str]] = {
     "advertised.listeners": "--advertise",
@@ -59,10 +59,10 @@ INSTEAD: Final[Mapping[str, str]] = {
     "log.dir": "--data-dir (in Python data_dir=)",
     "log.dirs": "--data-dir (in Python data_dir=)",
 }
-"""What has here the effect that some of them have there."""
+"""Replacements that have the same effect here."""
 
 _MORE: Final = ("leader.imbalance.per.broker.percentage",)
-"""Without effect, and known to versions before 4.3 only."""
+"""Without effect, and known only to versions before 4.3."""
 
 _KINDS: Final[Mapping[str, Kind]] = {
     "bool": "bool", "class": "string", "double": "float", "int": "int", "list": "list", "long": "int", "password": "string",
@@ -83,14 +83,14 @@ _FLUSHES: Final = ("log.flush.interval.messages", "log.flush.interval.ms", "log.
 
 
 def idle_options(with_effect: Collection[str]) -> dict[str, Option]:
-    """By name all that change nothing: the table and `REFUSED` without those `with_effect`."""
+    """All options without effect, by name: the table and `REFUSED` without those `with_effect`."""
     names = sorted({*_ROWS, *REFUSED, *_MORE} - set(with_effect))
     return {name: _option(name) for name in names}
 
 
 def changes_while_running(name: str) -> bool:
-    """Whether Apache Kafka lets this option change while the broker runs. Not those of keys, logins and listeners: here they are read at
-    start."""
+    """Whether Apache Kafka allows changing this option at run time. Options of keys, logins and listeners do not count: here they are read
+    at start."""
     found = _OF_A_LISTENER.fullmatch(name)
     base = found["option"] if found else name
     changes = _ROWS[base][-1] if base in _ROWS else "start"
@@ -98,7 +98,8 @@ def changes_while_running(name: str) -> bool:
 
 
 def of_family(name: str, known: Mapping[str, Option]) -> Option | None:
-    """The option of a name that no table holds whole: of one listener (`listener.name.NAME.OPTION`), or of a plug-in. `known`: by name."""
+    """The option of a name that no table contains: an option of one listener (`listener.name.NAME.OPTION`), or of a plug-in. `known`:
+    options by name."""
     if _OF_PLUGINS.fullmatch(name):
         return Option(name, "any", None, DOCUMENTATION)
     if name.startswith(_OF_PROVIDERS):
@@ -114,7 +115,7 @@ def of_family(name: str, known: Mapping[str, Option]) -> Option | None:
 
 
 def unprotected_listeners(settings: Mapping[str, Any], ignored: Mapping[str, Any]) -> Iterator[str]:
-    """Listeners of `listeners` that Apache Kafka would protect better than `security.protocol` does here."""
+    """Errors for listeners in `listeners` that Apache Kafka would protect better than `security.protocol` does here."""
     own = settings["security.protocol"]
     pairs = (pair.partition(":") for pair in ignored.get("listener.security.protocol.map", "").split(","))
     protocols = {name.strip(): protocol.strip() for name, _, protocol in pairs}
@@ -131,13 +132,13 @@ def unprotected_listeners(settings: Mapping[str, Any], ignored: Mapping[str, Any
 
 
 def missing_flushes(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Options that ask for records on the disk earlier than `flush.policy` promises."""
+    """Errors for options that require records on disk earlier than `flush.policy` guarantees."""
     for name in _FLUSHES:
         value = settings.get(name)
         if value is not None and value < 2**63 - 1 and settings["flush.policy"] != "always":
             yield (
                 f"{name}={value} has no effect here, and a power cut could take more than its owner expects: set flush.policy=always, "
-                "which has all on the disk before it is acknowledged, or leave the option out"
+                "which syncs all data before it is acknowledged, or leave the option out"
             )
 
 

@@ -1,9 +1,9 @@
-"""Old segments go, and logs are compacted: a chore that works in slices and looks only at partitions that may need it.
+"""Log maintenance: retention and compaction as a scheduled task that works in slices and checks only partitions that may need it.
 
-A partition is looked at when a segment of it begins, when its options change, when its oldest records reach their age, and when somebody
-sets the wall clock, by which they age (`TopicRegistry.request_maintenance`); never because time passes. Retention is checked on a grid of
-`log.retention.check.interval.ms`, compaction on one of `log.cleaner.backoff.ms`, as in Apache Kafka. One log is compacted at a time, the
-one with the largest share of new bytes first; see `storage/compaction.py`. A second chore forgets producers.
+A partition is checked when a new segment begins, when its options change, when its oldest records reach their maximum age, and when the
+wall clock, which determines their age, is set (`TopicRegistry.request_maintenance`); never just because time passes. Retention is checked
+on a grid of `log.retention.check.interval.ms`, compaction on one of `log.cleaner.backoff.ms`, as in Apache Kafka. One log is compacted at a
+time, the one with the largest dirty ratio first; see `storage/compaction.py`. A second task expires producers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LOGGER = logging.getLogger(__name__)
 
 NOTICED_PER_CALL = 1_000
 WORK_PER_CALL = 50
-"""What one call does about old segments, and as much again about what to compact: about 10 ms. A partition that is looked at counts 1,
-a segment that is deleted 1."""
+"""Work units of one call for retention, and the same again for compaction checks: about 10 ms. Checking a partition and deleting a segment
+count 1 each."""
 WORK_OF_A_CHANGE = 10
-"""What a log counts from which segments are deleted, or whose last one is sealed: several of its files are synced."""
+"""Work units of a log whose segments are deleted or whose active segment is rolled: several of its files are synced."""
 PAUSE_MS = 1
-"""Between two slices of a compaction, so that requests come in between."""
+"""Pause between two slices of a compaction, in which requests are handled."""
 RETRY_DOUBLINGS_MAX = 6
-"""After an error of the disk a log is compacted again, or what that has left is removed, after 1, 2, 4 ... 64 times
-`log.cleaner.backoff.ms`: each attempt begins anew, and on a full disk it would read and write everything for nothing."""
+"""After a disk error, compaction or its cleanup is retried after 1, 2, 4 ... 64 times `log.cleaner.backoff.ms`: each attempt starts over,
+and on a full disk it would read and write everything without success."""
 
 
 class LogMaintenance:
-    """See the module. Errors of the disk are tried again, ever later; a damaged log is compacted no more until the next start."""
+    """See the module. Disk errors are retried with increasing intervals; a damaged log is not compacted again until the next start."""
 
     def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], wall: WallTime, steady_ms: int) -> None:
         self._topics = topics
@@ -47,15 +47,15 @@ class LogMaintenance:
         self._retention = _DueTimes(steady_ms, lambda: settings["log.retention.check.interval.ms"])
         self._compaction = _DueTimes(steady_ms, lambda: self._backoff_ms)
         self._dirty: dict[TopicPartition, float] = {}
-        self._damaged: set[str] = set()  # Directories: a new topic of the same name has another.
-        self._failed: dict[str, tuple[int, int]] = {}  # Directory -> how often in a row, and until when (ms) it is not tried again.
+        self._damaged: set[str] = set()  # Directories: a new topic of the same name has another one.
+        self._failed: dict[str, tuple[int, int]] = {}  # Directory -> number of consecutive failures, and time (ms) of the next attempt.
         self._job: _Job | None = None
         self._slice_ms = steady_ms
-        self._next_ms: int | None = None  # Found out by `expire`, where all of it changes: every request asks for it.
+        self._next_ms: int | None = None  # Computed by `expire`, where everything changes: it is read after every request.
 
     @property
     def _backoff_ms(self) -> int:
-        """At least 1: with 0 a log that cannot be compacted would be tried without a pause."""
+        """At least 1: with 0 a log that cannot be compacted would be retried without a pause."""
         return max(1, int(self._settings["log.cleaner.backoff.ms"]))
 
     @property
@@ -93,7 +93,7 @@ class LogMaintenance:
         try:
             count = partition.log.expire(steady_ms, WORK_PER_CALL)
         except StorageError as error:
-            lines.append(f"old records of {topic_partition} stay for now: {error}")
+            lines.append(f"old records of {topic_partition} cannot be deleted now: {error}")
             self._retention.put(topic_partition, steady_ms)
             return WORK_OF_A_CHANGE
         if count == WORK_PER_CALL:  # There may be more.
@@ -101,7 +101,7 @@ class LogMaintenance:
             return count
         due_ms = retention.next_expiry_ms(partition.log.files.segments, partition.log.config)
         if due_ms is not None:
-            # What cannot go yet, above the high watermark, is due again later.
+            # Records above the high watermark cannot be deleted yet and are due again later.
             self._retention.put(topic_partition, max(self._wall.when(due_ms), steady_ms))
         return count + WORK_OF_A_CHANGE if count else 0
 
@@ -123,7 +123,7 @@ class LogMaintenance:
             self._compaction.put(topic_partition, again_ms - 1)
             return 0
         try:
-            if has_swap:  # An error, or the end of its compaction, has left files that it replaced.
+            if has_swap:  # An error or a completed compaction has left replaced files behind.
                 if partition.log.files.end_swap(WORK_PER_CALL):
                     self._failed.pop(directory, None)
                 self._compaction.put_back(topic_partition, steady_ms)
@@ -147,7 +147,7 @@ class LogMaintenance:
         return cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, self._wall.at(steady_ms))
 
     def _compact(self, steady_ms: int, lines: list[str]) -> None:
-        """One slice of the compaction in hand; begins the next one where there is none."""
+        """Run one slice of the current compaction; start the next compaction if there is none."""
         job = self._job
         if job is not None and self._topics.partition(*job.partition.topic_partition) is not job.partition:
             job.compaction.abandon()
@@ -182,15 +182,15 @@ class LogMaintenance:
             except StorageError as error:
                 self._put_off(partition, error, steady_ms, lines)
                 continue
-            if found.is_due(partition.log.config) and self._settings["log.cleaner.enable"]:  # Still: options may have changed since.
+            if found.is_due(partition.log.config) and self._settings["log.cleaner.enable"]:  # Check again: options may have changed.
                 map_bytes_max = self._settings["log.cleaner.dedupe.buffer.size"]
                 wall_ms = self._wall.at(steady_ms)
                 return _Job(partition, Compaction(partition.log, found.end_offset, wall_ms, map_bytes_max=map_bytes_max))
         return None
 
     def _put_off(self, partition: Partition, error: StorageError | RecordsError, steady_ms: int, lines: list[str]) -> None:
-        """Ever longer; for good where the log is damaged."""
-        lines.append(f"compaction of {partition.topic_partition} gave up: {error}")
+        """Postpone a failed compaction with increasing intervals; permanently if the log is damaged."""
+        lines.append(f"compaction of {partition.topic_partition} failed: {error}")
         directory = partition.log.directory
         if isinstance(error, CorruptLog | RecordsError):
             self._damaged.add(directory)
@@ -201,7 +201,7 @@ class LogMaintenance:
 
 
 class _Job:
-    """A compaction under way."""
+    """A compaction in progress."""
 
     __slots__ = ("compaction", "partition")
 
@@ -211,7 +211,7 @@ class _Job:
 
 
 class _DueTimes:
-    """When which partition is to be looked at, on a grid of `interval_ms()`, which may change; the last word about a partition counts."""
+    """Due times of partitions on a grid of `interval_ms()`, which may change; the latest call for a partition applies."""
 
     def __init__(self, start_ms: int, interval_ms: Callable[[], int]) -> None:
         self._start_ms = start_ms
@@ -224,18 +224,18 @@ class _DueTimes:
         return self._heap[0][0] if self._heap else None
 
     def put(self, topic_partition: TopicPartition, due_ms: int) -> None:
-        """At the first point of the grid after `due_ms`."""
+        """Schedule at the first grid point after `due_ms`."""
         interval_ms = self._interval_ms()
         self.put_back(topic_partition, self._start_ms + ((due_ms - self._start_ms) // interval_ms + 1) * interval_ms)
 
     def put_back(self, topic_partition: TopicPartition, due_ms: int) -> None:
-        """At `due_ms` itself: what was due is not quite done."""
+        """Schedule exactly at `due_ms`: the work was not finished."""
         if self._due.get(topic_partition) != due_ms:
             self._due[topic_partition] = due_ms
             heapq.heappush(self._heap, (due_ms, topic_partition))
 
     def take(self, steady_ms: int) -> TopicPartition | None:
-        """One that is due; None where none is."""
+        """Remove and return a due partition; None if there is none."""
         while self._heap and self._heap[0][0] <= steady_ms:
             due_ms, topic_partition = heapq.heappop(self._heap)
             if self._due.get(topic_partition) == due_ms:
@@ -245,15 +245,15 @@ class _DueTimes:
 
 
 PARTITIONS_PER_CALL = 500
-"""A chore's slice: the broker answers requests between two of them."""
+"""Partitions per call: the broker handles requests between two calls."""
 
 
 class ProducerExpiry:
-    """A chore that forgets producers which have written nothing to a partition for `producer.id.expiration.ms` (ProducerStateManager in
-    Kafka). Every `producer.id.expiration.check.interval.ms` it goes through all partitions, some at a time.
+    """Scheduled task that expires producers which have written nothing to a partition for `producer.id.expiration.ms` (ProducerStateManager
+    in Kafka). Every `producer.id.expiration.check.interval.ms` it checks all partitions, some at a time.
 
-    By the broker's steady time since their last append: Apache Kafka compares with the records' own timestamps, under which a producer that
-    writes old events is forgotten while it writes.
+    Idle time is the broker's steady time since the producer's last append. Apache Kafka compares with record timestamps, so there a
+    producer that writes old events expires while it writes.
     """
 
     def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], steady_ms: int) -> None:
@@ -263,7 +263,7 @@ class ProducerExpiry:
         self.next_deadline_ms = steady_ms + self._interval_ms
 
     def expire(self, steady_ms: int) -> list[str]:
-        """One slice of a round. Says nothing: that producers come and go is no news."""
+        """Check the next partitions. Returns no log lines: expired producers are routine."""
         if not self._left:
             self._left = [partition.topic_partition for partition in self._topics.partitions()]
         for tp in self._left[-PARTITIONS_PER_CALL:]:

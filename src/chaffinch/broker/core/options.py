@@ -1,7 +1,7 @@
-"""Broker options under Apache Kafka's names where Kafka has them, with the defaults of Apache Kafka 4.3.
+"""Broker options, under Apache Kafka's names if Kafka has them, with the defaults of Apache Kafka 4.3.
 
-Options of our own come first in the table. Options that Kafka knows and that have no effect here are accepted, stored, shown, and named
-once in the log, unless that would be unsafe: see `kafka_options.py`. Topic options: see `topics/topic_options.py`.
+Chaffinch's own options come first in the table. Options that Kafka knows and that have no effect here are accepted, stored, shown, and
+logged once, unless that would be unsafe: see `kafka_options.py`. Topic options: see `topics/topic_options.py`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _OWN = (
         "connections.max.unread.bytes",
         "int",
         4 << 20,
-        "A client that has so much to read yet is served no further; one answer may exceed it.",
+        "A client with this many unread response bytes is not served any further; one response may exceed it.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -68,40 +68,39 @@ _OWN = (
         "connections.max.unread.ms",
         "int",
         60_000,
-        "A client that reads nothing of its answers for longer is disconnected; -1 for never, 0 for a fraction of a second.",
+        "A client that reads none of its responses for longer is disconnected; -1 for never, 0 for a fraction of a second.",
         minimum=-1,
     ),
     Option(
         "socket.busy.poll.us",
         "int",
         50,
-        "How long the broker stays awake after an answer, for clients that wait for it before they send more: it need not be woken, and "
-        "takes up to so much more processor time. Where that is in vain, or others need the processor, it is done after 1 answer of 256. "
+        "How long the broker polls after a response, for clients that wait for it before they send more: it need not be woken, "
+        "but takes up to this much more CPU time. If that finds nothing, or others need the CPU, it polls after 1 response of 256. "
         "0 for never, the default of EmbeddedBroker.",
         minimum=0,
         maximum=1_000_000,
     ),
-    # With the megabytes that the system takes by itself a fetch answer takes half as long again: nothing of it is in the processor's cache
-    # any more when it is read. With a third of this the broker is woken three times as often while a client reads.
+    # With the system default of some megabytes a fetch response takes half as long again: none of it is still in the CPU cache when it is
+    # read. With a third of this size the broker is woken three times as often while a client reads.
     Option(
         "socket.send.buffer.bytes",
         "int",
         300_000,
-        "What the system is asked to keep of a connection's answers until they are read: more for clients that are far away and fetch "
-        "much; -1 for what it takes itself.",
+        "Requested socket send buffer of a connection: more for clients with a high latency that fetch much; -1 for the system default.",
         minimum=-1,
         maximum=INT_MAX,
     ),
-    Option("max.decompressed.bytes", "int", 128 << 20, "Largest size a batch may unpack to.", minimum=1, maximum=INT_MAX),
+    Option("max.decompressed.bytes", "int", 128 << 20, "Largest decompressed size of a batch.", minimum=1, maximum=INT_MAX),
 )
 
 _KAFKA = (
-    Option("auto.create.topics.enable", "bool", True, "Whether asking for the metadata of an unknown topic creates it."),
+    Option("auto.create.topics.enable", "bool", True, "Whether a metadata request for an unknown topic creates it."),
     Option(
         "auto.leader.rebalance.enable",
         "bool",
         True,
-        "Whether leaderships go back to the preferred replica some time after its node came back.",
+        "Whether leaderships return to the preferred replica some time after its node has started again.",
     ),
     Option(
         "connections.max.idle.ms",
@@ -112,18 +111,18 @@ _KAFKA = (
     ),
     Option("default.replication.factor", "int", 1, "Replication factor of topics created without one.", minimum=1, maximum=INT_MAX),
     Option("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
-    Option("fetch.max.bytes", "int", 55 << 20, "Largest fetch answer, whatever the client asks for.", minimum=1024, maximum=INT_MAX),
-    Option("log.cleaner.backoff.ms", "int", 15_000, "How often logs are looked at that may have to be compacted.", minimum=0),
+    Option("fetch.max.bytes", "int", 55 << 20, "Largest fetch response, whatever the client requests.", minimum=1024, maximum=INT_MAX),
+    Option("log.cleaner.backoff.ms", "int", 15_000, "Interval of checking logs that may need compaction.", minimum=0),
     Option(
         "log.cleaner.dedupe.buffer.size",
         "int",
         128 << 20,
-        "Memory for the keys of one compaction: each takes about 150 bytes and its own. What has no room is left to the next one.",
+        "Memory for the keys of one compaction: each takes about 150 bytes plus its own. Keys that do not fit are left to the next one.",
         minimum=1 << 20,
     ),
     Option("log.cleaner.enable", "bool", True, "Whether logs are compacted at all."),
     Option("log.cleaner.io.max.bytes.per.second", "float", 1.7976931348623157e308, "Compaction reads no faster than this.", minimum=1),
-    Option("log.retention.check.interval.ms", "int", 300_000, "How often logs are looked at that may have old segments.", minimum=1),
+    Option("log.retention.check.interval.ms", "int", 300_000, "Interval of checking logs that may have old segments.", minimum=1),
     Option(
         "log.retention.hours",
         "int",
@@ -144,7 +143,7 @@ _KAFKA = (
         "leader.imbalance.check.interval.seconds",
         "int",
         300,
-        "How long after a node came back it leads again what it should lead.",
+        "How long after a node has started again its preferred leaderships return to it.",
         minimum=1,
     ),
     Option("max.connections", "int", INT_MAX, "Connections beyond this are closed at once.", minimum=1, maximum=INT_MAX),
@@ -152,7 +151,7 @@ _KAFKA = (
         "max.incremental.fetch.session.cache.slots",
         "int",
         1000,
-        "Fetch sessions kept; clients beyond them name all partitions in each fetch.",
+        "Number of cached fetch sessions; further clients name all partitions in each fetch.",
         minimum=0,
         maximum=INT_MAX,
     ),
@@ -168,8 +167,8 @@ _KAFKA = (
         "queued.max.request.bytes",
         "int",
         512 << 20,
-        "Largest sum of what has arrived of incomplete large requests, beyond which those who send more are disconnected; and of requests "
-        "that wait, beyond which nothing more is read from those who wait for an answer. -1 for no limit.",
+        "Largest sum of incomplete large requests, beyond which clients that send more are disconnected; and of waiting "
+        "requests, beyond which nothing more is read from clients that wait for a response. -1 for no limit.",
         minimum=-1,
         gap=0,
     ),
@@ -177,8 +176,8 @@ _KAFKA = (
         "queued.max.response.bytes",
         "int",
         512 << 20,
-        "Largest sum of unread answers; beyond it those who have had something to read for longest are disconnected. Before that, "
-        "an answer to a fetch carries at most an eighth of what is left of it, but for one batch.",
+        "Largest sum of unread responses; beyond it the clients with the longest unread ones are disconnected. Before that, "
+        "a fetch response carries at most an eighth of the remaining bytes, or a single batch.",
         minimum=1,
     ),
     Option(
@@ -201,13 +200,18 @@ _KAFKA = (
         "producer.id.expiration.ms",
         "int",
         86_400_000,
-        "A partition forgets a producer that wrote nothing there for so long and has no open transaction there; "
-        "from then on it takes any sequence from it.",
+        "A partition forgets a producer that wrote nothing to it for this long and has no open transaction in it; "
+        "from then on it accepts any sequence from it.",
         minimum=1,
         maximum=INT_MAX,
     ),
     Option(
-        "transaction.max.timeout.ms", "int", 900_000, "Longest transaction.timeout.ms a producer may ask for.", minimum=1, maximum=INT_MAX
+        "transaction.max.timeout.ms",
+        "int",
+        900_000,
+        "Longest transaction.timeout.ms that a producer may request.",
+        minimum=1,
+        maximum=INT_MAX,
     ),
     Option(
         "transaction.partition.verification.enable", "bool", True, "Whether a transactional batch needs its partition in the transaction."
@@ -225,7 +229,7 @@ _KAFKA = (
         "transactional.id.expiration.ms",
         "int",
         604_800_000,
-        "Transactional ids unused for so long are forgotten.",
+        "Transactional ids unused for this long are removed.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -233,7 +237,7 @@ _KAFKA = (
 
 
 def _topic_default(topic_option: str, broker_option: str) -> Option:
-    """The broker's option that gives a topic option its default: same kind and range, no default of its own."""
+    """The broker option for the default of a topic option: same type and range, no default of its own."""
     option = TOPIC_OPTIONS_BY_NAME[topic_option]
     documentation = f"Default of the topic option {topic_option}. {option.documentation}"
     return replace(option, name=broker_option, default=None, documentation=documentation)
@@ -246,7 +250,7 @@ _OF_TOPICS: Final = "it is an option of topics: give it where a topic is created
 
 BROKER_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
 IDLE_OPTIONS_BY_NAME: Mapping[str, Option] = kafka_options.idle_options(BROKER_OPTIONS_BY_NAME.keys())
-"""Those that Apache Kafka knows and that change nothing here."""
+"""Options that Apache Kafka knows and that have no effect here."""
 _EVERY: Final = {**BROKER_OPTIONS_BY_NAME, **IDLE_OPTIONS_BY_NAME}
 
 BROKER_OPTIONS = OptionTable(
@@ -258,12 +262,12 @@ BROKER_OPTIONS = OptionTable(
 )
 
 WITHOUT_EFFECT_ON_TOPICS = frozenset(broker for topic, broker in BROKER_SYNONYMS.items() if topic not in WITH_EFFECT)
-"""Defaults of topic options that are stored and shown, and change nothing."""
+"""Defaults of topic options that are stored and shown, but have no effect."""
 
 DYNAMIC = frozenset({"min.insync.replicas.policy", "auto.create.topics.enable", "num.partitions", "default.replication.factor",
                      "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "max.connections",
                      "producer.id.expiration.ms", "transaction.partition.verification.enable", *BROKER_SYNONYMS.values()})  # fmt: skip
-"""Options with an effect that IncrementalAlterConfigs may change while the broker runs."""
+"""Options with an effect that IncrementalAlterConfigs may change at run time."""
 
 
 def find(name: str) -> Option | None:
@@ -272,17 +276,17 @@ def find(name: str) -> Option | None:
 
 
 def is_idle(name: str) -> bool:
-    """Whether an option that is accepted changes nothing."""
+    """Whether an accepted option has no effect."""
     return name not in BROKER_OPTIONS_BY_NAME or name in WITHOUT_EFFECT_ON_TOPICS
 
 
 def may_change(name: str) -> bool:
-    """Whether IncrementalAlterConfigs may change this option while the broker runs."""
+    """Whether IncrementalAlterConfigs may change this option at run time."""
     return name in DYNAMIC or (name not in BROKER_OPTIONS_BY_NAME and kafka_options.changes_while_running(name))
 
 
 def default_of(option: Option) -> Any:
-    """An option's default; for the broker's defaults of topic options the topic option's own."""
+    """An option's default; for the broker's defaults of topic options that of the topic option."""
     if option.default is not None or option.name not in _TOPIC_OPTION_BY_SYNONYM:
         return option.default
     return TOPIC_OPTIONS_BY_NAME[_TOPIC_OPTION_BY_SYNONYM[option.name]].default
@@ -292,8 +296,8 @@ _TOPIC_OPTION_BY_SYNONYM = {broker: topic for topic, broker in BROKER_SYNONYMS.i
 
 
 def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
-    """Broker settings. Raises ConfigException for an unknown name (naming the nearest), an illegal value, or options that contradict each
-    other."""
+    """Parse broker settings. Raises ConfigException for an unknown name (naming the most similar one), an illegal value, or contradicting
+    options."""
     settings = BROKER_OPTIONS.parse(options, **keywords)
     wrong = [
         *contradictions({**settings.ignored, **settings}),
@@ -305,12 +309,12 @@ def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings
 
 
 def contradictions(settings: Mapping[str, Any]) -> list[str]:
-    """What is wrong with options that are all legal by themselves."""
+    """Errors in combinations of options that are individually legal."""
     return [*_shortcomings(settings), *kafka_options.missing_flushes(settings), *(text for rule in _RULES for text in rule.fault(settings))]
 
 
 def _shortcomings(settings: Mapping[str, Any]) -> Iterator[str]:
-    if topic_defaults(settings).get("retention.ms") == 0:  # A topic's own may be 0 (KafkaConfig.scala).
+    if topic_defaults(settings).get("retention.ms") == 0:  # A topic's own value may be 0 (KafkaConfig.scala).
         yield "log.retention.ms, or the minutes or hours in its place, cannot be 0: at least 1, or below 0 for no limit"
     if not settings["group.consumer.assignors"]:
         yield f"group.consumer.assignors is empty: it must name at least one of {', '.join(ASSIGNORS)}"
@@ -319,12 +323,12 @@ def _shortcomings(settings: Mapping[str, Any]) -> Iterator[str]:
         yield f"group.coordinator.rebalance.protocols={','.join(protocols)} lacks {CLASSIC}: classic groups cannot be turned off"
     if settings["num.partitions"] > PARTITIONS_PER_REQUEST_MAX:
         most = f"{PARTITIONS_PER_REQUEST_MAX}, the most that one request may create"
-        yield f"num.partitions={settings['num.partitions']} is above {most}: no topic could be created without a number of its own"
+        yield f"num.partitions={settings['num.partitions']} is above {most}: topics would need an explicit number of partitions"
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """The first option is at most as large as the second, or smaller; `else_`: what would be so otherwise."""
+    """The first option must be at most as large as the second, or smaller; `else_`: the consequence otherwise."""
 
     lesser: str
     greater: str
@@ -346,7 +350,7 @@ _NOT_THEIRS: Final = "groups would have by default what they may not set"
 _CONSUMER: Final = "group.consumer"
 _RULES: Final = (
     _Rule("group.min.session.timeout.ms", "group.max.session.timeout.ms", "no member could join"),
-    # Those of GroupCoordinatorConfig.
+    # From GroupCoordinatorConfig.
     *(
         rule
         for name in ("heartbeat.interval.ms", "session.timeout.ms")

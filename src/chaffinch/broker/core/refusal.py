@@ -1,4 +1,4 @@
-"""A request, or a part of one, that the broker refuses: the code and the reason, before they become fields of an answer."""
+"""Refused requests: error code and reason, before they become fields of a response."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from chaffinch.storage.file_system import StorageError
 
 
 class RequestRefused(Exception):
-    """Raised inside the core and caught by handlers; `as_exception` is for the door to Python callers.
+    """Raised inside the core and caught by handlers; `as_exception` converts it for Python callers.
 
-    `message` is for whoever asked, `logged` for the broker's own log, which may say more.
+    `message` is sent to the client; `logged` is written to the broker's log and may contain more.
     """
 
     def __init__(self, code: ErrorCode, message: str, logged: str | None = None) -> None:
@@ -25,16 +25,16 @@ class RequestRefused(Exception):
 
 
 def to_refusal(error: RequestRefused | StorageError, what: object, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
-    """What a request is refused with that raised this; `what` and `code` for a failure of the disk, as in `disk_refusal`."""
+    """Convert an error to a refusal. `what` and `code` describe a disk failure, as in `disk_refusal`."""
     return error if isinstance(error, RequestRefused) else disk_refusal(what, error, code)
 
 
 def disk_refusal(what: object, error: StorageError, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
-    """The broker's disk has failed at `what`: a topic-partition, or whatever else was to be read or written. Where on the disk that is, and
-    what the system said, is the business of whoever runs the broker: it stands in the log only."""
+    """Refusal for a disk failure while reading or writing `what`, for example a topic-partition. File names and system errors are for the
+    operator, so they are in the log only."""
     return RequestRefused(code, disk_failure_message(what), logged=str(error))
 
 
 def disk_failure_message(what: object) -> str:
-    """What peers are told."""
-    return f"the broker's disk has failed at {what}: the broker's log says how, so ask whoever runs it"
+    """The text of a disk failure for clients."""
+    return f"the broker's disk failed at {what}; ask the operator for the details in the broker's log"

@@ -1,12 +1,14 @@
-"""The broker's lines about what it refused: one per refusal, but a client that is refused again and again is counted and not repeated.
+"""Refusal log: one line per refused request, rate-limited. Repeated refusals of the same client are counted instead.
 
-KIP-579's motivation names the fault: a misconfigured producer that retries filled the broker's log. So the first refusal of a client at a
-topic (or group, or transactional id) is a line with its reason; what follows within a second is counted, and the counts are said when the
-second is over: refusals by code, other lines with the last of them, and a single one is said itself, so that another fault of the same
-origin is explained too. While there is something to count the intervals double, up to a minute. Whoever comes under ever new names meets a
-limit of lines per second for all together. No count is lost: what is left is said when the broker ends.
+KIP-579's motivation names the problem: a misconfigured producer that retries filled the broker's log. The first refusal of a client at a
+topic (or group, or transactional id) is logged with its reason. Further ones within a second are counted, and the counts are logged when
+the second is over: refusals by code, other lines with the last of them. A single further line is logged as it is, so that another error of
+the same origin is explained too.
 
-What a line quotes comes from outside: control characters are escaped, and long texts cut.
+While there is something to count, the intervals double, up to a minute. Clients that use ever new names are bounded by a limit of lines per
+second for all together. No count is lost: the rest is logged when the broker stops.
+
+Quoted text comes from clients: control characters are escaped, and long texts are cut.
 """
 
 from __future__ import annotations
@@ -20,20 +22,20 @@ from chaffinch.broker.core.events import LogLine
 INTERVAL_MS = 1000
 INTERVAL_MS_MAX = 60_000
 QUIET_MS = 10_000
-"""After an interval without anything to count, so much quiet makes an end of it; a refusal before is a line, and the interval is longer."""
+"""After an interval without further lines, this quiet time ends the series. A refusal before is logged, and the next interval is longer."""
 LINES_PER_INTERVAL_MAX = 50
 WINDOWS_MAX = 10_000
-"""Clients and topics that are counted at a time; others are only counted all together."""
+"""Number of clients and topics that are counted separately; all others are counted together."""
 TEXT_LENGTH_MAX = 1000
 NAME_LENGTH_MAX = 100
 LAST_LENGTH_MAX = 300
-"""Of the line that stands for those that were counted."""
+"""Length limit of the last line in a summary."""
 
 
 @dataclass(slots=True)
 class _Window:
-    """What was left out of one kind since its last line, and the last of it. `prefix` begins the line that says so. `is_quiet`: the
-    next one is a line again."""
+    """Suppressed lines of one kind since its last line, and the last of them. `prefix` begins the summary. `is_quiet`: the next line is
+    logged."""
 
     prefix: str
     length_ms: int = INTERVAL_MS
@@ -44,12 +46,12 @@ class _Window:
 
 
 class RefusalLog:
-    """Collects `lines` for the shell; `take` empties it. A chore: counts are due when their interval is over."""
+    """Collects `lines` for the shell; `take` empties it. A scheduled task: summaries are due when their interval is over."""
 
     def __init__(self) -> None:
         self.lines: list[LogLine] = []
         self._windows: dict[tuple[str, str], _Window] = {}
-        self._ends: list[tuple[int, tuple[str, str]]] = []  # A heap; of a window's entries the one at its `ends_at_ms` counts.
+        self._ends: list[tuple[int, tuple[str, str]]] = []  # A heap; an entry is valid if it equals its window's `ends_at_ms`.
         self._interval_end_ms = 0
         self._interval_lines = 0
         self._suppressed = 0
@@ -58,32 +60,32 @@ class RefusalLog:
     def log_refused(
         self, *, api: str, client: str, subject: str, within: str, code: str, reason: str, steady_ms: int, host: str = ""
     ) -> None:
-        """One refusal. `subject`: a topic-partition, a group, a transactional id; `within`: the topic, or the place again; `host`:
-        where the client is, if that is known."""
+        """Log a refusal. `subject`: a topic-partition, a group, a transactional id; `within`: its topic, or the subject itself; `host`: the
+        client's host, if known."""
         client, within = f"'{_cut(client, NAME_LENGTH_MAX)}'", _cut(within, NAME_LENGTH_MAX)
         origin = f"client {client} at {host}" if host else f"client {client}"
         text = f"refused: {api} from {origin} for {_cut(subject, NAME_LENGTH_MAX)}: {code}: {reason.removeprefix(f'{code}: ')}"
         self._log_rate_limited((client, within), f"refused: client {client} at {within}", code, text, steady_ms)
 
     def log_rate_limited(self, kind: str, origin: str, text: str, steady_ms: int) -> None:
-        """A line of this kind that may come again and again from the same origin."""
+        """Log a line of a kind that may repeat often from the same origin."""
         self._log_rate_limited((kind, origin), f"{kind} from {_cut(origin, NAME_LENGTH_MAX)}", "", text, steady_ms)
 
     def log(self, line: str | LogLine) -> None:
-        """A line that comes once."""
+        """Log a line without a limit."""
         report = line if isinstance(line, LogLine) else LogLine(line)
         self.lines.append(replace(report, text=_cut(report.text, TEXT_LENGTH_MAX)))
 
     def log_within_limit(self, line: str | LogLine, steady_ms: int) -> None:
-        """A line that clients can bring about as often as they like, each time for something else: transactions that time out."""
+        """Log a line that clients can cause as often as they like, each time about something else, for example transactions that time
+        out."""
         if self._is_within_limit(steady_ms):
             self.log(line)
         else:
             self._suppressed += 1
 
     def log_without_effect(self, option: str, value: object, where: str = "", instead: str | None = None) -> None:
-        """An option that Apache Kafka knows was given, and changes nothing here: one line for it, however often it is given. `instead`:
-        what has its effect here."""
+        """Log once that a given option is known to Apache Kafka and has no effect here. `instead`: the replacement."""
         kind = "topic option" if where else "option"
         if (kind + option) not in self._without_effect:
             self._without_effect.add(kind + option)
@@ -108,7 +110,7 @@ class RefusalLog:
             ends_at_ms, key = heapq.heappop(self._ends)
             window = self._windows.get(key)
             if window is None or window.ends_at_ms != ends_at_ms:
-                continue  # It was given another end since.
+                continue  # Its end was changed since.
             if window.omitted:
                 lines.append(_counted(window))
                 self._lengthen(key, window, steady_ms)
@@ -122,7 +124,7 @@ class RefusalLog:
         return lines
 
     def end(self) -> list[LogLine]:
-        """All that was counted and not said yet: the broker ends."""
+        """Log all remaining counts when the broker stops."""
         for window in self._windows.values():
             if window.omitted:
                 self.log(_counted(window))
@@ -138,7 +140,7 @@ class RefusalLog:
         window = self._windows.get(key)
         if window is not None and not window.is_quiet:
             window.omitted[label] += 1
-            window.last = text[: TEXT_LENGTH_MAX + 1]  # One more than is said, so that it is seen to be cut.
+            window.last = text[: TEXT_LENGTH_MAX + 1]  # One more character, so that it is recognized as cut.
             return
         if (window is None and len(self._windows) >= WINDOWS_MAX) or not self._is_within_limit(steady_ms):
             self._suppressed += 1
@@ -151,7 +153,7 @@ class RefusalLog:
             self._lengthen(key, window, steady_ms)
 
     def _is_within_limit(self, steady_ms: int) -> bool:
-        """Whether one more line may be said in this interval; it is counted if so."""
+        """Whether one more line may be logged in this interval; if so, it is counted."""
         if steady_ms >= self._interval_end_ms:
             self._interval_end_ms = steady_ms + INTERVAL_MS
             self._interval_lines = 0
@@ -161,7 +163,7 @@ class RefusalLog:
         return True
 
     def _lengthen(self, key: tuple[str, str], window: _Window, steady_ms: int) -> None:
-        """Once more, and longer."""
+        """Start a new, longer interval."""
         window.omitted.clear()
         window.last = ""
         window.is_quiet = False
@@ -174,7 +176,7 @@ class RefusalLog:
 
     def _take_suppressed(self) -> str:
         count, self._suppressed = self._suppressed, 0
-        return f"{count} more lines left out: there were too many at once"
+        return f"{count} more lines suppressed: there were too many at once"
 
 
 def _counted(window: _Window) -> str:
@@ -187,7 +189,7 @@ def _counted(window: _Window) -> str:
 
 
 def _cut(text: str, length_max: int) -> str:
-    """One line of printable characters."""
+    """One line of printable characters, cut to a length."""
     cut = text if len(text) <= length_max else f"{text[:length_max]}..."
     if cut.isprintable():
         return cut

@@ -1,7 +1,8 @@
-"""How much one answer may hold whose parts are larger than what asks for them: a few bytes name a group of ten thousand members.
+"""Response size limit: bounds responses whose parts are larger than the request that asks for them, for example a group with ten thousand
+members.
 
-No answer beyond `queued.max.response.bytes` could ever leave, so none is built: the connection is closed instead, with one line in the
-log. (A request itself is bounded by `protocol.decoder.REQUEST_STRUCTURES_MAX`, and with it every answer whose parts are as small.)
+A response beyond `queued.max.response.bytes` could never be sent, so it is not built: the connection is closed with one log line. (Requests
+themselves are bounded by `protocol.decoder.REQUEST_STRUCTURES_MAX`, and so are responses whose parts are as small.)
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from typing import Any, Final, TypeVar
 from chaffinch.protocol.schema import Message
 
 STRUCTURE_BYTES: Final = 200
-"""What a part of an answer takes in memory beside its texts, about."""
+"""Approximate memory overhead of a response part, in addition to its texts."""
 
 _Part = TypeVar("_Part", bound=Message)
 
 
 class ResponseTooLarge(Exception):
-    """Raised by handlers in the middle of an answer; whoever called them closes the connection."""
+    """Raised by handlers while building a response; the caller closes the connection."""
 
 
 class ResponseSizeLimit:
-    """The room of one answer. Each of its parts is put through `add` as soon as it is made."""
+    """Size limit of one response. Each of its parts must be passed to `add` when it is created."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._bytes_max: int = settings["queued.max.response.bytes"]
         self._bytes_left = self._bytes_max
 
     def add(self, part: _Part) -> _Part:
-        """The same part, whose own texts are counted, not the parts within it. Raises ResponseTooLarge."""
+        """Count a part's own texts, without nested parts, and return it. Raises ResponseTooLarge."""
         size = STRUCTURE_BYTES
         for field in part.FIELDS:
             value = getattr(part, field.name)
@@ -37,5 +38,5 @@ class ResponseSizeLimit:
                 size += len(value)
         self._bytes_left -= size
         if self._bytes_left < 0:
-            raise ResponseTooLarge(f"the answer would take more than queued.max.response.bytes={self._bytes_max}")
+            raise ResponseTooLarge(f"the response would exceed queued.max.response.bytes={self._bytes_max}")
         return part

@@ -1,5 +1,5 @@
-"""How a broker begins: its journals, all parts of its state from what they hold, what the last end of the process left half done, and the
-warnings about topics and logs that it starts with."""
+"""Startup: opens the journals, builds the broker state from them, completes what the previous process left unfinished, and logs warnings
+about topics and logs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ JOURNAL_NAMES = ("cluster", "transactions", "offsets")
 def open_journals(
     file_system: FileSystem, directory: DataDirectory, contents: Contents, rewrite_bytes_min: int, *, accepts_loss: bool
 ) -> dict[str, Journal]:
-    """By their names. Raises StorageError."""
+    """Open the journals, by name. Raises StorageError."""
     journals = {}
     for name in JOURNAL_NAMES:
         path = f"{JOURNALS}/{name}"
@@ -74,14 +74,14 @@ def open_state(
     *,
     users: Mapping[str, str],
 ) -> BrokerState:
-    """All parts, as the journals and logs say. Raises ConfigException, StorageError."""
+    """Build the broker state from the journals and logs. Raises ConfigException, StorageError."""
     dynamic = DynamicSettings(static, journals["cluster"])
     declared = DeclaredNodes(nodes, first_epoch=first_epoch(journals["cluster"], len(nodes)))
     wall = WallTime()
     topics = TopicRegistry(file_system, journals["cluster"], contents, declared, dynamic, rng, wall, steady_ms)
     offsets = GroupOffsets(journals["offsets"])
     topics.before_creation = offsets.before_topic_creation
-    with suppress(StorageError):  # On a full disk they stay until a topic of that name comes.
+    with suppress(StorageError):  # On a full disk they stay until a topic of that name is created.
         offsets.forget_missing(lambda topic: topics.get(topic) is not None)
     grown: list[Partition] = []
     changed_keys: list[Hashable] = []
@@ -131,20 +131,21 @@ def open_state(
 
 
 def recover(state: BrokerState, transactions: Journal, incarnation: str, steady_ms: int) -> bool:
-    """Finish what the last end of the process left half done; False where some is left to the next start. Raises StorageError.
+    """Recovery: complete what the previous process left unfinished. Returns False if some of it is left to the next start. Raises
+    StorageError.
 
     `transactions`: the coordinator's journal.
     """
     if state.settings["flush.policy"] == "always":
-        # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
-        # and readers see them: they must not go any more.
+        # A killed process may leave records that were written but not synced. From now on duplicates of them are acknowledged and readers
+        # see them, so they must not be lost.
         sync_many([partition.log for partition in state.topics.partitions()])
     respelled = state.topics.normalize_option_names()
     if respelled is not None:
         state.refusals.log(respelled)
     completed = state.transactions.complete_decided(steady_ms)
     if completed:
-        text = f"{completed} transactions that were decided before the last stop are completed"
+        text = f"{completed} transactions that were decided before the last stop were completed"
         state.refusals.log(LogLine(text, is_routine=True))
     if power_loss.is_possible(transactions, incarnation):
         verifies: bool = state.settings["transaction.partition.verification.enable"]
@@ -152,17 +153,17 @@ def recover(state: BrokerState, transactions: Journal, incarnation: str, steady_
             for text in power_loss.recover_lost(state.transactions, state.topics, state.offsets, state.grown, steady_ms, verifies=verifies):
                 state.refusals.log(text)
         except StorageError as error:
-            text = f"what a loss of power took from transactions is made good at the next start: {error}"
+            text = f"recovery of transactions after a power loss is continued at the next start: {error}"
             state.refusals.log(f"{text}; until then readers of committed records may wait in those partitions")
             return False
-    with suppress(StorageError):  # On a full disk the next start looks once more.
+    with suppress(StorageError):  # On a full disk the next start checks again.
         power_loss.mark_recovered(transactions, incarnation)
     return True
 
 
 def record_contents(state: BrokerState, journals: Mapping[str, Journal], directory: DataDirectory, steady_ms: int) -> None:
-    """Write down what the data directory contains; it is complete with that. On a full disk that is done later, unless the directory is
-    new. Raises StorageError."""
+    """Record the contents of the data directory; a new directory is complete with that. On a full disk it is done later, unless the
+    directory is new. Raises StorageError."""
     if directory.is_new:
         for journal in journals.values():
             journal.sync()
@@ -173,7 +174,7 @@ def record_contents(state: BrokerState, journals: Mapping[str, Journal], directo
 
 
 def log_warnings(state: BrokerState, static: Settings) -> None:
-    """In the log: options without effect, and what topics have that these nodes and options do not suit."""
+    """Log warnings: options without effect, and topics that do not fit the declared nodes and options."""
     state.log_idle_options({**static.ignored, **{name: static[name] for name in static.given}})
     protocols = static["group.coordinator.rebalance.protocols"]
     if idle := [protocol for protocol in protocols if protocol in PROTOCOLS_WITHOUT_EFFECT]:
@@ -200,12 +201,13 @@ class TopicView:
         return self._topics.version
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """By name."""
+        """All topics by name."""
         return {topic.name: TopicInfo(topic.topic_id, len(topic.partitions)) for topic in self._topics}
 
 
 class TransactionParticipants:
-    """`grown` gets each partition that a marker was written to: last stable offsets move, and fetches wait for that."""
+    """Implements `coordinator.Participants`. `grown` collects each partition that received a marker: its last stable offset moves, and
+    fetches wait for that."""
 
     def __init__(self, topics: TopicRegistry, offsets: GroupOffsets, grown: list[Partition]) -> None:
         self._topics = topics
@@ -220,9 +222,9 @@ class TransactionParticipants:
             return
         refused = partition.log.check_marker(identity, COORDINATOR_EPOCH)
         if refused is not None and refused.code is codes.INVALID_PRODUCER_EPOCH:
-            return  # Whoever raised the epoch here has ended the transaction. A later coordinator's epoch is one that a tool made up.
+            return  # The producer that raised the epoch here has ended the transaction. A later coordinator's epoch was made up by a tool.
         if transaction_version >= VERSION_WITH_EPOCH_BUMP and partition.log.producers.has_marker(identity):
-            return  # Written before a crash: in version 2 each marker has an epoch of its own, under which the next transaction begins.
+            return  # Already written before a crash: in version 2 each marker has its own epoch, under which the next transaction begins.
         partition.log.append_marker(is_commit, identity, COORDINATOR_EPOCH, steady_ms, leader_epoch=partition.replicas.leader_epoch)
         self._grown.append(partition)
 
@@ -237,11 +239,11 @@ class TransactionParticipants:
 
 
 WARNED_NAMES_MAX: Final = 5
-"""Topics that one line names; others are counted."""
+"""Topics named in one line; others are counted."""
 
 
 def _warnings_of_nodes(topics: Iterable[Topic], node_count: int) -> Iterator[str]:
-    """At most one line: replicas lie on nodes that an earlier start declared and this one does not."""
+    """At most one line: replicas on nodes that an earlier start declared and this one does not."""
     highest = {topic.name: max(node for partition in topic.partitions for node in partition.replicas.assigned) for topic in topics}
     lost = [name for name, node in highest.items() if node >= node_count]
     if lost:
@@ -254,17 +256,18 @@ def _warnings_of_nodes(topics: Iterable[Topic], node_count: int) -> Iterator[str
 
 
 def _warnings_of_directories(topics: TopicRegistry) -> Iterator[str]:
-    """At most one line: logs of no topic. What tells of a topic is on disk before its first record, so its entry was lost or never made."""
+    """At most one line: log directories without a topic. Topic entries are on disk before the first record, so the entry was lost or never
+    written."""
     unknown = topics.directories_without_topic()
     if unknown:
         yield (
-            f"logs of no topic in {topics.directory}: {_named(unknown)}. They are left as they are: a creation was cut short there, or the "
-            "end of journals/cluster.journal is lost, and with it what came last of topics"
+            f"logs of no topic in {topics.directory}: {_named(unknown)}. They are not touched: their creation was interrupted, or the "
+            "end of journals/cluster.journal is lost, and with it the last changes of topics"
         )
 
 
 def _warnings_of_replication(topics: Iterable[Topic], policy: str) -> Iterator[str]:
-    """At most one line: min.insync.replicas above the replication factor (KIP-579)."""
+    """At most one line: topics with min.insync.replicas above the replication factor (KIP-579)."""
     if policy == "capped":
         return
     counts = [(topic, min(len(partition.replicas.assigned) for partition in topic.partitions)) for topic in topics]

@@ -1,8 +1,8 @@
-"""Work that becomes due by the clock and not by a request: deadlines by key, and chores. Without a clock: the time is handed in.
+"""Timers and scheduled tasks: deadlines by key, without a clock of their own; the time is passed in.
 
-Most deadlines are put off again and again (each heartbeat puts off its member's, each end its transactional id's). So the heap has one
-live entry per key, which may be too early; it is put right when it comes up. Entries that an earlier one has replaced go when they are the
-larger part: the heap is never much larger than the number of keys.
+Most deadlines are postponed repeatedly (each heartbeat postpones its member's, each end of a transaction its transactional id's). The heap
+therefore has one live entry per key, which may be too early and is corrected when it comes up. Replaced entries are removed when they are
+the larger part of the heap, so it is never much larger than the number of keys.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ STALE_MAX = 64
 
 
 class Timers(Generic[Key]):
-    """At most one deadline per key (steady ms). Keys of the same deadline come in their own order."""
+    """At most one deadline per key (steady ms). Equal deadlines come in the order of their keys."""
 
     def __init__(self) -> None:
         self._deadlines: dict[Key, int] = {}
-        self._queued: dict[Key, int] = {}  # The live entry of the heap for each key.
+        self._queued: dict[Key, int] = {}  # The live heap entry of each key.
         self._heap: list[tuple[int, Any]] = []
 
     def get(self, key: Key) -> int | None:
         return self._deadlines.get(key)
 
     def schedule(self, key: Key, deadline_ms: int) -> None:
-        """In place of the key's earlier deadline."""
+        """Set the key's deadline, replacing an earlier one."""
         self._deadlines[key] = deadline_ms
         queued_ms = self._queued.get(key)
         if queued_ms is None or deadline_ms < queued_ms:
@@ -37,7 +37,7 @@ class Timers(Generic[Key]):
             self._tidy()
 
     def cancel(self, key: Key) -> None:
-        """Nothing happens if there is none."""
+        """Remove the key's deadline, if there is one."""
         self._deadlines.pop(key, None)
         self._tidy()
 
@@ -47,11 +47,11 @@ class Timers(Generic[Key]):
         return self._heap[0][0] if self._heap else None
 
     def due(self, steady_ms: int) -> Key | None:
-        """A key whose deadline has come, the earliest first; its deadline is forgotten. None when there is none."""
+        """Remove and return the key with the earliest passed deadline; None if there is none."""
         while self._heap and self._heap[0][0] <= steady_ms:
             queued_ms, key = heapq.heappop(self._heap)
             if self._queued.get(key) != queued_ms:
-                continue  # An earlier one was put in after it.
+                continue  # Replaced by an earlier entry.
             del self._queued[key]
             deadline_ms = self._deadlines.get(key)
             if deadline_ms is None:
@@ -75,22 +75,22 @@ class Timers(Generic[Key]):
 
 
 class ScheduledTask(Protocol):
-    """Part of the broker that `BrokerCore` calls when its time has come."""
+    """A part of the broker that `BrokerCore` calls when its deadline is reached."""
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do (steady ms), None for never. Asked for after every request: no work here. May be early."""
+        """When `expire` has work to do (steady ms), None for never. Read after every request, so it must be cheap. May be early."""
 
     def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
-        """Do what is due, in short: long work is cut into slices, with the next one due at once. Returns lines for the log: a text is a
-        warning.
+        """Do the work that is due, in short slices: if more is left, the next deadline is immediate. Returns lines to log; a plain text is
+        logged as a warning.
 
-        Never raises StorageError: what a full disk prevents is due again later.
+        Never raises StorageError: work that a full disk prevents is due again later.
         """
 
 
 def next_deadline_ms(scheduled_tasks: Sequence[ScheduledTask]) -> int | None:
-    """The earliest deadline of all."""
+    """The earliest deadline of all tasks."""
     earliest: int | None = None
     for task in scheduled_tasks:
         deadline_ms = task.next_deadline_ms

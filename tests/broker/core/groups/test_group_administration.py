@@ -164,5 +164,5 @@ class TestLeaving:
         requested = LeaveGroupRequest(group_id="new", members=[MemberIdentity(member_id="a")])
         with full_disk(cluster):
             assert cluster.client().ask(requested).members[0].error_code == 16
-        assert "group 'new': member 'a' cannot be sent away: cannot append" in cluster.lines[-1]
+        assert "group 'new': member 'a' cannot be removed: cannot append" in cluster.lines[-1]
         assert cluster.client().ask(requested).members[0].error_code == 0

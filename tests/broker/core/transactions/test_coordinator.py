@@ -398,7 +398,7 @@ class TestCrashBetweenDecisionAndMarkers:
         world = World()
         identity = world.in_state(S.PREPARE_COMMIT)
         assert world.coordinator.next_deadline_ms == T0 + MARKER_RETRY_MS
-        assert "tried again" in world.coordinator.expire(T0 + MARKER_RETRY_MS)[0]
+        assert "is retried in" in world.coordinator.expire(T0 + MARKER_RETRY_MS)[0]
         world.recorder.is_broken = False
         world.coordinator.expire(T0 + 2 * MARKER_RETRY_MS)
         assert world.recorder.calls == [(ORDERS, True, identity)]

@@ -1,1 +1,1 @@
-"""Options of topics, brokers and groups as clients list and change them while the broker runs."""
+"""Configs of topics, brokers and groups, as clients list and change them while the broker runs."""

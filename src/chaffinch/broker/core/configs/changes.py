@@ -1,6 +1,6 @@
-"""Changes of options while the broker runs, as IncrementalAlterConfigs and the older AlterConfigs ask for them (KIP-339, KIP-133).
+"""Config changes at run time, for IncrementalAlterConfigs and the older AlterConfigs (KIP-339, KIP-133).
 
-A resource changes as a whole or not at all. Checks and their codes are those of Apache Kafka's ConfigAdminManager.
+Each resource changes completely or not at all. Checks and error codes follow Apache Kafka's ConfigAdminManager.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from chaffinch.storage.file_system import StorageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """What is to become of one resource. `replaces`: options that are not named go back to their defaults."""
+    """A change of one resource. `replaces`: options that are not named are reset to their defaults."""
 
     resource_type: int
     resource_name: str
@@ -48,7 +48,7 @@ class ConfigChange:
 def apply(
     broker: BrokerState, event: RequestReceived, changes: Sequence[ConfigChange], validate_only: bool, steady_ms: int
 ) -> list[tuple[int, str | None]]:
-    """Code and message for each change, in order; those without an error are in force unless `validate_only`."""
+    """Apply changes. Returns code and message of each, in order; those without an error are in force, unless `validate_only`."""
     times_named = Counter((change.resource_type, change.resource_name) for change in changes)
     results: list[tuple[int, str | None]] = []
     for change in changes:
@@ -65,13 +65,13 @@ def apply(
 
 
 def check_node(broker: BrokerState, name: str) -> None:
-    """A broker resource is named by a node's id. All nodes share their options."""
+    """Check the name of a broker resource, which is a node id. All nodes share their options."""
     if name not in {str(node.id) for node in broker.nodes.nodes}:
         raise RequestRefused(codes.INVALID_REQUEST, f"node {name!r} does not exist: the last one is {len(broker.nodes.nodes) - 1}")
 
 
 def check_named(name: str) -> None:
-    """There are no options for all groups, or all clients, at once."""
+    """Check that a resource has a name: groups and clients have no options for all of them together."""
     if not name:
         raise RequestRefused(codes.INVALID_REQUEST, "the name of the resource is empty")
 
@@ -122,7 +122,7 @@ def _alter_topic(broker: BrokerState, change: ConfigChange, validate_only: bool)
 
 
 def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
-    """The name "" stands for the defaults of all nodes, a node's id for options that win over them."""
+    """Change broker options. The name "" means the defaults of all nodes; the options of a node override them."""
     is_default = not change.resource_name
     if not is_default:
         check_node(broker, change.resource_name)
@@ -152,7 +152,7 @@ def _changed(
     find: Callable[[str], Option | None],
     default_of: Callable[[str], Any],
 ) -> dict[str, str]:
-    """The overrides after the change; values are checked by whoever takes them."""
+    """The overrides after the change; the values are validated by the caller."""
     result = {} if change.replaces else dict(overrides)
     for config in change.configs:
         option = find(config.name)
@@ -173,7 +173,7 @@ def _changed(
 
 def _list_change(option: Option, operation: int, value: str, before: Any) -> str:
     if option.kind != "list":
-        raise RequestRefused(codes.INVALID_CONFIG, f"option {option.name} is not a list: nothing can be added or taken away")
+        raise RequestRefused(codes.INVALID_CONFIG, f"option {option.name} is not a list: elements cannot be added or removed")
     members = list(option.parse(before if before is not None else option.default or ()))
     named = [part.strip() for part in value.split(",") if part.strip()]
     if operation == OPERATION_SUBTRACT:

@@ -1,4 +1,4 @@
-"""Broker options that may change while the broker runs: what was given at start, overlaid with what the journal remembers."""
+"""Dynamic broker settings: the options given at start, overridden by those set at run time and stored in the journal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMED_KEY = b"broker.options.named"
 
 
 class DynamicSettings(Mapping[str, Any]):
-    """The broker's options as they stand now.
+    """The current broker options.
 
-    At run time they are set in two layers, as strings: defaults of the cluster, and above them options of a node that was named. The nodes
-    of one process share their options, so what is set for one of them holds for all.
+    At run time options are set as strings in two layers: defaults of the cluster, and options of a named node, which override them. The
+    nodes of one process share their options, so an option set for one node applies to all.
     """
 
     def __init__(self, static: Settings, journal: Journal) -> None:
@@ -35,7 +35,7 @@ class DynamicSettings(Mapping[str, Any]):
         return self._values[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of any mapping. Topics ask for all that they leave to the broker: what a mapping does by itself takes four times as long."""
+        """Like `Mapping.get`. Topics read all their defaults with it, and the inherited method takes four times as long."""
         return self._values.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
@@ -45,26 +45,26 @@ class DynamicSettings(Mapping[str, Any]):
         return len(self._values)
 
     def overrides(self, *, is_default: bool) -> Mapping[str, str]:
-        """What was set at run time in one of the layers."""
+        """The options set at run time in one of the layers."""
         return self._defaults if is_default else self._named
 
     def static(self, name: str) -> Any:
-        """The value an option had at start."""
+        """The value of an option at start."""
         return self._static[name] if name in self._static else self._static.ignored[name]
 
     def static_or_none(self, name: str) -> Any:
-        """The value an option was given at start; None when it was not."""
+        """The value given for an option at start; None if it was not given."""
         return self.static(name) if name in self.given else None
 
     @property
     def given(self) -> frozenset[str]:
-        """Names set at start, with or without an effect."""
+        """Names of the options given at start, with or without an effect."""
         return self._static.given | self._static.ignored.keys()
 
     def check(self, overrides: Mapping[str, str], *, is_default: bool) -> dict[str, Any]:
-        """All values as they would be with this layer. Raises RequestRefused (42, as Kafka) when these cannot be set at run time.
+        """All values with this layer replaced. Raises RequestRefused (42, as Kafka) if it cannot be set at run time.
 
-        Contradictions that are there already stand in nobody's way: what was given at the last start may have brought them.
+        Existing contradictions do not prevent a change: the options of the last start may have caused them.
         """
         merged = self._merged(overrides, self._named) if is_default else self._merged(self._defaults, overrides)
         there = options.contradictions(self)
@@ -74,7 +74,7 @@ class DynamicSettings(Mapping[str, Any]):
         return merged
 
     def alter(self, overrides: Mapping[str, str], *, is_default: bool) -> None:
-        """Replace what was set at run time in a layer. Raises as `check`, and StorageError; nothing has changed then."""
+        """Replace the options of a layer. Raises the errors of `check`, and StorageError; nothing has changed then."""
         merged = self.check(overrides, is_default=is_default)
         self._journal.put({_DEFAULTS_KEY if is_default else _NAMED_KEY: json.dumps(dict(overrides)).encode()})
         if is_default:

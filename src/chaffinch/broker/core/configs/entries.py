@@ -1,4 +1,4 @@
-"""Options as DescribeConfigs shows them: value, where it comes from, type, documentation, synonyms.
+"""Config entries for DescribeConfigs: value, source, type, documentation, synonyms.
 
 Sources and types are numbered as in Kafka's ConfigEntry and DescribeConfigsResponse.
 """
@@ -27,7 +27,7 @@ from chaffinch.settings import INT_MAX, Option, is_secret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One option as it stands. `synonyms`: (name, value, source) of every place it could come from, the winning one first."""
+    """The current state of an option. `synonyms`: (name, value, source) of every source of its value, the effective one first."""
 
     name: str
     value: str | None
@@ -40,11 +40,11 @@ class ConfigEntry:
 
 
 _WITH_DEFAULT = frozenset(BROKER_SYNONYMS.values()) - {"log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms"}
-"""Broker options that have a default of their own in Apache Kafka; the others leave it to a coarser option, or to nobody."""
+"""Broker options with their own default in Apache Kafka; the others take theirs from a coarser option, or have none."""
 
 
 def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
-    """Every topic option of a topic with these overrides."""
+    """Entries of all topic options of a topic with these overrides."""
     return [
         _entry(option, _topic_synonyms(option, overrides, settings))
         for option in TOPIC_OPTIONS.options
@@ -53,7 +53,7 @@ def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> li
 
 
 def default_broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
-    """The options that were set at run time for all nodes, as the broker resource without a name has them."""
+    """Entries of the options set at run time for all nodes, as the broker resource without a name shows them."""
     overrides = settings.overrides(is_default=True)
     return [
         _entry(option, [(option.name, _counted(option, overrides[option.name]), wire.SOURCE_DYNAMIC_DEFAULT_BROKER)])
@@ -63,7 +63,7 @@ def default_broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
 
 
 def broker_entries(settings: DynamicSettings, identity: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every option of a node. `identity`: those that say which node it is and where, which were not given as options."""
+    """Entries of all options of a node. `identity`: values that identify the node and its addresses and are not given as options."""
     return [
         _entry(
             option,
@@ -77,7 +77,7 @@ def broker_entries(settings: DynamicSettings, identity: Mapping[str, str]) -> li
 
 
 def identity_of(node: Node, protocol: str, directory: str) -> dict[str, str]:
-    """What `broker_entries` calls so. `protocol`: how clients talk to it; `directory`: where its logs are."""
+    """The `identity` argument of `broker_entries`. `protocol`: the security protocol of its listeners; `directory`: its log directory."""
     number = str(node.id)
     return {
         "advertised.listeners": f"{protocol}://{node.address}",
@@ -91,7 +91,7 @@ def identity_of(node: Node, protocol: str, directory: str) -> dict[str, str]:
 
 
 def _options_of_nodes(settings: DynamicSettings) -> list[Option]:
-    """Those with an effect first, then those without, then those of plug-ins and single listeners that were given."""
+    """Options with an effect, then those without, then given options of plug-ins and single listeners."""
     named = {*settings.given, *settings.overrides(is_default=True), *settings.overrides(is_default=False)}
     fixed = [*options.BROKER_OPTIONS.options, *options.IDLE_OPTIONS_BY_NAME.values()]
     others = sorted(named - {option.name for option in fixed})
@@ -99,7 +99,7 @@ def _options_of_nodes(settings: DynamicSettings) -> list[Option]:
 
 
 def group_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
-    """Every option that a consumer group with these overrides may have of its own."""
+    """Entries of all options that a consumer group with these overrides may set."""
     return [_entry(option, _group_synonyms(option, overrides, settings)) for option in group_options.GROUP_CONFIGS.options]
 
 
@@ -127,7 +127,7 @@ def _broker_synonyms(option: Option, settings: DynamicSettings) -> list[tuple[st
 
 
 def _given_synonyms(name: str, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
-    """Where a broker option was given a value, the winning place first."""
+    """The given values of a broker option, the effective one first."""
     named, defaults = settings.overrides(is_default=False), settings.overrides(is_default=True)
     option = options.find(name)
     assert option is not None
@@ -159,7 +159,7 @@ def _entry(option: Option, synonyms: list[tuple[str, str | None, int]], *, is_re
 
 
 def _documentation(option: Option) -> str:
-    """It says of an option that changes nothing that it does not."""
+    """The documentation of an option; states if the option has no effect."""
     is_idle_topic_option = option is TOPIC_OPTIONS_BY_NAME.get(option.name) and option.name not in WITH_EFFECT
     if is_idle_topic_option or option.name in options.WITHOUT_EFFECT_ON_TOPICS:
         return f"{option.documentation} {kafka_options.DOCUMENTATION}"
@@ -185,7 +185,7 @@ _TYPES: dict[str, int] = {
 
 
 def _counted(option: Option, text: str) -> str | None:
-    """What somebody set as it counts: "delete, compact" without the blank, "+1" without the sign."""
+    """A given value in normalized form: "delete, compact" without the blank, "+1" without the sign."""
     return _shown(option.parse(text))
 
 

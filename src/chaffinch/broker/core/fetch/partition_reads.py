@@ -1,7 +1,7 @@
-"""Reading what a fetch asks for: each place gives records, or an error, within the limits of the request. A fetch for which there is not
-enough waits: bytes are counted then, not read.
+"""Partition reads of a fetch: each partition returns records or an error, within the limits of the request. While a fetch is delayed,
+available bytes are only counted, not read.
 
-Readers of committed records see what is below the last stable offset, and which transactions below it were aborted (KIP-98).
+Consumers of committed records see data below the last stable offset, and which transactions below it were aborted (KIP-98).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.partition_log import LogPosition
 
 LENT_BYTES_MIN = 64 << 10
-"""Less than this is read at once, in one call, as its bounds are found."""
+"""Smaller reads are done immediately, in the same call that finds their bounds."""
 
 VERSION_WITH_STORAGE_ERRORS = 6
 VERSION_WITH_ZSTD = 10
 VERSION_WITH_LEADERS = 16
 
 _UNINTERESTING = frozenset({codes.UNKNOWN_TOPIC_ID, codes.UNKNOWN_TOPIC_OR_PARTITION})
-"""Errors that do not end a wait for other partitions, as in Apache Kafka: no retry would make them go away soon."""
+"""Errors that do not complete a delayed fetch of other partitions, as in Apache Kafka: a retry would not resolve them soon."""
 
 _WITH_LEADER = frozenset({codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH})
-"""Errors beside which the new leader is named (KIP-951)."""
+"""Errors whose response includes the new leader (KIP-951)."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class FetchTerms:
-    """What a request says about all its places. `fault`: the error that a script wants answered, and for which partitions.
+    """Fields of a fetch request that apply to all its partitions. `fault`: a scripted error and the partitions that it affects.
 
-    Not frozen, only because building a frozen one takes longer.
+    Not frozen, only because creating a frozen instance takes longer.
     """
 
     version: int
@@ -56,8 +56,8 @@ class FetchTerms:
 
 @dataclass(slots=True, eq=False)
 class ReadResult:
-    """What one try gave: `partition_data` for each place in order, None where a session's client knows it all; and the places that can
-    be waited for, with their partitions."""
+    """Result of one attempt: `partition_data` per position in order, None if a session's client already has everything; and the positions
+    that can be waited for, with their partitions."""
 
     partition_data: list[PartitionData | None] = field(default_factory=list)
     readable: list[tuple[FetchPosition, Partition]] = field(default_factory=list)
@@ -65,12 +65,12 @@ class ReadResult:
     must_respond: bool = False
 
     def is_enough(self, terms: FetchTerms) -> bool:
-        """Whether this is to be answered at once: there are `bytes_min`, or an error, or nothing that could be waited for."""
+        """Whether to respond now: there are `bytes_min`, an error, or no partition to wait for."""
         return self.must_respond or self.bytes_read >= terms.bytes_min or not self.readable
 
 
 def read(broker: BrokerState, terms: FetchTerms, positions: Sequence[FetchPosition]) -> ReadResult:
-    """Read all places in order, until the answer is full; those behind get no records."""
+    """Read all positions in order until the response is full; the remaining ones return no records."""
     result = ReadResult()
     for position in positions:
         result.partition_data.append(_read_position(broker, terms, position, result))
@@ -78,7 +78,7 @@ def read(broker: BrokerState, terms: FetchTerms, positions: Sequence[FetchPositi
 
 
 def count(broker: BrokerState, positions: Sequence[FetchPosition], partition_data: Sequence[PartitionData | None]) -> None:
-    """Count what an answer that is really sent carries."""
+    """Update the counters for a response that is sent."""
     for position, data in zip(positions, partition_data, strict=True):
         topic = position.topic
         if topic is None or broker.topics.get(topic) is None:
@@ -118,7 +118,7 @@ def _refusal(terms: FetchTerms, position: FetchPosition, partition: Partition) -
     if code is not codes.NONE:
         return code
     if terms.is_follower:
-        return codes.NOT_LEADER_OR_FOLLOWER  # Bytes are stored once: nobody is a follower that copies them.
+        return codes.NOT_LEADER_OR_FOLLOWER  # Data is stored once: no node copies it as a follower.
     if terms.version < VERSION_WITH_ZSTD and partition.topic.config.compression_type == "zstd":
         return codes.UNSUPPORTED_COMPRESSION_TYPE
     log = partition.log
@@ -126,7 +126,7 @@ def _refusal(terms: FetchTerms, position: FetchPosition, partition: Partition) -
 
 
 def _diverging(terms: FetchTerms, position: FetchPosition, partition: Partition) -> PartitionData | None:
-    """Where log and reader part, for readers that say under which leader they read last (KIP-595); None if they do not."""
+    """Where the log diverges from the reader, for readers that send the leader epoch of their last read (KIP-595); None if it does not."""
     requested, log = position.requested, partition.log
     if requested.last_fetched_epoch < 0:
         return None
@@ -153,7 +153,7 @@ def _records(
     upper = last_stable_offset if terms.is_committed else high_watermark
     records: list[Part] = []
     aborted: list[AbortedTransaction] | None = [] if terms.is_committed else None
-    # The first batch of an answer comes even when it is larger than asked for, so that no client is stuck before it.
+    # The first batch of a response may exceed the limit, so that no client gets stuck before it.
     may_exceed = result.bytes_read == 0
     bytes_max = max(0, min(requested.partition_max_bytes, terms.bytes_max - result.bytes_read))
     if requested.fetch_offset < upper and (bytes_max > 0 or may_exceed):
@@ -178,7 +178,7 @@ def _records(
 
 
 def refused(terms: FetchTerms, position: FetchPosition, code: ErrorCode, partition: Partition | None = None) -> PartitionData:
-    """The answer for a place that gives an error."""
+    """The response for a partition with an error."""
     if code is codes.KAFKA_STORAGE_ERROR and terms.version < VERSION_WITH_STORAGE_ERRORS:
         code = codes.NOT_LEADER_OR_FOLLOWER
     data = PartitionData(
@@ -194,14 +194,14 @@ def refused(terms: FetchTerms, position: FetchPosition, code: ErrorCode, partiti
 
 
 def _aborted(partition: Partition, fetch_offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """Aborted transactions with records among those read, which end before `end_offset`."""
+    """Aborted transactions with records in the range that was read, up to `end_offset`."""
     found = partition.log.aborted_transactions(fetch_offset, end_offset)
     return [AbortedTransaction(producer_id=producer_id, first_offset=first_offset) for producer_id, first_offset in found]
 
 
 @dataclass(slots=True, eq=False)
 class _DelayedPartition:
-    """A place that is waited for. `bytes_ready` lie between `start` and `upper`, up to which the client may read."""
+    """A partition of a delayed fetch. `bytes_ready`: bytes between `start` and `upper`, the end of what the client may read."""
 
     position: FetchPosition
     partition: Partition
@@ -211,7 +211,7 @@ class _DelayedPartition:
 
 
 class DelayedFetch:
-    """Counts what a waiting fetch would give. Raises StorageError at construction."""
+    """A delayed fetch: counts the bytes it would return. Raises StorageError at construction."""
 
     def __init__(self, broker: BrokerState, terms: FetchTerms, result: ReadResult) -> None:
         self._broker = broker
@@ -228,7 +228,7 @@ class DelayedFetch:
         return [delayed.partition.topic_partition for delayed in self._partitions]
 
     def is_enough(self) -> bool:
-        """Whether to read now: enough bytes, or something that the client should hear at once."""
+        """Whether to read now: enough bytes are available, or a partition has an error to report."""
         bytes_ready = 0
         for delayed in self._partitions:
             if not self._is_readable(delayed):
@@ -241,7 +241,7 @@ class DelayedFetch:
                 except StorageError:
                     return True
                 if end.segment != delayed.start.segment:
-                    return True  # The answer ends with the segment, so waiting adds nothing.
+                    return True  # A read ends with the segment, so waiting longer adds nothing.
                 delayed.upper = upper
                 delayed.bytes_ready = min(end.position - delayed.start.position, delayed.position.requested.partition_max_bytes)
             bytes_ready += delayed.bytes_ready

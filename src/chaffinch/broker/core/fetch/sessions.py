@@ -1,7 +1,7 @@
-"""Fetch sessions (KIP-227): the broker remembers a client's partitions, and answers name only those of which there is news.
+"""Fetch sessions (KIP-227): the broker remembers a client's partitions, and responses contain only those that changed.
 
-A session lives until its client ends it or it has to make room for others. At most `max.incremental.fetch.session.cache.slots` of
-them are kept, and PARTITIONS_MAX partitions in all; a client that gets none is told session id 0 and goes on naming its partitions.
+A session lives until its client ends it or it is evicted. At most `max.incremental.fetch.session.cache.slots` sessions are cached, with
+PARTITIONS_MAX partitions in total; a client without one receives session id 0 and continues to name its partitions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from chaffinch.protocol.primitives import ZERO_UUID
 VERSION_WITH_IDS = 13
 
 PositionKey: TypeAlias = tuple[str | UUID, int]
-"""Topic and partition as the client names them: topics by name up to version 12, by id from 13 on."""
+"""Topic and partition as named by the client: topics by name up to version 12, by id from 13 on."""
 
 
 @dataclass(slots=True, eq=False)
 class FetchPosition:
-    """One partition of a request or of a session. `topic` is None while nobody knows the id; `topic_id` zero where names are used.
+    """Fetch position of one partition in a request or session. `topic` is None while the id is unknown; `topic_id` is zero if names are
+    used.
 
-    `high_watermark` and `log_start_offset` are what the client was told last; -1 before, and after an error.
+    `high_watermark` and `log_start_offset`: the values last sent to the client; -1 before that, and after an error.
     """
 
     key: PositionKey
@@ -46,7 +47,7 @@ class FetchPosition:
     log_start_offset: int = -1
 
     def locate(self, topics: TopicRegistry) -> tuple[Partition | None, ErrorCode]:
-        """The partition, or None and 3 (gone, or never there), 100 (nobody knows the id) or 103 (the name belongs to another id now)."""
+        """Find the partition; otherwise None and 3 (deleted or never existed), 100 (unknown id) or 103 (the name now has another id)."""
         if self.topic is None:
             return None, codes.UNKNOWN_TOPIC_ID
         partition = topics.partition(self.topic, self.requested.partition)
@@ -57,17 +58,17 @@ class FetchPosition:
         return partition, codes.NONE
 
     def is_unchanged(self, high_watermark: int, log_start_offset: int) -> bool:
-        """Whether the client was told just this, in its session."""
+        """Whether the session's client already has these values."""
         return high_watermark == self.high_watermark and log_start_offset == self.log_start_offset
 
     def note(self, partition_data: PartitionData) -> None:
-        """Take note of an answer. Errors tell -1, so that the partition is told of again once it can be read."""
+        """Record the values of a response. Errors record -1, so that the partition is sent again once it is readable."""
         self.high_watermark = partition_data.high_watermark
         self.log_start_offset = partition_data.log_start_offset
 
 
 def positions_of(request: FetchRequest, version: int, topics: TopicRegistry) -> dict[PositionKey, FetchPosition]:
-    """What a request names; of a partition named twice the last wins."""
+    """The positions in a request; for a partition named twice the last one counts."""
     positions = {}
     uses_ids = version >= VERSION_WITH_IDS
     for topic in request.topics:
@@ -80,13 +81,13 @@ def positions_of(request: FetchRequest, version: int, topics: TopicRegistry) -> 
 
 
 def forgotten_keys(forgotten: Iterable[ForgottenTopic], version: int) -> list[PositionKey]:
-    """What a request takes out of its session."""
+    """The keys that a request removes from its session."""
     uses_ids = version >= VERSION_WITH_IDS
     return [(topic.topic_id if uses_ids else topic.topic, index) for topic in forgotten for index in topic.partitions]
 
 
 def resolve_ids(positions: Iterable[FetchPosition], topics: TopicRegistry) -> None:
-    """Look again for topics whose ids were unknown when they came into a session."""
+    """Resolve topic ids that were unknown when they were added to a session."""
     for position in positions:
         if position.topic is None:
             position.topic = topics.name_of(position.topic_id)
@@ -98,15 +99,15 @@ EPOCH_FINAL = -1
 EPOCH_MAX = 2**31 - 1
 
 SAFE_MS = 120_000
-"""For so long a session in use is safe from larger ones, and an unused one from everybody. As in Apache Kafka."""
+"""How long a session in use is safe from larger ones, and an unused one from eviction. As in Apache Kafka."""
 
 PARTITIONS_MAX = 200_000
-"""Partitions remembered in all sessions together: some 100 MB."""
+"""Limit of partitions in all sessions: some 100 MB."""
 
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """One client's partitions, those served last at the end. `epoch` is the number that its next request must have."""
+    """A client's partitions, the most recently returned last. `epoch`: the expected epoch of the next request."""
 
     id: int
     uses_ids: bool
@@ -116,7 +117,7 @@ class FetchSession:
     epoch: int = EPOCH_INITIAL + 1
 
     def note(self, partition_data: list[tuple[FetchPosition, PartitionData]]) -> None:
-        """Take note of an answer. Places that gave records go to the end, so that no other starves behind them."""
+        """Record a response. Positions that returned records move to the end, so that no other partition starves."""
         for position, data in partition_data:
             position.note(data)
             if data.records and self.positions.pop(position.key, None) is not None:
@@ -125,7 +126,8 @@ class FetchSession:
 
 @dataclass(slots=True, eq=False)
 class FetchContext:
-    """What one request reads. Without `session` the answer names every place; `epoch` is that of the session after this request."""
+    """The positions of one request. Without `session` the response contains every partition; `epoch`: the session's epoch after this
+    request."""
 
     positions: list[FetchPosition]
     uses_ids: bool
@@ -135,7 +137,7 @@ class FetchContext:
 
 
 class FetchSessions:
-    """All sessions, least recently used first."""
+    """All fetch sessions, least recently used first."""
 
     def __init__(self, rng: RandomSource, slots: int) -> None:
         self._rng = rng
@@ -148,17 +150,17 @@ class FetchSessions:
 
     @property
     def partition_count(self) -> int:
-        """Of all sessions."""
+        """Number of partitions in all sessions."""
         return self._partition_count
 
     def named_targets(self, session_id: int) -> Iterator[tuple[str | None, int]]:
-        """Topics and partitions of a session; none if there is no such session."""
+        """Topics and partitions of a session; none if it does not exist."""
         session = self._sessions.get(session_id)
         for position in session.positions.values() if session is not None else ():
             yield position.topic, position.requested.partition
 
     def begin(self, request: FetchRequest, version: int, topics: TopicRegistry, steady_ms: int) -> FetchContext | ErrorCode:
-        """What to read for a request; 70, 71 or 106 when it does not fit its session."""
+        """The context of a request; 70, 71 or 106 if it does not fit its session."""
         uses_ids = version >= VERSION_WITH_IDS
         if request.session_epoch in (EPOCH_INITIAL, EPOCH_FINAL):
             self._remove(request.session_id)
@@ -176,20 +178,20 @@ class FetchSessions:
             self._remove(session.id)
             return FetchContext([], uses_ids)
         self._touch(session, steady_ms)
-        if not self._make_partitions_fit(0, steady_ms) or not _can_be_cached(request):  # Its client begins anew, and gets no session then.
+        if not self._make_partitions_fit(0, steady_ms) or not _can_be_cached(request):  # Its client starts over, and then gets no session.
             self._remove(session.id)
             return codes.FETCH_SESSION_ID_NOT_FOUND
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else EPOCH_INITIAL + 1
         return FetchContext(list(session.positions.values()), uses_ids, session, epoch=session.epoch)
 
     def conclude(self, context: FetchContext, partition_data: Sequence[PartitionData | None], steady_ms: int) -> FetchResponse:
-        """The answer, from what each place gave; None for places of which the session's client knows everything."""
+        """Build the response from the partition data; None for partitions of which the session's client already has everything."""
         pairs = [(position, data) for position, data in zip(context.positions, partition_data, strict=True) if data is not None]
         session = context.session
         if session is None:
             session_id = self._create(context, pairs, steady_ms) if context.needs_session else NO_SESSION
             return FetchResponse(session_id=session_id, responses=_grouped(pairs))
-        if session.epoch != context.epoch:  # Another request used the session while this one waited.
+        if session.epoch != context.epoch:  # Another request used the session while this one was delayed.
             return FetchResponse(error_code=codes.INVALID_FETCH_SESSION_EPOCH.number, session_id=session.id)
         session.note(pairs)
         return FetchResponse(session_id=session.id, responses=_grouped(pairs))
@@ -210,7 +212,7 @@ class FetchSessions:
             resolve_ids(positions.values(), topics)
 
     def _create(self, context: FetchContext, pairs: list[tuple[FetchPosition, PartitionData]], steady_ms: int) -> int:
-        """Remember the places, if there is room or some can be made."""
+        """Create a session, if there is capacity or another can be evicted. Returns its id."""
         size = len(pairs)
         if size == 0 or not self._evict_for(size, steady_ms):
             return NO_SESSION
@@ -225,7 +227,8 @@ class FetchSessions:
         return session_id
 
     def _evict_for(self, size: int, steady_ms: int) -> bool:
-        """Whether a session of this many partitions can come in: in place of those unused for long, or of a smaller one that is not new."""
+        """Make room for a session with this many partitions: evict one that is unused for long, or a smaller one that is not new. Returns
+        False if that is impossible."""
         if not self._make_partitions_fit(size, steady_ms):
             return False
         if len(self._sessions) < self._slots:
@@ -236,7 +239,7 @@ class FetchSessions:
         if steady_ms - oldest.used_ms > SAFE_MS:
             self._remove(oldest.id)
             return True
-        # Looked at as it was when last used: only then does a session stop being new.
+        # By the time of its last use: only then does a session stop being new.
         old = (session for session in self._sessions.values() if session.used_ms - session.created_ms > SAFE_MS)
         smallest = min(old, key=lambda session: len(session.positions), default=None)
         if smallest is None or len(smallest.positions) >= size:
@@ -245,7 +248,7 @@ class FetchSessions:
         return True
 
     def _make_partitions_fit(self, size: int, steady_ms: int) -> bool:
-        """Whether there is room for so many more partitions; sessions unused for long make some."""
+        """Make room for more partitions by evicting sessions unused for long. Returns False if that is not enough."""
         while self._partition_count + size > PARTITIONS_MAX:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or steady_ms - oldest.used_ms <= SAFE_MS:
@@ -265,12 +268,12 @@ class FetchSessions:
 
 
 def _can_be_cached(request: FetchRequest) -> bool:
-    """Whether the names are not longer than names of topics are: what a session remembers is bounded."""
+    """Whether the topic names are of legal length: the memory of a session is bounded."""
     return all(len(topic.topic) <= NAME_LENGTH_MAX for topic in request.topics)
 
 
 def _grouped(pairs: list[tuple[FetchPosition, PartitionData]]) -> list[FetchableTopicResponse]:
-    """Neighbours of one topic together, in the order in which they were read."""
+    """Group consecutive partitions of one topic, in the order in which they were read."""
     topics: list[FetchableTopicResponse] = []
     last: object = None
     for position, data in pairs:

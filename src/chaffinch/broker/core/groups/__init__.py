@@ -1,1 +1,1 @@
-"""Groups of consumers: both protocols, committed offsets, and who owns which partition."""
+"""Consumer groups: classic and consumer (KIP-848) protocol, committed offsets, partition assignment."""

@@ -1,7 +1,7 @@
-"""Server side assignors of KIP-848: which member of a consumer group is to have which partition.
+"""Server-side assignors of KIP-848: compute which member of a consumer group owns which partition.
 
-Pure functions of (who subscribes to what, how many partitions each topic has, what each member was to have so far). Both give every
-partition that somebody subscribes to, to exactly one subscriber, and the same answer for the same input.
+Pure functions of subscriptions, partition counts and the previous assignment. Every partition with subscribers is assigned to exactly one
+of them, and equal input gives equal output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import UUID
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition under its topic's id: a topic made anew under an old name is another one."""
+    """A partition identified by its topic id: a topic that was recreated under the same name is a different one."""
 
     topic_id: UUID
     partition: int
@@ -21,13 +21,13 @@ class TopicIdPartition(NamedTuple):
 
 Partitions = frozenset[TopicIdPartition]
 Subscriptions = Mapping[str, frozenset[UUID]]
-"""Member id -> topics, in the order in which members count."""
+"""Member id -> topic ids; the order of the members matters."""
 Assignor = Callable[[Subscriptions, Mapping[UUID, int], Mapping[str, Partitions]], dict[str, Partitions]]
-"""(subscriptions, partition counts, assignment so far) -> assignment, for each member of the subscriptions."""
+"""(subscriptions, partition counts, previous assignment) -> assignment of each member in the subscriptions."""
 
 
 def assign_range(subscriptions: Subscriptions, counts: Mapping[UUID, int], previous: Mapping[str, Partitions]) -> dict[str, Partitions]:
-    """Neighbouring partitions together, topic by topic; equal partitions of equally large topics meet at the same member."""
+    """Range assignment: contiguous partitions, topic by topic; equal partitions of equally large topics go to the same member."""
     assigned: dict[str, set[TopicIdPartition]] = {member: set() for member in subscriptions}
     subscribers = _subscribers(subscriptions)
     for topic, count in counts.items():
@@ -41,14 +41,14 @@ def assign_range(subscriptions: Subscriptions, counts: Mapping[UUID, int], previ
 
 
 def assign_uniform(subscriptions: Subscriptions, counts: Mapping[UUID, int], previous: Mapping[str, Partitions]) -> dict[str, Partitions]:
-    """Numbers of partitions as equal as subscriptions allow; within that, who had a partition keeps it."""
+    """Uniform assignment: as balanced as subscriptions allow, moving as few partitions as possible."""
     if len(set(subscriptions.values())) <= 1:
         return _assign_alike(subscriptions, counts, previous)
     return _assign_unlike(subscriptions, counts, previous)
 
 
 def _assign_alike(subscriptions: Subscriptions, counts: Mapping[UUID, int], previous: Mapping[str, Partitions]) -> dict[str, Partitions]:
-    """All members subscribe to the same: each has a quota, some one more."""
+    """All members have the same subscription: each gets a quota, some one partition more."""
     everything = [partition for topics in list(subscriptions.values())[:1] for partition in _partitions(topics, counts)]
     known = set(everything)
     quota, extras = divmod(len(everything), max(len(subscriptions), 1))
@@ -73,7 +73,8 @@ def _assign_alike(subscriptions: Subscriptions, counts: Mapping[UUID, int], prev
 
 
 def _assign_unlike(subscriptions: Subscriptions, counts: Mapping[UUID, int], previous: Mapping[str, Partitions]) -> dict[str, Partitions]:
-    """Members subscribe to different topics: first everything to somebody, then from who has most to who has least, until that is even."""
+    """Members have different subscriptions: first assign every partition, then move partitions from the most to the least loaded member
+    until the load is balanced."""
     subscribers = _subscribers(subscriptions)
     order = {member: number for number, member in enumerate(subscriptions)}
     assigned: dict[str, set[TopicIdPartition]] = {member: set() for member in subscriptions}
@@ -87,7 +88,7 @@ def _assign_unlike(subscriptions: Subscriptions, counts: Mapping[UUID, int], pre
             if partition.topic_id in topics and partition.partition < counts.get(partition.topic_id, 0) and partition not in owner:
                 owner[partition] = member
                 assigned[member].add(partition)
-    # Topics with few subscribers first: the others can make up for it.
+    # Topics with few subscribers first: the others can compensate.
     topics_by_choice = sorted((topic for topic in counts if topic in subscribers), key=lambda topic: (len(subscribers[topic]), topic))
     for topic in topics_by_choice:
         queue = [(len(assigned[member]), order[member], member) for member in subscribers[topic]]
@@ -99,7 +100,7 @@ def _assign_unlike(subscriptions: Subscriptions, counts: Mapping[UUID, int], pre
                 owner[partition] = member
                 assigned[member].add(partition)
     is_even = False
-    while not is_even:  # Each move makes the sum of squares smaller, so this ends.
+    while not is_even:  # Terminates: each move decreases the sum of squares.
         is_even = True
         for topic in topics_by_choice:
             least = min(subscribers[topic], key=load)
@@ -132,4 +133,4 @@ def _frozen(assigned: Mapping[str, set[TopicIdPartition]]) -> dict[str, Partitio
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
-"""By the name under which members ask for them; the first is the one for groups that do not ask."""
+"""By name; the first is the default of groups whose members request none."""

@@ -1,7 +1,6 @@
-"""A group of the classic protocol as data: members, who leads, which generation. The rules of requests are in
-`classic_requests` and `classic_rebalance`.
+"""State of a classic group: members, leader, generation. The rules for requests are in `classic_requests` and `classic_rebalance`.
 
-Follows Apache Kafka's ClassicGroup. No clock, no I/O; a member's metadata is not looked into, but for the topics it subscribes to.
+Follows Apache Kafka's ClassicGroup. No clock and no I/O. Member metadata is opaque, except for the subscribed topics.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from chaffinch.protocol.messages.join_group import JoinGroupResponse, JoinGroupR
 from chaffinch.protocol.messages.sync_group import SyncGroupResponse
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""(name, the member's metadata for it), in the member's order of preference."""
+"""(name, metadata) in the member's order of preference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Who sent a request, for those who look at the group."""
+    """The client of a member, as shown in group descriptions."""
 
     client_id: str
     host: str
@@ -33,7 +32,7 @@ class Client:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ClassicMember:
-    """One member. `is_new` until its first generation is complete."""
+    """A member of a classic group. `is_new` until its first generation is complete."""
 
     member_id: str
     instance_id: str | None
@@ -48,22 +47,22 @@ class ClassicMember:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """The protocol it likes best of those that everybody supports."""
+        """The member's preferred protocol among those that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate memory size."""
         names = len(self.member_id) + len(self.instance_id or "") + len(self.client.client_id)
         return 500 + names + len(self.assignment) + sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ClassicGroup:
-    """See the module. `protocol_type` None: nobody ever joined, the group only has offsets.
+    """A classic group. `protocol_type` None: the group never had members, it only has offsets.
 
-    `members`, their protocols and assignments, and `pending` change by the methods here only: sums over them are kept, so that a join costs
-    the same however many members there are.
+    `members`, their protocols and assignments, and `pending` may be changed only by the methods below: sums over them are cached, so that a
+    join costs the same for any number of members.
     """
 
     group_id: str
@@ -75,16 +74,16 @@ class ClassicGroup:
     leader: str | None = None
     members: dict[str, ClassicMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # Instance id -> member id.
-    pending: dict[str, None] = field(default_factory=dict)  # Were given an id and have to come again with it (KIP-394).
+    pending: dict[str, None] = field(default_factory=dict)  # Member ids that were handed out and must be used to join again (KIP-394).
     joins: dict[str, Deferred[JoinGroupResponse]] = field(default_factory=dict)
     syncs: dict[str, Deferred[SyncGroupResponse]] = field(default_factory=dict)
-    unsynced: dict[str, None] = field(default_factory=dict)  # Have not fetched their assignment in this generation.
+    unsynced: dict[str, None] = field(default_factory=dict)  # Members that have not fetched their assignment in this generation.
     subscribed_topics: frozenset[str] | None = None
-    initial_remaining_ms: int | None = None  # Of the first rebalance's delay; None in any other rebalance.
+    initial_remaining_ms: int | None = None  # Remaining delay of the group's first rebalance; None in any other rebalance.
     has_newcomer: bool = False
     _members_bytes: int = field(default=0, init=False)
     _pending_bytes: int = field(default=0, init=False)
-    _supporters: Counter[str] = field(default_factory=Counter, init=False)  # Protocol -> how many members know it.
+    _supporters: Counter[str] = field(default_factory=Counter, init=False)  # Protocol -> number of members that support it.
 
     # Looking ------------------------------------------------------------------------------------------------------------------------
 
@@ -106,24 +105,24 @@ class ClassicGroup:
 
     @property
     def was_never_used(self) -> bool:
-        """Nobody is or ever was a member, or is about to be one."""
+        """Whether the group has no member, never had one, and no member is about to join."""
         return self.protocol_type is None and not self.members and not self.pending
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory; a group that only has offsets takes what they do."""
+        """Approximate memory size; 0 for a group that only has offsets, which are counted themselves."""
         if self.was_never_used:
             return 0
         return 1000 + 2 * len(self.group_id) + self._pending_bytes + self._members_bytes
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody with these protocols can be a member."""
+        """Whether a member with these protocols can join."""
         if self.state is ClassicState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         return protocol_type == self.protocol_type and any(self._supporters[name] == len(self.members) for name, _ in protocols)
 
     def member_fault(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """25: no such member; 82: the instance is somebody else by now."""
+        """25: unknown member; 82: the instance id now belongs to another member."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is not None and current != member_id:
@@ -133,7 +132,7 @@ class ClassicGroup:
         return codes.NONE if member_id in self.members else codes.UNKNOWN_MEMBER_ID
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """A group whose members' subscriptions cannot be read may be subscribed to anything."""
+        """Whether members subscribe to the topic; if their subscriptions cannot be parsed, any topic counts."""
         return self.uses_consumer_protocol if self.subscribed_topics is None else topic in self.subscribed_topics
 
     def members_for_leader(self) -> list[JoinGroupResponseMember]:
@@ -145,7 +144,7 @@ class ClassicGroup:
         ]
 
     def selected_protocol(self) -> str:
-        """That with the most votes of those that every member supports; the group must have members."""
+        """The protocol with the most votes among those that every member supports. The group must have members."""
         candidates = self._common_protocols()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -161,7 +160,7 @@ class ClassicGroup:
         self.state_since_ms = wall_ms
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
-        """The first member brings the protocol type and leads."""
+        """Add a member. The first member determines the protocol type and becomes the leader."""
         if not self.members:
             self.protocol_type = protocol_type
             self.leader = member.member_id
@@ -172,7 +171,7 @@ class ClassicGroup:
         self._remove_pending(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """A member, or one that was about to be. The tickets it may hold are the caller's to answer."""
+        """Remove a member or a pending member. The caller must complete its deferred responses."""
         self._remove_pending(member_id)
         self.unsynced.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -185,7 +184,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def replace_static(self, old_id: str, member: ClassicMember) -> None:
-        """The same instance under another member id: in the same place, and leader if it was."""
+        """Replace a static member by the same instance under a new member id; it keeps its position and leadership."""
         assert member.instance_id is not None
         self._count(self.members[old_id], -1)
         self._count(member, 1)
@@ -199,7 +198,7 @@ class ClassicGroup:
             self.unsynced[member.member_id] = None
 
     def add_pending(self, member_id: str) -> None:
-        """Somebody was given this id, and has to come again with it."""
+        """Record a member id that was handed out; the client must join again with it."""
         self._remove_pending(member_id)
         self.pending[member_id] = None
         self._pending_bytes += _pending_bytes(member_id)
@@ -210,20 +209,20 @@ class ClassicGroup:
         self._count(member, 1)
 
     def change_assignments(self, assignments: Mapping[str, bytes]) -> None:
-        """Of all members; one that is not named has nothing."""
+        """Set the assignments of all members; a member without one gets an empty assignment."""
         for member in self.members.values():
             assignment = assignments.get(member.member_id, b"")
             self._members_bytes += len(assignment) - len(member.assignment)
             member.assignment = assignment
 
     def elect_leader(self) -> bool:
-        """The leader leads on if it has joined, else the first that has; False when nobody has."""
+        """Keep the leader if it has joined, otherwise elect the first joined member. Returns False if no member has joined."""
         if self.leader is not None and self.leader not in self.joins and self.joins:
             self.leader = next(name for name in self.members if name in self.joins)
         return self.leader in self.joins
 
     def begin_generation(self, wall_ms: int) -> None:
-        """The rebalance is over: members wait for the leader's word, or the group is empty."""
+        """Complete the rebalance: members now wait for the leader's assignment, or the group is empty."""
         self.generation += 1
         self.protocol = self.selected_protocol() if self.members else None
         self.remember_topics()
@@ -231,7 +230,7 @@ class ClassicGroup:
         self.unsynced = {}
 
     def remember_topics(self) -> None:
-        """What the members subscribe to, as far as it can be read."""
+        """Cache the topics that the members subscribe to, if they can be parsed."""
         self.subscribed_topics = None
         if not self.uses_consumer_protocol:
             return
@@ -265,9 +264,9 @@ PROTOCOL_TYPE: Final = "consumer"
 
 
 def topics_of(metadata: bytes) -> frozenset[str] | None:
-    """The topics in a subscription of the protocol type "consumer"; None for bytes that are not one.
+    """Parse the topics of a "consumer" protocol subscription; None for invalid bytes.
 
-    Source: Apache Kafka's ConsumerProtocolSubscription: a version (int16), then an array of topic names, then what only assignors need.
+    Source: Apache Kafka's ConsumerProtocolSubscription: a version (int16), then an array of topic names, then data for assignors only.
     """
     try:
         _, count = struct.unpack_from(">hi", metadata, 0)

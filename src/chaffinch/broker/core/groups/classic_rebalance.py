@@ -1,6 +1,6 @@
-"""How a classic group comes from one generation to the next: who is waited for, how long, and what everybody is told.
+"""Rebalance of a classic group: waits for members to join, completes their delayed responses, stores assignments, removes members.
 
-Follows Apache Kafka's GroupMetadataManager. Time is handed in; deadlines go to `Timers`.
+Follows Apache Kafka's GroupMetadataManager. The time is passed in; deadlines are kept in `Timers`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chaffinch.storage.file_system import StorageError
 
 
 class ClassicRebalance:
-    """The moves between states."""
+    """The state transitions of classic groups."""
 
     def __init__(self, context: GroupContext, journal: GroupJournal) -> None:
         self._context = context
@@ -29,14 +29,14 @@ class ClassicRebalance:
     # Before members have joined --------------------------------------------------------------------------------------------------------
 
     def prepare_or_complete(self, group: ClassicGroup, steady_ms: int) -> None:
-        """Something changed: begin a rebalance, or see whether the one that is on can end."""
+        """After a change: start a rebalance, or complete the current one if possible."""
         if group.state is ClassicState.PREPARING_REBALANCE:
             self.complete_if_all_joined(group, steady_ms)
         else:
             self.prepare(group, steady_ms)
 
     def prepare(self, group: ClassicGroup, steady_ms: int) -> None:
-        """Every member has to join again. The first rebalance of a group waits a moment for more members."""
+        """Start a rebalance: every member must join again. The first rebalance of a group waits a moment for more members."""
         if group.state is ClassicState.COMPLETING_REBALANCE:
             self._drop_assignments(group, steady_ms, codes.REBALANCE_IN_PROGRESS)
         group.unsynced = {}
@@ -54,13 +54,13 @@ class ClassicRebalance:
             self._schedule(group, TimerKind.JOIN, steady_ms + group.rebalance_timeout_ms)
 
     def complete_if_all_joined(self, group: ClassicGroup, steady_ms: int) -> None:
-        """End the wait of a rebalance that is not a group's first."""
+        """Complete a rebalance if all members have joined, unless it is the group's first."""
         is_waiting = group.state is ClassicState.PREPARING_REBALANCE and group.initial_remaining_ms is None
         if is_waiting and group.has_all_joined:
             self._complete(group, steady_ms)
 
     def join_due(self, group: ClassicGroup, steady_ms: int) -> None:
-        """The time to join is over. In a group's first rebalance each newcomer makes it longer, up to the rebalance timeout."""
+        """The join deadline has passed. In a group's first rebalance each new member extends it, up to the rebalance timeout."""
         remaining_ms = group.initial_remaining_ms
         if remaining_ms and group.has_newcomer:
             group.has_newcomer = False
@@ -73,13 +73,13 @@ class ClassicRebalance:
     # The new generation -----------------------------------------------------------------------------------------------------------------
 
     def _complete(self, group: ClassicGroup, steady_ms: int) -> None:
-        """Who has joined makes up the next generation; static members stay although they have not."""
+        """Form the next generation of the members that joined; static members stay even if they have not."""
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.JOIN))
         absent = [name for name, member in group.members.items() if name not in group.joins and member.instance_id is None]
         for member_id in absent:
             self._remove(group, member_id, "it did not join again in time")
         if group.members and not group.elect_leader():
-            # Static members only, and none of them came: their sessions decide.
+            # Only static members, and none has joined: their session timeouts decide.
             self._schedule(group, TimerKind.JOIN, steady_ms + group.rebalance_timeout_ms)
             return
         group.initial_remaining_ms = None
@@ -92,8 +92,8 @@ class ClassicRebalance:
         try:
             self._journal.put_classic(group, (), {})
         except StorageError as error:
-            # The generation before would come back with a restart; its members' sessions end then.
-            self._context.lines.append(f"group {group.group_id!r}: that it is empty cannot be written: {error}")
+            # After a restart the previous generation would be loaded; its members' sessions then time out.
+            self._context.lines.append(f"group {group.group_id!r}: cannot write that the group is empty: {error}")
 
     def _complete_joins(self, group: ClassicGroup, steady_ms: int) -> None:
         joins, group.joins = group.joins, {}
@@ -107,7 +107,7 @@ class ClassicRebalance:
     # Assignments ------------------------------------------------------------------------------------------------------------------------
 
     def assign(self, group: ClassicGroup, assignments: Mapping[str, bytes], steady_ms: int) -> None:
-        """The leader has spoken: written down first, then told to all that wait. Raises StorageError: all have to join again."""
+        """Store the leader's assignment, then complete the SyncGroup responses. Raises StorageError: all members must join again."""
         since_ms, group.state_since_ms = group.state_since_ms, self._context.wall.at(steady_ms)
         try:
             self._journal.put_classic(group, group.members.values(), assignments)
@@ -124,16 +124,16 @@ class ClassicRebalance:
         group.syncs = {}
 
     def mark_synced(self, group: ClassicGroup, member_id: str) -> None:
-        """The member has asked for its assignment."""
+        """Record that the member has fetched its assignment."""
         group.unsynced.pop(member_id, None)
         if not group.unsynced:
             self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SYNC))
 
     def sync_due(self, group: ClassicGroup, steady_ms: int) -> None:
-        """Members that joined and never asked for their assignment are sent away."""
+        """Remove the members that joined but did not fetch their assignment in time."""
         if group.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE) and group.unsynced:
             for member_id in list(group.unsynced):
-                self._remove(group, member_id, "it did not ask for its assignment in time")
+                self._remove(group, member_id, "it did not request its assignment in time")
             self.prepare(group, steady_ms)
 
     def _drop_assignments(self, group: ClassicGroup, steady_ms: int, code: ErrorCode) -> None:
@@ -146,7 +146,7 @@ class ClassicRebalance:
     # Members that go --------------------------------------------------------------------------------------------------------------------
 
     def session_due(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
-        """Nothing was heard of a member, or of one that was given an id. Who waits for an answer is not to blame, but a newcomer."""
+        """The session of a member or pending member has expired. Members that wait for a response are kept, unless they are new."""
         if member_id in group.pending:
             group.remove(member_id)
             self.complete_if_all_joined(group, steady_ms)
@@ -154,11 +154,11 @@ class ClassicRebalance:
         member = group.members.get(member_id)
         if member is None or (not member.is_new and (member_id in group.joins or member_id in group.syncs)):
             return
-        self._remove(group, member_id, "nothing was heard of it")
+        self._remove(group, member_id, "its session timed out")
         self.after_removal(group, steady_ms)
 
     def after_removal(self, group: ClassicGroup, steady_ms: int) -> None:
-        """Members have gone: the others share what was theirs."""
+        """After members were removed: rebalance the others."""
         if group.state is ClassicState.PREPARING_REBALANCE:
             self.complete_if_all_joined(group, steady_ms)
         elif group.state is not ClassicState.EMPTY:
@@ -169,7 +169,7 @@ class ClassicRebalance:
         self.forget(group, member_id)
 
     def forget(self, group: ClassicGroup, member_id: str) -> None:
-        """The member is no more; what it waits for is answered with UNKNOWN_MEMBER_ID."""
+        """Remove a member without a log line; its deferred responses fail with UNKNOWN_MEMBER_ID."""
         self.fail_deferred(group, member_id, codes.UNKNOWN_MEMBER_ID)
         group.remove(member_id)
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, member_id))
@@ -182,7 +182,7 @@ class ClassicRebalance:
             self._context.answer(sync, SyncGroupResponse(error_code=code.number))
 
     def extend_session(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
-        """The member was heard of."""
+        """Restart the member's session timeout."""
         timeout_ms = group.members[member_id].session_timeout_ms
         self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), steady_ms + timeout_ms)
 
@@ -196,7 +196,7 @@ class ClassicRebalance:
 
 
 def current_generation(group: ClassicGroup, member_id: str, *, skip_assignment: bool = False) -> JoinGroupResponse:
-    """What a member that has joined is told; the leader also learns who the others are."""
+    """The JoinGroup response of a member; the leader also receives the list of members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
@@ -209,7 +209,7 @@ def current_generation(group: ClassicGroup, member_id: str, *, skip_assignment: 
 
 
 def current_assignment(group: ClassicGroup, member_id: str) -> SyncGroupResponse:
-    """What a member of a stable group has to do."""
+    """The SyncGroup response of a member of a stable group."""
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=group.members[member_id].assignment
     )

@@ -1,8 +1,8 @@
-"""What members of classic groups ask for: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and whether they may commit offsets.
+"""Requests of classic group members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the check of offset commits.
 
-JoinGroup decides who becomes a member, and whether the others have to join again. It follows Apache Kafka's GroupMetadataManager: members
-are given their id first (KIP-394), static members take their own place again (KIP-345), a leader that comes back unchanged may be told to
-assign nothing (KIP-814). The others follow its ClassicGroup.
+JoinGroup decides who becomes a member, and whether the others must join again. It follows Apache Kafka's GroupMetadataManager: clients
+first receive a member id (KIP-394), static members return to their former slot (KIP-345), a returning leader with an unchanged subscription
+may skip the assignment (KIP-814). The other requests follow its ClassicGroup.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ VERSION_WITH_MEMBER_ID: Final = 4
 VERSION_WITH_SKIP_ASSIGNMENT: Final = 9
 
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
-"""How long a newcomer may wait for its first generation; it has no id to send heartbeats with before that."""
+"""How long a new member may wait for its first generation; before that it has no id to send heartbeats with."""
 
 JoinResult = JoinGroupResponse | Deferred[JoinGroupResponse]
 SyncResult = SyncGroupResponse | Deferred[SyncGroupResponse]
 
 
 class ClassicRequests:
-    """See the module."""
+    """Handles requests of classic group members."""
 
     def __init__(self, context: GroupContext, journal: GroupJournal, rebalance: ClassicRebalance) -> None:
         self._context = context
@@ -41,7 +41,8 @@ class ClassicRequests:
         self._rebalance = rebalance
 
     def join(self, group: ClassicGroup, request: JoinGroupRequest, version: int, client: Client, steady_ms: int) -> JoinResult:
-        """Its answer, now or later. The request's own values have been checked. Raises StorageError: then nothing has changed."""
+        """Handle JoinGroup; the response may be deferred. The request's fields are already validated. Raises StorageError: then nothing has
+        changed."""
         protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
         code = self._fault(group, request, protocols)
         if code is not codes.NONE:
@@ -62,7 +63,7 @@ class ClassicRequests:
         return self._add(group, request, protocols, member_id, client, steady_ms)
 
     def _fault(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
-        """81: no room for one more; 23: it cannot work with the others."""
+        """81: the group is full; 23: the member's protocols are incompatible with the others."""
         size_bytes = sum(len(name) + len(metadata) for name, metadata in protocols)
         if not self._has_free_slot(group, request.member_id) or not self._context.memory.has_capacity(size_bytes):
             return codes.GROUP_MAX_SIZE_REACHED
@@ -71,8 +72,8 @@ class ClassicRequests:
         return codes.NONE
 
     def _has_free_slot(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether the group takes this member. In a rebalance those count that have joined: a limit that was lowered is kept so. Who was
-        given an id and never comes again takes nobody's place."""
+        """Whether the group has a free slot for this member. During a rebalance only joined members count, which also enforces a lowered
+        limit. A pending member that never joins occupies no slot."""
         size_max: int = self._context.settings["group.max.size"]
         if group.state is ClassicState.EMPTY:
             return True
@@ -81,7 +82,8 @@ class ClassicRequests:
         return member_id in group.members or len(group.members) < size_max
 
     def _reject_full(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
-        """Who is told that there is no room gives up: the others need not wait for it, nor share anything where it was no member yet."""
+        """A member that is refused because the group is full gives up: the others need not wait for it, nor rebalance if it was not a
+        member yet."""
         if member_id in group.members:
             self._rebalance.forget(group, member_id)
             self._rebalance.after_removal(group, steady_ms)
@@ -138,7 +140,8 @@ class ClassicRequests:
     def _rejoin_static(
         self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, version: int, steady_ms: int
     ) -> JoinResult:
-        """The instance was restarted: it takes its place under a new member id, and who still uses the old one is fenced."""
+        """A static member was restarted: it replaces its former self under a new member id, and a client still using the old id is
+        fenced."""
         old_id = group.static_members[request.group_instance_id or ""]
         old, old_leader = group.members[old_id], group.leader
         new = replace(old, member_id=member_id, protocols=protocols)
@@ -159,12 +162,12 @@ class ClassicRequests:
             return deferred
         if version >= VERSION_WITH_SKIP_ASSIGNMENT:
             return current_generation(group, member_id, skip_assignment=group.leader == member_id)
-        # The old leader's id, so that a leader that is back takes itself for a follower and does not assign again.
+        # Return the old leader's id, so that a returning leader considers itself a follower and does not assign again.
         answer = current_generation(group, member_id)
         return answer.replace(leader=old_leader or "", members=[])
 
     def _wait(self, group: ClassicGroup, member_id: str) -> Deferred[JoinGroupResponse]:
-        """A promise; an earlier one to the same member is broken, because it cannot be listening there any more."""
+        """Create a deferred JoinGroup response. An earlier one of this member fails, since the client no longer waits for it."""
         earlier = group.joins.pop(member_id, None)
         if earlier is not None:
             self._context.answer(earlier, JoinGroupResponse(error_code=codes.REBALANCE_IN_PROGRESS.number, member_id=member_id))
@@ -174,7 +177,7 @@ class ClassicRequests:
     # What members say once they are members ---------------------------------------------------------------------------------------------
 
     def sync(self, group: ClassicGroup, request: SyncGroupRequest, steady_ms: int) -> SyncResult:
-        """Raises StorageError when what the leader says cannot be written: all have to join again."""
+        """Handle SyncGroup. Raises StorageError if the assignment cannot be stored: all members must join again."""
         code = self._sync_fault(group, request)
         if code is not codes.NONE:
             return SyncGroupResponse(error_code=code.number)
@@ -194,7 +197,7 @@ class ClassicRequests:
         return deferred
 
     def _sync_fault(self, group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
-        """25, 82: not a member; 22: of another generation; 23: it believes in another protocol; 81: the assignments are too large."""
+        """25, 82: not a member; 22: other generation; 23: other protocol; 81: the assignments are too large."""
         code = group.member_fault(request.member_id, request.group_instance_id)
         if code is not codes.NONE:
             return code
@@ -217,14 +220,14 @@ class ClassicRequests:
         return HEARTBEAT[group.state]
 
     def leave(self, group: ClassicGroup, members: list[MemberIdentity], steady_ms: int) -> list[ErrorCode]:
-        """Each member's own result; the rebalance begins once, after all have gone."""
+        """Remove members. Returns one result per member; a single rebalance follows."""
         results = [self._leave_one(group, identity) for identity in members]
         if codes.NONE in results:
             self._rebalance.after_removal(group, steady_ms)
         return results
 
     def _leave_one(self, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
-        """A static member may be sent away by its instance id alone."""
+        """Remove one member; a static member may be named by its instance id alone."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if not member_id and instance_id is not None:
             member_id = group.static_members.get(instance_id, "")
@@ -238,9 +241,10 @@ class ClassicRequests:
     def commit_fault(
         self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool
     ) -> ErrorCode:
-        """22, 25, 82 for who is no member of the current generation; 27 between joining and the assignment.
+        """22, 25, 82 if the sender is not a member of the current generation; 27 between joining and the assignment.
 
-        Without any of the three, offsets come from outside of the group: only while it is empty, or in a transaction of an old client.
+        Commits without member id, instance id and generation come from outside the group: they are allowed only while it is empty, or in a
+        transaction of an old client.
         """
         is_empty = group.state is ClassicState.EMPTY
         if generation < 0 and is_empty:
@@ -258,19 +262,19 @@ class ClassicRequests:
         return codes.NONE
 
     def committed(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
-        """A member's commit counts as a heartbeat."""
+        """An offset commit of a member counts as a heartbeat."""
         if group.state in KEEPS_SESSION_ON_COMMIT and member_id in group.members:
             self._rebalance.extend_session(group, member_id, steady_ms)
 
 
 def refusal(request: JoinGroupRequest, code: ErrorCode) -> JoinGroupResponse:
-    """A full group's answer names no member id, as in Kafka."""
+    """A refused JoinGroup. For a full group the response has no member id, as in Kafka."""
     member_id = "" if code is codes.GROUP_MAX_SIZE_REACHED else request.member_id
     return JoinGroupResponse(error_code=code.number, member_id=member_id, protocol_name=None)
 
 
 def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """Version 0 has none: the session's serves for both."""
+    """The rebalance timeout; version 0 has none and uses the session timeout."""
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
 
 
@@ -284,5 +288,5 @@ def _selected(members: list[ClassicMember]) -> str:
 
 
 def _led_by(group: ClassicGroup, old_id: str, new_id: str) -> ClassicGroup:
-    """The group as its journal entry is to show it."""
+    """A copy of the group with the new leader, for its journal entry."""
     return replace(group, leader=new_id if group.leader == old_id else group.leader)

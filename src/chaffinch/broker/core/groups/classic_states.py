@@ -1,6 +1,6 @@
-"""The states of a classic group, the moves between them, and what each request meets in each state.
+"""State machine of classic groups: states, transitions, and the result of each request in each state.
 
-Follows Apache Kafka's ClassicGroupState and GroupMetadataManager. A group that is gone has no state here: it is not found.
+Follows Apache Kafka's ClassicGroupState and GroupMetadataManager. A deleted group has no state here: it is not found.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from chaffinch.errors.codes import ErrorCode
 
 
 class ClassicState(Enum):
-    """Values are the names that clients are shown."""
+    """Values are the names shown to clients."""
 
     EMPTY = "Empty"
-    """No members; offsets, perhaps."""
+    """No members; the group may have offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are waited for."""
+    """Waiting for members to join."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Members have joined; the leader's assignment is waited for."""
+    """Members have joined; waiting for the leader's assignment."""
     STABLE = "Stable"
-    """Every member can have its assignment."""
+    """Every member can fetch its assignment."""
 
 
 _EMPTY, _PREPARING = ClassicState.EMPTY, ClassicState.PREPARING_REBALANCE
@@ -35,15 +35,15 @@ MOVES: Final[Mapping[ClassicState, frozenset[ClassicState]]] = {
     _COMPLETING: frozenset({_STABLE, _PREPARING}),
     _STABLE: frozenset({_PREPARING}),
 }
-"""From a state to those that may follow."""
+"""State -> states that may follow."""
 
 
 class Rejoin(Enum):
-    """What becomes of a member that joins although it is one."""
+    """Result of a JoinGroup request from an existing member."""
 
     REBALANCE = auto()
     CURRENT = auto()
-    """It is told the generation that is."""
+    """Respond with the current generation."""
     UNKNOWN = auto()
 
 
@@ -57,18 +57,18 @@ REJOIN: Final[Mapping[tuple[ClassicState, bool], Rejoin]] = {
     (_STABLE, False): Rejoin.CURRENT,
     (_STABLE, True): Rejoin.REBALANCE,
 }
-"""(state, whether the member brings something new: other protocols, or in a stable group the leader's wish) -> what happens."""
+"""(state, whether the member requests a change: other protocols, or it is the leader of a stable group) -> result."""
 
 
 class Sync(Enum):
-    """What becomes of a SyncGroup of a member of the current generation."""
+    """Result of a SyncGroup request from a member of the current generation."""
 
     REFUSE = auto()
-    """REBALANCE_IN_PROGRESS."""
+    """Refuse with REBALANCE_IN_PROGRESS."""
     WAIT = auto()
-    """For the leader's assignment, which this request may be."""
+    """Wait for the leader's assignment, which this request may contain."""
     CURRENT = auto()
-    """Its assignment."""
+    """Respond with the member's assignment."""
 
 
 SYNC: Final[Mapping[ClassicState, Sync]] = {

@@ -1,6 +1,6 @@
-"""A group of KIP-848's consumer protocol as data: members, their epochs, what each has and what each is to have.
+"""State of a consumer group (KIP-848): members, epochs, current and target assignments.
 
-A member is immutable; a change of the group is a `Change`, written to the journal first and applied then. No clock, no I/O.
+Members are immutable; a change of the group is a `Change`, which is first written to the journal and then applied. No clock, no I/O.
 Follows Apache Kafka's ConsumerGroup.
 """
 
@@ -19,21 +19,21 @@ NO_PARTITIONS: Partitions = frozenset()
 NEVER_LOOKED = -1
 GROUP_BYTES = 2000
 MEMBER_BYTES = 1000
-"""What each takes in memory beside its names and partitions, its entries in the journal included."""
+"""Approximate memory overhead of each, in addition to names and partitions, including journal entries."""
 
 
 class MemberState(Enum):
-    """How far a member has come on its way to its target."""
+    """Progress of a member towards its target assignment."""
 
     STABLE = "stable"
     UNREVOKED = "unrevoked"
-    """It has to give partitions back, and has not said that it did."""
+    """It must revoke partitions and has not confirmed that yet."""
     UNRELEASED = "unreleased"
-    """Partitions of its target are still with others."""
+    """Some partitions of its target are still owned by other members."""
 
 
 class GroupState(Enum):
-    """Values are the names that clients are shown."""
+    """Values are the names shown to clients."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -42,7 +42,7 @@ class GroupState(Enum):
 
 
 class TopicInfo:
-    """What subscriptions need to know of a topic."""
+    """The topic data that subscriptions need."""
 
     __slots__ = ("partition_count", "topic_id")
 
@@ -58,8 +58,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """One member. `assigned` is what it may read, `revoking` what it was told to give back and may still hold; `since` the epoch in which
-    it got each of both."""
+    """A member. `assigned`: partitions it may read; `revoking`: partitions it must give up but may still own; `since`: the epoch in which
+    it received each of these partitions."""
 
     member_id: str
     instance_id: str | None = None
@@ -84,34 +84,34 @@ class ConsumerMember:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def may_commit(self, epoch: int, partitions: Iterable[TopicIdPartition]) -> bool:
-        """In its own epoch, and in an older one what it has had since (KIP-1251): the answer that told the new epoch may be on its way."""
+        """Whether the member may commit offsets in this epoch: the current one, or an older one for partitions that it has had since then
+        (KIP-1251), since the response with the new epoch may still be on its way."""
         return epoch == self.epoch or (
             epoch < self.epoch and all(self.since.get(partition, self.epoch) <= epoch for partition in partitions)
         )
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate memory size."""
         names = [self.member_id, self.instance_id or "", self.rack_id or "", self.pattern, self.client.client_id, *self.topics]
         return MEMBER_BYTES + sum(100 + len(name) for name in names) + 200 * (len(self.assigned) + len(self.revoking))
 
 
 @dataclass(slots=True)
 class Subscriptions:
-    """Names and patterns that members subscribe to, and how many members each has: who comes or goes costs what it says itself, however
-    many others there are."""
+    """Subscribed names and patterns with the number of their members: a joining or leaving member costs only its own subscription."""
 
     names: dict[str, int] = field(default_factory=dict)
     patterns: dict[str, int] = field(default_factory=dict)
 
     def after(self, members: Mapping[str, ConsumerMember], changes: Mapping[str, ConsumerMember | None]) -> Subscriptions:
-        """Those of these members once the changes are made; None removes one."""
+        """The subscriptions after the changes; None removes a member."""
         result = Subscriptions(self.names.copy(), self.patterns.copy())
         result.follow(members, changes)
         return result
 
     def follow(self, members: Mapping[str, ConsumerMember], changes: Mapping[str, ConsumerMember | None]) -> None:
-        """As `after`, in place; `members` are as they were before the changes."""
+        """Like `after`, in place; `members` are those before the changes."""
         for member_id, member in changes.items():
             former = members.get(member_id)
             if former is not None and member is not None and (former.topics, former.pattern) == (member.topics, member.pattern):
@@ -139,7 +139,7 @@ def _take(counts: dict[str, int], keys: Iterable[str]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """What becomes different: None removes a member or a target; the rest is the group's new values."""
+    """A change of the group: None removes a member or a target; the other fields are new values of the group."""
 
     epoch: int
     assignment_epoch: int
@@ -150,7 +150,7 @@ class Change:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ConsumerGroup:
-    """See the module. `topics` are those subscribed to, as they were when the group's epoch was last looked at."""
+    """A consumer group. `topics`: the subscribed topics when the group's epoch was last checked."""
 
     group_id: str
     epoch: int = 0
@@ -170,7 +170,7 @@ class ConsumerGroup:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory: without members too, for it stays a while, as in Kafka, which lets it go when offsets expire."""
+        """Approximate memory size. A group without members counts too: as in Kafka, it stays until its offsets expire."""
         return GROUP_BYTES + 2 * len(self.group_id) + self._members_bytes
 
     @property
@@ -187,7 +187,7 @@ class ConsumerGroup:
         return topic in self.topics or topic in self.subscriptions.names
 
     def preferred_assignor(self, members: Mapping[str, ConsumerMember], offered: Sequence[str]) -> str:
-        """That of those offered with the most votes; the first where nobody asks for one."""
+        """The offered assignor with the most votes; the first one if no member requests any."""
         votes: dict[str, int] = {}
         for member in members.values():
             if member.assignor is not None and member.assignor in offered:
@@ -195,14 +195,14 @@ class ConsumerGroup:
         return max(votes, key=lambda name: votes[name]) if votes else offered[0]
 
     def change(self) -> Change:
-        """A change that changes nothing yet."""
+        """An empty change."""
         return Change(epoch=self.epoch, assignment_epoch=self.assignment_epoch, topics=self.topics)
 
     def apply(self, change: Change) -> None:
-        """Make it so. Owners follow: a partition belongs to whom it is assigned, until it is given back."""
+        """Apply a change. A partition is owned by the member it is assigned to, until that member has revoked it."""
         self.epoch, self.assignment_epoch, self.topics = change.epoch, change.assignment_epoch, change.topics
         self.subscriptions.follow(self.members, change.members)
-        # All that go, before all that come: a partition may pass from one to the other in one change.
+        # First remove all members, then add all: a partition may move between them in one change.
         for member_id in change.members:
             self._remove_member(member_id)
         for member in change.members.values():

@@ -1,10 +1,10 @@
-"""ConsumerGroupHeartbeat: the rules of KIP-848. A member says what changed, and is told what to read.
+"""ConsumerGroupHeartbeat: the rules of KIP-848. A member reports what changed and receives its assignment.
 
-Each heartbeat may raise the group's epoch (somebody's subscription or a topic changed), computes a new target then, and takes its own
-member one step towards it. Follows Apache Kafka's GroupMetadataManager. What a heartbeat changes is in the journal before it is told.
+Each heartbeat may raise the group epoch (a subscription or a topic changed); it then computes a new target assignment and moves its own
+member one step towards it. Follows Apache Kafka's GroupMetadataManager. Changes are written to the journal before the response.
 
-In the step ("Member Reconciliation") a member first gives back what it is not to have, and says so; then it gets what others have given
-back. So no partition has two owners. Follows Apache Kafka's CurrentAssignmentBuilder.
+In a step ("Member Reconciliation") a member first revokes the partitions that are not in its target and confirms that; then it receives the
+partitions that others have revoked. No partition ever has two owners. Follows Apache Kafka's CurrentAssignmentBuilder.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from chaffinch.protocol.messages.leave_group import MemberIdentity
 
 @dataclass(slots=True)
 class _Step:
-    """One heartbeat being worked on: the member as it was, as it is going to be, and the change of the group."""
+    """A heartbeat being processed: the member before and after, and the change of the group."""
 
     before: ConsumerMember
     member: ConsumerMember
     change: Change
 
     def members_of(self, group: ConsumerGroup) -> dict[str, ConsumerMember]:
-        """All of the group, this one as it is going to be. Only where they are needed: most heartbeats change nothing."""
+        """All members of the group, with the new version of this one. Computed only when needed: most heartbeats change nothing."""
         members = {name: member for name, member in group.members.items() if name not in self.change.members}
         members[self.member.member_id] = self.member
         return members
 
 
 class ConsumerRules:
-    """The rules of heartbeats. Refusals are raised as RequestRefused, file errors as StorageError; then nothing has changed."""
+    """Processes heartbeats. Refusals are raised as RequestRefused, file errors as StorageError; then nothing has changed."""
 
     def __init__(self, context: GroupContext, journal: GroupJournal, topics: SubscribedTopics) -> None:
         self._context = context
@@ -59,7 +59,7 @@ class ConsumerRules:
     def heartbeat(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client, steady_ms: int
     ) -> ConsumerGroupHeartbeatResponse:
-        """A member joins or is alive. The request's own values have been checked."""
+        """Handle the heartbeat of a new or existing member. The request's fields are already validated."""
         owned = owned_partitions(request)
         before, change = self._member(group, request, owned, client)
         step = _Step(before=before, member=_subscribed(before, request, client), change=change)
@@ -78,7 +78,7 @@ class ConsumerRules:
     def _member(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, owned: Partitions | None, client: Client
     ) -> tuple[ConsumerMember, Change]:
-        """Who is speaking, and what that alone changes: a static member that is back takes the place of its former self."""
+        """The member that sent the heartbeat, and the resulting change: a returning static member replaces its former self."""
         change = group.change()
         is_joining = request.member_epoch == EPOCH_JOIN
         self._check_capacity(group, request)
@@ -94,15 +94,15 @@ class ConsumerRules:
         return self._static_member(group, request, member_id, owned, client, change), change
 
     def _check_capacity(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
-        """81: the group is full, or what groups and their members may take in memory is used up."""
+        """81: the group is full, or the memory limit of all groups and members is reached."""
         is_known = request.member_id in group.members or request.instance_id in group.static_members
         if not is_known and len(group.members) >= self._context.settings["group.consumer.max.size"]:
-            raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members already")
+            raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, f"the group already has {len(group.members)} members")
         size_bytes = sum(100 + len(name) for name in request.subscribed_topic_names or ()) + len(request.subscribed_topic_regex or "")
         if not is_known and request.member_epoch == EPOCH_JOIN:
             size_bytes += MEMBER_BYTES if group.epoch else MEMBER_BYTES + group.size_bytes
         if size_bytes and not self._context.memory.has_capacity(size_bytes):
-            raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, "all groups and their members take all the memory they may")
+            raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, "the memory limit of all groups and their members is reached")
 
     def _static_member(
         self,
@@ -136,7 +136,7 @@ class ConsumerRules:
         return replace(former, member_id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE)
 
     def _update_topics(self, group: ConsumerGroup, step: _Step) -> None:
-        """The epoch rises when subscriptions changed, or the topics that they are about."""
+        """Raise the group epoch if subscriptions or the subscribed topics changed."""
         is_new = step.member.member_id not in group.members and not step.change.members
         has_changed = is_new or (step.before.topics, step.before.pattern) != (step.member.topics, step.member.pattern)
         if not has_changed and group.topics_version == self._topics.version:
@@ -147,7 +147,7 @@ class ConsumerRules:
             step.change.epoch = group.epoch + 1
 
     def _set_target(self, group: ConsumerGroup, step: _Step) -> None:
-        """A new target for everybody, when the epoch is beyond the last one's."""
+        """Compute a new target assignment if the group epoch is newer than the last one's."""
         if step.change.epoch <= step.change.assignment_epoch:
             return
         names: tuple[str, ...] = self._context.settings["group.consumer.assignors"]
@@ -177,7 +177,7 @@ class ConsumerRules:
             timers.schedule(key, steady_ms + member.rebalance_timeout_ms)
 
     def _answer(self, request: ConsumerGroupHeartbeatRequest, step: _Step) -> ConsumerGroupHeartbeatResponse:
-        """The assignment is told when it changed, and to those that said everything anew."""
+        """The heartbeat response. It contains the assignment if it changed, or if the member sent all its fields."""
         is_full = request.member_epoch == EPOCH_JOIN or (
             request.rebalance_timeout_ms != -1
             and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -196,12 +196,11 @@ class ConsumerRules:
     # Members that go --------------------------------------------------------------------------------------------------------------------
 
     def leave(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        """For good (-1), or for a while (-2): then the place is kept until the session ends."""
+        """A member leaves: permanently (-1), or temporarily (-2), when its partitions stay reserved until its session ends."""
         member = _member_named(group, request.member_id, request.instance_id)
         if request.member_epoch == EPOCH_LEAVE_FOR_A_WHILE:
             change = group.change()
-            # Whoever comes back as this instance counts its epochs from 0. There is nothing to give back any more, so no limit for that
-            # either.
+            # The returning instance starts at epoch 0. Nothing is left to revoke, so there is no revocation timeout either.
             change.members[member.member_id] = replace(
                 member,
                 epoch=EPOCH_LEAVE_FOR_A_WHILE,
@@ -215,13 +214,13 @@ class ConsumerRules:
         return ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
 
     def evict(self, group: ConsumerGroup, identity: MemberIdentity) -> None:
-        """LeaveGroup, with which tools remove members of either protocol; a static one may be named by its instance alone."""
+        """Remove a member by LeaveGroup, as admin tools do for both protocols; a static member may be named by its instance id alone."""
         instance_id = identity.group_instance_id
         member_id = identity.member_id or group.static_members.get(instance_id or "", "")
         self.remove(group, _member_named(group, member_id, instance_id).member_id)
 
     def remove(self, group: ConsumerGroup, member_id: str) -> None:
-        """The member is no more. Who speaks next makes the new target."""
+        """Remove a member. The next heartbeat computes the new target assignment."""
         change = group.change()
         change.epoch += 1
         change.members[member_id] = None
@@ -233,13 +232,13 @@ class ConsumerRules:
 
 
 def _target(group: ConsumerGroup, change: Change, member_id: str) -> Partitions:
-    """What the member is to have, the change included."""
+    """The member's target assignment, including the change."""
     changed = change.targets.get(member_id)
     return group.targets.get(member_id, frozenset()) if changed is None else changed
 
 
 def _subscribed(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerMember:
-    """The member with what the request says is new."""
+    """The member updated with the fields of the request."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     return replace(
         member,
@@ -254,7 +253,7 @@ def _subscribed(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, 
 
 
 def _member_named(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """25: nobody is; 82: the instance is somebody else."""
+    """Find a member. 25: unknown member; 82: the instance id belongs to another member."""
     if instance_id is not None:
         return static_member(group, instance_id, member_id)
     member = group.members.get(member_id)
@@ -264,7 +263,7 @@ def _member_named(group: ConsumerGroup, member_id: str, instance_id: str | None)
 
 
 def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember:
-    """The member that is this instance. 25: nobody is; 82: somebody else is."""
+    """Find the static member of an instance id. 25: unknown instance; 82: it belongs to another member."""
     current = group.static_members.get(instance_id)
     if current is None:
         raise RequestRefused(codes.UNKNOWN_MEMBER_ID, f"group {group.group_id!r} has no instance {instance_id!r}")
@@ -274,20 +273,23 @@ def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> Con
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """110, unless the epoch is the member's, or the one before and the answer that told the new one was lost, or the member begins anew:
-    it was fenced, gave up all it had, and comes again under its id."""
+    """Raises 110 (FENCED_MEMBER_EPOCH) unless the epoch is valid.
+
+    Valid are: the current epoch; the previous epoch, if the response with the new one was lost; and 0, when a fenced member that gave up
+    its partitions joins again under its id.
+    """
     if epoch == EPOCH_JOIN:
         return
     is_previous = epoch < member.epoch and epoch == member.previous_epoch and owned is not None and owned <= member.assigned
     if epoch != member.epoch and not is_previous:
         raise RequestRefused(
             codes.FENCED_MEMBER_EPOCH,
-            f"member {member.member_id!r} has epoch {member.epoch}, not {epoch}: it must give up its partitions and join again",
+            f"member {member.member_id!r} has epoch {member.epoch}, not {epoch}: it must release its partitions and join again",
         )
 
 
 def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
-    """What the member says it has; None when it does not say."""
+    """The partitions that the member reports to own; None if it does not report them."""
     if request.topic_partitions is None:
         return None
     return frozenset(TopicIdPartition(topic.topic_id, index) for topic in request.topic_partitions for index in topic.partitions)
@@ -307,7 +309,7 @@ def next_step(
     owned: Partitions | None,
     owners: Mapping[TopicIdPartition, str],
 ) -> ConsumerMember:
-    """The member after this heartbeat. `owned`: what it says it has; None when it did not say."""
+    """The member after this heartbeat. `owned`: the partitions it reports to own; None if it does not report them."""
     if member.state is MemberState.UNREVOKED:
         if _holds(owned, member.revoking):
             return member
@@ -319,7 +321,8 @@ def next_step(
 def _towards(
     member: ConsumerMember, target_epoch: int, target: Partitions, owned: Partitions | None, owners: Mapping[TopicIdPartition, str]
 ) -> ConsumerMember:
-    """While it has something to give back the member stays in its epoch, however often the target moves on."""
+    """Move a member towards its target. Until it has revoked its surplus partitions it stays in its epoch, however often the target
+    changes."""
     retained = member.assigned & target
     revoking = member.assigned - target
     if revoking and _holds(owned, revoking):
@@ -336,5 +339,5 @@ def _at(member: ConsumerMember, epoch: int, state: MemberState, assigned: Partit
 
 
 def _holds(owned: Partitions | None, revoking: Partitions) -> bool:
-    """Whether the member may still read one of these; what it does not say, it may."""
+    """Whether the member may still own one of these partitions; it may if it does not report its partitions."""
     return owned is None or bool(owned & revoking)

@@ -1,4 +1,4 @@
-"""Which topics the members of consumer groups subscribe to, by name and by regular expression."""
+"""Subscriptions of consumer groups: matches topic names and regular expressions against the existing topics."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 
 PATTERNS_MAX = 200
-"""Compiled expressions and what they match that are kept; beyond it they are worked out again."""
+"""Cached expressions and their matches; beyond this they are recomputed."""
 NAMES_MAX = 1_000_000
-"""Names that all kept expressions may match together: about 100 MB."""
+"""Limit of matched names in the cache, all expressions together: about 100 MB."""
 
 
 class Topics(Protocol):
-    """All topics there are. `version` is another number whenever one came, went or grew."""
+    """All existing topics. `version` changes whenever a topic is created, deleted or extended."""
 
     @property
     def version(self) -> int: ...
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """By name. Asked for once per version."""
+        """All topics by name. Called once per version."""
 
 
 class SubscribedTopics:
-    """Subscriptions against the topics there are. What a pattern matches is worked out once; from then on only new topics are looked at."""
+    """Resolves subscriptions to topics. The matches of a pattern are computed once; afterwards only new topics are matched."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -53,7 +53,7 @@ class SubscribedTopics:
             self._patterns[pattern] = compiled
 
     def of(self, subscriptions: Subscriptions) -> dict[str, TopicInfo]:
-        """The topics that exist of those that anybody subscribes to."""
+        """The existing topics that any member subscribes to."""
         names = set(subscriptions.names)
         for pattern in subscriptions.patterns:
             names |= self._matching(pattern)
@@ -61,7 +61,7 @@ class SubscribedTopics:
         return {name: known[name] for name in sorted(names) if name in known}
 
     def ids_of(self, members: Iterable[ConsumerMember], topics: Mapping[str, TopicInfo]) -> dict[str, frozenset[UUID]]:
-        """Of those topics, the ones each member subscribes to, by member id. Members that subscribe to the same share one set."""
+        """The ids of the topics that each member subscribes to, by member id. Members with equal subscriptions share one set."""
         kinds: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
         result = {}
         for member in members:

@@ -1,4 +1,4 @@
-"""What the rules of both protocols share: options, deadlines, a source of ids, answers that are given later, the memory of members."""
+"""Shared context of both group protocols: options, timers, ids, deferred responses, memory accounting."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from chaffinch.storage.wall_time import WallTime
 
 
 class TimerKind(IntEnum):
-    """What is due. Order of those due at the same instant within one group."""
+    """Kinds of group deadlines, in the order in which they are processed if due at the same time in one group."""
 
     SESSION = 0
-    """A member was not heard of."""
+    """The session of a member has timed out."""
     JOIN = 1
-    """The members of a rebalance have joined, or had time enough to."""
+    """The members of a rebalance have joined, or their time to join is over."""
     SYNC = 2
-    """The members of a generation have fetched their assignments, or had time enough to."""
+    """The members of a generation have fetched their assignments, or their time to do so is over."""
     REVOCATION = 3
-    """A member of a consumer group had time enough to give partitions back."""
+    """The time of a consumer group member to revoke partitions is over."""
 
 
 class TimerKey(NamedTuple):
-    """Whose deadline it is; `member_id` is empty for the group's own."""
+    """Key of a deadline; `member_id` is empty for a deadline of the group itself."""
 
     group_id: str
     kind: TimerKind
@@ -39,7 +39,7 @@ Answer = TypeVar("Answer")
 
 
 class Deferred(Generic[Answer]):
-    """One promised answer: None until it is there. Each ticket is a key of its own for those that wait."""
+    """A deferred response: None until it is completed. Each instance is its own key for delayed responses."""
 
     __slots__ = ("answer",)
 
@@ -48,17 +48,17 @@ class Deferred(Generic[Answer]):
 
 
 MEMBERS_BYTES_MAX: Final = 256 << 20
-"""What all groups and their members may take together; a member beyond it is told that the group is full."""
+"""Memory limit of all groups and their members; a member beyond it is refused as if the group were full."""
 
 
 class RandomSource(Protocol):
-    """What is needed of `random.Random`."""
+    """The method of `random.Random` that groups need."""
 
     def getrandbits(self, k: int, /) -> int: ...
 
 
 class MembersMemory:
-    """How many bytes each group takes with its members."""
+    """Memory used by groups and their members, in bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -69,7 +69,7 @@ class MembersMemory:
         return self._total + size_bytes <= self._bytes_max
 
     def note(self, group_id: str, size_bytes: int) -> None:
-        """The group takes so much now."""
+        """Record the memory used by a group."""
         self._total += size_bytes - self._by_group.pop(group_id, 0)
         if size_bytes:
             self._by_group[group_id] = size_bytes
@@ -77,7 +77,7 @@ class MembersMemory:
 
 @dataclass(slots=True, kw_only=True)
 class GroupContext:
-    """See the module. `changed` gets the tickets that were answered, `lines` what is worth a line in the log."""
+    """See the module. `changed` collects completed deferred responses, `lines` lines to log."""
 
     settings: Mapping[str, Any]
     configs: GroupConfigs
@@ -92,6 +92,6 @@ class GroupContext:
         return str(UUID(int=self.rng.getrandbits(128), version=4))
 
     def answer(self, deferred: Deferred[Answer], answer: Answer) -> None:
-        """Keep the promise."""
+        """Complete a deferred response."""
         deferred.answer = answer
         self.changed.append(deferred)

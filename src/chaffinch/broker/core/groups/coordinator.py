@@ -1,8 +1,8 @@
-"""All groups of the cluster: which there are, by which protocol, and what is due. Requests come from the handlers, one at a time.
+"""Group coordinator: all groups of the cluster, of either protocol, with their deadlines. Called by the request handlers.
 
-A group is classic or of the consumer protocol; it changes from one to the other when a member of the other kind joins while it is empty
-(moving groups that have members, as Apache Kafka can, is not offered). A group that only has offsets is a classic one without members.
-Groups survive a restart with their members, who have a session timeout's time to be heard of.
+A group is classic or uses the consumer protocol. It changes its protocol when a member of the other kind joins while it is empty; unlike
+Apache Kafka, groups with members cannot be migrated. A group that only has offsets is a classic group without members. Groups and their
+members survive a restart; members must then send a heartbeat within their session timeout.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from chaffinch.storage.journal import Journal
 from chaffinch.storage.wall_time import WallTime
 
 DUE_PER_CALL = 100
-"""Deadlines that one call of `expire` works on; more go on at once, after the requests that have come meanwhile."""
+"""Deadlines processed in one call of `expire`; the rest follows immediately, after the requests that arrived in the meantime."""
 
 VERSION_OF_CONSUMER_GROUPS = 9
-"""First version of OffsetCommit for members of KIP-848."""
+"""First version of OffsetCommit for members of KIP-848 groups."""
 TXN_VERSION_WITH_EPOCH_ERRORS = 6
-"""First version of TxnOffsetCommit that answers with the errors of KIP-848 (KIP-1319)."""
+"""First version of TxnOffsetCommit that returns the errors of KIP-848 (KIP-1319)."""
 NO_GENERATION = -1
 
 RETRY_MS = 1000
-"""When a member whose end could not be written down (full disk) is tried again."""
+"""Retry interval for removing a member if the journal could not be written (full disk)."""
 
 
 def not_a_consumer_group(group_id: str, group: Group | None) -> str:
-    """The message of GROUP_ID_NOT_FOUND where a group of KIP-848 is asked for."""
+    """Message of GROUP_ID_NOT_FOUND when a KIP-848 group is requested."""
     if group is None or group.is_empty:
         return f"there is no consumer group {group_id!r}"
     uses = "uses the classic protocol: its members have group.protocol=classic"
-    return f"group {group_id!r} is not a consumer group, it {uses}. Stop them all first, or choose another group.id"
+    return f"group {group_id!r} is not a consumer group, it {uses}. Stop all of them first, or choose another group.id"
 
 
 class GroupCoordinator:
@@ -99,7 +99,8 @@ class GroupCoordinator:
     # The classic protocol -------------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, version: int, client: Client, steady_ms: int) -> JoinResult:
-        """The answer, or the promise of one. A group comes to be when somebody without a member id joins. Raises StorageError."""
+        """Handle JoinGroup; the response may be deferred. A group is created when a client without a member id joins. Raises
+        StorageError."""
         group = self._groups.get(request.group_id)
         if group is None and request.member_id:
             return refusal(request, codes.UNKNOWN_MEMBER_ID)
@@ -116,7 +117,7 @@ class GroupCoordinator:
         return result
 
     def sync(self, request: SyncGroupRequest, steady_ms: int) -> SyncResult:
-        """The answer, or the promise of one. Raises StorageError: the group's members have to join again."""
+        """Handle SyncGroup; the response may be deferred. Raises StorageError: the group's members must join again."""
         group = self._groups.get(request.group_id)
         if not isinstance(group, ClassicGroup) or group.is_empty:
             return SyncGroupResponse(error_code=codes.UNKNOWN_MEMBER_ID.number)
@@ -132,7 +133,7 @@ class GroupCoordinator:
         return self._requests.heartbeat(group, request, steady_ms)
 
     def leave(self, group_id: str, members: list[MemberIdentity], steady_ms: int) -> list[ErrorCode]:
-        """One result per member."""
+        """Remove members. Returns one result per member."""
         group = self._groups.get(group_id)
         if group is None:
             return [codes.UNKNOWN_MEMBER_ID] * len(members)
@@ -149,7 +150,7 @@ class GroupCoordinator:
         except RequestRefused as refused:
             return refused.code
         except StorageError as error:
-            self._context.lines.append(f"group {group.group_id!r}: member {identity.member_id!r} cannot be sent away: {error}")
+            self._context.lines.append(f"group {group.group_id!r}: member {identity.member_id!r} cannot be removed: {error}")
             return codes.NOT_COORDINATOR
         return codes.NONE
 
@@ -167,7 +168,7 @@ class GroupCoordinator:
             answer = self._consumers.leave(group, request)
         else:
             answer = self._consumers.heartbeat(group, request, client, steady_ms)
-        if former is not None:  # Its entry in the journal has been overwritten.
+        if former is not None:  # Its journal entry has been overwritten.
             self._end_pending(former)
         self._groups[request.group_id] = group
         self._note(group)
@@ -191,8 +192,8 @@ class GroupCoordinator:
         is_transactional: bool,
         steady_ms: int,
     ) -> ErrorCode:
-        """Whether offsets of these places may be committed: by a member of the current generation or epoch, or from outside while there are
-        no members."""
+        """Whether offsets of these partitions may be committed: by a member of the current generation or epoch, or from outside while the
+        group is empty."""
         supports_epochs = version >= (TXN_VERSION_WITH_EPOCH_ERRORS if is_transactional else VERSION_OF_CONSUMER_GROUPS)
         group = self._groups.get(group_id)
         if group is None:
@@ -217,7 +218,7 @@ class GroupCoordinator:
         return codes.STALE_MEMBER_EPOCH if supports_epochs else codes.ILLEGAL_GENERATION
 
     def fetch_fault(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether a member of a consumer group that names itself is one, of the current epoch."""
+        """For OffsetFetch: whether a consumer group member that identifies itself exists and sent the current epoch."""
         group = self._groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or (member_id is None and epoch < 0):
             return codes.NONE
@@ -227,14 +228,14 @@ class GroupCoordinator:
         return codes.NONE if member.epoch == epoch else codes.STALE_MEMBER_EPOCH
 
     def committed(self, group_id: str, steady_ms: int) -> None:
-        """Offsets were committed: the group exists."""
+        """After a commit: create the group if it does not exist."""
         if group_id not in self._groups:
             self._groups[group_id] = ClassicGroup(group_id=group_id, state_since_ms=self._context.wall.at(steady_ms))
 
     # Groups that go -------------------------------------------------------------------------------------------------------------------
 
     def delete(self, group_id: str) -> ErrorCode:
-        """Forget the group and its offsets. 69: there is none; 68: it has members. Raises StorageError."""
+        """Delete a group and its offsets. 69: it does not exist; 68: it has members. Raises StorageError."""
         group = self._groups.get(group_id)
         if group is None:
             return codes.GROUP_ID_NOT_FOUND
@@ -245,7 +246,7 @@ class GroupCoordinator:
         return codes.NONE
 
     def forget(self, group: Group) -> None:
-        """A group without members and offsets. Raises StorageError."""
+        """Delete a group without members and offsets. Raises StorageError."""
         self._journal.remove(group)
         if isinstance(group, ClassicGroup):
             self._end_pending(group)
@@ -259,7 +260,7 @@ class GroupCoordinator:
         return self._context.timers.next_deadline_ms
 
     def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
-        """Members that were not heard of go; rebalances that waited long enough go on. Returns lines for the log."""
+        """Remove members whose sessions timed out, and continue rebalances whose deadlines passed. Returns lines to log."""
         for _ in range(DUE_PER_CALL):
             key = self._context.timers.due(steady_ms)
             if key is None:
@@ -271,7 +272,7 @@ class GroupCoordinator:
         return self.take_log_lines()
 
     def take_log_lines(self) -> list[str | LogLine]:
-        """What is worth a line in the log since the last call."""
+        """The lines to log since the last call."""
         lines, self._context.lines[:] = list(self._context.lines), []
         return lines
 
@@ -287,13 +288,13 @@ class GroupCoordinator:
         try:
             self._consumers.remove(group, member.member_id)
         except StorageError as error:
-            self._context.lines.append(f"group {group.group_id!r}: that cannot be written: {error}")
+            self._context.lines.append(f"group {group.group_id!r}: the removal cannot be written: {error}")
             self._context.timers.schedule(key, steady_ms + RETRY_MS)
 
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
     def _note(self, group: Group) -> None:
-        """Take note of what a group takes now. One to which nobody came in the end goes at once, however many were tried."""
+        """Record a group's memory. A group that no client ever joined is dropped immediately, however many are tried."""
         self._context.memory.note(group.group_id, group.size_bytes)
         if isinstance(group, ClassicGroup) and group.was_never_used and not self._offsets.has_offsets(group.group_id):
             self._groups.pop(group.group_id, None)
@@ -319,6 +320,6 @@ _CLASSIC_DUE: Mapping[TimerKind, Callable[[ClassicRebalance, ClassicGroup, str, 
 }
 
 _REASONS: Mapping[TimerKind, str] = {
-    TimerKind.SESSION: "nothing was heard of it",
-    TimerKind.REVOCATION: "it did not give back partitions in time",
+    TimerKind.SESSION: "its session timed out",
+    TimerKind.REVOCATION: "it did not revoke partitions in time",
 }

@@ -1,11 +1,11 @@
-"""What a broker remembers of groups over a restart.
+"""Group journal: what the broker stores about groups to survive a restart.
 
-Of a classic group the generation, and its members with their assignments: one entry per group, written when a generation is stable, when
-the group becomes empty and when a static member is replaced, as in Apache Kafka; of a member's protocols only the chosen one. A group in
-the middle of a rebalance is, after a restart, what it was before it.
+A classic group has one entry with its generation, members and assignments. It is written when a generation becomes stable, when the group
+becomes empty, and when a static member is replaced, as in Apache Kafka; of a member's protocols only the chosen one is stored. A group that
+was rebalancing is restored in its state before the rebalance.
 
-Of a consumer group epochs, members and what they have, targets: one entry for the group, one for its topics, one per member and one per
-target; a change writes only those that differ, all in one batch.
+A consumer group has one entry for its epochs, one for its topics, one per member and one per target assignment. A change writes only the
+entries that differ, all in one batch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def key_of(group_id: str) -> bytes:
 
 
 class GroupJournal:
-    """Writes entries. Every method raises StorageError; then nothing has changed."""
+    """Reads and writes entries. Every method raises StorageError; then nothing has changed."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def load(self) -> dict[str, Group]:
-        """All groups, by their ids. Of a classic group each is stable or empty."""
+        """Load all groups by id. Classic groups are stable or empty."""
         entries: dict[str, list[tuple[list[str], Any]]] = {}
         for key, value in self._journal.items().items():
             kind, *names = json.loads(key)
@@ -66,7 +66,7 @@ class GroupJournal:
         return groups
 
     def put_classic(self, group: ClassicGroup, members: Iterable[ClassicMember], assignments: Mapping[str, bytes]) -> None:
-        """The group as it is to be: with these members and assignments."""
+        """Write a classic group with these members and assignments."""
         value = {
             "type": "classic",
             "protocol_type": group.protocol_type,
@@ -79,13 +79,13 @@ class GroupJournal:
         self._journal.put({key_of(group.group_id): _dump(value)})
 
     def put_change(self, group: ConsumerGroup, change: Change) -> None:
-        """What the change makes different."""
+        """Write the entries that a change modifies."""
         entries: dict[bytes, bytes | None] = {}
         if (change.epoch, change.assignment_epoch) != (group.epoch, group.assignment_epoch):
             entries[key_of(group.group_id)] = _dump(
                 {"type": "consumer", "epoch": change.epoch, "assignment_epoch": change.assignment_epoch}
             )
-        # Topics apart: there may be thousands, and the epoch rises with each member that comes or goes.
+        # Topics have their own entry: there may be thousands, and the epoch rises with each joining or leaving member.
         topics_key = _dump([TOPICS_KIND, group.group_id])
         if change.topics != group.topics or (change.topics and self._journal.get(topics_key) is None):
             entries[topics_key] = _dump({name: [topic.topic_id.hex, topic.partition_count] for name, topic in change.topics.items()})
@@ -97,7 +97,7 @@ class GroupJournal:
             self._journal.put(entries)
 
     def remove(self, group: Group) -> None:
-        """All of it."""
+        """Remove all entries of a group."""
         entries: dict[bytes, bytes | None] = {key_of(group.group_id): None}
         if isinstance(group, ConsumerGroup):
             entries[_dump([TOPICS_KIND, group.group_id])] = None
@@ -120,7 +120,7 @@ def _classic_member_value(member: ClassicMember, protocol: str | None, assignmen
 
 
 def _classic_group(group_id: str, value: Mapping[str, Any]) -> ClassicGroup:
-    """The group of an entry's value, stable or empty."""
+    """Parse a classic group, which is stable or empty."""
     group = ClassicGroup(
         group_id=group_id,
         state=ClassicState.STABLE if value["members"] else ClassicState.EMPTY,
@@ -146,7 +146,7 @@ def _classic_group(group_id: str, value: Mapping[str, Any]) -> ClassicGroup:
 
 
 def _consumer_group(group_id: str, value: Mapping[str, Any]) -> ConsumerGroup:
-    """The group of its own entry, without members yet; earlier versions of Chaffinch wrote its topics there."""
+    """Parse a consumer group's own entry, without members; earlier versions of Chaffinch stored its topics there."""
     return ConsumerGroup(
         group_id=group_id,
         epoch=value["epoch"],
@@ -179,7 +179,8 @@ def _member_from(member_id: str, value: Mapping[str, Any]) -> ConsumerMember:
 
 
 def _since_from(value: Mapping[str, Any]) -> dict[TopicIdPartition, int]:
-    """Earlier versions of Chaffinch did not write it: then nothing may be committed but in the member's epoch."""
+    """Parse since when a member has its partitions. Earlier versions of Chaffinch did not store it: then offsets may be committed only in
+    the member's epoch."""
     held = _partitions_from(value["assigned"]) | _partitions_from(value["revoking"])
     since = dict.fromkeys(held, value["epoch"])
     for epoch, partitions in value.get("since", {}).items():

@@ -1,7 +1,7 @@
-"""Options of groups and their offsets, under Apache Kafka's names with the defaults of Apache Kafka 4.3.
+"""Group options: options of groups and their offsets, under Apache Kafka's names with the defaults of Apache Kafka 4.3.
 
-`GROUP_OPTIONS` are the broker's, `GROUP_CONFIGS` what a single consumer group may have instead of two of them (KIP-848); `GroupConfigs`
-keeps those in the broker's journal.
+`GROUP_OPTIONS` are options of the broker, `GROUP_CONFIGS` those that a single consumer group may override (KIP-848); `GroupConfigs` stores
+the overrides in the broker's journal.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from chaffinch.storage.journal import Journal
 CLASSIC: Final = "classic"
 PROTOCOLS: Final = (CLASSIC, "consumer")
 PROTOCOLS_WITHOUT_EFFECT: Final = ("streams", "share")
-"""Those of other kinds of groups, which Apache Kafka has and this broker has not."""
+"""Protocols of other kinds of groups, which Apache Kafka has and this broker does not."""
 
 GROUP_OPTIONS: Final = (
     Option(
         "group.consumer.assignors",
         "list",
         tuple(ASSIGNORS),
-        "Assignors of consumer groups, at least one; the first serves those that ask for none.",
+        "Assignors of consumer groups, at least one; the first is the default for groups that request none.",
         choices=tuple(ASSIGNORS),
     ),
     Option(
         "group.consumer.heartbeat.interval.ms",
         "int",
         5000,
-        "How often members of consumer groups are to be heard of: within the limits of groups, and more often than sessions end.",
+        "Heartbeat interval of consumer group members: within the limits of groups, and shorter than the session timeout.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -41,7 +41,7 @@ GROUP_OPTIONS: Final = (
         "group.consumer.max.heartbeat.interval.ms",
         "int",
         15_000,
-        "Most that a group may set as consumer.heartbeat.interval.ms.",
+        "Largest consumer.heartbeat.interval.ms that a group may set.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -49,16 +49,16 @@ GROUP_OPTIONS: Final = (
         "group.consumer.max.session.timeout.ms",
         "int",
         60_000,
-        "Most that a group may set as consumer.session.timeout.ms.",
+        "Largest consumer.session.timeout.ms that a group may set.",
         minimum=1,
         maximum=INT_MAX,
     ),
-    Option("group.consumer.max.size", "int", INT_MAX, "Most members of a consumer group.", minimum=1, maximum=INT_MAX),
+    Option("group.consumer.max.size", "int", INT_MAX, "Largest number of members of a consumer group.", minimum=1, maximum=INT_MAX),
     Option(
         "group.consumer.min.heartbeat.interval.ms",
         "int",
         5000,
-        "Least that a group may set as consumer.heartbeat.interval.ms.",
+        "Smallest consumer.heartbeat.interval.ms that a group may set.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -66,7 +66,7 @@ GROUP_OPTIONS: Final = (
         "group.consumer.min.session.timeout.ms",
         "int",
         45_000,
-        "Least that a group may set as consumer.session.timeout.ms.",
+        "Smallest consumer.session.timeout.ms that a group may set.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -74,7 +74,7 @@ GROUP_OPTIONS: Final = (
         "group.consumer.session.timeout.ms",
         "int",
         45_000,
-        "Members not heard of for so long are removed; within the limits of groups.",
+        "Members without a heartbeat for this long are removed; within the limits of groups.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -102,7 +102,7 @@ GROUP_OPTIONS: Final = (
         minimum=1,
         maximum=INT_MAX,
     ),
-    Option("group.max.size", "int", INT_MAX, "Most members of a classic group.", minimum=1, maximum=INT_MAX),
+    Option("group.max.size", "int", INT_MAX, "Largest number of members of a classic group.", minimum=1, maximum=INT_MAX),
     Option(
         "group.min.session.timeout.ms", "int", 6000, "Shortest session timeout of members of classic groups.", minimum=1, maximum=INT_MAX
     ),
@@ -110,11 +110,11 @@ GROUP_OPTIONS: Final = (
         "offset.metadata.max.bytes",
         "int",
         4096,
-        "Largest text beside a committed offset, in units of UTF-16, as Apache Kafka counts: one for most characters, two for an emoji.",
+        "Largest metadata text of a committed offset, in UTF-16 units, as Apache Kafka counts: one for most characters, two for an emoji.",
         minimum=0,
         maximum=INT_MAX,
     ),
-    Option("offsets.retention.check.interval.ms", "int", 600_000, "How often offsets are looked at that may have expired.", minimum=1),
+    Option("offsets.retention.check.interval.ms", "int", 600_000, "Interval of checking for expired offsets.", minimum=1),
     Option(
         "offsets.retention.minutes",
         "int",
@@ -130,23 +130,30 @@ SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 
 GROUP_CONFIGS: Final = OptionTable(
     (
-        Option(HEARTBEAT_INTERVAL, "int", None, "How often members of this group are to be heard of, in ms.", minimum=1, maximum=INT_MAX),
-        Option(SESSION_TIMEOUT, "int", None, "Members of this group not heard of for so many ms are removed.", minimum=1, maximum=INT_MAX),
+        Option(HEARTBEAT_INTERVAL, "int", None, "Heartbeat interval of members of this group, in ms.", minimum=1, maximum=INT_MAX),
+        Option(
+            SESSION_TIMEOUT,
+            "int",
+            None,
+            "Members of this group without a heartbeat for this many ms are removed.",
+            minimum=1,
+            maximum=INT_MAX,
+        ),
     )
 )
-"""Of consumer groups of KIP-848; classic groups' members say such things themselves."""
+"""Options of KIP-848 consumer groups; members of classic groups send these values themselves."""
 
 GROUP_CONFIGS_BY_NAME: Final = {option.name: option for option in GROUP_CONFIGS.options}
 BROKER_SYNONYMS: Final = {option.name: f"group.{option.name}" for option in GROUP_CONFIGS.options}
-"""Where a group's option comes from that the group itself has not set."""
+"""Group option -> the broker option that gives its default."""
 
 
 _PREFIX: Final = b"group.options/"
 
 
 class GroupConfigs:
-    """Options of single groups, set while the broker runs. A group need not exist to have some. Limits and their code are those of Apache
-    Kafka's GroupConfig. `settings`: the broker's options as they stand."""
+    """Options of single groups, set at run time. A group need not exist to have options. Limits and error codes follow Apache Kafka's
+    GroupConfig. `settings`: the current broker options."""
 
     def __init__(self, settings: Mapping[str, Any], journal: Journal) -> None:
         self._settings = settings
@@ -155,11 +162,11 @@ class GroupConfigs:
         self._overrides: dict[str, dict[str, str]] = {group_id: json.loads(value) for group_id, value in stored}
 
     def group_ids(self) -> list[str]:
-        """Of those that have set something."""
+        """Groups with own options."""
         return sorted(self._overrides)
 
     def overrides(self, group_id: str) -> Mapping[str, str]:
-        """What the group has set, as it was given."""
+        """The options set on a group, as given."""
         return self._overrides.get(group_id, {})
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
@@ -169,7 +176,7 @@ class GroupConfigs:
         return self._value(group_id, SESSION_TIMEOUT)
 
     def check(self, overrides: Mapping[str, str]) -> None:
-        """Raises RequestRefused (INVALID_CONFIG) for what a group cannot set."""
+        """Raises RequestRefused (INVALID_CONFIG) for invalid options of a group."""
         try:
             given = GROUP_CONFIGS.parse(overrides)
         except ConfigException as error:
@@ -185,8 +192,8 @@ class GroupConfigs:
             raise RequestRefused(codes.INVALID_CONFIG, wrong)
 
     def alter(self, group_id: str, overrides: Mapping[str, str]) -> None:
-        """Replace what a group has set; a member hears of it with its next heartbeat. Raises as `check`, and StorageError; nothing has
-        changed then."""
+        """Replace the options of a group; members receive them with their next heartbeat. Raises the errors of `check`, and StorageError;
+        nothing has changed then."""
         self.check(overrides)
         self._journal.put({_PREFIX + group_id.encode(): json.dumps(dict(overrides)).encode() if overrides else None})
         if overrides:

@@ -1,7 +1,7 @@
-"""Committed offsets that nobody needs any more are forgotten, and groups that have neither members nor offsets (KIP-211).
+"""Offset expiry (KIP-211): removes expired committed offsets, and groups without members and offsets.
 
-Retention begins when the group became empty; for offsets of groups without a protocol, of consumer groups, and of topics that a group's
-members no longer read, when the offset was committed. Offsets for which a transaction is open are kept.
+Retention begins when the group becomes empty. It begins with the commit for groups without a protocol, for consumer groups, and for topics
+that a group's members no longer read. Offsets with an open transaction are kept.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from chaffinch.storage.wall_time import WallTime
 
 GROUPS_PER_CALL: Final = 100
 OFFSETS_PER_CALL: Final = 1000
-"""So many are forgotten at most before other work has its turn."""
+"""Offsets removed in one call, before other work has its turn."""
 MINUTE_MS: Final = 60_000
 
 
 class OffsetExpiry:
-    """A `ScheduledTask`: looks at all groups every `offsets.retention.check.interval.ms`, a slice of them per call."""
+    """A `ScheduledTask`: checks all groups every `offsets.retention.check.interval.ms`, some groups per call."""
 
     def __init__(
         self, groups: GroupCoordinator, offsets: GroupOffsets, settings: Mapping[str, Any], wall: WallTime, steady_ms: int
@@ -40,7 +40,7 @@ class OffsetExpiry:
         self.next_deadline_ms = steady_ms + self._interval_ms
 
     def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
-        """Returns lines for the log."""
+        """Check the next groups. Returns lines to log."""
         if not self._left:
             self._left = [group.group_id for group in self._groups]
         slice_, self._left = self._left[:GROUPS_PER_CALL], self._left[GROUPS_PER_CALL:]
@@ -61,7 +61,7 @@ class OffsetExpiry:
                 return [*lines, f"group {group_id!r}: expired offsets cannot be forgotten: {error}"]
             budget -= count
             if not budget:
-                slice_.insert(index + 1, group_id)  # It may have more of them.
+                slice_.insert(index + 1, group_id)  # It may have more expired offsets.
             if count:
                 lines.append(LogLine(f"group {group_id!r}: {count} offsets have expired", is_routine=True))
         return lines
@@ -87,7 +87,7 @@ class OffsetExpiry:
 
 
 def is_expired(group: Group, tp: TopicPartition, offset: CommittedOffset, retention_ms: int, wall_ms: int) -> bool:
-    """Whether an offset may be forgotten."""
+    """Whether an offset has expired."""
     begin_ms = _begin_ms(group, tp, offset)
     if begin_ms is None:
         return False
@@ -95,7 +95,7 @@ def is_expired(group: Group, tp: TopicPartition, offset: CommittedOffset, retent
 
 
 def _begin_ms(group: Group, tp: TopicPartition, offset: CommittedOffset) -> int | None:
-    """When the retention of an offset began; None while it is needed."""
+    """When the retention of an offset began; None while it is in use."""
     if isinstance(group, ClassicGroup):
         if group.protocol_type is None:
             return offset.committed_ms

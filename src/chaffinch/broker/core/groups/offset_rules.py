@@ -1,4 +1,4 @@
-"""How the offsets of a request are committed, each for itself; shared by OffsetCommit and TxnOffsetCommit."""
+"""Offset commits, shared by OffsetCommit and TxnOffsetCommit: checks and stores each offset of a request."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from chaffinch.storage.file_system import StorageError
 Topic: TypeAlias = OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic
 Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 Results: TypeAlias = list[list[ErrorCode]]
-"""Per topic and partition of the request, in its order."""
+"""Per topic and partition, in the order of the request."""
 Failure: TypeAlias = StorageError | None
-"""Why nothing could be written, where that is so."""
+"""The reason why nothing could be written, if so."""
 
 NOT_WRITTEN: Final = codes.NOT_COORDINATOR
-"""Answer when the journal cannot be written: clients look the coordinator up and try again (Kafka maps KAFKA_STORAGE_ERROR so)."""
+"""Error code if the journal cannot be written: clients look up the coordinator and retry (Kafka maps KAFKA_STORAGE_ERROR to it)."""
 
 DEFAULT_RETENTION: Final = -1
 
@@ -39,7 +39,8 @@ def commit(
     retention_time_ms: int = DEFAULT_RETENTION,
     steady_ms: int,
 ) -> tuple[Results, Failure]:
-    """Check each offset and `store` the good ones, in one go. `request_error` refuses all; a topic without a name has an unknown id."""
+    """Check each offset and `store` the valid ones together. `request_error` refuses all of them; a topic without a name has an unknown
+    id."""
     results: Results = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
     wall_ms = broker.wall.at(steady_ms)
@@ -62,12 +63,12 @@ def commit(
 
 
 def names(broker: BrokerState, topics: Sequence[Topic], *, by_id: bool) -> list[str | None]:
-    """The names of a request's topics; None for an id that no topic has."""
+    """The topic names of a request; None for an unknown topic id."""
     return [broker.topics.name_of(topic.topic_id) if by_id else topic.name for topic in topics]
 
 
 def topic_id_partitions(broker: BrokerState, topics: Sequence[Topic], names: Sequence[str | None]) -> Iterator[TopicIdPartition]:
-    """Those of a request that exist, as members of KIP-848 have them."""
+    """The existing partitions of a request, identified by topic id as in KIP-848."""
     for topic, name in zip(topics, names, strict=True):
         for requested in topic.partitions:
             partition = broker.topics.partition(name or "", requested.partition_index)
@@ -88,7 +89,8 @@ def _store(broker: BrokerState, group: str, offsets: Offsets, store: Callable[[O
 
 
 def _fault(broker: BrokerState, name: str | None, index: int, metadata: str | None, request_error: ErrorCode) -> ErrorCode:
-    """What refuses one offset: 100, 3, then what refuses all, then 12; as in Kafka, where partitions are looked up before the group is."""
+    """The error code of one offset: 100, 3, then the code of the whole request, then 12; as in Kafka, where partitions are looked up before
+    the group."""
     if name is None:
         return codes.UNKNOWN_TOPIC_ID
     if broker.topics.partition(name, index) is None:
@@ -99,5 +101,5 @@ def _fault(broker: BrokerState, name: str | None, index: int, metadata: str | No
 
 
 def _java_length(text: str) -> int:
-    """Units of UTF-16: Kafka counts these, whatever its option is called."""
+    """Length in UTF-16 units, which Kafka counts although its option says bytes."""
     return len(text.encode("utf-16-be")) // 2

@@ -1,8 +1,8 @@
-"""Committed offsets of groups, those of open transactions included, kept in a journal.
+"""Committed offsets of groups, including those of open transactions, stored in a journal.
 
-An offset committed inside a transaction is pending until the transaction's marker: then it becomes the committed one, or is dropped
-(KIP-98). A reader that asks for stable offsets is told to come again while one is pending (KIP-447). Members of groups are not known here:
-see `groups/coordinator.py`.
+An offset committed in a transaction is pending until the transaction's marker: then it becomes the committed offset, or is dropped
+(KIP-98). A client that requests stable offsets must retry while one is pending (KIP-447). Group members are handled in
+`groups/coordinator.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from chaffinch.storage.journal import Journal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """One committed position. `metadata` is the client's own text; times in ms since 1970.
+    """A committed offset. `metadata` is the client's own text; times are ms since 1970.
 
-    `expires_ms` is set by old clients that ask for a retention time of their own; -1 for everybody else. `number` counts the commits of
-    the whole broker: of two offsets the later one has the larger. 0 where an earlier version of Chaffinch wrote it.
+    `expires_ms`: set by old clients that request a retention time; otherwise -1. `number`: sequence number of the commit in the whole
+    broker, so the later of two commits has the larger one; 0 in entries of earlier versions of Chaffinch.
     """
 
     offset: int
@@ -32,19 +32,20 @@ class CommittedOffset:
     number: int = 0
 
     def size_bytes(self, group: str) -> int:
-        """About what it takes in memory, its place included, whose key names the group."""
+        """Approximate memory size, including its key, which contains the group."""
         return 500 + len(group) + len(self.metadata)
 
 
 OFFSETS_BYTES_MAX: Final = 512 << 20
-"""What all offsets may take in memory; a commit beyond it is refused."""
+"""Memory limit of all offsets; commits beyond it are refused."""
 
 _COMMITTED: Final = "committed"
 _PENDING: Final = "pending"
 
 
 class GroupOffsets:
-    """All groups' offsets. Every change is in the journal before it is seen; methods that change raise StorageError."""
+    """Offsets of all groups. Every change is written to the journal before it becomes visible; methods that change offsets raise
+    StorageError."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -52,7 +53,7 @@ class GroupOffsets:
         self._pending: dict[str, dict[int, dict[TopicPartition, CommittedOffset]]] = {}  # By group and producer id.
         self._size_bytes = 0
         self._last_number = 0
-        self._deleted: set[str] = set()  # Topics that are gone, and whose offsets are still to be forgotten.
+        self._deleted: set[str] = set()  # Deleted topics whose offsets are not yet removed.
         for key, value in journal.items().items():
             kind, group, *tp = json.loads(key)
             if kind in (_COMMITTED, _PENDING):
@@ -63,15 +64,15 @@ class GroupOffsets:
                 self._last_number = max(self._last_number, offset.number)
 
     def groups(self) -> tuple[str, ...]:
-        """Those with offsets, committed or pending."""
+        """The groups with committed or pending offsets."""
         return tuple({**self._committed, **self._pending})
 
     def has_offsets(self, group: str) -> bool:
-        """Whether the group has offsets, committed or pending."""
+        """Whether the group has committed or pending offsets."""
         return bool(self._committed.get(group)) or group in self._pending
 
     def has_capacity(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> bool:
-        """Whether these may be kept too. Overwriting counts as adding: the limit is far away for everybody else."""
+        """Whether these offsets fit into the memory limit. Overwriting counts like adding: the limit is far above ordinary use."""
         return self._size_bytes + sum(offset.size_bytes(group) for offset in offsets.values()) <= OFFSETS_BYTES_MAX
 
     def fetch(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
@@ -81,29 +82,29 @@ class GroupOffsets:
         return self._committed.get(group, {})
 
     def unstable_partitions(self, group: str) -> frozenset[TopicPartition]:
-        """Partitions for which an open transaction has written an offset."""
+        """Partitions with a pending offset of an open transaction."""
         return frozenset(partition for offsets in self._pending.get(group, {}).values() for partition in offsets)
 
     def pending(self) -> list[tuple[str, int]]:
-        """Groups, each with the producer ids of transactions that have written offsets for it."""
+        """(group, producer id) of all transactions with pending offsets."""
         return [(group, producer_id) for group, by_producer in self._pending.items() for producer_id in by_producer]
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Outside transactions: valid at once."""
+        """Commit offsets outside of a transaction."""
         offsets = self._numbered(offsets)
         self._journal.put({_key(_COMMITTED, group, partition): _to_bytes(offset) for partition, offset in offsets.items()})
         self._store(group, self._committed_of(group), offsets)
 
     def commit_pending(self, group: str, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Inside the producer's open transaction: valid when `complete` says so."""
+        """Store offsets in the producer's open transaction; `complete` commits or drops them."""
         offsets = self._numbered(offsets)
         self._journal.put({_key(_PENDING, group, partition, producer_id): _to_bytes(offset) for partition, offset in offsets.items()})
         self._store(group, self._pending_of(group, producer_id), offsets)
 
     def complete(self, group: str, producer_id: int, is_commit: bool) -> None:
-        """The marker: pending offsets of this producer become committed, or vanish. Again for the same transaction: nothing.
+        """Apply the transaction marker: commit or drop the producer's pending offsets. Repeating it has no effect.
 
-        One that was committed after a pending one was written stays, as in Kafka, where the order of the records decides.
+        An offset that was committed after the pending one was written stays, as in Kafka, where the order of the records decides.
         """
         pending = self._pending.get(group, {}).get(producer_id)
         if not pending:
@@ -118,13 +119,14 @@ class GroupOffsets:
         self._pending_is_gone(group, producer_id)
 
     def mark_topic_deleted(self, topic: str) -> None:
-        """Its offsets go with it, as in Kafka: by `forget_deleted`, before there is another topic of that name."""
+        """Record that a topic was deleted. As in Kafka its offsets are deleted too: by `forget_deleted`, before a topic of the same name is
+        created."""
         self._deleted.add(topic)
 
     def forget_deleted(self) -> None:
-        """Offsets of the topics that are gone: all at once, for all offsets are looked at. What an error leaves is left to the next call.
+        """Remove the offsets of deleted topics, all at once because all offsets are searched. After an error the next call continues.
 
-        Synced: a loss of power would give them to a later topic of that name.
+        Synced: otherwise a power loss would give these offsets to a later topic of the same name.
         """
         if self._deleted:
             for group in self.groups():
@@ -133,22 +135,23 @@ class GroupOffsets:
             self._deleted.clear()
 
     def before_topic_creation(self, topic: str) -> None:
-        """Before it is created: it must not get the offsets of its namesake. After a StorageError it would."""
+        """Called before a topic is created: it must not inherit the offsets of a deleted topic of the same name. A StorageError prevents
+        the creation."""
         if topic in self._deleted:
             self.forget_deleted()
 
     def forget_missing(self, is_there: Callable[[str], bool]) -> None:
-        """Offsets of topics that are not there: the broker stopped between deleting a topic and forgetting its offsets."""
+        """Remove offsets of nonexistent topics: the broker stopped between deleting a topic and removing its offsets."""
         held = {tp.topic for group in self.groups() for tp in (*self.fetch_all(group), *self.unstable_partitions(group))}
         self._deleted.update(topic for topic in held if not is_there(topic))
         self.forget_deleted()
 
     def forget_group(self, group: str) -> None:
-        """All offsets of the group, pending ones too."""
+        """Remove all offsets of a group, pending ones included."""
         self.forget(group, lambda _: True)
 
     def forget_committed(self, group: str, tps: Collection[TopicPartition]) -> None:
-        """Committed offsets that there are."""
+        """Remove existing committed offsets."""
         self._journal.put({_key(_COMMITTED, group, tp): None for tp in tps})
         if tps:
             self._drop(group, self._committed[group], tps)
@@ -156,7 +159,7 @@ class GroupOffsets:
                 del self._committed[group]
 
     def forget(self, group: str, is_meant: Callable[[TopicPartition], bool]) -> None:
-        """The group's offsets of these partitions, pending ones too."""
+        """Remove a group's offsets of the matching partitions, pending ones included."""
         held = [(_COMMITTED, -1, self._committed.get(group, {}))]
         held += [(_PENDING, producer_id, offsets) for producer_id, offsets in self._pending.get(group, {}).items()]
         meant = [(kind, producer_id, offsets, [tp for tp in offsets if is_meant(tp)]) for kind, producer_id, offsets in held]
@@ -176,7 +179,7 @@ class GroupOffsets:
         return {partition: replace(offset, number=self._last_number) for partition, offset in offsets.items()}
 
     def _newest(self, group: str, pending: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
-        """Those of which no later one is committed already."""
+        """The offsets without a later commit."""
         committed = self._committed.get(group, {})
         return {tp: offset for tp, offset in pending.items() if tp not in committed or committed[tp].number <= offset.number}
 
@@ -212,7 +215,7 @@ def _to_bytes(offset: CommittedOffset) -> bytes:
 
 
 def _from_bytes(value: bytes) -> CommittedOffset:
-    """Earlier versions of Chaffinch wrote no number, and the time only where there was one."""
+    """Parse an offset. Earlier versions of Chaffinch stored no number, and an expiry time only if there was one."""
     offset, leader_epoch, metadata, committed_ms, *later = json.loads(value)
     return CommittedOffset(
         offset=offset,

@@ -1,12 +1,13 @@
-"""Regular expressions for topic names and transactional ids, matched in time proportional to the name: no client's holds the broker.
+"""Regular expressions for topic names and transactional ids, matched in time proportional to the name, so that no client's pattern can
+block the broker.
 
 Kafka's brokers use RE2. This is the part of RE2's syntax that makes sense for topic names, with the same meaning: literals, `.`, classes
 (`[a-z]`, `[^...]`, `\\d`, `\\w`, `\\s` and their opposites), groups (`(...)`, `(?:...)`), `|`, the repetitions `*`, `+`, `?`, `{n}`,
-`{n,}`, `{n,m}` (also lazy: which match is found makes no difference here), `^` and `$`. The whole name has to match. References to groups
-and looking around do not exist, as in RE2.
+`{n,}`, `{n,m}` (also lazy, which makes no difference here), `^` and `$`. The whole name must match. Backreferences and lookaround do not
+exist, as in RE2.
 
-A pattern becomes a non-deterministic automaton (Thompson's construction), which is followed in all its states at once. Sets of states that
-were met are remembered, and what each character led to, so that most characters of most names cost one look-up.
+A pattern is compiled to a non-deterministic automaton (Thompson's construction) whose states are followed in parallel. Sets of states and
+their transitions are cached, so that most characters of most names cost one lookup.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ REPEAT_MAX: Final = 1000
 """RE2's own limit."""
 DEPTH_MAX: Final = 50
 REMEMBERED_MAX: Final = 20_000
-"""States and ways that are remembered of one pattern: about 2 MB. Beyond it everything is found anew."""
+"""Cached states and transitions of one pattern: about 2 MB. Beyond this the cache is cleared."""
 
 _OTHER: Final = "\0"
-"""Stands for every character beyond ASCII, which transactional ids may have, in classes that do not name it."""
+"""Represents every non-ASCII character (allowed in transactional ids) in classes that do not name it."""
 
 _ALPHABET: Final = frozenset(string.printable) | {_OTHER}
 _CLASSES: Final = {
@@ -36,12 +37,13 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class InvalidPattern(ValueError):
-    """The text is no regular expression, or one that is too large; the message says where."""
+    """The text is not a valid regular expression, or is too large; the message says where."""
 
 
 @dataclass(slots=True)
 class _State:
-    """Either takes a character of `accepts` to `next[0]`, or goes to all of `next` without one. `anchor`: only at that end."""
+    """A state: either consumes a character of `accepts` and continues at `next[0]`, or continues at all of `next` without a character.
+    `anchor`: only at that end of the name."""
 
     accepts: frozenset[str] | None = None
     anchor: str = ""
@@ -49,12 +51,12 @@ class _State:
 
 
 _Fragment = tuple[int, int]
-"""(first state, last state); the last has no way on yet."""
+"""(first state, last state); the last one has no outgoing transition yet."""
 
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """States that were reached together. `is_match`: whether a name may end here. `edges`: character -> what it leads to."""
+    """A set of states reached together. `is_match`: the name may end here. `edges`: character -> next set."""
 
     states: frozenset[int]
     is_match: bool
@@ -85,7 +87,7 @@ class TopicPattern:
         return node.is_match
 
     def _follow(self, node: _Node, character: str) -> _Node:
-        """What a character leads to, where nobody has gone yet."""
+        """The next set of states for a character that is not cached."""
         if self._remembered > REMEMBERED_MAX:
             self._nodes.clear()
             self._start.edges.clear()
@@ -106,7 +108,7 @@ class TopicPattern:
         return self._last in self._closure(states, at_start=at_start, at_end=True)
 
     def _closure(self, states: frozenset[int], *, at_start: bool, at_end: bool) -> frozenset[int]:
-        """The states that are reached without a character."""
+        """All states reachable without consuming a character."""
         found, pending = set(states), list(states)
         while pending:
             state = self._states[pending.pop()]
@@ -168,7 +170,7 @@ class _Parser:
         first = last = self._state()
         copies = least if most is None else most
         for number in range(max(copies, 1)):
-            # The atom is parsed anew for each copy: its states cannot be shared.
+            # The atom is parsed again for each copy: its states cannot be shared.
             self._position = begin
             start, finish = fragment if number == 0 else self._atom()
             optional = number >= least
@@ -187,7 +189,7 @@ class _Parser:
         return self._grown_out(first, last)
 
     def _grown_out(self, first: int, last: int) -> _Fragment:
-        """With an end of its own: a loop's last state has a way back already, and gets its way on after it."""
+        """Add an end state: the last state of a loop already has its transition back."""
         end = self._state()
         self.states[last].next.append(end)
         return first, end
@@ -197,7 +199,7 @@ class _Parser:
         return state, state
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        """(at least, at most or None for any number) of the repetition that follows; None when none does."""
+        """The bounds (minimum, maximum or None) of the repetition that follows; None if there is none."""
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._accept(sign):
                 return bounds
@@ -206,7 +208,7 @@ class _Parser:
             return None
         least, comma, most = self._text[self._position + 1 : end].partition(",")
         if not _is_number(least) or (most and not _is_number(most)):
-            return None  # As in RE2, a brace that is no repetition is itself.
+            return None  # As in RE2, a brace that does not form a repetition is a literal.
         low = int(least)
         high = None if comma and not most else int(most) if most else low
         if max(low, high or 0) > REPEAT_MAX or (high is not None and high < low):

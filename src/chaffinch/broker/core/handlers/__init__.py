@@ -1,4 +1,5 @@
-"""One file per API: `handle(state, event, request, steady_ms)` says what to do about the answer. Only this table knows them all."""
+"""Request handlers, one module per API: `handle(state, event, request, steady_ms)` returns what to do about the response. This table lists
+all of them."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ HANDLERS: Mapping[int, Handler] = {
     74: list_config_resources.handle,
     75: describe_topic_partitions.handle,
 }
-"""By API key; exactly the APIs that `protocol/apis.py` says are served."""
+"""By API key; exactly the APIs that `protocol/apis.py` lists as served."""
 
 PER_PARTITION_FAULTS: Mapping[int, FaultHandler] = {0: produce.handle, 1: fetch.handle}
-"""Handlers that answer a scripted error for the partition it is meant for, and do their work for the others."""
+"""Handlers that return a scripted error only for the affected partition and process the others."""

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: a group's offsets become part of the transaction."""
+"""AddOffsetsToTxn: adds a group's offsets to the transaction."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""AddPartitionsToTxn: the partitions a transaction will write. One unknown partition, and none is added.
+"""AddPartitionsToTxn: adds partitions to a transaction. If one partition is unknown, none is added.
 
-Up to version 3 from clients, one transaction each; from version 4 on from brokers, several at once, some only to be verified (KIP-890).
+Up to version 3 clients send it, for one transaction. From version 4 on brokers send it, for several transactions, some only to be verified
+(KIP-890).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ VERSION_WITH_TRANSACTIONS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Requested:
-    """One transaction of a request, of whichever version."""
+    """One transaction of a request, of any version."""
 
     transactional_id: str
     identity: ProducerIdentity

@@ -1,4 +1,4 @@
-"""AlterConfigs: give resources these options and no others (KIP-133). Current clients ask for changes instead."""
+"""AlterConfigs: replaces all options of resources (KIP-133). Current clients use IncrementalAlterConfigs instead."""
 
 from __future__ import annotations
 

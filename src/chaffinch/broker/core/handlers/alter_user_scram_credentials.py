@@ -1,6 +1,6 @@
-"""AlterUserScramCredentials: add, replace or take away who may log in (KIP-554). Each user's part stands for itself.
+"""AlterUserScramCredentials: adds, replaces and removes SCRAM credentials (KIP-554). Each user is processed separately.
 
-Refusals and their order as in ScramControlManager.java.
+Refusals and their order follow ScramControlManager.java.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _failed(user: str, refused: RequestRefused) -> AlterUserScramCredentialsResu
 
 def _key(change: Change) -> CredentialKey:
     if not change.name:
-        raise RequestRefused(codes.UNACCEPTABLE_CREDENTIAL, "the name of a user is empty")
+        raise RequestRefused(codes.UNACCEPTABLE_CREDENTIAL, "the user name is empty")
     try:
         return change.name, ScramMechanism(change.mechanism)
     except ValueError:
@@ -67,12 +67,12 @@ def _key(change: Change) -> CredentialKey:
 
 
 def _credential(change: Change, key: CredentialKey, credentials: ScramCredentials) -> Credential | None:
-    """None takes it away."""
+    """The credential to store; None removes it."""
     if isinstance(change, ScramCredentialDeletion):
         if key not in credentials.added():
-            raise RequestRefused(codes.RESOURCE_NOT_FOUND, f"user {change.name!r} has no credential of {key[1].title} to take away")
+            raise RequestRefused(codes.RESOURCE_NOT_FOUND, f"user {change.name!r} has no {key[1].title} credential to remove")
         return None
     if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
-        text = f"{change.iterations} iterations are asked for, allowed are {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+        text = f"{change.iterations} iterations are not allowed: expected {ITERATIONS_MIN} to {ITERATIONS_MAX}"
         raise RequestRefused(codes.UNACCEPTABLE_CREDENTIAL, text)
     return Credential.of_salted(key[1], bytes(change.salt), change.iterations, bytes(change.salted_password))

@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker serves, and its features (KIP-35, KIP-511, KIP-584)."""
+"""ApiVersions: the APIs, versions and features that this broker supports (KIP-35, KIP-511, KIP-584)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from chaffinch.protocol.messages.api_versions import (
 )
 
 CULPRIT_CODES_FEATURE = "chaffinch.culprit.codes"
-"""Announced always: each culprit of a refused batch comes with its own code, for clients whose software is named chaffinch."""
+"""Always announced: each culprit of a refused batch has its own error code, for clients whose software name is chaffinch."""
 
 NUMBERING_FEATURE = "chaffinch.error.numbering"
-"""Announced while `error.numbering=kip` is on: its presence tells clients how to read 45, 85 and 89."""
+"""Announced while `error.numbering=kip`: it determines the meaning of codes 45, 85 and 89."""
 
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_MAX = 2
-"""Level of Kafka's feature that is served: 2 raises the epoch at every end (KIP-890). The option of this name says what is finalized."""
+"""Highest supported level of Kafka's feature: 2 raises the epoch at every end of a transaction (KIP-890). The option of this name sets the
+finalized level."""
 
 GROUP_VERSION = "group.version"
 GROUP_VERSION_MAX = 1
-"""Level of Kafka's feature that is served: 1 is KIP-848. Finalized unless the option of protocols leaves that out."""
+"""Highest supported level of Kafka's feature: 1 is KIP-848. Finalized unless `group.coordinator.rebalance.protocols` excludes it."""
 
 _SERVED = [
     ApiVersion(api_key=api.key, min_version=api.served.start, max_version=api.served.stop - 1) for api in apis.APIS.values() if api.served
 ]
-"""The same at every connection."""
+"""The same for every connection."""
 VERSION_WITH_SOFTWARE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
-"""What a client may call itself and its version (KIP-511): it ends up in names of metrics and in logs."""
+"""Allowed client software names and versions (KIP-511): they appear in metric names and logs."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: ApiVersionsRequest, steady_ms: int) -> Result:
@@ -60,5 +61,5 @@ def handle(broker: BrokerState, event: RequestReceived, request: ApiVersionsRequ
 
 
 def _finalized(name: str, level: int) -> list[FinalizedFeatureKey]:
-    """Clients speak the version of transactions and groups that is finalized here; level 0 is said by saying nothing, as in Kafka."""
+    """The finalized feature level, which clients follow; level 0 is represented by no entry, as in Kafka."""
     return [FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)] if level else []

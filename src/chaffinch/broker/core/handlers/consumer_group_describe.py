@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: groups of KIP-848 with their members, what each has and what it is to have."""
+"""ConsumerGroupDescribe: describes KIP-848 groups, their members, and current and target assignments."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember, s
 
 
 def _assignment(broker: BrokerState, partitions: Partitions, size_limit: ResponseSizeLimit) -> DescribedAssignment:
-    """By topic; partitions of topics that are gone are left out."""
+    """An assignment by topic, without partitions of deleted topics."""
     found: dict[UUID, DescribedTopicPartitions] = {}
     for topic_id, index in sorted(partitions):
         topic = broker.topics.by_id(topic_id)

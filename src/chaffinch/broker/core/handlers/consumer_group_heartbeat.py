@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: the whole conversation of a member with its group (KIP-848)."""
+"""ConsumerGroupHeartbeat: the only request between a member and its KIP-848 group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chaffinch.storage.file_system import StorageError
 VERSION_WITH_OWN_MEMBER_ID: Final = 1
 
 PROTOCOL = "consumer"
-"""Its name in the option `group.coordinator.rebalance.protocols`."""
+"""Name of the protocol in `group.coordinator.rebalance.protocols`."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupHeartbeatRequest, steady_ms: int) -> Result:
@@ -48,7 +48,7 @@ def _answer(
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int, settings: Mapping[str, Any]) -> None:
-    """Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR with the reason."""
+    """Validate the request's fields. Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR with the reason."""
     for fault in _faults(request, version):
         raise RequestRefused(codes.INVALID_REQUEST, fault)
     offered: tuple[str, ...] = settings["group.consumer.assignors"]
@@ -58,7 +58,7 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int, settings: Mappi
 
 def _faults(request: ConsumerGroupHeartbeatRequest, version: int) -> list[str]:
     epoch = request.member_epoch
-    # To nothing, too: a pattern that the client matches itself may wait for its first topic.
+    # An empty list counts too: a pattern that the client matches itself may still wait for its first topic.
     has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     needs_member_id = epoch != EPOCH_JOIN or version >= VERSION_WITH_OWN_MEMBER_ID
     checks = (
@@ -67,9 +67,9 @@ def _faults(request: ConsumerGroupHeartbeatRequest, version: int) -> list[str]:
         (request.rack_id == "", "the rack id cannot be empty"),
         (epoch < EPOCH_LEAVE_FOR_A_WHILE, f"there is no member epoch {epoch}"),
         (needs_member_id and not request.member_id, "the member id cannot be empty"),
-        (epoch == EPOCH_JOIN and request.rebalance_timeout_ms == -1, "who joins must say its rebalance timeout"),
-        (epoch == EPOCH_JOIN and request.topic_partitions != [], "who joins has no partitions, and must say so"),
-        (epoch == EPOCH_JOIN and not has_topics, "who joins must say what it subscribes to"),
+        (epoch == EPOCH_JOIN and request.rebalance_timeout_ms == -1, "a joining member must send its rebalance timeout"),
+        (epoch == EPOCH_JOIN and request.topic_partitions != [], "a joining member must send an empty list of owned partitions"),
+        (epoch == EPOCH_JOIN and not has_topics, "a joining member must send its subscription"),
         (epoch == EPOCH_LEAVE_FOR_A_WHILE and request.instance_id is None, "only a static member can leave for a while"),
         (epoch not in (EPOCH_LEAVE, EPOCH_LEAVE_FOR_A_WHILE) and request.rebalance_timeout_ms < -1, "a timeout cannot be negative"),
     )

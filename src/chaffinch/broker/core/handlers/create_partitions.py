@@ -1,5 +1,8 @@
-"""CreatePartitions: more partitions for topics, each topic on its own (KIP-195). Checks and their codes are those of Apache Kafka, but for
-too many at once: there it answers UNKNOWN_SERVER_ERROR for the topic that has too many."""
+"""CreatePartitions: adds partitions to topics; each topic succeeds or fails separately (KIP-195).
+
+Checks and error codes follow Apache Kafka, except for too many partitions in one request: there Apache Kafka returns UNKNOWN_SERVER_ERROR
+for the affected topic.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: CreatePartition
 
 
 def _partitions_wanted(broker: BrokerState, request: CreatePartitionsRequest, times_named: Counter[str]) -> int:
-    """New ones, of topics that are there."""
+    """Number of new partitions in existing topics."""
     requested = [(one.count, broker.topics.get(one.name)) for one in request.topics if times_named[one.name] == 1]
     return sum(max(0, count - len(topic.partitions)) for count, topic in requested if topic is not None)
 

@@ -1,4 +1,5 @@
-"""CreateTopics: each topic on its own, refused with the reason, or created at once with its logs; too many at once are refused together."""
+"""CreateTopics: creates topics with their logs; each topic succeeds or fails separately. Too many partitions in one request refuse all of
+them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: CreateTopicsReq
 
 
 def _partitions_wanted(broker: BrokerState, request: CreateTopicsRequest, times_named: Counter[str]) -> int:
-    """Counted as by Apache Kafka: before it is known which topics can be created, but for those that are refused by their name alone."""
+    """Number of new partitions, counted as by Apache Kafka: before the topics are validated, except for those refused by name alone."""
     count = 0
     for requested in request.topics:
         if times_named[requested.name] > 1 or requested.name == creation_rules.CLUSTER_METADATA:
@@ -57,8 +58,8 @@ def _partitions_wanted(broker: BrokerState, request: CreateTopicsRequest, times_
 
 def _create(broker: BrokerState, requested: CreatableTopic, validate_only: bool, steady_ms: int) -> CreatedTopic:
     if requested.name == creation_rules.CLUSTER_METADATA:
-        raise RequestRefused(codes.TOPIC_AUTHORIZATION_FAILED, f"topic {requested.name!r} is the cluster's own and cannot be created")
-    # What is wrong with the name or the options is told first, as by Apache Kafka.
+        raise RequestRefused(codes.TOPIC_AUTHORIZATION_FAILED, f"topic {requested.name!r} is internal to the cluster and cannot be created")
+    # Errors in the name or options are reported first, as by Apache Kafka.
     overrides = _overrides(requested)
     broker.topics.check_name(requested.name)
     broker.topics.check_config(overrides)

@@ -1,4 +1,4 @@
-"""DeleteGroups: forget groups that have no members, and their offsets."""
+"""DeleteGroups: deletes groups without members, with their offsets."""
 
 from __future__ import annotations
 

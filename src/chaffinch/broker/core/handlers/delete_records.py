@@ -1,4 +1,4 @@
-"""DeleteRecords: let logs begin later (KIP-107). The bytes go when whole segments lie below the beginning."""
+"""DeleteRecords: raises log start offsets (KIP-107). The data is deleted when whole segments are below the start offset."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: DeleteRecordsRe
             faults[tp] = refused.code, refused.message
         else:
             starts[log] = start
-            broker.changed(tp)  # Fetches that wait for what is deleted are to hear so.
+            broker.changed(tp)  # Waiting fetches of deleted records must be completed.
     for log, error in delete_records_many(starts, steady_ms).items():
         faults[log.topic_partition] = codes.KAFKA_STORAGE_ERROR, str(error)
     for tp, (code, reason) in faults.items():
@@ -45,7 +45,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: DeleteRecordsRe
 
 
 def _requested(request: DeleteRecordsRequest) -> dict[TopicPartition, int]:
-    """One offset for each partition, the last that the request names, as in Kafka."""
+    """Offset by partition; for a partition named twice the last one, as in Kafka."""
     return {
         TopicPartition(topic.name, requested.partition_index): requested.offset
         for topic in request.topics
@@ -63,7 +63,7 @@ def _result(
 
 
 def _start(broker: BrokerState, node_id: int, tp: TopicPartition, offset: int) -> tuple[PartitionLog, int]:
-    """Where the log is to begin, if it does not begin later already."""
+    """The log and its new start offset."""
     partition = broker.topics.partition(*tp)
     if partition is not None and partition.topic.is_internal:
         raise RequestRefused(codes.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")

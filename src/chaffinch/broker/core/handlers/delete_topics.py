@@ -1,4 +1,4 @@
-"""DeleteTopics: by name, and since version 6 by id."""
+"""DeleteTopics: deletes topics by name, and since version 6 by id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSION_WITH_IDS = 6
 
 @dataclass(frozen=True, slots=True)
 class _Requested:
-    """A topic to delete, by name or by id. `fault`: what is wrong with the way it was named."""
+    """A topic to delete, by name or by id. `fault`: the error in how it was named."""
 
     name: str | None
     topic_id: UUID
@@ -50,7 +50,7 @@ def _requested(broker: BrokerState, name: str | None, topic_id: UUID) -> _Reques
 
 
 def _each_once(requested: list[_Requested]) -> list[_Requested]:
-    """Whatever is named several times, by whatever name, is refused once."""
+    """Keep each topic once; a topic that is named several times, by name or id, is refused."""
 
     def identity(one: _Requested) -> object:
         return (one.name, one.topic_id) if one.topic is None else one.topic.topic_id
@@ -63,7 +63,7 @@ def _each_once(requested: list[_Requested]) -> list[_Requested]:
 
 
 def _refusal(broker: BrokerState, event: RequestReceived, requested: _Requested) -> RequestRefused | None:
-    """Why the topic is not to be deleted."""
+    """The reason why the topic may not be deleted."""
     if not broker.settings["delete.topic.enable"]:
         code = codes.TOPIC_DELETION_DISABLED if event.request.version >= VERSION_WITH_DISABLED else codes.INVALID_REQUEST
         return RequestRefused(code, "delete.topic.enable is false")
@@ -76,10 +76,13 @@ def _refusal(broker: BrokerState, event: RequestReceived, requested: _Requested)
 
 
 def _forget_offsets(broker: BrokerState, steady_ms: int) -> None:
-    """Of the topics that are gone: afterwards, for a topic whose deletion fails keeps them. A failure here fails nothing: no new topic of
-    that name comes before they are forgotten, neither in this process nor in the next."""
+    """Remove the offsets of the deleted topics: afterwards, because a topic whose deletion fails keeps its offsets.
+
+    A failure here is not reported: no topic of the same name is created before the offsets are removed, neither in this process nor in the
+    next.
+    """
     try:
-        broker.topics.sync()  # A deletion that failed half-way may not be on the disk yet.
+        broker.topics.sync()  # A partly failed deletion may not be on disk yet.
         broker.offsets.forget_deleted()
     except StorageError as error:
         broker.refusals.log_within_limit(f"offsets of deleted topics are forgotten later: {error}", steady_ms)
@@ -100,7 +103,7 @@ def _result(
 
 
 def _delete(broker: BrokerState, topic: Topic) -> RequestRefused | None:
-    broker.grown.extend(topic.partitions)  # Fetches that wait for them are to hear that they are gone.
+    broker.grown.extend(topic.partitions)  # Waiting fetches of these partitions must be completed.
     try:
         broker.topics.delete(topic.name)
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""DescribeAcls: there is no authorizer, and the answer says so, as Apache Kafka's without one."""
+"""DescribeAcls: returns SECURITY_DISABLED, like Apache Kafka without an authorizer."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from chaffinch.protocol.messages.describe_acls import DescribeAclsResponse
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: object, steady_ms: int) -> Result:
-    message = "this broker has no authorizer: everybody may do everything"
+    message = "this broker has no authorizer: all clients have all permissions"
     return DescribeAclsResponse(error_code=codes.SECURITY_DISABLED.number, error_message=message)

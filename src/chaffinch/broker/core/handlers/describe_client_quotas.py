@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: nobody has limits here. `kafka-configs --describe` asks for users and clients."""
+"""DescribeClientQuotas: returns no entries, since there are no quotas. `kafka-configs --describe` requests it for users and clients."""
 
 from __future__ import annotations
 

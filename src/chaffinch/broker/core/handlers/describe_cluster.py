@@ -1,4 +1,4 @@
-"""DescribeCluster: nodes, controller and cluster id (KIP-700); stopped nodes are what Kafka calls fenced (KIP-1073)."""
+"""DescribeCluster: nodes, controller and cluster id (KIP-700); stopped nodes are reported as fenced (KIP-1073)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs: every option of topics, nodes and groups, with its value, its source, its type and its documentation."""
+"""DescribeConfigs: options of topics, nodes and groups, with value, source, type and documentation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: DescribeConfigs
 
 
 def _requested(request: DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
-    """(type, name) -> wanted options, None for all; each resource once."""
+    """(type, name) -> requested options, None for all; each resource once."""
     requested: dict[tuple[int, str], set[str] | None] = {}
     for resource in request.resources:
         key = resource.resource_type, resource.resource_name
@@ -81,13 +81,13 @@ def _of_broker(broker: BrokerState, name: str) -> list[ConfigEntry]:
 
 
 def _of_loggers(broker: BrokerState, name: str) -> list[ConfigEntry]:
-    """There are no loggers whose level could be looked at."""
+    """No logger has a configurable level."""
     check_node(broker, name)
     return []
 
 
 def _of_clients(broker: BrokerState, name: str) -> list[ConfigEntry]:
-    """Clients have no options of their own here."""
+    """Client metrics resources have no options here."""
     check_named(name)
     return []
 

@@ -1,4 +1,5 @@
-"""DescribeGroups: classic groups with their members. Groups of the consumer protocol are not found here: see ConsumerGroupDescribe."""
+"""DescribeGroups: describes classic groups and their members. Groups of the consumer protocol are not found here: see
+ConsumerGroupDescribe."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def _group(broker: BrokerState, event: RequestReceived, group_id: str, size_limi
 def _not_a_classic_group(group_id: str, group: ConsumerGroup | None) -> str:
     if group is None:
         return f"there is no classic group {group_id!r}"
-    return f"group {group_id!r} is not a classic group, it uses the consumer protocol (KIP-848): ask ConsumerGroupDescribe"
+    return f"group {group_id!r} is not a classic group, it uses the consumer protocol (KIP-848): use ConsumerGroupDescribe"
 
 
 def _described(group: ClassicGroup, size_limit: ResponseSizeLimit) -> DescribedGroup:

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: the data directory, and what the logs take of it that this node holds. Bytes are stored once for all nodes."""
+"""DescribeLogDirs: the data directory and the log sizes of this node's replicas. Data is stored once for all nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeProducers: what a partition knows of its producers, for tools that look for hanging transactions (KIP-664)."""
+"""DescribeProducers: the producer state of partitions, for tools that look for hanging transactions (KIP-664)."""
 
 from __future__ import annotations
 

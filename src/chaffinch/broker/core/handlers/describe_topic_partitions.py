@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics in the order of their names, so many partitions at a time (KIP-966)."""
+"""DescribeTopicPartitions: describes topics in name order, a limited number of partitions per response (KIP-966)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chaffinch.protocol.messages.describe_topic_partitions import (
 )
 
 PARTITIONS_MAX = 2000
-"""Partitions in one answer, whatever the request says; Kafka's `max.request.partition.size.limit`."""
+"""Limit of partitions in one response, whatever the request says; Kafka's `max.request.partition.size.limit`."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: DescribeTopicPartitionsRequest, steady_ms: int) -> Result:
@@ -42,13 +42,13 @@ def handle(broker: BrokerState, event: RequestReceived, request: DescribeTopicPa
 
 
 def _refused(names: Sequence[str]) -> DescribeTopicPartitionsResponse:
-    """A cursor that points nowhere; the message has no field to say so."""
+    """The response to an invalid cursor; the protocol has no field for a message."""
     code = codes.INVALID_REQUEST.number
     return DescribeTopicPartitionsResponse(topics=[DescribeTopicPartitionsResponseTopic(error_code=code, name=name) for name in names])
 
 
 def _next(broker: BrokerState, names: Sequence[str], index: int) -> Cursor | None:
-    """Where the next page begins, after partition `index` - 1 of the first of the topics left."""
+    """The cursor of the next page, which begins with partition `index` of the first remaining topic."""
     topic = broker.topics.get(names[0])
     if topic is not None and index < len(topic.partitions):
         return Cursor(topic_name=names[0], partition_index=index)

@@ -48,6 +48,7 @@ def _state(broker: BrokerState, node_id: int, transactional_id: str, size_limit:
 
 
 def _topics(metadata: TransactionMetadata) -> list[DescribeTransactionsTopicData]:
-    """Partitions of data only: Apache Kafka also lists that of `__consumer_offsets` which a group is in, and there is none here."""
+    """The data partitions of a transaction: Apache Kafka also lists the `__consumer_offsets` partition of its groups, which does not exist
+    here."""
     grouped = groupby(sorted(metadata.partitions), attrgetter("topic"))
     return [DescribeTransactionsTopicData(topic=topic, partitions=[tp.partition for tp in tps]) for topic, tps in grouped]

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: users with credentials that administrators added, and with how many iterations (KIP-554)."""
+"""DescribeUserScramCredentials: users with SCRAM credentials that administrators added, and their iteration counts (KIP-554)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ElectLeaders: give leadership back to the replicas named first, or to any where none leads (KIP-183, KIP-460)."""
+"""ElectLeaders: returns leadership to the preferred replicas, or elects any running replica of partitions without a leader (KIP-183,
+KIP-460)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""EndTxn: commit or abort. When the answer is NONE, the decision is written down and the markers are too, or will be.
+"""EndTxn: commits or aborts a transaction. If the response is NONE, the decision is stored, and the markers are written now or later.
 
-From version 5 on the client speaks transaction version 2: the answer has the identity for its next transaction (KIP-890).
+From version 5 on the client uses transaction version 2: the response has the identity for its next transaction (KIP-890).
 """
 
 from __future__ import annotations

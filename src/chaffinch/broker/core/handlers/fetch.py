@@ -1,6 +1,7 @@
-"""Fetch: record batches from partitions, at once or when enough of them have come (`min_bytes`, `max_wait_ms`).
+"""Fetch: returns record batches, immediately or when enough of them are available (`min_bytes`, `max_wait_ms`).
 
-A request names its partitions itself or goes on with a session (`fetch/sessions.py`); topics go by name up to version 12, by id since.
+A request names its partitions or continues a fetch session (`fetch/sessions.py`). Topics are identified by name up to version 12, by id
+since.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from chaffinch.protocol.messages.produce import NodeEndpoint
 from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_FOLLOWERS = 11
-"""Consumers that send this version may read from followers (KIP-392)."""
+"""Consumers that use this version may read from followers (KIP-392)."""
 WAIT_MS_MAX = 600_000
-"""Nobody waits longer for records, whatever the request says: connections idle for longer are closed."""
+"""Longest wait for records, whatever the request says: connections idle for longer are closed."""
 
 UNREADABLE_WAITING_MAX = 1_000
-"""Who names more partitions than this that are not there does not wait with them: some 300 bytes each, on any number of connections.
-Those of a session are bounded in all."""
+"""A request that names more nonexistent partitions than this is not delayed: each takes some 300 bytes, on any number of connections.
+Partitions of fetch sessions have their own limit."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, steady_ms: int, fault: Fault | None = None) -> Result:
@@ -45,10 +46,10 @@ def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, s
     def answer(steady_ms: int, is_last: bool) -> FetchResponse | None:
         if not is_last and not awaited.is_enough():
             return None
-        terms.bytes_max = min(bytes_max, broker.records_max())  # Others may have left much unread since.
+        terms.bytes_max = min(bytes_max, broker.records_max())  # Others may have large unread responses by now.
         return _answer(broker, context, partition_reads.read(broker, terms, context.positions), steady_ms)
 
-    request.topics = []  # The context has what counts of them; the rest, up to a million duplicates, would wait too.
+    request.topics = []  # The context holds the relevant partitions; the rest, up to a million duplicates, would stay in memory too.
     return DelayedResponse(deadline_ms=steady_ms + min(request.max_wait_ms, WAIT_MS_MAX), keys=awaited.keys, answer=answer)
 
 

@@ -1,4 +1,4 @@
-"""FindCoordinator: which node answers for a group or a transactional id."""
+"""FindCoordinator: returns the node that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 

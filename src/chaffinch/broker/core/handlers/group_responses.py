@@ -1,4 +1,4 @@
-"""What the handlers of groups share: who asks, answers that wait, lines for the log."""
+"""Shared parts of the group handlers: client data, deferred responses, log lines."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from chaffinch.protocol.schema import Message
 from chaffinch.storage.file_system import StorageError
 
 WAIT_MS_MAX: Final = (1 << 31) - 1
-"""Longest wait for the other members: that of the longest rebalance timeout, whose end answers before."""
+"""Longest wait for other members: the longest possible rebalance timeout, at which the group responds anyway."""
 
 NOT_WRITTEN: Final = codes.NOT_COORDINATOR
-"""Answer when the journal cannot be written, as Apache Kafka makes it of KAFKA_STORAGE_ERROR: clients look the coordinator up again."""
+"""Error code if the journal cannot be written; Apache Kafka maps KAFKA_STORAGE_ERROR to it. Clients look up the coordinator again."""
 
 RETRY_MS: Final = 1000
-"""When a member that joins is told so. The coordinator is where it was, so some clients (librdkafka) come again at once, ever and ever."""
+"""Delay before a joining member receives that error. The coordinator is unchanged, so some clients (librdkafka) would retry immediately,
+forever."""
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -39,7 +40,8 @@ def when_ready(
     interrupted: Callable[[ErrorCode], Message],
     steady_ms: int,
 ) -> Message | DelayedResponse:
-    """The ticket's answer, at once or when it is there; `interrupted` when the group moves to another coordinator before, or time is up."""
+    """The deferred response, now or when it is completed; `interrupted` if the group moves to another coordinator before, or the time is
+    up."""
     if deferred.answer is not None:
         return finished(deferred.answer)
     group_id: str = event.request.message.group_id  # type: ignore[attr-defined]
@@ -57,7 +59,7 @@ def when_ready(
 def delayed_write_error(
     broker: BrokerState, event: RequestReceived, error: StorageError, answer: Callable[[ErrorCode], Message], steady_ms: int
 ) -> DelayedResponse:
-    """What a member that joins is told when the journal cannot be written: later, so that it does not try without a break."""
+    """The response to a joining member if the journal cannot be written: delayed, so that the member does not retry in a tight loop."""
     group_id: str = event.request.message.group_id  # type: ignore[attr-defined]
     log_refusal(broker, event, steady_ms, subject=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
     return DelayedResponse(
@@ -66,6 +68,6 @@ def delayed_write_error(
 
 
 def log_lines(broker: BrokerState, steady_ms: int) -> None:
-    """What groups did, into the log."""
+    """Write the group coordinator's lines to the log."""
     for line in broker.groups.take_log_lines():
         broker.refusals.log_within_limit(line, steady_ms)

@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group is alive."""
+"""Heartbeat: keeps the session of a classic group member alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: set, reset, and change lists of, options of topics, nodes and groups while the broker runs (KIP-339)."""
+"""IncrementalAlterConfigs: sets and resets options of topics, nodes and groups, and edits lists, while the broker runs (KIP-339)."""
 
 from __future__ import annotations
 

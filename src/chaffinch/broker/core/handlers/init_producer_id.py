@@ -1,4 +1,4 @@
-"""InitProducerId: an identity for an idempotent producer, or the next one of a transactional id (KIP-98, KIP-360)."""
+"""InitProducerId: returns an identity for an idempotent producer, or the next one of a transactional id (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 

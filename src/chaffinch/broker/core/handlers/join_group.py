@@ -1,4 +1,4 @@
-"""JoinGroup: become a member of a classic group. The answer waits for the other members."""
+"""JoinGroup: joins a classic group. The response waits for the other members."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: JoinGroupReques
 
 
 def _fault(request: JoinGroupRequest, settings: Mapping[str, Any]) -> ErrorCode:
-    """24: no group id; 26: a session timeout outside of the broker's limits."""
+    """24: no group id; 26: the session timeout is outside the broker's limits."""
     if not request.group_id:
         return codes.INVALID_GROUP_ID
     least, most = settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"]
@@ -54,7 +54,7 @@ def _fault(request: JoinGroupRequest, settings: Mapping[str, Any]) -> ErrorCode:
 
 
 def _in_version(answer: JoinGroupResponse, event: RequestReceived) -> JoinGroupResponse:
-    """Earlier versions have no null for the protocol's name."""
+    """Adapt the response to earlier versions, in which the protocol name cannot be null."""
     if answer.protocol_name is None and event.request.version < VERSION_WITH_NULL_PROTOCOL:
         return answer.replace(protocol_name="")
     return answer

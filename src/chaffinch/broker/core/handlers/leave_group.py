@@ -1,4 +1,4 @@
-"""LeaveGroup: members of a classic group go, or those of any group are sent away."""
+"""LeaveGroup: members leave a classic group, or a tool removes members of any group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ListConfigResources: the names of what has options (KIP-1142): topics, nodes, and groups that have set some. Clients have none here."""
+"""ListConfigResources: names of the resources with options (KIP-1142): topics, nodes, and groups with own options. Client metrics have none
+here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListGroups: the groups that this node coordinates, filtered by state and type (KIP-518, KIP-848)."""
+"""ListGroups: lists the groups that this node coordinates, filtered by state and type (KIP-518, KIP-848)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets: the first offset at or after a timestamp, or one of Kafka's special places in a log."""
+"""ListOffsets: returns the first offset at or after a timestamp, or one of Kafka's special offsets."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
 _SINCE = {OFFSET_LATEST: 1, OFFSET_EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""The special places, and the first version of the request that knows them."""
+"""Special timestamps with the first request version that supports them."""
 
 CONSUMER = -1
-"""The replica id of all but brokers and debuggers, to whom isolation means nothing: they may see the whole log."""
+"""Replica id of all clients except brokers and debugging tools; only for consumers does the isolation level apply."""
 
 Upper: TypeAlias = Callable[[PartitionLog], int]
-"""The first offset that the client may not see."""
+"""The first offset that the client must not see."""
 
 _UPPER: Final[Mapping[tuple[bool, bool], Upper]] = {
     (True, True): lambda log: log.last_stable_offset,
@@ -44,7 +44,7 @@ _UPPER: Final[Mapping[tuple[bool, bool], Upper]] = {
     (False, True): lambda log: log.log_end_offset,
     (False, False): lambda log: log.log_end_offset,
 }
-"""(whether a consumer asks, whether for committed records only) -> where the log ends for it."""
+"""(is a consumer, reads committed records only) -> end of the log for this client."""
 
 _NOWHERE = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
@@ -70,7 +70,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: ListOffsetsRequ
 
 
 def _request_fault(requested: ListOffsetsPartition, version: int, times_named: int) -> ErrorCode:
-    """42 for partitions named twice, 35 for special places that nobody or only later versions know."""
+    """42 for partitions named twice, 35 for special timestamps that are unknown or need a later version."""
     if times_named > 1:
         return codes.INVALID_REQUEST
     is_known = requested.timestamp >= 0 or _SINCE.get(requested.timestamp, version + 1) <= version
@@ -88,7 +88,7 @@ def _answer(partition: Partition | None, requested: ListOffsetsPartition, code: 
 
 
 def _found(partition: Partition, wanted: int, upper_of: Upper) -> tuple[int, int, int]:
-    """(offset, timestamp, leader epoch); -1 where there is none."""
+    """(offset, timestamp, leader epoch); -1 if there is none."""
     log = partition.log
     upper = upper_of(log)
     if wanted == OFFSET_LATEST:
@@ -97,7 +97,7 @@ def _found(partition: Partition, wanted: int, upper_of: Upper) -> tuple[int, int
         start = log.log_start_offset
         return start, NO_TIMESTAMP, log.epoch_at(start) if start < log.log_end_offset else partition.replicas.leader_epoch
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _NOWHERE  # Nothing is ever moved to another tier.
+        return _NOWHERE  # There is no tiered storage.
     if wanted == MAX_TIMESTAMP:
         wanted = log.max_timestamp()
     found = log.offset_for_timestamp(wanted) if wanted != NO_TIMESTAMP else None

@@ -1,4 +1,5 @@
-"""ListPartitionReassignments: nothing is ever being moved. Kafka's tools ask before they describe topics."""
+"""ListPartitionReassignments: returns no entries, since partitions are never reassigned. Kafka's tools request it before they describe
+topics."""
 
 from __future__ import annotations
 

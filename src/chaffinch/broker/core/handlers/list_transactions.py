@@ -1,4 +1,5 @@
-"""ListTransactions: the transactional ids of one coordinator, filtered by state, producer id, duration and pattern (KIP-664, 994, 1152)."""
+"""ListTransactions: lists the transactional ids of one coordinator, filtered by state, producer id, duration and pattern (KIP-664, 994,
+1152)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: ListTransaction
     try:
         pattern = TopicPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
     except InvalidPattern as error:
-        code, reason = codes.INVALID_REGULAR_EXPRESSION, f"the pattern cannot be read: {error}"
+        code, reason = codes.INVALID_REGULAR_EXPRESSION, f"invalid pattern: {error}"
         log_refusal(broker, event, steady_ms, subject=request.transactional_id_pattern, code=code, reason=reason)
         return ListTransactionsResponse(error_code=code.number, unknown_state_filters=unknown, transaction_states=[])
 

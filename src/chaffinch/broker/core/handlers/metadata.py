@@ -1,7 +1,7 @@
-"""Metadata: nodes, topics, leaders; creates unknown topics when both the client and `auto.create.topics.enable` agree.
+"""Metadata: nodes, topics and leaders; creates unknown topics if both the client and `auto.create.topics.enable` allow it.
 
-Of many it creates the first few. The others are answered as Apache Kafka answers all that it has yet to create: UNKNOWN_TOPIC_OR_PARTITION,
-upon which clients ask again.
+If there are many, it creates only the first few. The others are answered as Apache Kafka answers every topic that it is about to create:
+with UNKNOWN_TOPIC_OR_PARTITION, upon which clients retry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_IDS = 12
-"""First version in which topics may be asked for by id alone."""
+"""First version in which topics may be requested by id alone."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: MetadataRequest, steady_ms: int) -> Result:
@@ -51,7 +51,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: MetadataRequest
 
 
 def _refused(request: MetadataRequest) -> MetadataResponse:
-    """Ids are in the request since version 10, and mean something since 12."""
+    """Refuse topic ids before version 12: the field exists since version 10, but is used only since 12."""
     code = codes.INVALID_REQUEST.number
     topics = [
         MetadataResponseTopic(error_code=code, name=requested.name or "", topic_id=requested.topic_id) for requested in request.topics or ()
@@ -60,7 +60,7 @@ def _refused(request: MetadataRequest) -> MetadataResponse:
 
 
 def _topics(broker: BrokerState, event: RequestReceived, request: MetadataRequest, steady_ms: int) -> list[MetadataResponseTopic]:
-    """Each topic once. Where ids are given, names are not looked at."""
+    """Each requested topic once. If ids are given, names are ignored."""
     if request.topics is None or (event.request.version == 0 and not request.topics):
         return [_described(broker, topic) for topic in broker.topics]
     ids = dict.fromkeys(requested.topic_id for requested in request.topics if requested.topic_id != ZERO_UUID)
@@ -73,7 +73,7 @@ def _topics(broker: BrokerState, event: RequestReceived, request: MetadataReques
 
 
 def _put_off(broker: BrokerState, names: Iterable[str]) -> frozenset[str]:
-    """Which new topics are too many for one request. Names that no topic may have take no room: they are refused each time."""
+    """The new topics beyond the limit of one request. Invalid names do not count: they are refused anyway."""
     new = [name for name in names if broker.topics.get(name) is None and broker.topics.name_refusal(name) is None]
     return frozenset(new[creation_rules.automatic_topics_max(broker.settings["num.partitions"]) :])
 

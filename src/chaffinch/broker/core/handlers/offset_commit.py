@@ -1,4 +1,5 @@
-"""OffsetCommit: offsets of a group, by a member of the current generation or epoch, or from outside while the group has no members."""
+"""OffsetCommit: commits offsets of a group, by a member of the current generation or epoch, or from outside while the group has no
+members."""
 
 from __future__ import annotations
 

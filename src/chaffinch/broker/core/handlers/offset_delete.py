@@ -1,4 +1,4 @@
-"""OffsetDelete: forget a group's offsets of topics that its members do not read (KIP-496)."""
+"""OffsetDelete: deletes a group's offsets of topics that its members do not read (KIP-496)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: OffsetDeleteReq
 
 
 def _request_error(broker: BrokerState, event: RequestReceived, group_id: str, group: Group | None) -> ErrorCode:
-    """24, 16, 69; 68 for a group with members whose subscriptions are not a broker's business."""
+    """24, 16, 69; 68 for a group with members whose subscriptions the broker does not know."""
     if not group_id:
         return codes.INVALID_GROUP_ID
     if not broker.is_coordinator(event.node_id, group_id):

@@ -1,4 +1,4 @@
-"""OffsetFetch: a group's committed offsets; with `require_stable`, an offset that an open transaction may change is not given (KIP-447)."""
+"""OffsetFetch: returns a group's committed offsets; with `require_stable` no offset that an open transaction may change (KIP-447)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ VERSION_WITH_GROUPS = 8
 VERSION_WITH_TOPIC_IDS = 10
 
 Part = TypeVar("Part", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
-"""One partition, as single groups and as several have it."""
+"""A partition's result, in the formats for one and for several groups."""
 
 _NOTHING = CommittedOffset(offset=NO_OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
 class _Requested:
-    """Partitions of one topic; without a name if its id is not known."""
+    """Requested partitions of one topic; the name is None for an unknown id."""
 
     name: str | None
     topic_id: UUID
@@ -49,7 +49,7 @@ class _Requested:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is said of one topic: (partition, offset, code)."""
+    """The results of one topic: (partition, offset, code)."""
 
     name: str
     topic_id: UUID
@@ -119,7 +119,7 @@ def _requested(broker: BrokerState, topic: OffsetFetchRequestTopics, version: in
 def _found(
     broker: BrokerState, group: str, requested: Iterable[_Requested] | None, require_stable: bool, request_error: ErrorCode
 ) -> Iterator[_Found]:
-    """All that is committed when nothing is asked for in particular, as in Kafka. `request_error` refuses everything."""
+    """The results of a group; all committed offsets if no topics are named, as in Kafka. `request_error` refuses everything."""
     unstable = broker.offsets.unstable_partitions(group) if require_stable else frozenset()
 
     def partitions(topic: _Requested) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
@@ -134,7 +134,7 @@ def _found(
 
 
 def _each_once(requested: Iterable[_Requested]) -> Iterable[_Requested]:
-    """Topics and partitions that are named again and again, named once."""
+    """Merge topics and partitions that are named several times."""
     indexes: dict[tuple[str | None, UUID], dict[int, None]] = {}
     for topic in requested:
         indexes.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.indexes))

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where the records of a leader epoch end. A consumer asks it after a change of leaders (KIP-320)."""
+"""OffsetForLeaderEpoch: returns the end offset of a leader epoch. Consumers request it after a leader change (KIP-320)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Produce: one batch per partition goes through `append`, and each refusal comes back with all its reasons (KIP-467, KIP-579, KIP-135).
+"""Produce: appends one batch per partition; each refusal is answered with all its reasons (KIP-467, KIP-579, KIP-135).
 
-What an old client may hear: below version 8 there are no culprits and no text, and INVALID_RECORD and INVALID_COMPACTION_KEY become
-INVALID_REQUEST (never CORRUPT_MESSAGE, which would be retried). `error.numbering` decides which numbers travel.
-From version 13 on topics are known by their ids (KIP-516).
+For old clients: below version 8 a response has no culprits and no text, and INVALID_RECORD and INVALID_COMPACTION_KEY become
+INVALID_REQUEST (never CORRUPT_MESSAGE, which clients would retry). `error.numbering` selects the numbers on the wire. From version 13 on
+topics are identified by id (KIP-516).
 
-A few bytes may unpack to many, and a request may name ten thousand partitions: what takes long is done in several turns, between which
-others are served. Partitions are independent: each finds things as they are in its turn, and when the connection is lost, the rest is left.
+A few bytes may decompress to many, and a request may name ten thousand partitions: long work is split into turns, between which other
+requests are served. Partitions are independent: each is processed in the state of its turn, and if the connection is lost, the rest is not
+processed.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ VERSION_WITH_LEADER = 10
 VERSION_WITH_TOPIC_IDS = 13
 ACKS = frozenset({-1, 0, 1})
 ATTRIBUTES_POSITION = 22
-"""The byte of a batch header that says whether the batch is transactional: the low one of the attributes."""
+"""Position of the low attributes byte in a batch header; it contains the transactional flag."""
 
 TURN_BYTES_MAX = 16 << 20
-"""Records that are unpacked and checked in one turn, about 10 ms, and no more than the batch with which it is reached. More than nearly all
-requests bring."""
+"""Bytes of records decompressed and checked in one turn, about 10 ms; the batch that reaches it is still completed. More than nearly all
+requests contain."""
 
 PARTITION_BYTES = 64 << 10
-"""What it costs beside its records to work on a partition, about: no more than 256 of them in one turn."""
+"""Approximate cost of one partition in addition to its records: limits a turn to 256 partitions."""
 
 NO_ERROR = codes.NONE.number
 OUR_SOFTWARE = "chaffinch"
@@ -86,11 +87,11 @@ def handle(broker: BrokerState, event: RequestReceived, request: ProduceRequest,
 
 
 _Turns: TypeAlias = Generator[Result | None, int, None]
-"""Gives None, and is sent the time of the next turn, until all is done; then the result."""
+"""Yields None until all is processed, then the result; receives the time of the next turn with `send`."""
 
 
 def _rest(turns: _Turns, steady_ms: int) -> DelayedResponse:
-    """What is done when others have had their turn."""
+    """Continue the work after other requests have had their turn."""
 
     def answer(late_ms: int, is_last: bool) -> Result:
         return turns.send(late_ms) or _rest(turns, late_ms)
@@ -99,7 +100,7 @@ def _rest(turns: _Turns, steady_ms: int) -> DelayedResponse:
 
 
 class _Work:
-    """One request while it is worked on, and its response as far as it is there."""
+    """One Produce request being processed, with its response so far."""
 
     __slots__ = ("broker", "event", "fault", "has_refusal", "request", "request_refusal", "response", "terms", "version")
 
@@ -116,7 +117,7 @@ class _Work:
                 self.terms.partitions_to_add = self._led_here()
 
     def turns(self, steady_ms: int) -> _Turns:
-        """Work on a request with any number of partitions."""
+        """Process a request with any number of partitions."""
         broker = self.broker
         turn_end = broker.bytes_handled + TURN_BYTES_MAX
         for topic in _merged(self.request.topics):
@@ -126,18 +127,18 @@ class _Work:
                 if broker.bytes_handled >= turn_end:
                     steady_ms = yield None
                     turn_end = broker.bytes_handled + TURN_BYTES_MAX
-                    name = self.name_of(topic)  # It may be gone by now.
+                    name = self.name_of(topic)  # It may have been deleted.
                 broker.bytes_handled += PARTITION_BYTES
                 answers.append(self.answer(topic, name, data, steady_ms))
             self.conclude(topic, answers)
         yield self.result(steady_ms)
 
     def conclude(self, topic: TopicProduceData, answers: list[PartitionProduceResponse]) -> None:
-        """All partitions of a topic are done."""
+        """Add the results of a topic's partitions to the response."""
         self.response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
 
     def result(self, steady_ms: int) -> Result:
-        """What becomes of a request that is done."""
+        """The result of a completely processed request."""
         if self.request.acks == 0:
             return Close("a Produce request with acks=0 was refused") if self.has_refusal else NO_RESPONSE
         if self.request.acks == ACKS_ALL and self.broker.nodes.lagging:
@@ -145,7 +146,7 @@ class _Work:
         return self.response
 
     def name_of(self, topic: TopicProduceData | TopicProduceResponse) -> str | None:
-        """A topic's name; None for an id that no topic has."""
+        """A topic's name; None for an unknown topic id."""
         return topic.name if self.version < VERSION_WITH_TOPIC_IDS else self.broker.topics.name_of(topic.topic_id)
 
     def _led_here(self) -> list[TopicPartition]:
@@ -160,18 +161,18 @@ class _Work:
         ]
 
     def answer(self, topic: TopicProduceData, name: str | None, data: PartitionProduceData, steady_ms: int) -> PartitionProduceResponse:
-        """Store what came for one partition, unless something speaks against it."""
+        """Append one partition's records, or refuse them."""
         broker = self.broker
         outcome: Outcome | None = self.request_refusal
         if self.fault is not None and self.fault.covers(*_named_tp(topic, name, data)):
-            outcome = Rejected(self.fault.error, "asked for by a fault script")
+            outcome = Rejected(self.fault.error, "requested by a fault script")
         if outcome is None:
             partition = None if name is None else broker.topics.partition(name, data.index)
             if partition is None or partition.replicas.leader != self.event.node_id or name in INTERNAL or self.terms.acks not in ACKS:
                 outcome = self._misplaced(topic, name, data.index)
             else:
                 try:
-                    assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
+                    assert not isinstance(data.records, list)  # Only outgoing requests hold lists.
                     outcome = append(broker, partition, data.records, self.terms, steady_ms)
                 except StorageError as error:
                     message = disk_failure_message(partition.topic_partition)
@@ -184,7 +185,7 @@ class _Work:
         return self._refusal_answer(tp, outcome, steady_ms)
 
     def _misplaced(self, topic: TopicProduceData, name: str | None, index: int) -> Rejected:
-        """Why a partition takes nothing, whatever its records are."""
+        """The reason why a partition accepts no records at all."""
         if name is None:
             return Rejected(codes.UNKNOWN_TOPIC_ID, f"no topic of this cluster has the id {topic.topic_id}")
         partition = self.broker.topics.partition(name, index)
@@ -220,7 +221,8 @@ class _Work:
                 BatchIndexAndErrorMessage(
                     batch_index=culprit.batch_index,
                     batch_index_error_message=culprit.message,
-                    # The KIPs' numbers whatever `error.numbering` says: 87 would not tell a null key from another fault.
+                    # Always the KIPs' numbers, whatever `error.numbering` says: 87 alone would not distinguish a null key from other
+                    # errors.
                     chaffinch_error_code=culprit.code.number_kip if sends_codes else None,
                 )
                 for culprit in culprits
@@ -230,7 +232,7 @@ class _Work:
         return answer
 
     def _when_on_all_replicas(self, deadline_ms: int) -> Result:
-        """The answer once every in-sync replica has the batches, or it is certain that they will not in time."""
+        """The response once every in-sync replica has the batches, or once it is certain that this fails or takes too long."""
         broker, node_id, response = self.broker, self.event.node_id, self.response
         waiting: list[Unacknowledged] = []
         for topic in response.responses:
@@ -257,12 +259,12 @@ class _Work:
 
 
 def _named_tp(topic: TopicProduceData, name: str | None, data: PartitionProduceData) -> TopicPartition:
-    """What a refusal calls a partition. No topic has a space in its name, so an unknown id is nobody's."""
+    """The partition as named in refusals. Topic names contain no spaces, so the text for an unknown id matches no topic."""
     return TopicPartition(f"topic id {topic.topic_id}" if name is None else name, data.index)
 
 
 def answer_for(index: int, result: AppendResult) -> PartitionProduceResponse:
-    """The answer for a partition that took its batch."""
+    """The response for a partition whose batch was stored."""
     return PartitionProduceResponse(
         index=index,
         base_offset=result.base_offset,
@@ -272,7 +274,7 @@ def answer_for(index: int, result: AppendResult) -> PartitionProduceResponse:
 
 
 def _merged(topics: Sequence[TopicProduceData]) -> Sequence[TopicProduceData]:
-    """A topic named twice in a request is one topic with the partitions of both."""
+    """Merge topics that are named several times in a request."""
     merged: dict[tuple[str, UUID], TopicProduceData] = {}
     for topic in topics:
         known = merged.setdefault((topic.name, topic.topic_id), topic)
@@ -282,19 +284,21 @@ def _merged(topics: Sequence[TopicProduceData]) -> Sequence[TopicProduceData]:
 
 
 def _request_refusal(request: ProduceRequest) -> Rejected | None:
-    """What refuses every partition at once: transactional batches without or with several producers."""
+    """The refusal of all partitions at once: transactional batches without a transactional id or of several producers."""
     producers = {
         batch.read_header(data.records).identity for topic in request.topics for data in topic.partitions if _is_transactional(data.records)
     }
     if producers and request.transactional_id is None:
-        return Rejected(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch came in a request without a transactional id")
+        return Rejected(
+            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch was sent in a request without a transactional id"
+        )
     if len(producers) > 1:
-        return Rejected(codes.INVALID_PRODUCER_ID_MAPPING, f"transactional batches of {len(producers)} producers came in one request")
+        return Rejected(codes.INVALID_PRODUCER_ID_MAPPING, f"transactional batches of {len(producers)} producers were sent in one request")
     return None
 
 
 def _may_be_transactional(request: ProduceRequest) -> bool:
-    """Whether any batch may be, by one byte of each; `_is_transactional` looks closely."""
+    """Whether any batch may be transactional, by one byte of each; `_is_transactional` checks exactly."""
     for topic in request.topics:
         for data in topic.partitions:
             records = data.records
@@ -306,19 +310,20 @@ def _may_be_transactional(request: ProduceRequest) -> bool:
 
 
 def _is_transactional(records: Records) -> TypeGuard[Buffer]:
-    """By the first batch, as in Apache Kafka; bytes too short for a header or of another format are refused later, each on its own."""
+    """Checks the first batch only, as in Apache Kafka. Data that is too short for a header or has another format is refused later, per
+    partition."""
     if records is None or len(records) < batch.HEADER_BYTES or isinstance(records, list):
         return False
     return bool(records[ATTRIBUTES_POSITION] & ATTRIBUTE_TRANSACTIONAL) and records[MAGIC_POSITION] == MAGIC
 
 
 def _last_of_each(partitions: Sequence[PartitionProduceData]) -> Sequence[PartitionProduceData]:
-    """The same partition twice in a request: one answer, one batch, the last one, as in Apache Kafka."""
+    """The last entry of each partition: for a partition named twice only the last batch counts, as in Apache Kafka."""
     return list({data.index: data for data in partitions}.values())
 
 
 def number_for(code: ErrorCode, version: int, numbering: Numbering) -> int:
-    """The number under which an error travels in this version of Produce."""
+    """The wire number of an error in this version of Produce."""
     if version < VERSION_WITH_CULPRITS and code in _INVALID_IN_OLD_VERSIONS:
         return codes.INVALID_REQUEST.number
     return code.wire(numbering)
@@ -326,11 +331,11 @@ def number_for(code: ErrorCode, version: int, numbering: Numbering) -> int:
 
 def _count(broker: BrokerState, tp: TopicPartition, refusal: Rejected, records: Records) -> None:
     if broker.topics.get(tp.topic) is None:
-        return  # Names of topics that do not exist come from outside: counting them would fill the memory.
+        return  # Names of nonexistent topics come from clients: counting them would fill the memory.
     broker.counters.add(tp.topic, "TotalProduceRequestsPerSec")
     for name, count in refusal.counts:
         broker.counters.add(tp.topic, name, count)
-    if refusal.code is codes.MESSAGE_TOO_LARGE and refusal.counts:  # Not by a fault script.
+    if refusal.code is codes.MESSAGE_TOO_LARGE and refusal.counts:  # Not if a fault script caused it.
         broker.counters.add(tp.topic, "BytesRejectedPerSec", len(records or ()))
     if refusal.code not in _NOT_FAILED:
         broker.counters.add(tp.topic, "FailedProduceRequestsPerSec")
@@ -339,7 +344,7 @@ def _count(broker: BrokerState, tp: TopicPartition, refusal: Rejected, records: 
 
 
 def _name_leader(broker: BrokerState, partition: Partition, answer: PartitionProduceResponse, response: ProduceResponse) -> None:
-    """Say who leads, so that the client need not ask for metadata (KIP-951)."""
+    """Add the current leader to the response, so that the client need not request metadata (KIP-951)."""
     replicas = partition.replicas
     answer.current_leader = LeaderIdAndEpoch(leader_id=replicas.leader, leader_epoch=replicas.leader_epoch)
     node = broker.nodes.by_id(replicas.leader)

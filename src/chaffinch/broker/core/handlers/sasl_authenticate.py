@@ -1,4 +1,4 @@
-"""SaslAuthenticate: a token of a login. What comes of it is said by `authentication.py`."""
+"""SaslAuthenticate: a token of a login, handled in `authentication.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SaslHandshake: a mechanism is named before a login. What comes of it is said by `authentication.py`."""
+"""SaslHandshake: selects a mechanism before a login, handled in `authentication.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignments of a classic group, every member gets its own. The answer waits for the leader."""
+"""SyncGroup: the leader sends the assignments of a classic group, every member receives its own. The response waits for the leader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRe
 from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_PROTOCOL = 5
-"""From here on both names of the protocol must be there, though they may be null on the wire."""
+"""Since this version both protocol fields are required, although they are nullable on the wire."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: SyncGroupRequest, steady_ms: int) -> Result:

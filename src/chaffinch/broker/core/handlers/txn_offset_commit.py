@@ -1,4 +1,5 @@
-"""TxnOffsetCommit: offsets of a group that wait for the transaction's marker (KIP-98), fenced by the group's metadata (KIP-447)."""
+"""TxnOffsetCommit: stores offsets of a group as pending until the transaction's marker (KIP-98), fenced by the group's metadata
+(KIP-447)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ VERSION_WITH_IMPLICIT_ADD = 5
 VERSION_WITH_TOPIC_IDS = 6
 
 _AS_GROUP_COORDINATOR = {codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH}
-"""The group's side of the coordinator's answers: a stale epoch is 47 here, as at append."""
+"""Coordinator error codes as the group coordinator returns them: a stale epoch is 47 here, as in Produce."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, steady_ms: int) -> Result:
@@ -71,7 +72,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommit
 def _request_error(
     broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, partitions: Iterable[TopicIdPartition], steady_ms: int
 ) -> ErrorCode:
-    """What refuses all offsets: the group's name or place, then the transaction, then the group."""
+    """The error code of all offsets: checks the coordinator node, then the transaction, then the group member."""
     if not request.group_id:
         return codes.INVALID_GROUP_ID
     if not broker.is_coordinator(event.node_id, request.group_id):

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers: ends transactions in partitions for whoever asks, as without an authorizer in Apache Kafka.
+"""WriteTxnMarkers: ends transactions in partitions for any client, as in Apache Kafka without an authorizer.
 
-For tools that abort hanging transactions (KIP-664): the coordinator inside this broker needs no request. It does not touch what the
-coordinator knows.
+For tools that abort hanging transactions (KIP-664): this broker's own coordinator does not use the request. It does not change the
+coordinator's state.
 """
 
 from __future__ import annotations

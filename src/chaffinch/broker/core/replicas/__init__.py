@@ -1,1 +1,1 @@
-"""Declared nodes and replicas: who leads, who is in sync, when a write is acknowledged (KIP-579)."""
+"""Declared nodes and replicas: leaders, in-sync sets, and acknowledgement of writes (KIP-579)."""

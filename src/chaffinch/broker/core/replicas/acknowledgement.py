@@ -1,12 +1,12 @@
-"""acks=all: when a write may begin (KIP-579), and when it is acknowledged, once it lies below the high watermark (Kafka's delayed produce).
+"""acks=all: when a write is allowed (KIP-579), and when it is acknowledged: once it is below the high watermark (Kafka's delayed produce).
 
-`min.insync.replicas.policy` decides what a topic with min.insync.replicas above its replication factor gets: `kip579` a refusal that
-clients do not retry, `legacy` NOT_ENOUGH_REPLICAS as before Kafka 3.7, `capped` the smaller of the two counts as since. Markers and offset
-commits are not checked. The mismatch comes before the in-sync count, as in the KIP.
+`min.insync.replicas.policy` selects the result for a topic with min.insync.replicas above its replication factor: `kip579` refuses with an
+error that clients do not retry, `legacy` returns NOT_ENOUGH_REPLICAS as before Kafka 3.7, `capped` uses the smaller of the two counts as
+Kafka does since. Markers and offset commits are not checked. The mismatch is checked before the in-sync count, as in the KIP.
 
-Only a partition with a lagging in-sync replica lets anybody wait. The wait ends when the replica is back or has left the in-sync set, when
-the leader moves, or after the request's `timeout_ms`. Unlike Apache Kafka since version 4.0 (KIP-966) the high watermark moves on when the
-set has become too small, as it did before: otherwise NOT_ENOUGH_REPLICAS_AFTER_APPEND would never be answered.
+Writes wait only if a lagging node is in the partition's in-sync set. The wait ends when the replica is back or has left the in-sync set,
+when the leader moves, or after the request's `timeout_ms`. Unlike Apache Kafka since version 4.0 (KIP-966), the high watermark advances
+when the set has become too small, as it did before: otherwise NOT_ENOUGH_REPLICAS_AFTER_APPEND would never be returned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACKS_ALL = -1
 
 
 def replication_fault(broker: BrokerState, partition: Partition, acks: int) -> Rejected | None:
-    """Why a write with these acks cannot be acknowledged now, or never; None when it may go on."""
+    """The reason why a write with these acks cannot be acknowledged now, or ever; None if it is allowed."""
     topic, replicas = partition.topic, partition.replicas
     in_sync_min = topic.config.in_sync_min
     if acks != ACKS_ALL or in_sync_min <= 1:
@@ -47,13 +47,13 @@ def replication_fault(broker: BrokerState, partition: Partition, acks: int) -> R
 
 @dataclass(frozen=True, slots=True)
 class Unacknowledged:
-    """A batch that is stored and not yet on every in-sync replica. The high watermark stands at the beginning of a batch, or after it."""
+    """A stored batch that is not yet on every in-sync replica. The high watermark is at the beginning of a batch, or after it."""
 
     partition: Partition
     answer: PartitionProduceResponse
 
     def is_over(self, broker: BrokerState, node_id: int) -> bool:
-        """Whether nothing is left to wait for, be the end good or bad."""
+        """Whether the wait is over, successfully or not."""
         partition = self.partition
         return (
             partition.log.high_watermark > self.answer.base_offset
@@ -62,7 +62,7 @@ class Unacknowledged:
         )
 
     def refusal(self, broker: BrokerState, node_id: int) -> Rejected | None:
-        """How the wait ended: None for the good end. Not over means that time is."""
+        """The error with which the wait ended; None for success. If it is not over, its time is up."""
         partition = self.partition
         tp, replicas = partition.topic_partition, partition.replicas
         if broker.topics.partition(*tp) is not partition:

@@ -1,15 +1,15 @@
-"""Declared nodes that stop and start while the broker runs: leaders move, in-sync sets shrink and grow, high watermarks wait.
+"""Cluster membership: stops and starts declared nodes at run time. Leaders move, in-sync sets shrink and grow, high watermarks wait.
 
-A node that is stopped in order leaves every in-sync set at once, as after Kafka's controlled shutdown. One that stops abruptly stays in
-them until `replica.lag.time.max.ms` is over, as a follower does that no longer fetches: meanwhile what is appended is not yet on every
-in-sync replica, so the high watermarks of its partitions stand still and writes with acks=all wait (`acknowledgement.py`).
+A node that is stopped in order leaves every in-sync set immediately, as after Kafka's controlled shutdown. A node that stops abruptly stays
+in them for `replica.lag.time.max.ms`, like a follower that no longer fetches. In the meantime appended data is not on every in-sync
+replica, so the high watermarks of its partitions stand still and writes with acks=all wait (`acknowledgement.py`).
 
-A node that comes back leads nothing at first. After `leader.imbalance.check.interval.seconds` leaderships return to the replicas that are
-preferred for them, unless `auto.leader.rebalance.enable` is off.
+A node that starts again leads nothing at first. After `leader.imbalance.check.interval.seconds` leaderships return to the preferred
+replicas, unless `auto.leader.rebalance.enable` is off.
 
-A partition's leader epoch must not go back when the process starts anew, or clients would take what they hear for old news. It rises by at
-most one with each change of the nodes, so the number of changes, kept in the journal, is above them all. A data directory that is opened
-with another number of nodes than before is such a change.
+A partition's leader epoch must not go back after a restart, or clients would take new metadata for outdated. The epoch rises by at most one
+with each change of the nodes, so the number of changes, stored in the journal, is an upper bound. Opening a data directory with another
+number of nodes is such a change.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
 
 COORDINATORS: Final = "coordinators"
-"""What waits at a coordinator waits for this key too: a group's coordinator may be another node after each start and stop of one."""
+"""Key that every delayed response at a coordinator waits for too: a group's coordinator may move when a node starts or stops."""
 
 _CHANGES_KEY = b"node.changes"
 _COUNT_KEY = b"node.count"
 
 
 def first_epoch(journal: Journal, node_count: int) -> int:
-    """The leader epoch with which partitions begin in this life of the broker. On a full disk the first change writes it down."""
+    """The initial leader epoch of all partitions in this run of the broker. If it cannot be stored on a full disk, the first change stores
+    it."""
     stored = journal.items()
     changes, count = int(stored.get(_CHANGES_KEY, b"0")), b"%d" % node_count
     if changes or stored.get(_COUNT_KEY, count) != count:
@@ -48,7 +49,7 @@ def first_epoch(journal: Journal, node_count: int) -> int:
 
 
 class ClusterMembership:
-    """See the module. A chore: nodes that lag for too long leave the in-sync sets, leaderships return. `changed_keys` gets the partitions
+    """See the module. A scheduled task: lagging nodes leave the in-sync sets, leaderships return. `changed_keys` collects the partitions
     whose leader or high watermark moved, and COORDINATORS."""
 
     def __init__(
@@ -62,7 +63,7 @@ class ClusterMembership:
         self._balance_at_ms: int | None = None
 
     def stop(self, node_id: int, steady_ms: int, *, abruptly: bool = False) -> None:
-        """Stop a node; one that is stopped already leaves the in-sync sets at once unless `abruptly`.
+        """Stop a node. A node that is already stopped leaves the in-sync sets immediately, unless `abruptly`.
 
         Raises ConfigException for a node that does not exist, StorageError.
         """
@@ -78,7 +79,7 @@ class ClusterMembership:
         self._follow()
 
     def start(self, node_id: int, steady_ms: int) -> None:
-        """Start a node: it is in sync again. Nothing happens to one that runs. Raises as `stop`."""
+        """Start a node; it is in sync again. Has no effect on a running node. Raises the errors of `stop`."""
         self.check(node_id)
         if node_id in self._nodes.stopped:
             self._count_change()
@@ -89,7 +90,7 @@ class ClusterMembership:
                 self._balance_at_ms = steady_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
 
     def elect(self, partition: Partition, leader: int) -> None:
-        """Let another node lead a partition: one that runs. Was it out of sync, it is not any more. Raises StorageError."""
+        """Make another, running node the leader of a partition. If it was out of sync, it becomes in sync. Raises StorageError."""
         self._count_change()
         partition.replicas.elect(leader)
         self._follow_one(partition, self._nodes.live_ids)
@@ -114,14 +115,14 @@ class ClusterMembership:
         if gone:
             self._follow()
         lines: list[str | LogLine] = []
-        lines += [f"node {node_id} has been away for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
+        lines += [f"node {node_id} was stopped for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
         if self._balance_at_ms is not None and steady_ms >= self._balance_at_ms:
             self._balance_at_ms = None
             lines += self._balance(steady_ms)
         return lines
 
     def _balance(self, steady_ms: int) -> list[LogLine]:
-        """Give the leaderships back to the preferred replicas."""
+        """Return leaderships to the preferred replicas."""
         live = self._nodes.live_ids
         moving = [partition for partition in self._topics.partitions() if partition.replicas.prefers(live)]
         if not moving:
@@ -141,7 +142,7 @@ class ClusterMembership:
         self._journal.put({_CHANGES_KEY: b"%d" % (changes + 1), _COUNT_KEY: b"%d" % len(self._nodes.nodes)})
 
     def _follow(self) -> None:
-        """Adjust everything to the nodes as they are now."""
+        """Adjust all partitions to the running nodes."""
         self._changed_keys.append(COORDINATORS)
         live = self._nodes.live_ids
         for partition in self._topics.partitions():
@@ -150,7 +151,7 @@ class ClusterMembership:
                 self._changed_keys.append(partition.topic_partition)
 
     def _follow_one(self, partition: Partition, live: Container[int]) -> bool:
-        """Whether the high watermark was stopped or let go."""
+        """Adjust one partition. Returns whether its high watermark was held or released."""
         replicas = partition.replicas
         was_held = replicas.is_held
         replicas.follow(live, self._nodes.lagging)

@@ -1,8 +1,8 @@
-"""Declared nodes and replicas: one process stands for a cluster of N nodes.
+"""Declared nodes and replicas: one process simulates a cluster of N nodes.
 
-Topics have replicas on declared nodes, a leader and an in-sync set; the bytes are stored once. A stopped node hands its leaderships on and
-leaves every in-sync set, at once or, when it stopped abruptly, after `replica.lag.time.max.ms`; so NOT_ENOUGH_REPLICAS and
-NOT_LEADER_OR_FOLLOWER are real answers. Durability across machines is Apache Kafka's job, not this one's.
+Topics have replicas on declared nodes, a leader and an in-sync set; the data is stored once. A stopped node loses its leaderships and
+leaves every in-sync set, immediately or, if it stopped abruptly, after `replica.lag.time.max.ms`. NOT_ENOUGH_REPLICAS and
+NOT_LEADER_OR_FOLLOWER are therefore real errors. Durability across machines is not provided; that is Apache Kafka's job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_LEADER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A declared node under the address that clients are told. `listens_at`: HOST:PORT of its listener, where that is another one."""
+    """A declared node with its advertised address. `listens_at`: HOST:PORT of its listener, if different."""
 
     id: int
     host: str
@@ -30,10 +30,11 @@ class Node:
 
 @dataclass(slots=True, kw_only=True)
 class Replicas:
-    """Where a partition lives. `assigned` in order of preference; `in_sync` in the same order; `leader` is NO_LEADER while none is left.
-    `is_held`: a member of the in-sync set lags, so the high watermark stands still.
+    """The replicas of a partition.
 
-    Without any live replica the in-sync set keeps its last member, as in Kafka: whoever comes back first of it leads.
+    `assigned`: in order of preference; `in_sync`: in the same order; `leader`: NO_LEADER if none is available. `is_held`: a member of the
+    in-sync set lags, so the high watermark stands still. Without any running replica the in-sync set keeps its last members, as in Kafka:
+    the first of them to return becomes the leader.
     """
 
     assigned: tuple[int, ...]
@@ -48,37 +49,38 @@ class Replicas:
             self.leader = self.in_sync[0]
 
     def elect(self, leader: int) -> None:
-        """Another leader; it raises the epoch. Out of sync it can only be where nobody leads: then it is the whole set."""
+        """Set the leader and raise the epoch. A leader that is out of sync is possible only without another leader; it then is the whole
+        in-sync set."""
         self.leader = leader
         self.leader_epoch += 1
         if leader != NO_LEADER and leader not in self.in_sync:
             self.in_sync = (leader,)
 
     def follow(self, live: Container[int], lagging: Container[int] = ()) -> None:
-        """Adjust leader and in-sync set to the nodes that are running. A new leader raises the epoch.
+        """Adjust leader and in-sync set to the running nodes. A new leader raises the epoch.
 
-        `lagging` nodes do not run either, but nobody has noticed yet: they stay in the set where they are in it.
+        `lagging` nodes have stopped, but this is not noticed yet: they stay in the in-sync set.
         """
         electable = [member for member in self.in_sync if member in live]
         leader = self.leader if self.leader in electable else electable[0] if electable else NO_LEADER
         if leader != self.leader:
             self.elect(leader)
-        if electable:  # Bytes are stored once: whoever runs beside a leader has them all.
+        if electable:  # Data is stored once, so every running replica has all of it while there is a leader.
             self.in_sync = tuple(member for member in self.assigned if member in live or (member in self.in_sync and member in lagging))
         self.is_held = any(member in lagging for member in self.in_sync)
 
     def prefers(self, live: Container[int]) -> bool:
-        """Whether the first of the assigned replicas could lead, and another one does."""
+        """Whether another node leads although the preferred replica could."""
         first = self.assigned[0]
         return self.leader not in (first, NO_LEADER) and first in self.in_sync and first in live
 
 
 @dataclass(slots=True)
 class DeclaredNodes:
-    """The nodes of the cluster and which of them are running. Node ids are 0, 1, 2, ...
+    """The nodes of the cluster and their states. Node ids are 0, 1, 2, ...
 
-    `lagging`: those of the stopped ones that are in in-sync sets yet, and when (ms) they leave them. `first_epoch`: the leader epoch with
-    which partitions begin in this life of the broker, above all of earlier lives.
+    `lagging`: stopped nodes that are still in in-sync sets, with the time (ms) when they leave them. `first_epoch`: the initial leader
+    epoch of partitions in this run of the broker, above all earlier ones.
     """
 
     nodes: Sequence[Node]
@@ -95,7 +97,7 @@ class DeclaredNodes:
         return [node for node in self.nodes if node.id not in self.stopped]
 
     def state_of(self, node_id: int) -> str:
-        """`running`, `stopped`, or `lagging`: stopped, and still in in-sync sets."""
+        """`running`, `stopped`, or `lagging`: stopped, but still in in-sync sets."""
         return "lagging" if node_id in self.lagging else "stopped" if node_id in self.stopped else "running"
 
     @property
@@ -106,13 +108,13 @@ class DeclaredNodes:
         return next((node for node in self.live if node.id == node_id), None)
 
     def coordinator_of(self, key: str) -> Node | None:
-        """The node that answers for a group or a transactional id: always the same one of all; while it is stopped the next that runs."""
+        """The coordinator node of a group or a transactional id: always the same node, or the next running one while it is stopped."""
         first = sum(key.encode())
         ring = (self.nodes[(first + step) % len(self.nodes)] for step in range(len(self.nodes)))
         return next((node for node in ring if node.id not in self.stopped), None)
 
     def assign(self, partition_count: int, replication_factor: int, first_node: int) -> list[tuple[int, ...]]:
-        """Spread replicas and leaders over all nodes, one step further per partition, beginning at `first_node`.
+        """Distribute replicas and leaders over all nodes, shifted by one node per partition, starting at `first_node`.
 
         `replication_factor` is at most the number of nodes.
         """

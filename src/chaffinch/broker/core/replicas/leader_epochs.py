@@ -1,7 +1,8 @@
-"""Whether a node may answer for a partition: it must lead it, or follow where that is enough, under the epoch the client knows (KIP-320).
+"""Leadership checks: whether a node may respond for a partition, as leader or as an allowed follower, under the client's leader epoch
+(KIP-320).
 
-In Apache Kafka a follower answers consumers that know KIP-392 (Fetch 11 and later), debuggers (`DEBUGGING_REPLICA`) and DescribeProducers;
-all else is for the leader. Here the bytes are stored once, so that each member of the in-sync set has the same to say.
+In Apache Kafka a follower serves consumers that support KIP-392 (Fetch 11 and later), debugging tools (`DEBUGGING_REPLICA`) and
+DescribeProducers; everything else requires the leader. Here data is stored once, so all members of the in-sync set have the same data.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from chaffinch.identifiers import NO_OFFSET
 
 NO_EPOCH = -1
 DEBUGGING_REPLICA = -2
-"""The replica id of a tool that wants to know what a single replica has."""
+"""Replica id of a tool that examines a single replica."""
 
 
 def leadership_fault(
     partition: Partition | None, node_id: int, client_epoch: int = NO_EPOCH, *, allows_follower: bool = False
 ) -> ErrorCode:
-    """NONE, 3 (no such partition), 6 (another node leads), 74 (the client's epoch is old) or 75 (it is newer than ours)."""
+    """NONE, 3 (no such partition), 6 (another node leads), 74 (the client's epoch is old) or 75 (the client's epoch is newer than ours)."""
     if partition is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
     if partition.replicas.leader != node_id and not (allows_follower and node_id in partition.replicas.in_sync):
@@ -30,10 +31,8 @@ def leadership_fault(
 
 
 def end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int]:
-    """(the largest epoch up to `epoch`, the offset at which a later one begins); -1 and -1 for an epoch that is not, or not yet, one.
-
-    Raises StorageError.
-    """
+    """(the largest epoch up to `epoch`, the offset at which a later one begins); (-1, -1) for an epoch that does not exist (yet). Raises
+    StorageError."""
     current = partition.replicas.leader_epoch
     if epoch == current:
         return current, partition.log.log_end_offset

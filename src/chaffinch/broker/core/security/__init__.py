@@ -1,1 +1,1 @@
-"""Who logs in, by which mechanism, with which credentials, and what is let through before."""
+"""Security: logins, SASL mechanisms, SCRAM credentials, security options."""

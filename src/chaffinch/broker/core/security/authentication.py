@@ -1,9 +1,9 @@
-"""Logins of connections: the broker's half of the SASL mechanisms, what a listener lets through before and after a login, and until when
-(KIP-12, KIP-43, KIP-152, KIP-368).
+"""Authentication: the broker's side of the SASL mechanisms, and the gate for requests before and after a login (KIP-12, KIP-43, KIP-152,
+KIP-368).
 
-A connection begins unknown. SaslHandshake names a mechanism, SaslAuthenticate carries its tokens; until that is done nothing else but
-ApiVersions is worked on. A login that fails is answered after a short delay, so that guessing takes time, and ends its connection. With
-`connections.max.reauth.ms` a login holds for a time: the same user has to log in again on the same connection before. Source:
+A connection starts unauthenticated. SaslHandshake selects a mechanism, SaslAuthenticate carries its tokens; until then only ApiVersions is
+allowed in addition. A failed login is answered after a short delay, which slows down guessing, and closes the connection. With
+`connections.max.reauth.ms` a login expires: before that the same user must log in again on the same connection. Source:
 SaslServerAuthenticator.java.
 """
 
@@ -34,22 +34,22 @@ NONCE_BITS: Final = 192
 
 
 class LoginRefused(Exception):
-    """Why a client is not let in; for the client, and so it does not say whether the user or the password is wrong."""
+    """A failed login. The message is sent to the client, so it does not reveal whether the user or the password is wrong."""
 
 
 class Mechanism(Protocol):
-    """One login: a token of the client in, the answer to it out. `user` is who it is once `is_complete`."""
+    """One login: takes the client's tokens and returns the server's. `user` is authenticated once `is_complete`."""
 
     user: str
     is_complete: bool
 
     def respond(self, token: bytes) -> bytes:
-        """The answer to a token. Raises LoginRefused."""
+        """The server's token in response to the client's. Raises LoginRefused."""
         ...
 
 
 class Plain:
-    """RFC 4616: who may log in so has a password that was given at start."""
+    """PLAIN (RFC 4616), for users whose password was given at start."""
 
     def __init__(self, credentials: ScramCredentials, rng: RandomSource) -> None:
         self.user = ""
@@ -60,9 +60,9 @@ class Plain:
         try:
             acts_as, user, password = token.decode().split("\0")
         except ValueError:  # Not UTF-8, or not three parts.
-            raise LoginRefused("the token is not that of PLAIN: three parts, with null characters between them") from None
+            raise LoginRefused("the token is not a valid PLAIN token: expected three parts, separated by null characters") from None
         if acts_as not in ("", user):
-            raise LoginRefused("nobody may act as another user")
+            raise LoginRefused("acting as another user is not allowed")
         self.user = user
         if not self._credentials.is_password(user, password):
             raise LoginRefused("the user name or the password is wrong")
@@ -71,7 +71,7 @@ class Plain:
 
 
 class Scram:
-    """RFC 5802."""
+    """SCRAM (RFC 5802)."""
 
     def __init__(self, mechanism: ScramMechanism, credentials: ScramCredentials, rng: RandomSource) -> None:
         self.user = ""
@@ -123,14 +123,14 @@ SASL_APIS: Final = frozenset({17, 36})
 
 
 class Stage(Enum):
-    UNKNOWN = "no mechanism is agreed on"
-    TOKENS = "the mechanism's tokens come"
-    KNOWN = "it is known who it is"
+    UNKNOWN = "no mechanism is selected"
+    TOKENS = "the mechanism's tokens are exchanged"
+    KNOWN = "the user is authenticated"
 
 
 @dataclass(slots=True)
 class _Session:
-    """One connection's login. `ends_at_ms` is when it has to be renewed; `user` and `mechanism` are those of the login that holds."""
+    """The login state of one connection. `ends_at_ms`: when the login expires; `user` and `mechanism`: those of the valid login."""
 
     stage: Stage = Stage.UNKNOWN
     name: str = ""
@@ -142,7 +142,8 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`message`: the answer, after `delay_ms`; without one the connection is closed. `ends`: it is closed after the answer."""
+    """The result of a login step. `message`: the response, sent after `delay_ms`; None closes the connection. `ends`: the connection is
+    closed after the response."""
 
     message: Message | None
     ends: bool = False
@@ -150,8 +151,11 @@ class Outcome:
 
 
 class Authentication:
-    """See the module. `counts`: logins by outcome, for the metrics. ConfigException where nobody could log in, or need not, and for
-    options of a door that is not there."""
+    """See the module. `counts`: logins by outcome, for the metrics.
+
+    Raises ConfigException if no user could log in, if users are given without a login, and for options that the security protocol does not
+    use.
+    """
 
     def __init__(self, settings: Mapping[str, Any], credentials: ScramCredentials, rng: RandomSource, refusals: RefusalLog) -> None:
         refuse_idle(settings)
@@ -159,12 +163,12 @@ class Authentication:
         protocol = settings["security.protocol"]
         if self.is_needed and not credentials:
             raise ConfigException(
-                f"security.protocol={protocol} asks for a login, and there are no users: name some with --users FILE, in Python with users="
+                f"security.protocol={protocol} requires a login, and there are no users: give some with --users FILE, in Python with users="
             )
         if credentials.has_users and not self.is_needed:
-            raise ConfigException(f"users are given, and security.protocol={protocol} asks nobody who it is")
+            raise ConfigException(f"users are given, but security.protocol={protocol} has no login")
         if self.is_needed and not settings["sasl.enabled.mechanisms"]:
-            raise ConfigException(f"security.protocol={protocol} asks for a login, and sasl.enabled.mechanisms is empty")
+            raise ConfigException(f"security.protocol={protocol} requires a login, and sasl.enabled.mechanisms is empty")
         if self.is_needed:
             credentials.prepare(settings["sasl.enabled.mechanisms"])
         self.credentials: Final = credentials
@@ -182,16 +186,16 @@ class Authentication:
         return session is not None and session.user is not None
 
     def forget(self, connection_id: int) -> None:
-        """The connection is gone."""
+        """Remove the state of a closed connection."""
         self._sessions.pop(connection_id, None)
 
     def gate(self, event: RequestReceived, steady_ms: int) -> Outcome | None:
-        """What to do instead of working on a request; None for those that may come in."""
+        """The outcome for a request that is not allowed now; None for allowed requests."""
         session, api = self._sessions.get(event.connection_id), event.request.api
         if api.key in SASL_APIS or (api.key == API_VERSIONS and (session is None or session.stage is not Stage.TOKENS)):
             return None
         if session is None or session.stage is Stage.UNKNOWN:
-            self._log_failed_login(event, f"{api.name} came before a login: does the client know that this listener wants one?", steady_ms)
+            self._log_failed_login(event, f"{api.name} was sent before a login: is the client configured for SASL?", steady_ms)
             return Outcome(None)
         if session.stage is Stage.TOKENS:
             return self._out_of_turn(event, steady_ms)
@@ -204,7 +208,7 @@ class Authentication:
     # Requests -------------------------------------------------------------------------------------------------------------------------
 
     def handshake(self, event: RequestReceived, request: SaslHandshakeRequest, steady_ms: int) -> Outcome:
-        """A mechanism is named: for the first time, or to log in again."""
+        """Handle SaslHandshake: select a mechanism, for the first login or to renew it."""
         if not self.is_needed:
             return Outcome(SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE.number, mechanisms=[]))
         session = self._sessions.setdefault(event.connection_id, _Session())
@@ -212,7 +216,7 @@ class Authentication:
             return self._out_of_turn(event, steady_ms)
         name = request.mechanism
         if name not in self._mechanisms:
-            reason = f"the client asks for {name[:100]}, offered are {', '.join(self._mechanisms)}"
+            reason = f"the client requests {name[:100]}, enabled are {', '.join(self._mechanisms)}"
             return self._refused(event, codes.UNSUPPORTED_SASL_MECHANISM, reason, steady_ms)
         if session.user is not None and name != session.mechanism:
             reason = f"the login was by {session.mechanism} and cannot be renewed by {name}"
@@ -221,10 +225,10 @@ class Authentication:
         return Outcome(SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
 
     def authenticate(self, event: RequestReceived, request: SaslAuthenticateRequest, steady_ms: int) -> Outcome:
-        """A token of the mechanism."""
+        """Handle SaslAuthenticate: a token of the mechanism."""
         session = self._sessions.get(event.connection_id)
         if session is None or session.tokens is None:
-            text = "SaslAuthenticate came without a SaslHandshake before it" if self.is_needed else "this listener asks for no login"
+            text = "SaslAuthenticate was sent without a SaslHandshake before it" if self.is_needed else "this listener has no login"
             return Outcome(SaslAuthenticateResponse(error_code=codes.ILLEGAL_SASL_STATE.number, error_message=text))
         tokens = session.tokens
         try:
@@ -245,16 +249,16 @@ class Authentication:
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
     def _out_of_turn(self, event: RequestReceived, steady_ms: int) -> Outcome:
-        """Something else than a token came in the middle of a login: an error where the API has room for one, and the end."""
+        """Another request during a login: return an error if the API has a field for it, and close the connection."""
         self.counts["failed"] += 1
-        self._log_failed_login(event, f"{event.request.api.name} came in the middle of a login", steady_ms)
+        self._log_failed_login(event, f"{event.request.api.name} was sent in the middle of a login", steady_ms)
         try:
             return Outcome(error_response(event.request, codes.ILLEGAL_SASL_STATE.number), ends=True)
         except KeyError:
             return Outcome(None)
 
     def _refused(self, event: RequestReceived, code: ErrorCode, reason: str, steady_ms: int, *, user: str = "") -> Outcome:
-        """The answer comes late, and is the last one."""
+        """A failed login: the response is delayed and the last one."""
         self.counts["failed"] += 1
         self._log_failed_login(event, f"user {user!r}: {reason}" if user else reason, steady_ms)
         if isinstance(event.request.message, SaslHandshakeRequest):

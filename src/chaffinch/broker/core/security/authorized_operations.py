@@ -1,7 +1,7 @@
-"""What a client may do, as numbers for answers that tell it (KIP-430): everything, since there is no authorizer.
+"""Authorized operations of a client, as bit fields of responses (KIP-430): all operations, since there is no authorizer.
 
-Bit n stands for operation n of Kafka's AclOperation: 3 read, 4 write, 5 create, 6 delete, 7 alter, 8 describe, 9 cluster action,
-10 describe options, 11 alter options, 12 idempotent write.
+Bit n stands for operation n of Kafka's AclOperation: 3 read, 4 write, 5 create, 6 delete, 7 alter, 8 describe, 9 cluster action, 10
+describe options, 11 alter options, 12 idempotent write.
 """
 
 from __future__ import annotations

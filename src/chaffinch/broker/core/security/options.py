@@ -1,4 +1,4 @@
-"""The broker's options about TLS and logins, for all its listeners alike. Names as in Apache Kafka (BrokerSecurityConfigs.java)."""
+"""TLS and login options of the broker, shared by all its listeners. Names as in Apache Kafka (BrokerSecurityConfigs.java)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from chaffinch.protocol.security_options import SASL_MECHANISMS, SASL_PROTOCOLS,
 from chaffinch.settings import Option
 
 SECURITY_OPTIONS: Final = (
-    Option("security.protocol", "string", "PLAINTEXT", "How clients have to talk to the listeners.", choices=SECURITY_PROTOCOLS),
+    Option("security.protocol", "string", "PLAINTEXT", "Security protocol of all listeners.", choices=SECURITY_PROTOCOLS),
     Option(
         "sasl.enabled.mechanisms",
         "list",
         SASL_MECHANISMS,
-        "How clients may log in, where security.protocol asks for it.",
+        "SASL mechanisms for logins, if security.protocol requires one.",
         choices=SASL_MECHANISMS,
     ),
     Option(
         "connection.failed.authentication.delay.ms",
         "int",
         100,
-        "A login that fails is answered after this time.",
+        "Delay of the response to a failed login.",
         minimum=0,
         maximum=10_000,
     ),
@@ -30,7 +30,7 @@ SECURITY_OPTIONS: Final = (
         "connections.max.reauth.ms",
         "int",
         0,
-        "How long a login holds: clients that know KIP-368 log in again before; 0 is for ever.",
+        "How long a login is valid: clients that support KIP-368 log in again before; 0 for no limit.",
         minimum=0,
     ),
     Option(
@@ -52,13 +52,13 @@ SECURITY_OPTIONS: Final = (
         "ssl.client.auth",
         "string",
         "none",
-        "Whether clients have to show a certificate that ssl.truststore vouches for.",
+        "Whether clients must send a certificate that ssl.truststore verifies.",
         choices=("none", "requested", "required"),
     ),
     *TLS_OPTIONS,
 )
 
-# Name, or how names begin -> the protocols under which they count.
+# Option name or prefix -> the security protocols that use it.
 _COUNT_WITH: Final = {
     "ssl.": TLS_PROTOCOLS,
     "sasl.": SASL_PROTOCOLS,
@@ -69,7 +69,8 @@ _COUNT_WITH: Final = {
 
 
 def refuse_idle(settings: Mapping[str, Any]) -> None:
-    """Who gives a key, or asks clients for certificates, must not get listeners that use neither: ConfigException, as from clients."""
+    """Raises ConfigException for options that the security protocol does not use: keys or certificates that are given must not be ignored
+    silently."""
     protocol = settings["security.protocol"]
     for beginning, protocols in _COUNT_WITH.items():
         rows = [option for option in SECURITY_OPTIONS if option.name.startswith(beginning)]

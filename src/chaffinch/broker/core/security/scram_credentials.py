@@ -1,11 +1,11 @@
-"""Who may log in: users given at start with their passwords, and SCRAM credentials that administrators add (KIP-554).
+"""Login credentials: users given at start with their passwords, and SCRAM credentials that administrators add (KIP-554).
 
-Added ones are kept in the journal of the cluster, as in Kafka without the password; they win over a password of the same user given at
-start.
+Added credentials are stored in the cluster journal, as in Kafka without the password; they override a password given at start for the same
+user.
 
-A login does not tell which users there are, nor how the secret of one is stored. For an unknown user it goes on with a made-up credential
-and fails at its end. Salt and iterations of that are the same each time, over restarts too: they are derived from a secret in the journal.
-They have the shape of those of an existing user. Both paths do the same work: what takes long is derived at the start.
+A login does not reveal which users exist, nor how a credential is stored. For an unknown user it continues with a made-up credential and
+fails at the end. The made-up salt and iterations are always the same, also after a restart: they are derived from a secret in the journal,
+and look like those of an existing user. Both paths do the same work: expensive keys are derived at the start.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SECRET: Final = b"scram.secret"
 SALT_BYTES: Final = 16
 SECRET_BITS: Final = 256
 SALT_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
-"""The salts of Apache Kafka's own tool are made of these."""
+"""Apache Kafka's own tool creates salts of these characters."""
 
 
 class _Shape(NamedTuple):
-    """What can be seen of a credential."""
+    """The properties of a credential that a client can observe."""
 
     iterations: int
     salt_bytes: int
@@ -45,7 +45,7 @@ class _Shape(NamedTuple):
 
 
 _OF_USERS: Final = _Shape(scram.ITERATIONS_MIN, SALT_BYTES, has_digits=False)
-"""That of users with a password given at start."""
+"""The shape of credentials for passwords given at start."""
 
 
 class ScramCredentials:
@@ -55,8 +55,8 @@ class ScramCredentials:
         self._journal = journal
         self._users = dict(users)
         self._rng = rng
-        self._secret = b""  # What salts are made of; see `prepare`.
-        self._digests: dict[str, bytes] = {}  # Of the passwords.
+        self._secret = b""  # The secret from which salts are derived; see `prepare`.
+        self._digests: dict[str, bytes] = {}  # Password digests by user.
         self._of_users: dict[tuple[str, ScramMechanism], Credential] = {}
         self._shapes: dict[ScramMechanism, list[_Shape]] = {}
         self._added: dict[tuple[str, ScramMechanism], Credential] = {}
@@ -74,7 +74,7 @@ class ScramCredentials:
         return bool(self._users)
 
     def prepare(self, mechanisms: Iterable[str]) -> None:
-        """Before the first login by any of `mechanisms`: derive what takes long. Some milliseconds for each user given at start."""
+        """Derive the keys for these mechanisms before the first login: some milliseconds for each user given at start."""
         self._secret = self._stored_secret()
         self._digests = {user: self._digest(password) for user, password in self._users.items()}
         for mechanism in ScramMechanism:
@@ -83,12 +83,12 @@ class ScramCredentials:
         self._note_shapes()
 
     def is_password(self, user: str, password: str) -> bool:
-        """Whether it is the password that this user was given at start. Takes as long for every user."""
+        """Whether the password is the one given at start for this user. Takes equally long for every user."""
         expected = self._digests.get(user, self._secret)
         return hmac.compare_digest(self._digest(password), expected) and user in self._digests
 
     def find(self, user: str, mechanism: ScramMechanism) -> Credential:
-        """What to check a proof of this user with. For an unknown one no proof fits. Takes as long for every user."""
+        """The credential to verify a proof with. For an unknown user no proof is valid. Takes equally long for every user."""
         made_up = self._made_up(user, mechanism)
         return self._added.get((user, mechanism)) or self._of_users.get((user, mechanism)) or made_up
 
@@ -102,11 +102,11 @@ class ScramCredentials:
         return Credential(mechanism=mechanism, salt=salt, iterations=shape.iterations, stored_key=nothing, server_key=nothing)
 
     def added(self) -> Mapping[tuple[str, ScramMechanism], Credential]:
-        """Those that administrators added. To look at, not to change."""
+        """Credentials that administrators added. Read-only."""
         return self._added
 
     def alter(self, changes: Mapping[tuple[str, ScramMechanism], Credential | None]) -> None:
-        """Add, replace and, with None, take away: all or nothing. Raises StorageError."""
+        """Add, replace or (with None) remove credentials, all or none. Raises StorageError."""
         self._journal.put({_key(*key): None if credential is None else _encoded(credential) for key, credential in changes.items()})
         for key, credential in changes.items():
             if credential is None:
@@ -116,7 +116,7 @@ class ScramCredentials:
         self._note_shapes()
 
     def _note_shapes(self) -> None:
-        """Each kind of credential that there is, once: rarely does another come or go."""
+        """Collect the distinct shapes of the existing credentials, which rarely change."""
         for mechanism in ScramMechanism:
             found = {_Shape.of(credential) for (_, of), credential in self._added.items() if of is mechanism}
             self._shapes[mechanism] = sorted(found | {_OF_USERS} if self._users or not found else found)
@@ -130,14 +130,14 @@ class ScramCredentials:
         return hmac.digest(self._secret, password.encode(), "sha256")
 
     def _bytes(self, purpose: str, user: str, count: int) -> bytes:
-        """The same each time, and not to be guessed."""
+        """Deterministic bytes that cannot be guessed."""
         return hashlib.shake_256(self._secret + f"{purpose} {user}".encode()).digest(count)
 
     def _stored_secret(self) -> bytes:
         stored = self._journal.get(_SECRET)
         if stored is None:
             stored = self._rng.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
-            with suppress(StorageError):  # On a full disk the next start makes another one.
+            with suppress(StorageError):  # On a full disk the next start creates another one.
                 self._journal.put({_SECRET: stored})
                 self._journal.sync()
         return stored

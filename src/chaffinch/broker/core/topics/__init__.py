@@ -1,1 +1,1 @@
-"""Topics: what there is, what they may be called, and their options."""
+"""Topics: registry, naming rules and options."""

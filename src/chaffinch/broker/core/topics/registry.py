@@ -1,8 +1,10 @@
-"""Topics: their partitions with logs, their configuration, and the journal that remembers them.
+"""Topic registry: topics with their partitions, logs and configuration, stored in the cluster journal.
 
-A topic exists once its journal entry is written, after the directories of its logs; it is gone once the entry is, before its directories.
-Directories carry the topic id, so a deleted topic's bytes never turn up in a new one of the same name.
-Refusals are raised as RequestRefused with Kafka's code and the reason; file errors as StorageError.
+A topic exists once its journal entry is written, which happens after its log directories are created. It is deleted once its entry is
+removed, which happens before its directories are removed. Directory names contain the topic id, so data of a deleted topic never appears in
+a new topic of the same name.
+
+Refusals are raised as RequestRefused with Kafka's error code and the reason, file errors as StorageError.
 """
 
 from __future__ import annotations
@@ -30,20 +32,20 @@ from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.wall_time import WallTime
 
 PARTITIONS_MAX = 100_000
-"""Partitions of one topic; a request for more is a mistake, not a wish."""
+"""Limit of partitions of one topic; a request for more is assumed to be a mistake."""
 
 VERIFY_BYTES_MAX = 64 << 20
-"""So much of what should be intact has its CRCs checked at start, of all logs together, so that many logs start as fast as one."""
+"""Bytes of log data whose CRCs are verified at startup, of all logs together, so that many logs start as fast as one."""
 
 LOGS = "logs"
 """Directory of all partition logs."""
 
 DIRECTORY_NAME_LENGTH_MAX = 222
-"""Characters of a topic's name in its directory's: with the id behind them that is 255, as much as file systems take. The id tells topics
-apart."""
+"""Characters of the topic name in its directory name: with the id that is 255, the limit of file systems. The id distinguishes truncated
+names."""
 
 ACCEPT_LOSS = "accept.data.loss"
-"""The broker option that accepts that files or records are missing."""
+"""Broker option that accepts missing files or records."""
 
 _OF_A_TOPIC = re.compile(r"\.[0-9a-f]{32}$")
 
@@ -51,11 +53,11 @@ _TOPIC_PREFIX = b"topic/"
 _DELETING_PREFIX = b"deleting/"
 
 ResolvedTopics: TypeAlias = dict[frozenset[tuple[str, str]], TopicConfig]
-"""By the options set on a topic."""
+"""Keyed by the options set on a topic."""
 
 
 class RandomSource(Protocol):
-    """What the core needs of `random.Random`; the simulation hands in a seeded one."""
+    """The methods of `random.Random` that the core needs; the simulation passes a seeded one."""
 
     def getrandbits(self, k: int, /) -> int: ...
     def randrange(self, stop: int, /) -> int: ...
@@ -63,7 +65,7 @@ class RandomSource(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Partition:
-    """One partition: its log, its replicas, and what the append path needs to know about its topic."""
+    """One partition: its log, its replicas, and the topic data that the append path needs."""
 
     topic_partition: TopicPartition
     topic: Topic
@@ -74,7 +76,7 @@ class Partition:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Topic:
-    """One topic. `overrides` are the options set on it, as they were given; `config` is resolved from them."""
+    """One topic. `overrides`: the options set on it, as given; `config`: the resolved options."""
 
     name: str
     topic_id: UUID
@@ -92,7 +94,7 @@ class Topic:
 
 
 class CreatedTopic(NamedTuple):
-    """A topic as it was created, or would be."""
+    """A topic that was created, or would be with `validate_only`."""
 
     topic: Topic
     partition_count: int
@@ -100,7 +102,7 @@ class CreatedTopic(NamedTuple):
 
 
 class TopicRegistry:
-    """All topics. Opens every log at construction: a damaged one is found at start, not at first use."""
+    """All topics. Opens every log at construction, so that a damaged log is detected at startup and not at first use."""
 
     def __init__(
         self,
@@ -124,15 +126,15 @@ class TopicRegistry:
         self._by_id: dict[UUID, Topic] = {}
         self._collisions: dict[str, str] = {}
         self.version = 0
-        """Another number whenever a topic came, went or changed."""
-        self._unnormalized: dict[str, str] = {}  # Topic -> an option of it as it was stored, and is not named.
+        """Changes whenever a topic is created, deleted or altered."""
+        self._unnormalized: dict[str, str] = {}  # Topic name -> one of its options that is stored under another spelling than its name.
         self._verify_bytes_left = VERIFY_BYTES_MAX
         self.maintenance_queue: list[TopicPartition] = []
-        """Partitions for which there may be something to delete or to compact; see `log_maintenance`."""
+        """Partitions that may need retention or compaction; see `log_maintenance`."""
         self.moved_starts: list[TopicPartition] = []
-        """Partitions whose logs start later than was noted; see `contents_recorder`."""
+        """Partitions whose log start offset moved since it was recorded; see `contents_recorder`."""
         self.before_creation: Callable[[str], None] = lambda name: None
-        """Told the name of a topic before it is made. What it raises, StorageError, is why there is none."""
+        """Called with a topic name before the topic is created. If it raises StorageError, the topic is not created."""
         self._finish_deletions()
         for key, value in journal.items().items():
             if key.startswith(_TOPIC_PREFIX):
@@ -148,11 +150,11 @@ class TopicRegistry:
 
     @property
     def directory(self) -> str:
-        """Where the logs are, as people know it."""
+        """Display path of the log directory."""
         return self._file_system.describe(LOGS)
 
     def directories_without_topic(self) -> list[str]:
-        """Those of topics that are not known. Raises StorageError."""
+        """Directories that belong to no known topic. Raises StorageError."""
         if not self._file_system.exists(LOGS):
             return []
         known = {topic.directory for topic in self}
@@ -169,7 +171,7 @@ class TopicRegistry:
         return None if topic is None else topic.name
 
     def partition(self, name: str, index: int) -> Partition | None:
-        """The partition, or None where the topic does not exist or has fewer."""
+        """The partition, or None if the topic does not exist or has fewer partitions."""
         topic = self._topics.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
@@ -180,7 +182,7 @@ class TopicRegistry:
             yield from topic.partitions
 
     def request_maintenance(self) -> None:
-        """All that has segments is looked at again."""
+        """Queue all partitions with segments for maintenance."""
         self.maintenance_queue += [partition.topic_partition for partition in self.partitions() if partition.log.files.segments]
 
     # Changing -----------------------------------------------------------------------------------------------------------------------
@@ -196,11 +198,10 @@ class TopicRegistry:
         steady_ms: int,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Create a topic; -1 means the broker's default. With `assignment` (replicas of each partition) the two counts are its own.
-        With `validate_only` nothing is created, and the topic returned has no partitions.
+        """Create a topic; -1 means the broker's default. With `assignment` (replicas of each partition) it determines both counts.
 
-        Raises TopicExists (36), InvalidTopic (17), InvalidPartitions (37), InvalidReplicationFactor (38), InvalidReplicaAssignment (39),
-        InvalidConfiguration (40).
+        With `validate_only` nothing is created, and the returned topic has no partitions. Raises TopicExists (36), InvalidTopic (17),
+        InvalidPartitions (37), InvalidReplicationFactor (38), InvalidReplicaAssignment (39), InvalidConfiguration (40).
         """
         self.check_name(name)
         overrides = dict(overrides or {})
@@ -213,11 +214,11 @@ class TopicRegistry:
         self.before_creation(name)
         try:
             self._open_partitions(topic, replicas, steady_ms, is_new=True)
-            # The names are on disk before the journal says that they are.
+            # Directory entries must be on disk before the journal entry.
             sync_directories(self._file_system, topic.directory)
             self._write(topic)
         except StorageError:
-            with suppress(StorageError):  # Nobody knows of it: it is a few empty directories.
+            with suppress(StorageError):  # The topic is not registered; only empty directories remain.
                 self._file_system.remove_tree(topic.directory)
             raise
         self._remember(topic)
@@ -226,7 +227,7 @@ class TopicRegistry:
     def create_partitions(
         self, name: str, count: int, *, assignment: Sequence[Sequence[int]] | None = None, steady_ms: int, validate_only: bool = False
     ) -> None:
-        """Give a topic more partitions, `count` in all. `assignment`: replicas of each new one.
+        """Add partitions to a topic, up to `count` in total. `assignment`: replicas of each new partition.
 
         Raises UnknownTopicOrPartition (3), InvalidPartitions (37), InvalidReplicationFactor (38), InvalidReplicaAssignment (39),
         StorageError.
@@ -245,33 +246,36 @@ class TopicRegistry:
             raise
 
     def delete(self, name: str) -> None:
-        """Delete a topic and its bytes. Raises UnknownTopicOrPartition (3), StorageError: the topic is as it was, or it is gone already
-        and `get` does not know it any more."""
+        """Delete a topic and its data.
+
+        Raises UnknownTopicOrPartition (3), StorageError. After a StorageError the topic is either unchanged, or already deleted, and `get`
+        returns None.
+        """
         topic = self._existing(name)
         deleting = _DELETING_PREFIX + topic.directory.encode()
         self._journal.put({_TOPIC_PREFIX + name.encode(): None, deleting: b""})
         self.version += 1
         del self._topics[name], self._by_id[topic.topic_id], self._collisions[creation_rules.collision_key(name)]
-        self._journal.sync()  # A loss of power must not give the topic back without its directories: no start would get past that.
-        with suppress(StorageError):  # The next start forgets them.
+        self._journal.sync()  # A power loss must not bring back a topic whose directories are gone: no start would succeed.
+        with suppress(StorageError):  # The next start removes them.
             self._contents.forget(partition.log.directory for partition in topic.partitions)
         for partition in topic.partitions:
             partition.log.delete()
         self._finish_deletion(deleting)
 
     def sync(self) -> None:
-        """Return once what topics there are survives a loss of power. Raises StorageError."""
+        """Sync the registry: when this returns, all changes of topics survive a power loss. Raises StorageError."""
         self._journal.sync()
 
     def check_config(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Resolve a topic's options. Raises InvalidConfiguration (40) naming the option and, for an unknown name, the nearest one."""
+        """Resolve a topic's options. Raises InvalidConfiguration (40) naming the option and, for an unknown name, the most similar one."""
         try:
             return check(overrides, self._settings)
         except ConfigException as error:
             raise RequestRefused(codes.INVALID_CONFIG, str(error)) from None
 
     def alter(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Give a topic these options and no others. Raises as `check_config`, UnknownTopicOrPartition (3), StorageError."""
+        """Replace a topic's options. Raises the errors of `check_config`, UnknownTopicOrPartition (3), StorageError."""
         topic = self._existing(name)
         config = self.check_config(overrides)
         before = topic.overrides
@@ -284,22 +288,24 @@ class TopicRegistry:
         self._apply(topic, config)
 
     def resolved_with(self, settings: Mapping[str, Any]) -> ResolvedTopics:
-        """What the topics' options come to once the broker's are these. Raises InvalidRequest (42) where that is nothing."""
+        """Resolve the options of all topics with changed broker options. Raises InvalidRequest (42) if that is impossible."""
         different = dict.fromkeys(frozenset(topic.overrides.items()) for topic in self)  # Few topics differ from all others.
         try:
             return {overrides: resolve(dict(overrides), settings) for overrides in different}
         except ConfigException as error:
-            raise RequestRefused(codes.INVALID_REQUEST, f"no topic could have its options with that: {error.message}") from None
+            raise RequestRefused(codes.INVALID_REQUEST, f"topic options cannot be resolved with this value: {error.message}") from None
 
     def settings_changed(self, settings: Mapping[str, Any], resolved: ResolvedTopics) -> None:
-        """The broker's own options changed: topics that do not override them follow, as `resolved_with` has told."""
+        """Apply changed broker options to the topics that do not override them, as resolved by `resolved_with`."""
         self._settings = settings
         for topic in self._topics.values():
             self._apply(topic, resolved[frozenset(topic.overrides.items())])
 
     def normalize_option_names(self) -> str | None:
-        """Store under their names the options that were taken as they were spelled, retention_ms for one, when that was allowed. Returns
-        what to say of it, if any was. A full disk leaves that to a later start: until then they count all the same."""
+        """Store options under their names that an earlier version accepted and stored in another spelling, for example retention_ms.
+
+        Returns the line to log, if any. On a full disk a later start does it; until then the options are in effect all the same.
+        """
         if not self._unnormalized:
             return None
         with suppress(StorageError):
@@ -307,8 +313,8 @@ class TopicRegistry:
                 self._write(self._topics[topic])
         topic, spelled = next(iter(self._unnormalized.items()))
         return (
-            f"{pluralize(len(self._unnormalized), 'topic')} had options that were not stored under their names: {spelled!r} of {topic}, "
-            f"for one, counts as {TOPIC_OPTIONS.name_of(spelled)} now"
+            f"{pluralize(len(self._unnormalized), 'topic')} had options that were stored under other spellings: {spelled!r} of {topic}, "
+            f"for example, is now {TOPIC_OPTIONS.name_of(spelled)}"
         )
 
     # Inside -------------------------------------------------------------------------------------------------------------------------
@@ -320,13 +326,13 @@ class TopicRegistry:
         return topic
 
     def check_name(self, name: str) -> None:
-        """Raises InvalidTopic (17), TopicExists (36) for a name that no new topic may have."""
+        """Raises InvalidTopic (17) or TopicExists (36) for a name that no new topic may have."""
         refusal = self.name_refusal(name)
         if refusal is not None:
             raise refusal
 
     def name_refusal(self, name: str) -> RequestRefused | None:
-        """What `check_name` raises; None where it does not."""
+        """The error that `check_name` raises; None if the name is allowed."""
         fault = creation_rules.fault_of(name)
         if fault is not None:
             return RequestRefused(codes.INVALID_TOPIC_EXCEPTION, fault)
@@ -356,12 +362,14 @@ class TopicRegistry:
         return self._nodes.assign(count, factor, self._rng.randrange(node_count))
 
     def _new_replicas(self, topic: Topic, count: int, assignment: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
-        """Replicas of the partitions that a topic is to get."""
+        """Replicas of the partitions to be added to a topic."""
         there, node_count = len(topic.partitions), len(self._nodes.nodes)
         nodes = pluralize(node_count, "node")
         factor = len(topic.partitions[0].replicas.assigned)
         if not there < count <= PARTITIONS_MAX:
-            reason = f"topic {topic.name!r} has {pluralize(there, 'partition')}: it can get more, up to {PARTITIONS_MAX}, not {count}"
+            reason = (
+                f"topic {topic.name!r} has {pluralize(there, 'partition')}: it can be increased up to {PARTITIONS_MAX}, not set to {count}"
+            )
             raise RequestRefused(codes.INVALID_PARTITIONS, reason)
         if assignment is None:
             if factor > node_count:
@@ -369,7 +377,7 @@ class TopicRegistry:
                 raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, reason)
             return self._nodes.assign(count - there, factor, (topic.partitions[-1].replicas.assigned[0] + 1) % node_count)
         if len(assignment) != count - there:
-            reason = f"{pluralize(count - there, 'partition')} to be added, replicas are given for {len(assignment)}"
+            reason = f"replicas are given for {len(assignment)} new partitions, not for {count - there}"
             raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, reason)
         checked = self._checked_assignment(assignment)
         if len(checked[0]) != factor:
@@ -382,10 +390,10 @@ class TopicRegistry:
         for replicas in assignment:
             if not replicas or len(set(replicas)) != len(replicas) or not set(replicas) <= known:
                 raise RequestRefused(
-                    codes.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)}: each must be another of the nodes {sorted(known)}"
+                    codes.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)}: expected different nodes of {sorted(known)}"
                 )
         if len({len(replicas) for replicas in assignment}) != 1:
-            raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, "all partitions of a topic have the same number of replicas")
+            raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, "all partitions of a topic must have the same number of replicas")
         return [tuple(replicas) for replicas in assignment]
 
     def _read(self, name: str, value: bytes, steady_ms: int) -> Topic:
@@ -439,7 +447,7 @@ class TopicRegistry:
     def _live_replicas(self, assigned: tuple[int, ...]) -> Replicas:
         replicas = Replicas(assigned=assigned, leader_epoch=self._nodes.first_epoch)
         replicas.follow(self._nodes.live_ids)
-        replicas.leader_epoch = self._nodes.first_epoch  # Whoever leads: it is new to this life.
+        replicas.leader_epoch = self._nodes.first_epoch  # The leader is new after a restart.
         return replicas
 
     def _apply(self, topic: Topic, config: TopicConfig) -> None:
@@ -460,11 +468,11 @@ class TopicRegistry:
     def _finish_deletions(self) -> None:
         deleting = [key for key in self._journal.items() if key.startswith(_DELETING_PREFIX)]
         if deleting:
-            self._journal.sync()  # It may have been written by a process that was killed.
+            self._journal.sync()  # The entry may have been written by a process that was killed.
         for key in deleting:
             self._finish_deletion(key)
 
     def _finish_deletion(self, key: bytes) -> None:
-        """The directory goes, then the entry that says that it has to go: while there is one, each start tries again."""
+        """Remove the directory, then the journal entry: while there is an entry, each start retries."""
         self._file_system.remove_tree(key[len(_DELETING_PREFIX) :].decode())
         self._journal.put({key: None})

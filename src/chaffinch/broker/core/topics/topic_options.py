@@ -1,7 +1,7 @@
-"""Topic options under Apache Kafka's names, with the defaults of Apache Kafka 4.3, and the form in which the broker uses them.
+"""Topic options under Apache Kafka's names, with the defaults of Apache Kafka 4.3, and their resolved form `TopicConfig`.
 
-All of Kafka's topic options are stored and shown; what changes behaviour here is resolved into `TopicConfig`. The documentation of the
-options is this table. `max.message.bytes` and its neighbours of another name on brokers: see `BROKER_SYNONYMS`.
+All of Kafka's topic options are stored and shown; the options with an effect are resolved into `TopicConfig`. This table is also the
+documentation of the options. Options with another name on brokers, such as `max.message.bytes`: see `BROKER_SYNONYMS`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _OPTIONS = (
     ),
     Option("compression.lz4.level", "int", 9, "Level when the broker compresses with lz4.", minimum=1, maximum=17),
     Option("compression.zstd.level", "int", 3, "Level when the broker compresses with zstd.", minimum=-131_072, maximum=22),
-    Option("compression.type", "string", "producer", "Codec of stored batches; producer keeps what came.", choices=COMPRESSION_TYPES),
+    Option(
+        "compression.type", "string", "producer", "Codec of stored batches; producer keeps the producer's codec.", choices=COMPRESSION_TYPES
+    ),
     Option("delete.retention.ms", "int", DAY_MS, "How long compaction keeps tombstones.", minimum=0),
     Option(
         "file.delete.delay.ms", "int", 60_000, "Pause between forgetting a file and deleting it; here files are deleted at once.", minimum=0
@@ -63,7 +65,7 @@ _OPTIONS = (
         "internal.segment.bytes",
         "int",
         None,
-        "As segment.bytes, which it overrides, also below 1 MiB: for tests of compaction and retention. Shown only where it is set.",
+        "Overrides segment.bytes and may be below 1 MiB: for tests of compaction and retention. Shown only for topics that set it.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -75,7 +77,7 @@ _OPTIONS = (
         "max.message.bytes",
         "int",
         1_048_588,
-        "Largest record batch accepted, as it travels, compressed or not.",
+        "Largest accepted record batch, in its size on the wire, compressed or not.",
         minimum=0,
         maximum=INT_MAX,
     ),
@@ -93,16 +95,16 @@ _OPTIONS = (
         "message.timestamp.type",
         "string",
         "CreateTime",
-        "Whose clock: the producer's or the broker's.",
+        "Source of timestamps: CreateTime is the producer's clock, LogAppendTime the broker's.",
         choices=("CreateTime", "LogAppendTime"),
     ),
-    Option("min.cleanable.dirty.ratio", "float", 0.5, "Share of new bytes from which on a log is compacted.", minimum=0, maximum=1),
+    Option("min.cleanable.dirty.ratio", "float", 0.5, "Smallest share of new bytes at which a log is compacted.", minimum=0, maximum=1),
     Option("min.compaction.lag.ms", "int", 0, "Shortest time a record stays uncompacted, at most max.compaction.lag.ms.", minimum=0),
     Option("min.insync.replicas", "int", 1, MIN_INSYNC_REPLICAS_DOCUMENTATION, minimum=1, maximum=INT_MAX),
-    Option("preallocate", "bool", False, "Whether a segment's file gets its full size at once."),
+    Option("preallocate", "bool", False, "Whether a segment file is allocated in full size when it is created."),
     Option("remote.log.copy.disable", "bool", False, "Tiered storage: stop copying."),
     Option("remote.log.delete.on.disable", "bool", False, "Tiered storage: delete the remote part when switched off."),
-    Option("remote.storage.enable", "bool", False, "Tiered storage: there is none, so only false is taken."),
+    Option("remote.storage.enable", "bool", False, "Tiered storage: not supported, so only false is accepted."),
     Option("retention.bytes", "int", -1, "Size beyond which old segments of a partition are deleted; -1 for no limit.", minimum=-1),
     Option("retention.ms", "int", 7 * DAY_MS, "Age beyond which old segments are deleted; -1 for no limit.", minimum=-1),
     Option("segment.bytes", "int", 1 << 30, "Size at which a new segment begins.", minimum=1 << 20, maximum=INT_MAX),
@@ -138,9 +140,9 @@ WITH_EFFECT = frozenset(
         "segment.ms",
     ]
 )
-"""Topic options that change what the broker does. Of the others it says once in its log that they do not."""
+"""Topic options with an effect. Each of the others is logged once as being without effect."""
 SHOWN_WHERE_SET = frozenset({"internal.segment.bytes"})
-"""Topic options that DescribeConfigs shows of topics only that set them, as Apache Kafka does with internal ones."""
+"""Topic options that DescribeConfigs shows only for topics that set them, like Apache Kafka's internal ones."""
 TOPIC_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
 
 _REPLICA = re.compile(r"\d+:\d+", re.ASCII)
@@ -184,12 +186,12 @@ COARSER_SYNONYMS: Mapping[str, Sequence[tuple[str, int]]] = {
     "log.roll.ms": (("log.roll.hours", HOUR_MS),),
     "log.roll.jitter.ms": (("log.roll.jitter.hours", HOUR_MS),),
 }
-"""Broker option -> those that count, in this order, where it is not set, and how many ms one of theirs has."""
+"""Broker option -> coarser options that apply, in this order, if it is not set, with their unit in ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's options as the append path uses them, and as its logs do. Limits are -1 where there is none."""
+    """A topic's resolved options as the append path and its logs use them. A limit of -1 means no limit."""
 
     is_compacted: bool
     compression_type: str
@@ -204,13 +206,14 @@ class TopicConfig:
 
 
 def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
-    """A topic's own options over the broker's. Raises ConfigException for an unknown name (naming the nearest) or an illegal value.
+    """Resolve a topic's own options over the broker's defaults. Raises ConfigException for an unknown name (naming the most similar one) or
+    an illegal value.
 
-    How the options of a topic go together is not looked at: they were set at different times, here and at the broker. See `check`.
+    Combinations of options are not checked here: they were set at different times, on the topic and on the broker. See `check`.
     """
     settings = TOPIC_OPTIONS.parse_exact({**topic_defaults(defaults), **overrides})
     policies = settings["cleanup.policy"]
-    # None is the codec's own default: in Kafka -1 means it for gzip, and 9 for lz4.
+    # None is the codec's own default: in Kafka this is -1 for gzip and 9 for lz4.
     levels = {
         "gzip": _unless(settings["compression.gzip.level"], -1),
         "lz4": _unless(settings["compression.lz4.level"], 9),
@@ -245,7 +248,7 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
 
 
 def check(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
-    """As `resolve`, for options that somebody wants to set: raises ConfigException for those that contradict each other too."""
+    """Like `resolve`, for options about to be set: also raises ConfigException for options that contradict each other."""
     config = resolve(overrides, defaults)
     if config.log.compaction_lag_min_ms > config.log.compaction_lag_max_ms:
         raise ConfigException("option min.compaction.lag.ms is larger than max.compaction.lag.ms")
@@ -259,7 +262,7 @@ def check(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicCon
 
 
 def topic_defaults(broker_settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the broker's own options say about topics that say nothing."""
+    """The broker's defaults for topic options."""
     found = ((name, _default(synonym, broker_settings)) for name, synonym in BROKER_SYNONYMS.items())
     return {name: value for name, value in found if value is not None}
 
@@ -289,7 +292,7 @@ def _format_at_least_0_11(version: str) -> bool:
 
 
 def validation_policy(topic_partition: TopicPartition, config: TopicConfig, decompressed_bytes_max: int) -> ValidationPolicy:
-    """What the record rules need to know of a topic."""
+    """The validation policy of a topic for the record rules."""
     return ValidationPolicy(
         topic_partition=topic_partition,
         is_compacted=config.is_compacted,
@@ -304,7 +307,7 @@ def validation_policy(topic_partition: TopicPartition, config: TopicConfig, deco
 
 
 def stored_compression(compression_type: str) -> Compression | None:
-    """The codec of stored batches; None keeps the producer's."""
+    """The codec of stored batches; None keeps the producer's codec."""
     if compression_type == "producer":
         return None
     return compression.from_name("none" if compression_type == "uncompressed" else compression_type)

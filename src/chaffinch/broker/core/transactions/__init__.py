@@ -1,1 +1,1 @@
-"""Transactions as the broker keeps them: states and moves, the coordinator, epochs, who takes part, answers to what is wrong."""
+"""Transactions: coordinator, state machine, metadata, recovery after a power loss."""

@@ -1,14 +1,16 @@
-"""The transaction coordinator: who may write under which transactional id, and how each transaction ends (KIP-98, 360, 447, 890).
+"""Transaction coordinator: which producer may write under a transactional id, and how each transaction ends (KIP-98, 360, 447, 890).
 
-The legal moves are data in `moves.py`, ids and epochs are worked out in `metadata.py`; this file checks identities,
-makes the moves, writes them down. Clients choose transaction version 1 or 2 by the versions of their requests, each time anew.
-Every change goes to the journal first and to memory second; a decision to commit or abort is in the journal before the first marker, and
-a decision found at start without its completion is completed then, so a crash between the two changes nothing for anybody.
+The legal transitions are tables in `moves.py`, ids and epochs are computed in `metadata.py`; this module checks identities, makes the
+transitions and stores them. Clients select transaction version 1 or 2 with the version of each request.
 
-Partitions and group offsets are reached through `Participants`. No clock: each call takes the steady time, by which timeouts run; what is
-written down is the wall clock's (`WallTime`).
+Every change is written to the journal before it is applied in memory. A decision to commit or abort is in the journal before the first
+marker, and a decision without its completion is completed at startup, so a crash in between has no visible effect.
+
+Partitions and group offsets are accessed through `Participants`. There is no clock: each call takes the steady time, which measures
+timeouts; stored times are those of the wall clock (`WallTime`).
+
 Follows Apache Kafka's TransactionCoordinator and TransactionMetadata. One deviation: in state ONGOING, InitProducerId with an epoch that is
-not the current one is refused as fenced instead of aborting somebody else's transaction. (Another one is in `repeats_last_end`.)
+not the current one is refused as fenced instead of aborting another producer's transaction. (Another one is in `repeats_last_end`.)
 """
 
 from __future__ import annotations
@@ -30,50 +32,50 @@ from chaffinch.storage.journal import Journal
 from chaffinch.storage.wall_time import WallTime
 
 COORDINATOR_EPOCH = 0
-"""There is one coordinator per data directory, held by the directory's lock: its epoch never has to rise."""
+"""There is one coordinator per data directory, guaranteed by the directory's lock: its epoch never has to rise."""
 
 MARKER_RETRY_MS = 1000
-"""How long a transaction whose markers could not be written (full disk) waits for the next try."""
+"""Retry interval for transactions whose markers could not be written (full disk)."""
 
 EXPIRED_PER_CALL = 100
-"""A chore's slice: the broker answers requests between two of them."""
+"""Transactions per call: the broker handles requests between two calls."""
 
 GROUPS_BYTES_MAX = 128 << 10
 GROUP_BYTES = 50
-"""What the names of one transaction's groups may take, and what each counts beside its letters: some two thousand groups. They are
-written down anew with each that is added. (Partitions are not as easily made up.)"""
+"""Limit of the group names in one transaction, and the overhead counted for each: some two thousand groups. They are rewritten with each
+added group. (The number of partitions is limited by existing topics.)"""
 
 NOT_WRITTEN = codes.NOT_COORDINATOR
-"""Answer when the journal cannot be written: clients look the coordinator up and try again (Kafka maps KAFKA_STORAGE_ERROR so)."""
+"""Error code if the journal cannot be written: clients look up the coordinator and retry (Kafka maps KAFKA_STORAGE_ERROR to it)."""
 
 _KEY_PREFIX = b"transaction/"
 
 PRODUCER_IDS_PER_BLOCK = 1000
-"""Each block costs a sync. The figure is Kafka's."""
+"""Producer ids per block, one sync each; the same number as Kafka."""
 
 _PRODUCER_IDS_KEY = b"producer.ids"
 
 
 class Participants(Protocol):
-    """Where decisions are carried out. Both methods may be called again for the same transaction after a crash."""
+    """Carries out decisions. After a crash both methods may be called again for the same transaction."""
 
     def write_marker(
         self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, steady_ms: int
     ) -> None:
-        """Append the marker; a partition that no longer exists, or has it already, is skipped. Raises StorageError."""
+        """Append the marker; skipped for a partition that no longer exists or already has it. Raises StorageError."""
 
     def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
-        """Make the group's pending offsets of this producer valid, or drop them. Raises StorageError."""
+        """Commit or drop the group's pending offsets of this producer. Raises StorageError."""
 
     def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
-        """Return once markers and offsets written there survive a loss of power. Raises StorageError."""
+        """Sync: when this returns, these markers and offsets survive a power loss. Raises StorageError."""
 
 
 class ProducerIds:
-    """Hands out producer ids, from 0 upwards, each once: from blocks whose end is on disk before the first of them is used.
+    """Allocates producer ids from 0 upwards, each once, in blocks whose end is on disk before the first id is used.
 
-    A crash skips the rest of a block, as in Apache Kafka's ProducerIdManager. Whatever `flush.policy` is: after a loss of power a log may
-    know batches of an id that the journal has forgotten, and would take those of the next producer of this id for them, sent again.
+    A crash skips the rest of a block, as in Apache Kafka's ProducerIdManager. This is independent of `flush.policy`: after a power loss a
+    log may contain batches of an id that the journal has lost, and would take those of the id's next producer for duplicates.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -81,7 +83,7 @@ class ProducerIds:
         self._next = self._block_end = int(journal.items().get(_PRODUCER_IDS_KEY, b"0"))
 
     def allocate(self) -> int:
-        """The next id. Raises StorageError when a new block cannot be written down; nothing is handed out then."""
+        """Allocate the next id. Raises StorageError if a new block cannot be stored."""
         if self._next == self._block_end:
             self._journal.put({_PRODUCER_IDS_KEY: b"%d" % (self._block_end + PRODUCER_IDS_PER_BLOCK)})
             self._journal.sync()
@@ -92,7 +94,7 @@ class ProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class IdentityAnswer:
-    """Answer to InitProducerId and EndTxn: a code, and when it is NONE the identity to go on with. `failure`: why nothing was written."""
+    """Result of InitProducerId and EndTxn: a code and, if it is NONE, the producer's new identity. `failure`: why nothing was written."""
 
     code: ErrorCode
     identity: ProducerIdentity = NO_PRODUCER
@@ -100,7 +102,7 @@ class IdentityAnswer:
 
 
 class TransactionCoordinator:
-    """All transactional ids of the cluster. See the module for the promises."""
+    """All transactional ids of the cluster. See the module for the guarantees."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class TransactionCoordinator:
         wall: WallTime,
         steady_ms: int,
     ) -> None:
-        """`transaction_version`: the one under which the coordinator itself aborts; clients choose their own."""
+        """`transaction_version`: the version for aborts by the coordinator itself; clients choose their own."""
         self._journal = journal
         self._participants = participants
         self._producer_ids = ProducerIds(journal)
@@ -130,7 +132,7 @@ class TransactionCoordinator:
                 transactional_id = key[len(_KEY_PREFIX) :].decode()
                 metadata = transaction_metadata.from_bytes(transactional_id, value)
                 self._transactions[transactional_id] = metadata
-                # At the start both times are the same, unless the clock was set back since that was written.
+                # At startup both clocks agree, unless the wall clock was set back since this was written.
                 self._begin_timeout(metadata, min(_begin_ms(metadata), steady_ms))
 
     # Looking ------------------------------------------------------------------------------------------------------------------------
@@ -143,19 +145,19 @@ class TransactionCoordinator:
         return iter(self._transactions.values())
 
     def is_current(self, transactional_id: str | None, identity: ProducerIdentity) -> bool:
-        """Whether `identity` is what the transactional id was given last."""
+        """Whether `identity` is the current one of the transactional id."""
         return self._identified(transactional_id, identity)[0] is not None
 
     def verify(self, transactional_id: str | None, identity: ProducerIdentity, partition: TopicPartition) -> ErrorCode:
-        """Whether `partition` is part of the producer's open transaction (KIP-890 part 1): NONE, or the coordinator's own code.
+        """Whether `partition` is in the producer's open transaction (KIP-890 part 1): NONE, or an error code.
 
-        49: unknown id; 90: other epoch; 51: being decided; 120: the partition was never added.
+        49: unknown id; 90: other epoch; 51: the transaction is being completed; 120: the partition was never added.
         """
         metadata, code = self._identified(transactional_id, identity)
         return code if metadata is None else _membership(metadata, partition in metadata.partitions)
 
     def verify_group(self, transactional_id: str | None, identity: ProducerIdentity, group: str) -> ErrorCode:
-        """As `verify`, for the offsets of a group."""
+        """Like `verify`, for the offsets of a group."""
         metadata, code = self._identified(transactional_id, identity)
         return code if metadata is None else _membership(metadata, group in metadata.groups)
 
@@ -164,10 +166,10 @@ class TransactionCoordinator:
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, steady_ms: int, expected: ProducerIdentity = NO_PRODUCER
     ) -> IdentityAnswer:
-        """A producer introduces itself. `expected` is the identity it believes to have (KIP-360), NO_PRODUCER for a fresh start.
+        """Handle InitProducerId. `expected`: the identity the producer believes to have (KIP-360), NO_PRODUCER for a new producer.
 
-        Ongoing transactions are aborted under a raised epoch, and the answer is CONCURRENT_TRANSACTIONS: the client comes again and gets
-        an epoch of its own.
+        An ongoing transaction is aborted under a raised epoch, and the result is CONCURRENT_TRANSACTIONS: the client retries and then
+        receives its own epoch.
         """
         if transactional_id is None:
             return self._init_idempotent()
@@ -209,15 +211,17 @@ class TransactionCoordinator:
     def add_partitions(
         self, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], steady_ms: int
     ) -> ErrorCode:
-        """Make existing partitions part of the transaction, opening it if need be (AddPartitionsToTxn, Produce from version 12 on).
+        """Add existing partitions to the transaction, which begins if necessary (AddPartitionsToTxn, Produce from version 12 on).
 
-        Raises StorageError: nothing was added, and the answer is NOT_WRITTEN."""
+        Raises StorageError: nothing was added, respond with NOT_WRITTEN.
+        """
         return self._add(transactional_id, identity, frozenset(partitions), frozenset(), steady_ms)
 
     def add_group(self, transactional_id: str, identity: ProducerIdentity, group: str, steady_ms: int) -> ErrorCode:
-        """Make a group's offsets part of the transaction (AddOffsetsToTxn, TxnOffsetCommit from version 5 on). 42: it has too many.
+        """Add a group's offsets to the transaction (AddOffsetsToTxn, TxnOffsetCommit from version 5 on). 42: it has too many groups.
 
-        Raises StorageError, as `add_partitions`."""
+        Raises StorageError, like `add_partitions`.
+        """
         return self._add(transactional_id, identity, frozenset(), frozenset({group}), steady_ms)
 
     def _add(
@@ -256,7 +260,8 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, identity: ProducerIdentity, is_commit: bool, steady_ms: int, transaction_version: int = 1
     ) -> IdentityAnswer:
-        """Commit or abort (EndTxn). NONE means decided and written down; version 2 goes on with the identity of the answer."""
+        """Commit or abort (EndTxn). NONE means that the decision is stored. In version 2 the producer continues with the returned
+        identity."""
         if not transactional_id:
             return IdentityAnswer(codes.INVALID_REQUEST)
         metadata = self._transactions.get(transactional_id)
@@ -284,21 +289,19 @@ class TransactionCoordinator:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do, or None. May be early: a transaction that ended leaves its deadline behind."""
+        """When `expire` has work to do, or None. May be early: a completed transaction leaves its deadline behind."""
         return self._deadlines.next_deadline_ms
 
     def expire(self, steady_ms: int) -> list[str]:
-        """Abort and fence what is open beyond its timeout, complete what is decided, forget unused ids; a slice of them per call.
-
-        Returns a line of text for each.
-        """
+        """Abort and fence transactions beyond their timeout, complete decided ones, remove unused ids; a limited number per call. Returns a
+        line to log for each."""
         lines: list[str] = []
         while len(lines) < EXPIRED_PER_CALL and (transactional_id := self._deadlines.due(steady_ms)) is not None:
             try:
                 lines.append(self._expire_one(self._transactions[transactional_id], steady_ms))
             except StorageError as error:
                 self._deadlines.schedule(transactional_id, steady_ms + MARKER_RETRY_MS)
-                lines.append(f"transaction of {transactional_id!r} could not be ended and is tried again in {MARKER_RETRY_MS} ms: {error}")
+                lines.append(f"transaction of {transactional_id!r} could not be completed and is retried in {MARKER_RETRY_MS} ms: {error}")
         return lines
 
     def _expire_one(self, metadata: TransactionMetadata, steady_ms: int) -> str:
@@ -311,25 +314,28 @@ class TransactionCoordinator:
             return f"markers of the transaction of {name!r} completed"
         self._journal.put({_key(name): None})
         del self._transactions[name]
-        return f"transactional id {name!r} forgotten: unused for {self._expiration_ms} ms"
+        return f"transactional id {name!r} removed: unused for {self._expiration_ms} ms"
 
     def complete_decided(self, steady_ms: int) -> int:
-        """Finish every transaction that was decided but not completed; called once at start. Returns how many; others are tried again."""
+        """Complete every decided transaction; called once at startup. Returns the number of completed ones; others are retried."""
         decided = [metadata for metadata in self if metadata.is_decided]
         return sum(self._complete_or_later(metadata, steady_ms) for metadata in decided)
 
     def fence(self, metadata: TransactionMetadata, seen_epoch: int, partitions: frozenset[TopicPartition]) -> None:
-        """Raise an id's epoch above its own and `seen_epoch`, that nobody goes on with it; see `power_loss.py`. At start only. What is
-        decided gets its markers under the raised one, in these of its partitions. Raises StorageError."""
+        """Fence an id: raise its epoch above its own and `seen_epoch`, so that no producer continues with it; see `power_loss.py`. Only at
+        startup.
+
+        A decided transaction writes its markers under the raised epoch, in these of its partitions. Raises StorageError.
+        """
         lifted = replace(transaction_metadata.above(metadata, seen_epoch), partitions=partitions)
         self._journal.put({_key(lifted.transactional_id): transaction_metadata.to_bytes(lifted)})
         self._transactions[lifted.transactional_id] = lifted
 
     def sync(self) -> None:
-        """Under `flush.policy=always`: return once all that was added survives a loss of power. Else nothing. Raises StorageError.
+        """With `flush.policy=always`: sync everything that was added to transactions. Otherwise a no-op. Raises StorageError.
 
-        Before the first batch or offset of a part is stored: were they kept and the journal not, nobody would ever end them, and the
-        repetition of a batch would be acknowledged although its partition has left the transaction.
+        Called before the first batch or offset of a participant is stored. If a power loss kept these but not the journal, the transaction
+        would never end, and a repeated batch would be acknowledged although its partition is no longer in the transaction.
         """
         if self._sync_decisions:
             self._journal.sync()
@@ -337,9 +343,9 @@ class TransactionCoordinator:
     # Moves --------------------------------------------------------------------------------------------------------------------------
 
     def _fence_and_abort(self, metadata: TransactionMetadata, steady_ms: int) -> None:
-        """Abort under a higher epoch, so that the markers carry it to every partition and late batches are refused there too.
+        """Abort under a raised epoch, so that the markers carry it to every partition and late batches are refused there too.
 
-        In version 2 every abort does that, and its producer, once it asks to abort too, is told how to go on.
+        In version 2 every abort does this; the producer learns the new epoch when it requests an abort itself.
         """
         if self._transaction_version < VERSION_WITH_EPOCH_BUMP:
             before, metadata = metadata, transaction_metadata.fenced(metadata)
@@ -347,10 +353,7 @@ class TransactionCoordinator:
         self._decide(metadata, False, self._transaction_version, steady_ms)
 
     def _decide(self, metadata: TransactionMetadata, is_commit: bool, transaction_version: int, steady_ms: int) -> ProducerIdentity:
-        """Write the decision, then carry it out.
-
-        Returns the identity with which the producer goes on.
-        """
+        """Store the decision, then carry it out. Returns the identity with which the producer continues."""
         decided = transaction_metadata.decided(
             metadata,
             is_commit=is_commit,
@@ -363,7 +366,7 @@ class TransactionCoordinator:
         return transaction_metadata.completed(decided, self._wall.at(steady_ms)).identity
 
     def _complete_or_later(self, metadata: TransactionMetadata, steady_ms: int) -> bool:
-        """Carry a decision out; whether it was done. A failure is no reason to take it back: it is tried again later."""
+        """Carry out a decision. Returns False on failure: the decision stands and is retried later."""
         try:
             self._complete(metadata, steady_ms)
         except StorageError:
@@ -379,22 +382,22 @@ class TransactionCoordinator:
         for partition in sorted(metadata.partitions):
             self._participants.write_marker(partition, is_commit, metadata.identity, metadata.transaction_version, steady_ms)
         if self._sync_decisions:
-            # Before the completion: were it kept by a loss of power and a marker not, nobody would write that marker again.
+            # Before the completion: if a power loss kept it but not a marker, that marker would never be written again.
             self._participants.sync(metadata.partitions, metadata.groups)
         self._move(metadata, transaction_metadata.completed(metadata, self._wall.at(steady_ms)), steady_ms)
 
     def _move(self, before: TransactionMetadata, after: TransactionMetadata, steady_ms: int) -> TransactionMetadata:
-        """The only place where a state changes: checked, written down, remembered."""
+        """The only method that changes a state: it checks, stores and applies the transition."""
         _check_move(before.state, after.state)
         self._journal.put({_key(after.transactional_id): transaction_metadata.to_bytes(after)})
         self._transactions[after.transactional_id] = after
-        if not before.state is after.state is TransactionState.ONGOING:  # What is open and grows has its deadline.
+        if not before.state is after.state is TransactionState.ONGOING:  # A growing transaction keeps its deadline.
             self._begin_timeout(after, steady_ms)
         return after
 
     def _begin_timeout(self, metadata: TransactionMetadata, begin_ms: int) -> None:
-        """That of an open transaction, or of an id that is not used. `begin_ms` is steady time."""
-        if not metadata.is_decided:  # Those are completed at once, or scheduled by whoever failed to.
+        """Start the timeout of an open transaction or the expiration of an unused id. `begin_ms` is steady time."""
+        if not metadata.is_decided:  # Decided ones are completed at once, or were rescheduled after a failure.
             timeout_ms = metadata.timeout_ms if metadata.state is TransactionState.ONGOING else self._expiration_ms
             self._deadlines.schedule(metadata.transactional_id, begin_ms + timeout_ms)
 
@@ -419,7 +422,7 @@ def _membership(metadata: TransactionMetadata, is_member: bool) -> ErrorCode:
 
 
 def _begin_ms(metadata: TransactionMetadata) -> int:
-    """When, by the wall clock, the time began that ends a transaction or an id."""
+    """When the timeout or expiration began, by the wall clock."""
     return metadata.started_ms if metadata.state is TransactionState.ONGOING else metadata.updated_ms
 
 

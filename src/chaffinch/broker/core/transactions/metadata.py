@@ -1,7 +1,7 @@
-"""What the coordinator knows of one transactional id, how the journal keeps it, and its producer id and epoch after a request:
-recovery (KIP-360), fencing, the bump at every end (KIP-890).
+"""Transaction metadata of one transactional id, its journal format, and the transitions of producer id and epoch: recovery (KIP-360),
+fencing, the bump at every end (KIP-890).
 
-Pure functions from what is known to what is to be written down; `coordinator.py` decides when, and writes.
+Pure functions from the current to the new metadata; `coordinator.py` decides when to apply and store them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 NO_EPOCH = -1
 EPOCH_MAX = 32767
 EPOCH_EXHAUSTED = EPOCH_MAX - 1
-"""From here on the next epoch belongs to a new producer id: 32767 is kept for fencing (Kafka's TransactionMetadata.isEpochExhausted)."""
+"""From here on the next epoch belongs to a new producer id: 32767 is reserved for fencing (Kafka's
+TransactionMetadata.isEpochExhausted)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """One transactional id. Times are those of the wall clock, in ms since 1970; `started_ms` is that of the last transaction, -1 before
-    the first one.
+    """Metadata of one transactional id. Times are wall clock times in ms since 1970.
 
-    `last_producer_epoch` is the epoch before the last bump that a client asked for with its own epoch (KIP-360, KIP-890): whoever comes
-    again with it lost the answer. `previous_producer_id` is the id before the last rotation, -1 if there was none. `next_producer_id` is
-    what the producer gets once the decision is carried out, where its epochs are used up; else -1. `transaction_version` is the one under
-    which the last decision was taken (1 or 2).
+    - `started_ms`: start of the last transaction, -1 before the first one.
+    - `last_producer_epoch`: the epoch before the last bump that a client requested with its own epoch (KIP-360, KIP-890); a producer that
+      still uses it has lost the response.
+    - `previous_producer_id`: the id before the last rotation, -1 if there was none.
+    - `next_producer_id`: the producer's id after the decision is carried out, if its epochs are exhausted; otherwise -1.
+    - `transaction_version`: version of the last decision (1 or 2).
     """
 
     transactional_id: str
@@ -50,11 +52,11 @@ class TransactionMetadata:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the end is written down, and not yet carried out."""
+        """Whether the decision is stored and not yet carried out."""
         return self.state in COMPLETED
 
     def is_promised(self, identity: ProducerIdentity) -> bool:
-        """Whether EndTxn has told the producer to go on with this id, which is its own once the markers are written."""
+        """Whether EndTxn has returned this identity to the producer; it becomes valid once the markers are written."""
         return self.is_decided and identity.epoch == 0 and identity.producer_id == self.next_producer_id
 
     @property
@@ -63,7 +65,7 @@ class TransactionMetadata:
 
 
 def to_bytes(metadata: TransactionMetadata) -> bytes:
-    """The journal's value: JSON, because an operator may have to read it."""
+    """Encode for the journal: JSON, because an operator may have to read it."""
     return json.dumps(
         {
             "producer_id": metadata.producer_id,
@@ -83,7 +85,7 @@ def to_bytes(metadata: TransactionMetadata) -> bytes:
 
 
 def from_bytes(transactional_id: str, value: bytes) -> TransactionMetadata:
-    """Reverse of `to_bytes`. What an earlier version of Chaffinch did not write has its default."""
+    """Reverse of `to_bytes`. Fields that earlier versions of Chaffinch did not write have their defaults."""
     fields = json.loads(value)
     fields["state"] = TransactionState[fields["state"]]
     fields["partitions"] = frozenset(TopicPartition(topic, partition) for topic, partition in fields["partitions"])
@@ -95,15 +97,15 @@ NO_PRODUCER_ID = NO_PRODUCER.producer_id
 
 
 def is_known_producer(metadata: TransactionMetadata, expected: ProducerIdentity) -> bool:
-    """Whether a producer that names its identity may be this id's producer; its epoch is looked at later (isValidProducerId in
-    Kafka, where nobody gets so far while markers are written)."""
+    """Whether a producer with this identity may be the id's producer; the epoch is checked later (isValidProducerId in Kafka, which does
+    not get this far while markers are written)."""
     if metadata.producer_epoch == NO_EPOCH or expected.producer_id == metadata.producer_id or metadata.is_promised(expected):
         return True
     return expected.producer_id == metadata.previous_producer_id and expected.epoch >= EPOCH_EXHAUSTED
 
 
 def renewed(metadata: TransactionMetadata, expected: ProducerIdentity, allocate: Callable[[], int]) -> TransactionMetadata | None:
-    """The next identity of a producer at rest; None when `expected` is an old one (Kafka: prepareIncrementProducerEpoch)."""
+    """The next identity without an ongoing transaction; None if `expected` is outdated (Kafka: prepareIncrementProducerEpoch)."""
     is_fresh = expected == NO_PRODUCER
     if metadata.is_epoch_exhausted and (is_fresh or expected.epoch == metadata.producer_epoch):
         return replace(
@@ -118,12 +120,12 @@ def renewed(metadata: TransactionMetadata, expected: ProducerIdentity, allocate:
     if metadata.producer_epoch in (NO_EPOCH, expected.epoch):
         return replace(metadata, producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=metadata.producer_epoch)
     if expected.epoch == metadata.last_producer_epoch:
-        return metadata  # The answer to the same bump was lost: give it again.
+        return metadata  # The response to the same bump was lost: return it again.
     return None
 
 
 def fenced(metadata: TransactionMetadata) -> TransactionMetadata:
-    """Above the epoch of whoever writes now, to be aborted in version 1. Nobody is ever told this epoch."""
+    """Raise the epoch to fence the current producer before an abort in version 1. This epoch is never sent to a producer."""
     return replace(
         metadata,
         state=TransactionState.PREPARE_EPOCH_FENCE,
@@ -133,14 +135,14 @@ def fenced(metadata: TransactionMetadata) -> TransactionMetadata:
 
 
 def above(metadata: TransactionMetadata, seen: int) -> TransactionMetadata:
-    """Above its own epoch, and one that somebody has written in. Nobody is ever told this one, either."""
+    """Raise the epoch above the current one and one seen in a log. This epoch is never sent to a producer either."""
     return replace(metadata, producer_epoch=min(max(seen, metadata.producer_epoch) + 1, EPOCH_MAX), last_producer_epoch=NO_EPOCH)
 
 
 def decided(
     metadata: TransactionMetadata, *, is_commit: bool, transaction_version: int, wall_ms: int, allocate: Callable[[], int]
 ) -> TransactionMetadata:
-    """The decision. In version 2 it has the next epoch, which the markers carry to every partition: what comes late is refused there."""
+    """The decided state. In version 2 it has the next epoch, which the markers carry to every partition: late batches are refused there."""
     is_begun = metadata.state in (TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE)
     taken = replace(
         metadata,
@@ -160,7 +162,8 @@ def decided(
 
 
 def completed(metadata: TransactionMetadata, wall_ms: int) -> TransactionMetadata:
-    """After the markers. A producer whose epochs are used up goes on under its next id; `last_producer_epoch` stays what it knows."""
+    """The completed state. A producer whose epochs are exhausted continues under its next id; `last_producer_epoch` stays the one it
+    knows."""
     done = replace(metadata, state=COMPLETED[metadata.state], partitions=frozenset(), groups=frozenset(), updated_ms=wall_ms)
     if metadata.next_producer_id == NO_PRODUCER_ID:
         return done
@@ -174,9 +177,9 @@ def completed(metadata: TransactionMetadata, wall_ms: int) -> TransactionMetadat
 
 
 def repeats_last_end(metadata: TransactionMetadata, identity: ProducerIdentity) -> bool:
-    """Whether `identity` is the one under which the last transaction was ended in version 2.
+    """Whether `identity` is the one that ended the last transaction in version 2.
 
-    Apache Kafka compares with the current epoch less one, which takes a producer fenced by one of version 1 for a repetition.
+    Apache Kafka compares with the current epoch minus one, which mistakes a producer fenced in version 1 for a repetition.
     """
     if metadata.transaction_version < VERSION_WITH_EPOCH_BUMP or identity.epoch != metadata.last_producer_epoch:
         return False

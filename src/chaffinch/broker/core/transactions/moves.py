@@ -1,8 +1,8 @@
-"""The transaction coordinator's legal moves, as data: states, who may follow whom, and what each request gets in each state.
+"""State machine of the transaction coordinator: states, legal transitions, and the result of each request in each state.
 
-Transaction versions 1 and 2 (`transaction.version`): in version 2 every end raises the epoch (KIP-890), so that a request to end shows by
-its epoch whether it means the transaction at hand or repeats the end of the one before. A pair that is absent is a programmer's mistake,
-never a silent no-op. Follows Apache Kafka's TransactionState (predecessors) and TransactionCoordinator (answers).
+Transaction versions 1 and 2 (`transaction.version`): in version 2 every end raises the epoch (KIP-890), so the epoch of an end request
+shows whether it means the current transaction or repeats the previous end. A missing pair is a programming error, never a silent no-op.
+Follows Apache Kafka's TransactionState (predecessors) and TransactionCoordinator (results).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 
 VERSION_WITH_EPOCH_BUMP = 2
-"""Of `transaction.version`; 0 and 1 differ in Kafka's files only, and are both called version 1 here."""
+"""A level of `transaction.version`; 0 and 1 differ only in Kafka's files and are both called version 1 here."""
 
 
 class TransactionState(Enum):
-    """States with Kafka's own numbers. PREPARE_EPOCH_FENCE is only ever pending: it is passed through, not stored.
+    """States with Kafka's numbers. PREPARE_EPOCH_FENCE is only transient and never stored.
 
-    DEAD is never reached: an id that expired is removed at once.
+    DEAD is never reached: an expired id is removed immediately.
     """
 
     EMPTY = 0
@@ -35,7 +35,7 @@ class TransactionState(Enum):
 
     @property
     def title(self) -> str:
-        """Kafka's name of the state, as tools show and filter it: `CompleteCommit`."""
+        """Kafka's name of the state, as shown and filtered by tools: `CompleteCommit`."""
         return self.name.title().replace("_", "")
 
 
@@ -52,28 +52,28 @@ LEGAL_PREDECESSORS: Mapping[TransactionState, frozenset[TransactionState]] = {
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
 }
 
-"""The abort of a transaction that was never begun, from a state at rest to PREPARE_ABORT, is version 2's."""
+"""Version 2 only: aborting a transaction that never began, from a completed state to PREPARE_ABORT."""
 
 COMPLETED: Mapping[TransactionState, TransactionState] = {
     _S.PREPARE_COMMIT: _S.COMPLETE_COMMIT,
     _S.PREPARE_ABORT: _S.COMPLETE_ABORT,
 }
-"""Where a decided transaction goes once every marker is written."""
+"""The state after every marker of a decided transaction is written."""
 
 
 class Move(Enum):
-    """What a request may do in a state, when it is not refused."""
+    """What an accepted request does in a state."""
 
     NEW_EPOCH = "give the producer its next epoch"
-    FENCE = "raise the epoch, abort, ask the client to come again"
-    ADD = "write the new partitions down"
-    LOOK = "the partition must be part of the transaction, else TRANSACTION_ABORTABLE"
-    DECIDE = "write the decision down, then the markers"
+    FENCE = "raise the epoch, abort, let the client retry"
+    ADD = "store the new partitions"
+    LOOK = "the partition must be part of the transaction, otherwise TRANSACTION_ABORTABLE"
+    DECIDE = "store the decision, then write the markers"
     ALREADY_DONE = "the same decision was taken: success again"
 
 
 class Ending(Enum):
-    """What EndTxn asks for. AGAIN: under the epoch before the last end, so it repeats a request whose answer was lost (version 2)."""
+    """Kinds of EndTxn requests. AGAIN: under the epoch before the last end, so it repeats a request whose response was lost (version 2)."""
 
     COMMIT = "commit"
     COMMIT_AGAIN = "commit, again"
@@ -131,7 +131,7 @@ VERIFY_PARTITIONS: Mapping[TransactionState, Answer] = {
     _S.COMPLETE_COMMIT: Refused(codes.TRANSACTION_ABORTABLE),
     _S.COMPLETE_ABORT: Refused(codes.TRANSACTION_ABORTABLE),
 }
-"""For version 1, whose clients add partitions themselves: is this one part of the transaction (KIP-890 part 1)?"""
+"""For version 1, whose clients add partitions themselves: is the partition in the transaction (KIP-890 part 1)?"""
 
 END_VERSION_1: Mapping[TransactionState, Mapping[Ending, Answer]] = {
     _S.EMPTY: {Ending.COMMIT: _INVALID_STATE, Ending.ABORT: _INVALID_STATE},
@@ -188,7 +188,7 @@ FIRST_VERSION_WITH_FENCED: Mapping[str, int] = {"InitProducerId": 4, "AddPartiti
 
 
 def error_number(code: ErrorCode, api: str, version: int) -> int:
-    """The number an answer of this API and version carries: INVALID_PRODUCER_EPOCH before the one that knows PRODUCER_FENCED (KIP-588)."""
+    """The wire error code of this API and version: INVALID_PRODUCER_EPOCH before the version that has PRODUCER_FENCED (KIP-588)."""
     if code is codes.PRODUCER_FENCED and version < FIRST_VERSION_WITH_FENCED[api]:
         return codes.INVALID_PRODUCER_EPOCH.number
     return code.number

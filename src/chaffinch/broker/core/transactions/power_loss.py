@@ -1,14 +1,15 @@
-"""A loss of power with `flush.policy=os`: logs and committed offsets may know of producers what the coordinator's journal has lost.
+"""Transaction recovery after a power loss with `flush.policy=os`: logs and committed offsets may contain producers that the coordinator's
+journal has lost.
 
-Unmended, an epoch would be given a second time, and a log would take the new producer's batches for the old one's, sent again; and a
-transaction that nobody knows would stay open for ever. Called once at the start: nothing is on its way then, so what is open and unknown to
-the coordinator was lost there. Its producer, if it lives, is fenced: it would commit what is left.
+Without recovery an epoch could be allocated a second time, and a log would take the new producer's batches for duplicates of the old one's;
+and a transaction unknown to the coordinator would stay open forever. Recovery runs once at startup, when no request is in progress, so an
+open transaction unknown to the coordinator was lost there. Its producer, if it is alive, is fenced: otherwise it would commit what is left.
 
-After any other end of the process there is nothing to do, and nothing may be done: logs may know more than the coordinator because a tool
-has ended transactions there, under epochs of its own choice. So the journal says in which incarnation of the file system it was last
-mended. In that one nothing was lost since, and nothing is in any other before which the journal was closed.
+After any other stop recovery is unnecessary and must not run: logs may be ahead of the coordinator because a tool has ended transactions
+there, under epochs of its own choice. The journal therefore stores the file system incarnation of the last recovery. In the same
+incarnation nothing was lost since, nor in another one if the journal was closed properly before.
 
-With `transaction.partition.verification.enable=false` partitions may have transactions that the coordinator never knew: those stay.
+With `transaction.partition.verification.enable=false` partitions may have transactions that the coordinator never knew: those are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RECOVERED_IN: Final = b"mended.in"
 
 
 def is_possible(journal: Journal, incarnation: str) -> bool:
-    """Whether power may have taken something from the coordinator's journal that nobody has mended."""
+    """Whether the coordinator's journal may have lost data in a power loss that was not yet recovered from."""
     mended_in = journal.get(RECOVERED_IN)
     if mended_in is None:
         return True
@@ -38,7 +39,7 @@ def is_possible(journal: Journal, incarnation: str) -> bool:
 
 
 def mark_recovered(journal: Journal, incarnation: str) -> None:
-    """Nothing is to be mended until power is lost again. Raises StorageError: the next start then looks once more."""
+    """Store that recovery is complete for this incarnation. Raises StorageError: the next start then checks again."""
     if journal.get(RECOVERED_IN) != incarnation.encode():
         journal.put({RECOVERED_IN: incarnation.encode()})
 
@@ -52,10 +53,10 @@ def recover_lost(
     *,
     verifies: bool,
 ) -> Iterator[str]:
-    """Lines for the log. `verifies`: no partition has had a transaction but from the coordinator. `grown` gets each partition that a
-    marker was written to, which is to be synced before anybody reads it.
+    """Recover. Yields lines to log. `verifies`: every transaction in a partition was registered at the coordinator. `grown` collects each
+    partition that received a marker, which must be synced before it is read.
 
-    Raises StorageError; what is left is mended at the next start.
+    Raises StorageError; the rest is recovered at the next start.
     """
     known = {metadata.producer_id: metadata for metadata in transactions}
     tps = {metadata.producer_id: _without_marker(metadata, topics) for metadata in known.values()}
@@ -70,19 +71,20 @@ def recover_lost(
     stale |= known.keys() & ({ongoing.producer_id for _, ongoing in lost} | {producer_id for _, producer_id in lost_offsets})
     for producer_id in sorted(stale):
         transactions.fence(known[producer_id], seen.get(producer_id, -1), tps[producer_id])
-        yield f"transactional id {known[producer_id].transactional_id!r} is fenced: what its coordinator knew was lost with the power"
+        yield f"transactional id {known[producer_id].transactional_id!r} is fenced: its coordinator's state was lost in a power loss"
     for partition, ongoing in lost:
         _abort(partition, ongoing, steady_ms)
         grown.append(partition)
     if lost:
-        yield f"{pluralize(len(lost), 'open transaction')} aborted in partitions: what the coordinator knew of them was lost with the power"
+        yield f"{pluralize(len(lost), 'open transaction')} aborted in partitions: the coordinator's state of them was lost in a power loss"
     for group, producer_id in lost_offsets:
         offsets.complete(group, producer_id, is_commit=False)
-        yield f"group {group!r}: offsets of a transaction are dropped: what the coordinator knew of it was lost with the power"
+        yield f"group {group!r}: offsets of a transaction are dropped: the coordinator's state of it was lost in a power loss"
 
 
 def _without_marker(metadata: TransactionMetadata, topics: TopicRegistry) -> frozenset[TopicPartition]:
-    """The partitions of a transaction but those where it has ended: what is open there came after it. In version 2 epochs tell."""
+    """The partitions of a transaction without a marker yet; an open transaction in the others began later. In version 2 epochs distinguish
+    them."""
     if not metadata.is_decided or metadata.transaction_version < VERSION_WITH_EPOCH_BUMP:
         return metadata.partitions
     found = {tp: topics.partition(*tp) for tp in metadata.partitions}
@@ -108,6 +110,6 @@ def _epochs_seen(topics: TopicRegistry) -> dict[int, int]:
 
 
 def _abort(partition: Partition, ongoing: OngoingTransaction, steady_ms: int) -> None:
-    """Under a higher epoch, which its own batches cannot follow."""
+    """Abort under a raised epoch, which the producer's own batches cannot follow."""
     identity = ProducerIdentity(ongoing.producer_id, min(ongoing.producer_epoch + 1, EPOCH_MAX))
     partition.log.append_marker(False, identity, COORDINATOR_EPOCH, steady_ms, leader_epoch=partition.replicas.leader_epoch)
