@@ -299,13 +299,13 @@ def test_clients_that_have_to_show_a_certificate(versions: str, certificates: Ce
     [
         ({"ssl.truststore.location": "/nowhere/ca.pem"}, "option ssl.truststore.location: /nowhere/ca.pem: No such file"),
         ({"ssl.truststore.type": "JKS"}, "only PEM is read; convert it with 'keytool"),
-        ({"ssl.truststore.location": "JKS"}, "is a key store of Java's (JKS), and only PEM is read"),
+        ({"ssl.truststore.location": "JKS"}, "is a Java key store (JKS), and only PEM is read"),
         ({"ssl.keystore.location": "JKS"}, "option ssl.keystore.location: "),
-        ({"ssl.truststore.location": "EMPTY"}, "no certificate in PEM can be read there"),
-        ({"ssl.keystore.location": "EMPTY"}, "no private key with its certificate"),
+        ({"ssl.truststore.location": "EMPTY"}, "it contains no readable certificate in PEM"),
+        ({"ssl.keystore.location": "EMPTY"}, "no readable private key with its certificate"),
         ({"ssl.keystore.location": "LOCKED"}, "check ssl.key.password"),
-        ({"ssl.truststore.certificates": "hello"}, "ssl.truststore.location and ssl.truststore.certificates are given"),
-        ({"ssl.truststore.location": None, "ssl.truststore.certificates": "hello"}, "option ssl.truststore.certificates: no certificate"),
+        ({"ssl.truststore.certificates": "hello"}, "ssl.truststore.location and ssl.truststore.certificates exclude each other"),
+        ({"ssl.truststore.location": None, "ssl.truststore.certificates": "hello"}, "option ssl.truststore.certificates: it contains no"),
         ({"ssl.keystore.key": "x"}, "ssl.keystore.certificate.chain belong together"),
         ({"ssl.keystore.key": "x", "ssl.keystore.certificate.chain": "y"}, "ssl.keystore.key with ssl.keystore.certificate.chain"),
         ({"ssl.cipher.suites": "ROT13"}, "OpenSSL knows none of ROT13"),
@@ -356,7 +356,7 @@ def test_java_s_form_and_librdkafka_s_name(brokers: Mapping[str, EmbeddedBroker]
     [
         ({}, "needs a key"),
         ({"ssl.keystore.location": "/nowhere/key.pem"}, "/nowhere/key.pem: No such file"),
-        ({"ssl.keystore.location": "SERVER", "ssl.client.auth": "required"}, "needs to know whom to trust"),
+        ({"ssl.keystore.location": "SERVER", "ssl.client.auth": "required"}, "needs certificates to trust"),
     ],
 )
 def test_a_broker_that_cannot_speak_tls_does_not_start(config: dict[str, str], text: str, certificates: Certificates) -> None:

@@ -232,7 +232,7 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
     status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "file"))
     assert (status, line) == (
         1,
-        f"chaffinch: cannot make directory {tmp_path}/file: there is a file of this name, where a directory is wanted",
+        f"chaffinch: cannot make directory {tmp_path}/file: a file with this name exists, a directory is needed",
     )
 
 
@@ -380,7 +380,7 @@ FILES = {
         "num.partitions=many",
         ["nope=1"],
         None,
-        f"--config: unknown option 'nope': no known one is like it; FILE:1: {NOT_MANY}",
+        f"--config: unknown option 'nope': no known option is similar; FILE:1: {NOT_MANY}",
     ),
     "a combination": (
         "num.partitions=2\ngroup.max.session.timeout.ms=10",
@@ -415,7 +415,7 @@ FILES = {
         [],
         None,
         "FILE:1: unknown option 'log.retention.hourz': the nearest known one is 'log.retention.hours'; "
-        "FILE:2: unknown option 'no.such.option': no known one is like it",
+        "FILE:2: unknown option 'no.such.option': no known option is similar",
     ),
     "no name=value": ("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\n", [], None, "FILE:2: not name=value"),
 }

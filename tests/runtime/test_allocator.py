@@ -1,4 +1,4 @@
-"""What the broker asks of the C library, in a process of its own."""
+"""malloc settings, in a separate process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Two times, one for records and one for waiting."""
+"""Clocks: wall time for records, steady time for waits."""
 
 from __future__ import annotations
 

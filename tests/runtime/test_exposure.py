@@ -1,4 +1,4 @@
-"""Which addresses others reach, what the log says of those without protection, and which Host headers are answered."""
+"""Exposure: reachable addresses, warnings about unprotected listeners, and accepted Host headers."""
 
 from __future__ import annotations
 

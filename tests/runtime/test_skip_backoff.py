@@ -1,4 +1,4 @@
-"""What is in vain is tried ever more seldom, and at once again after it was of use."""
+"""Skip backoff: failures increase the skips, a success resets them."""
 
 from __future__ import annotations
 

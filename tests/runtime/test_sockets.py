@@ -1,4 +1,4 @@
-"""Sockets that never block, and errors in few words."""
+"""Non-blocking sockets, and short error texts."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ CLIENT_TEXTS: Texts = {
     "kafka.ssl.ca.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
     "kafka.ssl.truststore.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
     "kafka.ssl.truststore.type": (TLS, "JKS", "cannot be 'JKS': only PEM is read"),
-    "kafka.ssl.truststore.certificates": (TLS, "no PEM", "no certificate in PEM can be read there"),
+    "kafka.ssl.truststore.certificates": (TLS, "no PEM", "it contains no readable certificate in PEM"),
     "kafka.ssl.keystore.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
     "kafka.ssl.keystore.type": (TLS, "JKS", "cannot be 'JKS': only PEM is read"),
     "kafka.ssl.keystore.key": (TLS, "key", "belong together: give both or none"),

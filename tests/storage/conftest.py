@@ -1,4 +1,4 @@
-"""A disk that is really full."""
+"""Fixture: a real disk that is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File systems of a test's own. Root may mount them; where nobody may, what needs one is skipped."""
+"""Mounted file systems for tests. Mounting requires root; otherwise such tests are skipped."""
 
 from __future__ import annotations
 

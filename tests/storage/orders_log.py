@@ -1,4 +1,4 @@
-"""A partition log of small batches on the memory disk, as the recovery tests open and fill it."""
+"""A partition log of small batches on the memory disk, shared by the recovery tests."""
 
 from typing import Any
 

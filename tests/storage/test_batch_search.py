@@ -1,4 +1,4 @@
-"""Whole batches are found wherever they begin, and looking for them costs one pass, whatever the bytes claim."""
+"""Batch search finds whole batches at any position in one pass, for any bytes."""
 
 from __future__ import annotations
 

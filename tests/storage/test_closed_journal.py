@@ -1,4 +1,4 @@
-"""What a journal says of its last end."""
+"""`was_closed` of a journal after different ends."""
 
 from __future__ import annotations
 

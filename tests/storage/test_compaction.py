@@ -1,4 +1,4 @@
-"""Compaction of one log: what goes and what stays, and that readers and producers notice nothing."""
+"""Compaction of one log: removed and retained records, without effect on readers and producers."""
 
 from __future__ import annotations
 

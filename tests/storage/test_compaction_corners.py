@@ -1,4 +1,4 @@
-"""Corners of compaction and of a log's state: what an error left undone, what has no records or no times, what nobody knows."""
+"""Corner cases of compaction and of a log's state: interrupted swaps, batches without records or timestamps, unknown markers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction over random lives, with a death or an error in any of its steps: readers and producers find what they must."""
+"""Compaction over random histories, with a crash or an error in any step: readers and producers find the expected state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction takes its work in slices, however it is spread over segments; what else happens between two of them finds a whole log."""
+"""Compaction works in slices, for any distribution over segments; between two slices the log is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data directory notes of its logs and journals, and what the next start expects of them."""
+"""The contents journal: recorded extents of logs and journals, and expectations of the next start."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class TestTheJournalItself:
         assert refusal.value.is_loss
         with caplog.at_level(logging.WARNING):
             open_contents(files, "journals", must_exist=True, accepts_loss=True)
-        assert "whether other files are missing is not known" in caplog.text
+        assert "other files may be missing as well" in caplog.text
 
     def damaged(self, files: MemoryFileSystem) -> None:
         """The note of offset 9 is, and a later one is not."""
@@ -170,7 +170,7 @@ class TestJournals:
             Journal.open(files, "", "offsets", expected_count=4)
         with caplog.at_level(logging.WARNING):
             assert len(Journal.open(files, "", "offsets", expected_count=4, accepts_loss=True)) == 3
-        assert "1 entries at least are lost: the loss is accepted" in caplog.text
+        assert "at least 1 entries are lost: the loss is accepted" in caplog.text
 
     def test_damage_in_the_middle_is_never_called_accepted(self, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()
@@ -186,7 +186,7 @@ class TestJournals:
         files = MemoryFileSystem()
         self.written(files, 4)
         flip(files, "offsets.journal", files.open("offsets.journal").size - 1)
-        with pytest.raises(CorruptLog, match="offset 3 does not have the CRC that it claims, after 3 entries; it held 4") as refusal:
+        with pytest.raises(CorruptLog, match="offset 3 does not match its CRC, after 3 entries; it held 4") as refusal:
             Journal.open(files, "", "offsets", expected_count=4)
         assert refusal.value.is_loss
         Journal.open(files, "", "offsets", expected_count=4, accepts_loss=True)
@@ -312,7 +312,7 @@ class TestLogs:
             log.close()
         files.kill()
         flip(files, FIRST + ".log", 2 * SIZE + 70)
-        with pytest.raises(CorruptLog, match=f"offset 2 does not have .* and a whole batch follows at byte {3 * SIZE}$") as refusal:
+        with pytest.raises(CorruptLog, match=f"offset 2 does not match .* and a whole batch follows at byte {3 * SIZE}$") as refusal:
             self.reopened(files, Expected(0, 6))
         assert not refusal.value.is_loss
         with pytest.raises(CorruptLog, match=r"not a loss that can be accepted|a whole batch follows") as refusal:
@@ -340,7 +340,7 @@ class TestLogs:
             log.close()
         files.kill()
         flip(files, FIRST + ".log", 6 * SIZE - 1)
-        text = f"at byte {5 * SIZE}: the batch of offset 5 does not have the CRC that it claims; it held the records of offsets 5 to 5$"
+        text = f"at byte {5 * SIZE}: the batch of offset 5 does not match its CRC; it held the records of offsets 5 to 5$"
         with pytest.raises(CorruptLog, match=text) as refusal:
             self.reopened(files, Expected(0, 6))
         assert refusal.value.is_loss
@@ -405,7 +405,7 @@ class TestLogs:
         assert refusal.value.is_loss
         log_state.write(files, DIRECTORY, LogState(log_start_offset=2))
         flip(files, f"{DIRECTORY}/{log_state.NAME}", 3)
-        with pytest.raises(CorruptLog, match="the CRC is not that of its contents") as refusal:
+        with pytest.raises(CorruptLog, match="the CRC does not match its contents") as refusal:
             self.reopened(files, Expected(2, 6))
         assert refusal.value.is_loss
         assert self.reopened(files, Expected(2, 6), accepts_loss=True).log_end_offset == 6
@@ -419,5 +419,5 @@ class TestLogs:
         data[2 * SIZE + 70] ^= 1
         file.truncate(0)
         file.append((data,))
-        with pytest.raises(CorruptLog, match="does not have the CRC"):
+        with pytest.raises(CorruptLog, match="does not match its CRC"):
             self.reopened(files, Expected(0, 6), accepts_loss=True)

@@ -1,4 +1,4 @@
-"""Which directories a broker may use, and what it says about the others."""
+"""Data directories that a broker accepts, and its errors for the others."""
 
 import errno
 import os
@@ -170,14 +170,14 @@ def test_one_that_was_emptied_is_no_new_one(tmp_path: Path, caplog: pytest.LogCa
         opened(tmp_path, "third").close()
     (tmp_path / META_NAME).unlink()
     for _ in range(2):
-        with pytest.raises(MissingLog, match=f"cannot use {tmp_path}: it was emptied: its .lock says .* data of cluster other"):
+        with pytest.raises(MissingLog, match=f"cannot use {tmp_path}: it was emptied: according to its .lock .* data of cluster other"):
             opened(tmp_path, "second")
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     directory = DataDirectory.open(DiskFileSystem(tmp_path), cluster_id="second", accepts_loss=True)
     assert (directory.cluster_id, directory.is_new, caplog.text) == ("second", True, "")
     directory.complete()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert f"{tmp_path} was emptied: all data of cluster other are lost, and cluster second begins" in caplog.text
+    assert f"{tmp_path} was emptied: all data of cluster other are lost, and cluster second is created" in caplog.text
     directory.close()
     caplog.clear()
     again = opened(tmp_path, "third")
@@ -213,7 +213,7 @@ def test_a_lock_file_that_takes_no_note_is_no_reason_to_stop(
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", full)
         directory.complete()
-    assert ".lock does not say that its directory is in use: No space left on device" in caplog.text
+    assert ".lock that its directory is in use: No space left on device" in caplog.text
     directory.close()
     opened(tmp_path).close()
 

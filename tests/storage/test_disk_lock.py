@@ -1,4 +1,4 @@
-"""What a process that was told of a failed sync leaves to the next one: the system still shows what the disk has not got."""
+"""Recorded sync failures: a later process must not read bytes from the page cache that are not on disk."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_start_is_refused_while_the_disk_refuses_what_was_written_before(tmp_p
     fail(tmp_path, disk)
     disk.is_failing = True
     for _ in range(2):
-        with pytest.raises(StorageError, match="the disk refuses what an earlier process has written"):
+        with pytest.raises(StorageError, match="the disk refused bytes of an earlier process"):
             DiskFileSystem(tmp_path).lock("lock")
     disk.is_failing = False
     started(tmp_path)
@@ -113,7 +113,7 @@ def test_a_start_is_refused_while_the_disk_refuses_what_was_written_before(tmp_p
 def test_a_start_is_refused_once_for_all_that_the_disk_has_not_taken(tmp_path: Path, disk: Disk) -> None:
     fail(tmp_path, disk)
     disk.untold = {"a", "b"}
-    with pytest.raises(StorageError, match="the next start goes on with what it has taken"):
+    with pytest.raises(StorageError, match="the next start continues with what is on disk"):
         DiskFileSystem(tmp_path).lock("lock")
     started(tmp_path)
     assert disk.forgotten == {"a", "b"}
@@ -133,7 +133,7 @@ def test_a_failure_that_cannot_be_noted_is_said(
     with caplog.at_level(logging.WARNING), pytest.raises(StorageError, match="Input/output error"):
         file.sync()
     said = "will not know that a sync has failed: No space left on device"
-    assert caplog.messages == [f"the next start of a process on {tmp_path} {said}"]
+    assert caplog.messages == [f"the next start on {tmp_path} {said}"]
     lock.release()
 
 

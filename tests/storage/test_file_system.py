@@ -1,4 +1,4 @@
-"""One set of rules for both file systems, and what only a disk can do wrong."""
+"""Common tests of both file systems, and errors that only a disk has."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The mark beside a journal that was closed: with it nothing may be torn off, without it nothing is lost."""
+"""The mark of a closed journal: with it a torn end is an error, without it nothing is lost."""
 
 import errno
 
@@ -57,7 +57,7 @@ def test_a_full_disk_has_no_mark_and_nothing_is_lost(operation: str, caplog: pyt
     assert files.list("meta") == ["topics.journal"]
     (line,) = caplog.messages
     assert line == (
-        f"journal {PATH} is closed, and the next start takes its end for one that may be torn: "
+        f"journal {PATH} is closed without its mark; the next start treats it like one of a killed process: "
         f"cannot {operation} {PATH}.closed: No space left on device"
     )
     files.crash(lambda path, unsynced: 0)

@@ -1,4 +1,4 @@
-"""Files that are so large that another thread frees what they took."""
+"""Large files, whose blocks are freed on a background thread."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Many logs are synced at once, and promise after a loss of power what each of them would promise alone."""
+"""Operations on many logs have the same guarantees after a loss of power as on each log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk that loses power: what it must keep, what it may lose, and that only the caller's dice decide."""
+"""The in-memory disk: what survives a loss of power, and that only the caller's random numbers decide."""
 
 import errno
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who may read what a data directory holds, and that two processes never share one."""
+"""File permissions of a data directory, and its lock against a second process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appending and reading one partition's log while nothing goes wrong with its disk; recovery has its own tests."""
+"""Appends and reads of one partition log on an intact disk; recovery has its own tests."""
 
 import errno
 from typing import Any

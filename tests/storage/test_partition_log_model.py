@@ -1,8 +1,4 @@
-"""PartitionLog against a plain list of what was appended, over random lives with every kind of end.
-
-The model keeps only the list; everything expected of the log is computed from it anew by the few lines of `Expected`, which follow
-the rules of Kafka's producer state one by one and know nothing of segments, snapshots or recovery.
-"""
+"""PartitionLog against a list of appended batches as model, over random histories with every kind of end."""
 
 import errno
 import random

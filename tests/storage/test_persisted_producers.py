@@ -1,4 +1,4 @@
-"""What the producers of deleted segments were stands in snapshots alone: those have to be of use whatever comes."""
+"""Producer state of deleted segments, which only snapshots hold, survives every failure."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_a_damaged_list_of_aborted_transactions_costs_no_producer(files: MemoryF
     (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
     files.open(f"{DIRECTORY}/{name}").truncate(10)
     log = opened(files)
-    assert "a list of aborted transactions that it speaks of is missing or damaged" in caplog.text
+    assert "a list of aborted transactions that it needs is missing or damaged" in caplog.text
     assert log.aborted_transactions(2, 100) == [(2, 3)]
     assert not log.has_ongoing_transaction(TWO.producer_id)
     assert knows(log)

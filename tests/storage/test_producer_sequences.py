@@ -1,4 +1,5 @@
-"""Epochs and sequences, step by step: each table is one producer's life in one partition, as Kafka's ProducerStateManager lives it."""
+"""Producer epochs and sequences, step by step: each table is the history of one producer in one partition, as in Kafka's
+ProducerStateManager."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a partition's log is after whatever ended the last process: cut where it was torn, refused where it was damaged."""
+"""Recovery of a partition log: a torn end is cut off, damage is refused."""
 
 import logging
 from collections.abc import Callable
@@ -104,7 +104,7 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("at", "data", "match"),
         [
-            (70, b"\xff", "does not have the CRC"),
+            (70, b"\xff", "does not match its CRC"),
             (16, b"\x07", "magic 7 where a batch of format 2 must begin"),
             (8, b"\x00\x00\x00\x01", "a batch of length 1"),
             (8, b"\x7f\xff\xff\xff", "ends after"),
@@ -161,7 +161,7 @@ class TestDamage:
         if not with_snapshots:
             remove_snapshots(files)
         change(files, FIRST + ".log", 2 * SIZE - 1, b"\xff")
-        self.damaged(files, FIRST + ".log", SIZE, "does not have the CRC")
+        self.damaged(files, FIRST + ".log", SIZE, "does not match its CRC")
 
     @pytest.mark.parametrize("with_snapshots", [True, False])
     def test_an_older_segment_that_lost_its_end(self, with_snapshots: bool) -> None:

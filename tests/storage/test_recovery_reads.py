@@ -1,4 +1,4 @@
-"""How much of a log is read at a start, and what is kept on disk so that it need not be more."""
+"""Bytes read at start, and the snapshots that limit them."""
 
 from unittest import mock
 

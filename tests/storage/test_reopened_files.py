@@ -156,7 +156,7 @@ def test_a_compacted_segment_whose_index_is_lost_does_not_take_its_place(files: 
 
     files.hook = hook
     job = Compaction(log, 6, 0, map_bytes_max=1 << 30)
-    with pytest.raises(StorageError, match="does not hold what was saved"):
+    with pytest.raises(StorageError, match="does not contain what was saved"):
         finish(job)
     assert rows(log) == before
     finish(Compaction(log, 6, 0, map_bytes_max=1 << 30))

@@ -1,4 +1,4 @@
-"""Room that is set aside for a growing log, and when the system is asked to write: a stream of large batches is a third slower without."""
+"""Preallocation and write-back of a growing log: without them a stream of large batches is a third slower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rolling by time, deleting by time, by size and on demand; what was deleted stays deleted whatever ends the process."""
+"""Rolling by time; deletion by time, by size and on demand. Deleted records stay deleted after any end of the process."""
 
 from __future__ import annotations
 

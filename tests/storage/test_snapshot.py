@@ -1,4 +1,4 @@
-"""What a snapshot says of a log's segments, whatever became of them, and that an old segment costs a new snapshot next to nothing."""
+"""Snapshots after changes of the segments, and their low cost for old segments."""
 
 from __future__ import annotations
 

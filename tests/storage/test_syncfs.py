@@ -1,4 +1,4 @@
-"""One sync for many files must fail wherever the sync of one of them would have."""
+"""One sync for many files fails whenever the sync of one of them would fail."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class TestFailure:
             for log in logs:
                 log.append(batch(), steady_ms=0)
         assert system.calls == 1
-        assert caplog.messages == [f"from now on each file in {tmp_path} is synced by itself: Input/output error"]
+        assert caplog.messages == [f"files in {tmp_path} are synced one by one from now on: Input/output error"]
         lock.release()
 
     @pytest.mark.parametrize("synced", ["nothing", "file", "all"])
@@ -330,7 +330,7 @@ def others_take_its_descriptor(files: DiskFileSystem) -> None:
 
 
 def refused_but_synced(files: DiskFileSystem) -> None:
-    with pytest.raises(StorageError, match="would not tell"):
+    with pytest.raises(StorageError, match="would not report"):
         files.sync_all()
     logs = filled(files)
     sync_many(logs)

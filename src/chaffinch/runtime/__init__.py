@@ -1,1 +1,1 @@
-"""What the shells stand on: the clock, sockets, the event loop. The only place besides them where time and the network are real."""
+"""Clocks, sockets, TLS and the event loop for the shells. Besides them, this is the only package with real time and network."""

@@ -1,7 +1,7 @@
-"""Time, behind a seam: shells read a `Clock` and hand the number to their cores.
+"""Clocks: steady time and wall time, as an interface that shells read for their cores.
 
-Two times, because they serve two purposes. `wall_ms` goes into records and may jump when the machine's clock is set;
-`steady_ms` is for waiting and deadlines and never goes back. Only differences of `steady_ms` mean anything.
+Wall time goes into records and may jump when the machine's clock is set. Steady time is for waits and deadlines and never goes back. Only
+differences of steady time mean anything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a shell needs to know about time."""
+    """Clock interface of the shells."""
 
     def steady_ms(self) -> int:
         """Milliseconds on a clock that never goes back; its zero means nothing."""
@@ -35,7 +35,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told otherwise, for tests and the simulation. Both times advance together, until it is set."""
+    """A clock set by hand, for tests and the simulation. Both times advance together until the wall clock is set."""
 
     __slots__ = ("_steady_ms", "_wall_offset_ms")
 
@@ -56,5 +56,5 @@ class ManualClock:
         self._steady_ms += by_ms
 
     def set_wall_clock(self, by_ms: int) -> None:
-        """Set the wall clock forward or back, or let the machine sleep so long: the other time does not notice."""
+        """Set the wall clock forward or back, or simulate sleep: the steady time does not change."""
         self._wall_offset_ms += by_ms

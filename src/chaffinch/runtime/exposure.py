@@ -1,4 +1,4 @@
-"""What others reach: addresses of this machine, what protects them, which Host headers of HTTP a listener answers; files with secrets."""
+"""Exposure checks: listeners reachable from other machines, accepted HTTP Host headers, and files with secrets readable by others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 def is_loopback(host: str) -> bool:
-    """A loopback address, or the name of one. Other names are not looked up."""
+    """Whether `host` is a loopback address or `localhost`. Other names are not looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -19,7 +19,7 @@ def is_loopback(host: str) -> bool:
 
 
 def warning(option: str, host: str, *, has_tls: bool, has_login: bool, risk: str) -> str | None:
-    """The line for the log about a listener that `option` opened; None where it is protected, or this machine alone reaches it.
+    """Warning about a listener that `option` opened; None if it is protected, or reachable only from this machine.
 
     `risk`: what others can do there.
     """
@@ -32,7 +32,7 @@ def warning(option: str, host: str, *, has_tls: bool, has_login: bool, risk: str
 def is_expected(header: str, names: Iterable[str]) -> bool:
     """Whether a Host header names an address, `localhost`, this machine, or one of `names`.
 
-    A web page cannot choose another value: with a domain that it lets point here its requests carry the name of that domain.
+    A web page cannot choose the header: if it points its domain at this machine, its requests carry the domain's name (DNS rebinding).
     """
     host = host_of(header)
     return _is_address(host) or host in {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}

@@ -1,6 +1,6 @@
-"""Event loops: uvloop where it is installed, asyncio's own elsewhere; and a thread that runs one.
+"""Event loops: uvloop if it is installed, otherwise asyncio's; and a thread that runs one.
 
-The rest of the package asks here and nowhere else, so that nothing depends on which loop it is.
+The rest of the package creates loops only here, so that nothing depends on which loop it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The fastest loop there is here. uvloop about doubles the throughput of small requests."""
+    """The fastest event loop available. uvloop about doubles the throughput of small requests."""
     try:
         import uvloop
     except ImportError:
@@ -25,7 +25,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a loop of its own, in this thread."""
+    """Run a coroutine to completion on a new loop, in this thread."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
 
@@ -45,7 +45,7 @@ class LoopThread:
         def work() -> None:
             try:
                 future.set_result(function())
-            except BaseException as error:  # Whatever it is, the waiting thread has to hear of it.
+            except BaseException as error:  # Any error must reach the waiting thread.
                 future.set_exception(error)
 
         self.loop.call_soon_threadsafe(work)
@@ -56,7 +56,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def close(self) -> None:
-        """End the loop and its thread; what still runs there is dropped."""
+        """Stop the loop and its thread; unfinished work is dropped."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()

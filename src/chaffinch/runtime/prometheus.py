@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: text, exposition format 0.0.4."""
+"""Prometheus text format, version 0.0.4, for metrics."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""How seldom something is tried that is in vain: after each such try the next one, two, four ... chances go by."""
+"""Backoff by count: after each failed attempt skip the next 1, 2, 4, ... opportunities."""
 
 from __future__ import annotations
 
 
 class SkipBackoff:
-    """Of one thing that is tried whenever there is a chance. `skips_max`: so many chances at most go by in a row."""
+    """Skip counter for one repeated attempt. `skips_max`: opportunities skipped in a row, at most."""
 
     __slots__ = ("_next_skips", "_skips_left", "_skips_max")
 
@@ -14,17 +14,17 @@ class SkipBackoff:
         self._next_skips = 1
 
     def should_skip(self) -> bool:
-        """A chance is there: whether it is one of those that go by."""
+        """Whether to skip the present opportunity."""
         if not self._skips_left:
             return False
         self._skips_left -= 1
         return True
 
     def failed(self) -> None:
-        """What was tried came to nothing: twice as many chances go by as the last time."""
+        """Record a failure: skip twice as many opportunities as the last time."""
         self._skips_left = self._next_skips
         self._next_skips = min(2 * self._next_skips, self._skips_max)
 
     def succeeded(self) -> None:
-        """It came to something: after the next one in vain a single chance goes by."""
+        """Record a success: reset the skip count to one."""
         self._next_skips = 1

@@ -1,6 +1,6 @@
-"""Sockets for clients: opened without blocking, closed without raising, and a pipe to wake up a thread that waits for others.
+"""Non-blocking sockets for clients, and file descriptors that wake a waiting thread.
 
-Only system calls and the translation of their errors; who waits for what is `client/network.py`'s business.
+Only system calls and the translation of their errors; `client/network.py` does the waiting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _IN_PROGRESS: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAG
 
 
 class SocketFailed(Exception):
-    """What the operating system said about a socket, in a few words (`refused`, `name not known`). `is_refusal`: it stays so."""
+    """A socket error in a few words (`refused`, `name not known`). `is_refusal`: retrying does not help."""
 
     is_refusal = False
 
@@ -28,15 +28,16 @@ def resolve(host: str, port: int) -> list[tuple[int, Any]]:
     """The (family, socket address) pairs of a name, in the system's order of preference. May take as long as DNS does."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of DNS could look so, `kafka..example` say.
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid DNS name, such as `kafka..example`.
         raise SocketFailed(f"name not known: {getattr(error, 'strerror', None) or error}") from error
     return [(family, address) for family, _, _, _, address in found]
 
 
 def open_connecting(family: int, address: Any, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> socket.socket:
-    """A socket that is connecting, without waiting for it: it becomes writable when the outcome is known (`connect_outcome`).
+    """Start a connection without waiting; the socket becomes writable when the outcome is known (`connect_outcome`).
 
-    The system's buffers have these sizes, or those that it likes for -1."""
+    `send_buffer_bytes` and `receive_buffer_bytes` set the system's buffers; -1 keeps its defaults.
+    """
     try:
         sock = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
@@ -59,9 +60,9 @@ def open_connecting(family: int, address: Any, send_buffer_bytes: int = -1, rece
 
 
 def connect_outcome(sock: socket.socket) -> None:
-    """Called when a connecting socket has become writable: SocketFailed says why it did not connect.
+    """Check a connecting socket that has become writable. Raises SocketFailed with the reason if it did not connect.
 
-    A connection within one machine can, by chance of port numbers, connect to itself; nobody listens then.
+    Within one machine a connection can, by chance of port numbers, connect to itself; then nothing listens there.
     """
     number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if number:
@@ -74,7 +75,7 @@ def connect_outcome(sock: socket.socket) -> None:
 
 
 def send_some(sock: socket.socket, buffers: Sequence[memoryview]) -> int:
-    """Write what fits now, of several buffers in one call: the number of bytes, 0 when nothing fits."""
+    """Write as much of `buffers` as fits now, in one call; returns the number of bytes, 0 if nothing fits."""
     try:
         return sock.sendmsg(buffers)
     except (BlockingIOError, InterruptedError):
@@ -84,7 +85,7 @@ def send_some(sock: socket.socket, buffers: Sequence[memoryview]) -> int:
 
 
 def receive_some(sock: socket.socket, buffer: memoryview) -> int | None:
-    """Read what is there into `buffer`: the number of bytes, None when there is nothing now. A closed peer is SocketFailed."""
+    """Read available bytes into `buffer`: the number of bytes, None if there are none now. A closed peer raises SocketFailed."""
     try:
         count = sock.recv_into(buffer)
     except (BlockingIOError, InterruptedError):
@@ -97,7 +98,7 @@ def receive_some(sock: socket.socket, buffer: memoryview) -> int | None:
 
 
 def close_quietly(sock: socket.socket | FileIO) -> None:
-    """Close; what the system may say about it helps nobody."""
+    """Close, ignoring errors."""
     with contextlib.suppress(OSError):
         sock.close()
 
@@ -118,19 +119,19 @@ def reason_of(error: OSError) -> str:
 
 
 class EventFd:
-    """Wakes a thread that waits for one of several things: `fileno()` is readable until it has `heard`. Only on Linux."""
+    """An eventfd that wakes a polling thread: `fileno()` is readable from `notify` until `consume`. Linux only."""
 
     def __init__(self) -> None:
         self._file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+b")
         self.fileno: Final = self._file.fileno
 
     def notify(self) -> None:
-        """From any thread, and after `close` without effect."""
+        """Wake the thread. Callable from any thread; no effect after `close`."""
         with contextlib.suppress(ValueError):
             os.eventfd_write(self.fileno(), 1)
 
     def consume(self) -> None:
-        """It is awake; without effect if something else woke it, and after `close`."""
+        """Reset after waking; no effect if there was no `notify`, and after `close`."""
         with contextlib.suppress(BlockingIOError, ValueError):
             os.eventfd_read(self.fileno())
 
@@ -139,7 +140,7 @@ class EventFd:
 
 
 class InlineSocket:
-    """A socket for one exchange of another thread, while the thread whose selector has it sleeps. OSError is the system's.
+    """A socket for one exchange on another thread, while the thread of its selector sleeps. Methods raise OSError.
 
     Needs epoll and eventfd (Linux). `epoll`: the selector's own, see `epoll_of`.
     """
@@ -150,42 +151,42 @@ class InlineSocket:
 
     def __init__(self, sock: socket.socket, epoll: select.epoll, event_fd: EventFd) -> None:
         self.event_fd = event_fd
-        """Rung when there is nothing to wait for any more."""
+        """Notified when the exchange need not wait any longer."""
         self.send: Final[Callable[[bytes], int]] = sock.send
-        """Write what fits now; the number of bytes."""
+        """Write as much as fits now; returns the number of bytes."""
         self.receive: Final[Callable[[int], bytes]] = sock.recv
-        """Read at most this many bytes; none if the peer has closed the connection."""
+        """Read at most this many bytes; empty if the peer has closed the connection."""
         self._epoll = epoll
         self._fileno = sock.fileno()
         poll = select.poll()
         poll.register(self._fileno, select.POLLIN)
         poll.register(event_fd.fileno(), select.POLLIN)
         self.look: Final[Callable[[int], list[tuple[int, int]]]] = poll.poll
-        """Wait this many ms for bytes, for the end of the connection, or for the bell. For one thread at a time."""
+        """Wait this many ms for bytes, the end of the connection, or `event_fd`. For one thread at a time."""
 
     def suspend_reads(self) -> None:
-        """The selector no longer wakes up for what comes."""
+        """Exclude the socket from the selector's read events."""
         self._epoll.modify(self._fileno, 0)
 
     def resume_reads(self) -> None:
-        """The selector wakes up again, at once if something has come."""
+        """Include the socket again; bytes already received wake the selector at once."""
         self._epoll.modify(self._fileno, select.EPOLLIN)
 
 
 def epoll_of(selector: selectors.BaseSelector) -> select.epoll:
-    """The selector's epoll under a second number, so that each is closed by itself."""
+    """A duplicate of the selector's epoll, which is closed independently."""
     return select.epoll.fromfd(os.dup(selector.fileno()))  # type: ignore[attr-defined]  # Selectors with epoll have one.
 
 
 class Waker:
-    """Wakes a selector from another thread: register `fileno()` for reading, call `wake` from anywhere, `drain` when readable.
+    """Wakes a selector from another thread: register `fileno()` for reading, call `wake` from any thread, `drain` when readable.
 
-    A pipe, on which a byte takes half as long as on a pair of sockets.
+    A pipe, which transfers a byte in half the time of a socket pair.
     """
 
     def __init__(self) -> None:
-        # Files, not numbers: once closed they cannot be mistaken for what has their number since. Made at once: nobody closes a number
-        # after Ctrl-C.
+        # FileIO objects, because a closed number may be reused for another file. Created in one step: after Ctrl-C nothing would close a
+        # bare number.
         self._reader, self._writer = map(FileIO, os.pipe(), ("rb", "wb"))
         for end in (self._reader, self._writer):
             os.set_blocking(end.fileno(), False)
@@ -195,20 +196,20 @@ class Waker:
         return self._reader.fileno()
 
     def wake(self) -> None:
-        """Safe from any thread, cheap when called again before `drain`, and after `close` without effect."""
+        """Wake the selector. Thread-safe, cheap when repeated before `drain`; no effect after `close`."""
         if self._is_awake:
             return
         self._is_awake = True
         try:
-            self._writer.write(b"\0")  # If it is full, a wake-up is on its way already.
+            self._writer.write(b"\0")  # A full pipe means that a wake-up is pending.
         except (OSError, ValueError):
-            pass  # Closed: nobody waits any more.
-        except BaseException:  # Ctrl-C: perhaps it was not sent, and the next one must not rely on it.
+            pass  # Closed: no thread waits.
+        except BaseException:  # Ctrl-C: the byte may not be sent, so the next call must send it.
             self._is_awake = False
             raise
 
     def drain(self) -> None:
-        """Forget the wake-ups so far. What was announced before this call must be looked at after it. After `close` without effect."""
+        """Consume the wake-ups so far; check for work after this call, not before. No effect after `close`."""
         try:
             while len(self._reader.read(4096) or b"") == 4096:
                 pass

@@ -1,7 +1,7 @@
-"""TLS: contexts from Kafka's options, and sockets that shake hands, send and receive without blocking.
+"""TLS contexts from Kafka's options, and non-blocking TLS sockets.
 
-Only PEM is read. What is wrong with files and options is a ConfigException that names them; a peer that is not accepted, or does not
-accept us, is TlsRefused, and no use to try again.
+Only PEM is read. Wrong files and options raise ConfigException, which names them. If one end does not accept the other, TlsRefused is
+raised, and retrying does not help.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from typing import Any, Final, Self
 from chaffinch.errors import ConfigException
 from chaffinch.runtime.sockets import SocketFailed, reason_of
 
-# OpenSSL makes records of 16 KiB; so many bytes at once keep it busy, and only small buffers are joined.
+# OpenSSL writes records of 16 KiB. This many bytes per call keep it busy, and only small buffers are joined.
 SEND_BYTES: Final = 1 << 18
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _FORWARD_SECRET: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20:ECDHE+AES:DHE+AES:!PSK:!SRP:!aDSS:!SHA1:!AESCCM"
-"""Ciphers of TLS 1.2 whose sessions stay secret though the private key becomes known. Those of TLS 1.3 all do."""
+"""TLS 1.2 ciphers with forward secrecy. Those of TLS 1.3 all have it."""
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER_SEQUENCE: Final = b"\x30"
 _CONVERT: Final = (
     "convert it with 'keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12' (not needed for PKCS12) "
-    "and 'openssl pkcs12 -in FILE.p12 -nodes -out FILE.pem', and say type PEM"
+    "and 'openssl pkcs12 -in FILE.p12 -nodes -out FILE.pem', and set the type to PEM"
 )
 
 
 class TlsRefused(SocketFailed):
-    """One of the two ends does not accept the other: certificates, host name, versions or ciphers. Trying again changes nothing."""
+    """One end does not accept the other: certificates, host name, versions or ciphers. Retrying does not help."""
 
     is_refusal = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """One end's side of TLS. Files are read by `client_context` and `server_context`."""
+    """TLS settings of one end. `client_context` and `server_context` read the files."""
 
     trust_location: str | None = None
     trust_option: str = "ssl.truststore.location"
-    """Which option named it."""
+    """The option that set `trust_location`."""
     trust_certificates: str | None = None
     key_location: str | None = None
     key: str | None = field(default=None, repr=False)
@@ -58,7 +58,7 @@ class TlsSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """From options that are parsed; those that only the other end has may be missing. ConfigException for what contradicts itself."""
+        """From parsed options; options of the other end may be missing. Raises ConfigException for contradictions."""
         for store in ("ssl.truststore", "ssl.keystore"):
             kind = settings[f"{store}.type"]
             if kind != "PEM":
@@ -67,9 +67,9 @@ class TlsSettings:
             name for name in ("ssl.truststore.location", "ssl.ca.location", "ssl.truststore.certificates") if settings.get(name)
         ]
         if len(trust_options) > 1:
-            raise ConfigException(f"options {' and '.join(trust_options)} are given, which say the same: give one of them")
+            raise ConfigException(f"options {' and '.join(trust_options)} exclude each other: give one of them")
         if settings["ssl.keystore.location"] and settings["ssl.keystore.key"]:
-            raise ConfigException("options ssl.keystore.location and ssl.keystore.key are given, which say the same: give one of them")
+            raise ConfigException("options ssl.keystore.location and ssl.keystore.key exclude each other: give one of them")
         if bool(settings["ssl.keystore.key"]) != bool(settings["ssl.keystore.certificate.chain"]):
             raise ConfigException("options ssl.keystore.key and ssl.keystore.certificate.chain belong together: give both or none")
         return cls(
@@ -88,7 +88,7 @@ class TlsSettings:
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Trusts what the system trusts unless certificates are given. ConfigException names what cannot be read."""
+    """Context of a client; uses the system's certificates unless others are given. ConfigException names what cannot be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_host_name
     _configure(context, settings)
@@ -98,13 +98,13 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """As `client_context`; a server needs a key, and certificates to trust if clients are to show theirs."""
+    """Context of a server, which needs a key, and certificates to trust if clients authenticate with theirs."""
     if not settings.key_location and not settings.key:
         raise ConfigException("a listener with TLS needs a key: give ssl.keystore.location, or ssl.keystore.key and its certificates")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _configure(context, settings)
     if not _trust(context, settings) and settings.client_auth != "none":
-        raise ConfigException(f"ssl.client.auth={settings.client_auth} needs to know whom to trust: give ssl.truststore.location")
+        raise ConfigException(f"ssl.client.auth={settings.client_auth} needs certificates to trust: give ssl.truststore.location")
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     return context
 
@@ -133,18 +133,18 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 def _load_key(context: ssl.SSLContext, path: str, key_password: str, what: str, *, is_locked: bool) -> None:
     def password() -> str:
-        return key_password  # Without one OpenSSL would ask whoever sits at the terminal.
+        return key_password  # Otherwise OpenSSL prompts on the terminal.
 
     try:
         context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError) as error:
         reason = _reason_text(error) if isinstance(error, ssl.SSLError) else str(error)
         hint = "; check ssl.key.password" if is_locked else ""
-        raise ConfigException(f"option {what}: no private key with its certificate in PEM can be read there ({reason}){hint}") from None
+        raise ConfigException(f"option {what}: it contains no readable private key with its certificate in PEM ({reason}){hint}") from None
 
 
 def _trust(context: ssl.SSLContext, settings: TlsSettings) -> bool:
-    """Whether certificates to trust are given; they are loaded then."""
+    """Load the certificates to trust; False if none are given."""
     if settings.trust_location:
         text = _check_pem(settings.trust_option, settings.trust_location)
         what = f"{settings.trust_option} {settings.trust_location}"
@@ -155,25 +155,25 @@ def _trust(context: ssl.SSLContext, settings: TlsSettings) -> bool:
     try:
         context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError):
-        raise ConfigException(f"option {what}: no certificate in PEM can be read there") from None
+        raise ConfigException(f"option {what}: it contains no readable certificate in PEM") from None
     return True
 
 
 def _check_pem(option: str, path: str) -> str:
-    """The text of a file. ConfigException for one that cannot be read, and for a key store of Java's, which says how to convert it."""
+    """Read a PEM file. ConfigException for an unreadable file and for a Java key store, with instructions to convert it."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigException(f"option {option}: {path}: {error.strerror or error}") from None
     if data.startswith(_JKS_MAGIC) or data.startswith(_DER_SEQUENCE):
-        kind = "a key store of Java's (JKS)" if data.startswith(_JKS_MAGIC) else "PKCS12 or DER"
+        kind = "a Java key store (JKS)" if data.startswith(_JKS_MAGIC) else "PKCS12 or DER"
         raise ConfigException(f"option {option}: {path} is {kind}, and only PEM is read; {_CONVERT}")
     return data.decode("ascii", errors="replace")
 
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """OpenSSL reads keys from files only: one in memory, so that no key is left on a disk."""
+    """Path of an in-memory file: OpenSSL reads keys from files only, and no key may be left on a disk."""
     number = os.memfd_create("key")
     try:
         with open(number, "wb", closefd=False) as file:
@@ -187,13 +187,13 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 class ClientTls:
-    """The client's end: makes sockets, and works on those it has made. ConfigException for files that cannot be read."""
+    """TLS for a client: wraps sockets and works on them. ConfigException for files that cannot be read."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._context = client_context(settings)
 
     def wrap(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
-        """The client's end on a connected socket, which belongs to it from now on. Then call `continue_handshake`."""
+        """Wrap a connected socket, which the result then owns. Then call `continue_handshake`."""
         try:
             return self._context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         except (ValueError, OSError) as error:
@@ -201,7 +201,7 @@ class ClientTls:
 
     @staticmethod
     def continue_handshake(sock: ssl.SSLSocket) -> int:
-        """Go on with the handshake: 0 when it is done, else the selector's event to wait for."""
+        """Continue the handshake: 0 when it is complete, otherwise the selector event to wait for."""
         try:
             sock.do_handshake()
         except ssl.SSLWantReadError:
@@ -222,7 +222,7 @@ class ClientTls:
 
     @staticmethod
     def send_some(sock: ssl.SSLSocket, buffers: Sequence[memoryview]) -> int:
-        """Write what fits now: the number of bytes, 0 when nothing fits. Then it must be called with the same bytes again, or more."""
+        """Write as much as fits now; returns the number of bytes. After 0 it must be called with the same bytes again, or more."""
         try:
             return sock.send(_first_bytes(buffers))
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -232,7 +232,7 @@ class ClientTls:
 
     @staticmethod
     def receive_some(sock: ssl.SSLSocket, buffer: memoryview) -> int | None:
-        """Read what is there into `buffer`: the number of bytes, None when there is nothing now. A closed peer is SocketFailed."""
+        """Read available bytes into `buffer`: the number of bytes, None if there are none now. A closed peer raises SocketFailed."""
         try:
             count = sock.recv_into(buffer)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -263,5 +263,5 @@ def _failure(error: OSError) -> SocketFailed:
 
 
 def _reason_text(error: ssl.SSLError) -> str:
-    """OpenSSL's reason, as words: TLSV13_ALERT_CERTIFICATE_REQUIRED."""
+    """OpenSSL's reason in lower case, such as `tlsv13 alert certificate required`."""
     return (error.reason or str(error)).replace("_", " ").lower()

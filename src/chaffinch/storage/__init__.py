@@ -1,1 +1,1 @@
-"""Durable state: logs of record batches over one small file system interface (decision 34)."""
+"""Storage engine of the broker: logs of record batches, and journals, over one small file system interface (decision 34)."""

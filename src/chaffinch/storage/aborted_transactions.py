@@ -1,8 +1,8 @@
-"""The aborted transactions of one segment: what a reader of committed records must leave out.
+"""Index of the aborted transactions of one segment, which readers of committed records skip.
 
-An entry is written when an abort marker ends a transaction that has data here. Layout as in Kafka's `AbortedTxn`, 34 bytes:
-version i16 (0) | producer id i64 | first offset i64 | last offset i64 | last stable offset i64.
-The file follows the log at checkpoints only; recovery derives the rest from the markers in the log.
+An entry is written when an abort marker ends a transaction with records in this segment. The layout is that of Kafka's `AbortedTxn`, 34
+bytes: version i16 (0) | producer id i64 | first offset i64 | last offset i64 | last stable offset i64. The file is written at checkpoints
+only. Recovery derives later entries from the markers in the log.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """`last_offset` is the marker's; `last_stable_offset` is what it was right after the marker."""
+    """`last_offset` is the offset of the marker; `last_stable_offset` is the log's right after the marker."""
 
     producer_id: int
     first_offset: int
@@ -40,7 +40,7 @@ class AbortedTransactions:
         self._entries.append(entry)
 
     def ending_from(self, offset: int) -> Iterator[AbortedTransaction]:
-        """Those whose last offset is `offset` or later."""
+        """Entries whose last offset is `offset` or later."""
         for index in range(bisect_left(self._entries, offset, key=attrgetter("last_offset")), len(self._entries)):
             yield self._entries[index]
 
@@ -49,13 +49,16 @@ class AbortedTransactions:
         return b"".join(ENTRY.pack(VERSION, *entry) for entry in self._entries[start:])
 
     def load(self, data: bytes) -> None:
-        """Replace the entries by those of `data`, which is known to be what `encode` gave."""
+        """Replace the entries by those in `data`, which must be the output of `encode`."""
         self._entries = [AbortedTransaction(*row[1:]) for row in ENTRY.iter_unpack(data)]
 
 
 def overlapping(of_segments: Iterable[AbortedTransactions], fetch_offset: int, upper_bound_offset: int) -> list[tuple[int, int]]:
-    """(producer id, first offset) of those with offsets in `[fetch_offset, upper_bound_offset)`; `of_segments`: from the one that
-    `fetch_offset` belongs to on. Looks no further than to the first marker with which all below the upper bound was decided."""
+    """(producer id, first offset) of the transactions with offsets in `[fetch_offset, upper_bound_offset)`.
+
+    `of_segments` begins with the segment that holds `fetch_offset`. The search ends at the first marker after which every transaction below
+    the upper bound was decided.
+    """
     found: list[tuple[int, int]] = []
     for aborted in of_segments:
         for entry in aborted.ending_from(fetch_offset):

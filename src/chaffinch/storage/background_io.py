@@ -1,7 +1,7 @@
-"""Work on the disk that nobody waits for and that takes the system long, done by another thread, one after the other.
+"""Background thread for slow disk work, one task at a time.
 
-There are two kinds: to free what the system holds of a large file whose name is gone, a quarter of a second per GiB; and to begin writing
-many pages, which a slow disk can hold up for long.
+There are two kinds of tasks. Freeing the blocks of a large deleted file takes a quarter of a second per GiB. Starting the write-back of
+many pages can block for long on a slow disk.
 """
 
 import ctypes
@@ -14,21 +14,24 @@ from contextlib import suppress
 from chaffinch.storage.system_calls import from_c_library
 
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
-LARGE_BYTES = 4 << 20  # From here on a file is freed by the other thread: a millisecond.
-PENDING_MAX = 256  # Descriptors that wait for it, also of files that are still read; what a further file takes is freed by the caller.
+LARGE_BYTES = 4 << 20  # Larger files are freed in the background: freeing this much takes a millisecond.
+PENDING_MAX = 256  # Descriptors waiting, also of files still being read. Above it the caller frees files itself.
 THREAD_NAME = "chaffinch-files"
 
 
 class BackgroundIo:
-    """Works on files in another thread, in the order in which they come. The thread is there while there is something to do."""
+    """Runs file tasks on another thread, in order of submission. The thread exists only while there are tasks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[Callable[[int], None], int]] = deque()  # The first is being worked on.
-        self._admitted = 0  # These, and those that `submit` has yet to get.
+        self._waiting: deque[tuple[Callable[[int], None], int]] = deque()  # The first one is running.
+        self._admitted = 0  # These, and those not submitted yet.
 
     def admit(self, opens: Callable[[], int]) -> int | None:
-        """A descriptor from `opens`, which `submit` must be given some time; None where there are too many, or it raises OSError."""
+        """The descriptor that `opens` returns; the caller must pass it to `submit` later.
+
+        None if too many are pending, or if `opens` raises OSError.
+        """
         with self._lock:
             if self._admitted >= PENDING_MAX:
                 return None
@@ -41,14 +44,14 @@ class BackgroundIo:
             return None
 
     def submit(self, work: Callable[[int], None], descriptor: int) -> None:
-        """Call `work` with the admitted descriptor some time, and close that. Nobody hears of an OSError."""
+        """Call `work` with the admitted descriptor later, then close the descriptor. An OSError is ignored."""
         with self._lock:
             self._waiting.append((work, descriptor))
             if len(self._waiting) > 1:
                 return
         try:
             threading.Thread(target=self._run, name=THREAD_NAME, daemon=True).start()
-        except RuntimeError:  # No thread is to be had.
+        except RuntimeError:  # The system has no thread left.
             self._run()
 
     def _run(self) -> None:
@@ -66,16 +69,17 @@ class BackgroundIo:
 
 
 def free(descriptor: int) -> None:
-    """Cut off what a file without a name takes, piece by piece: a sync of anything else waits for one piece at most."""
+    """Truncate an unlinked file step by step, so that a sync of another file waits for one step at most."""
     found = os.fstat(descriptor)
-    if found.st_nlink == 0:  # Else it is somebody's backup.
-        # By whole pages of any size: one that is cut in two is emptied behind the cut, and a socket may have it still.
+    if found.st_nlink == 0:  # Otherwise another hard link, such as a backup, needs the data.
+        # Truncate at page boundaries of any page size. A page that is cut in two is zeroed after the cut, and a socket may still be sending
+        # it.
         for size in range((found.st_size - 1) // LARGE_BYTES * LARGE_BYTES, 0, -LARGE_BYTES):
             os.ftruncate(descriptor, size)
 
 
 def write_back(position: int, length: int, descriptor: int) -> None:
-    """Let the system begin to write these bytes. Its result is not looked at: an error will come again at the next sync."""
+    """Ask the system to start writing these bytes. The result is ignored: the next sync reports the same error."""
     if _sync_file_range is not None:
         _sync_file_range(descriptor, position, length, SYNC_FILE_RANGE_WRITE)
 

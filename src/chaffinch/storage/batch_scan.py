@@ -1,8 +1,8 @@
-"""Walking the record batches of one file from front to back: what recovery and replay have in common.
+"""Sequential scan of the record batches of one file, shared by recovery and journal replay.
 
-A file that a crash left behind is valid batches, then perhaps one torn write. The scan yields the former and stops at the first byte
-that is not a whole batch with the right CRC and the right offset. Whether that is a torn end or damage in the middle is decided by what
-follows, see `batch_search`: a torn write is the last one, so nothing whole can follow it.
+After a crash a file holds valid batches, then at most one torn write. The scan yields the valid batches and stops at the first byte that is
+not a whole batch with the right CRC and the right offset. `batch_search` then decides whether that is a torn end or damage in the middle: a
+torn write is the last one, so no whole batch can follow it.
 """
 
 from collections.abc import Iterator
@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from chaffinch.records.batch_header import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, BatchView, unpack_header
 from chaffinch.storage.files import File
 
-CHUNK_BYTES = 4 << 20  # Large enough to make a read cheap beside the CRC, small enough for the processor's cache.
+CHUNK_BYTES = 4 << 20  # Large enough that a read is cheap next to the CRC, small enough for the processor's cache.
 
 
 class BatchScan:
     """One pass over `file` from `position`, where the batch of offset `offset` is expected, to `end` (default: the file's end).
 
-    Iterating yields (position, batch); the view is void after the next step. Afterwards `position` and `offset` say where the pass stopped,
-    `damage` why it stopped before the end (None: it did not). Offsets below `gaps_below` may be missing, as compaction leaves them.
+    Iterating yields (position, batch); each view is invalid after the next step. Afterwards `position` and `offset` are where the scan
+    stopped, and `damage` is why it stopped before the end (None: it reached the end). Offsets below `gaps_below` may be missing, because
+    compaction removes some.
     """
 
     def __init__(self, file: File, position: int, offset: int, *, end: int | None = None, gaps_below: int = 0) -> None:
@@ -42,7 +43,7 @@ class BatchScan:
                 if len(chunk) - at >= needed:
                     view = BatchView(chunk[at : at + needed], header)
                     if not view.crc_is_valid():
-                        self.damage = f"the batch of offset {header.base_offset} does not have the CRC that it claims"
+                        self.damage = f"the batch of offset {header.base_offset} does not match its CRC"
                         return
                     position, self.position = self.position, self.position + needed
                     self.offset = header.last_offset + 1
@@ -55,7 +56,7 @@ class BatchScan:
             chunk = memoryview(self._file.read(start, min(max(needed, CHUNK_BYTES), self._end - start)))
 
     def _fault(self, header: BatchHeader) -> str | None:
-        """What is wrong with the header beside its CRC; None = nothing. Everything that decides how much is read comes first."""
+        """What is wrong with the header, except for its CRC; None if nothing. Fields that decide how much is read are checked first."""
         if header.magic != MAGIC:
             return f"magic {header.magic} where a batch of format {MAGIC} must begin"
         if header.length + LENGTH_END < HEADER_BYTES or header.last_offset_delta < 0:

@@ -1,9 +1,9 @@
-"""Looking for a whole record batch among bytes that make no sense: is a damaged place the torn end of a file, or damage in the middle?
+"""Search for a whole record batch in damaged bytes: is the damage the torn end of a file, or in its middle?
 
-After damage no length can be trusted, so a batch may begin at any byte. The bytes may come from a client that put thousands of headers
-into a record: each claims a size of its own, and checking one CRC after the other would read everything again for each. So the CRC of
-the file is computed once, noted wherever a claimed batch begins or ends, and the CRC between two places follows from those two notes.
-Work grows with the size of the file, whatever is in it.
+After damage no length can be trusted, so a batch may begin at any byte. The bytes may come from a client that put thousands of headers into
+a record. Each header claims a different size, and checking the CRCs one by one would read the file once per header. So the CRC of the file
+is computed once and recorded wherever a claimed batch begins or ends. The CRC between two positions follows from those two values. The work
+grows with the size of the file, whatever the file contains.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ from chaffinch.storage.files import File
 Numbers = npt.NDArray[np.int64]
 CHUNK_BYTES = 4 << 20
 POLYNOMIAL = 0x82F63B78
-"""Of CRC-32C, bits reversed."""
+"""The polynomial of CRC-32C, bits reversed."""
 _OFFSETS_MAX = 2**32
 _ATTRIBUTES_POSITION, _DELTA_POSITION, _COUNT_POSITION = 21, 23, 57
 _KNOWN_ATTRIBUTES = 0x7F
 
 
 def whole_batch_from(file: File, position: int, offset: int) -> int | None:
-    """Position of the first whole batch that begins at `position` or later and has `offset` or a later one; None = there is none.
+    """Position of the first whole batch that begins at `position` or later and has `offset` or a later one; None if there is none.
 
-    The offset keeps batches apart that are part of a record's value: producers number theirs from 0.
+    Comparing the offset excludes batches inside a record's value: producers number theirs from 0.
     """
     found = [claims for claims in _claims(file, position, offset) if len(claims[0])]
     if not found:
@@ -43,7 +43,7 @@ def whole_batch_from(file: File, position: int, offset: int) -> int | None:
 
 
 def _claims(file: File, position: int, offset: int) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """(positions, sizes, CRCs) of everything that looks like a header, chunk by chunk, in order."""
+    """(positions, sizes, CRCs) of every plausible header, chunk by chunk, in order."""
     start, end = position, file.size
     while end - start >= HEADER_BYTES:
         data = np.frombuffer(file.read(start, CHUNK_BYTES), np.uint8)
@@ -60,7 +60,7 @@ def _claims(file: File, position: int, offset: int) -> Iterator[tuple[Numbers, N
 
 
 def _number(data: npt.NDArray[np.uint8], at: Numbers, field: int, size: int) -> Numbers:
-    """The signed big-endian number of `size` bytes at `field` behind each position."""
+    """The signed big-endian number of `size` bytes at `field` bytes after each position."""
     value = data[at + field].astype(np.int8).astype(np.int64)
     for byte in range(1, size):
         value = (value << 8) | data[at + field + byte]
@@ -68,7 +68,7 @@ def _number(data: npt.NDArray[np.uint8], at: Numbers, field: int, size: int) -> 
 
 
 def _crcs_up_to(file: File, position: int, boundaries: Numbers) -> Iterator[int]:
-    """The CRC of everything from `position` up to each of `boundaries`, which ascend."""
+    """The CRC of the bytes from `position` to each of `boundaries`, which ascend."""
     crc, start, chunk = 0, position, memoryview(b"")
     at = position
     for boundary in boundaries.tolist():
@@ -82,7 +82,7 @@ def _crcs_up_to(file: File, position: int, boundaries: Numbers) -> Iterator[int]
 
 
 def _shifted_crcs(crcs: Numbers, lengths: Numbers) -> Numbers:
-    """What each CRC becomes behind so many zero bytes: CRC(a + b) = advanced(CRC(a), len(b)) ^ CRC(b), as zlib's crc32_combine has it."""
+    """Each CRC after the given number of zero bytes: CRC(a + b) = shifted(CRC(a), len(b)) ^ CRC(b), as in zlib's crc32_combine."""
     result = crcs.copy()
     for bit in range(int(lengths.max()).bit_length()):
         rows = np.flatnonzero(lengths >> bit & 1)
@@ -96,14 +96,14 @@ def _shifted_crcs(crcs: Numbers, lengths: Numbers) -> Numbers:
 
 @lru_cache(maxsize=32)
 def _zero_tables(power: int) -> list[Numbers]:
-    """What each byte of a CRC, the lowest first, becomes behind 2^`power` zero bytes."""
+    """The effect of 2^`power` zero bytes on each byte of a CRC, lowest byte first."""
     columns = _zero_operator(power + 3)
     return [_times(columns, np.arange(256, dtype=np.int64) << 8 * byte) for byte in range(4)]
 
 
 @lru_cache(maxsize=64)
 def _zero_operator(power: int) -> Numbers:
-    """The matrix, by columns, that takes a CRC over 2^`power` zero bits."""
+    """The matrix, by columns, that advances a CRC over 2^`power` zero bits."""
     if power == 0:
         return np.array([POLYNOMIAL, *(1 << bit for bit in range(31))], np.int64)
     half = _zero_operator(power - 1)
@@ -111,7 +111,7 @@ def _zero_operator(power: int) -> Numbers:
 
 
 def _times(columns: Numbers, vectors: Numbers) -> Numbers:
-    """A matrix over single bits, by columns, times vectors of 32 bits."""
+    """Product of a bit matrix, by columns, with vectors of 32 bits."""
     product = np.zeros_like(vectors)
     for bit in range(32):
         product ^= np.where(vectors >> bit & 1, columns[bit], 0)

@@ -1,14 +1,15 @@
-"""Compaction of one log, in slices that the one thread of a broker can take between requests.
+"""Log compaction, in slices that the broker's single thread runs between requests.
 
-First the keys of everything new are read (`LatestOffsets`), then the segments are written anew, from the oldest on, each group of them
-into one beside the old ones; it is synced, and takes their place by `LogFiles.begin_swap`. Until then readers see the old ones, and
-appends go on, as only sealed segments are touched. Then the old files are removed, some at a time. A crash leaves the old segments or the
-new one; an error leaves the old ones, or the new one and files that are of no use, which later calls of `LogFiles.end_swap` remove, or a
-next compaction, which begins anew.
+First the keys of all new records are read (`LatestOffsets`). Then the segments are rewritten, oldest first, each group into one new segment
+next to the old ones. The new segment is synced and replaces the group by `LogFiles.begin_swap`. Until then readers see the old segments.
+Appends continue, because only sealed segments are compacted. Afterwards the old files are removed, some in each slice.
 
-Which log is due, and how far it may go (`cleanable`) follows Kafka's `LogCleanerManager` (`cleanableOffsets`, `grabFilthiestCompactedLog`),
-but for one thing: only whole sealed segments count, those below the last stable offset with every record older than
-`min.compaction.lag.ms`.
+A crash leaves the old segments or the new one. An error leaves the old segments, or the new one and unused files. Later calls of
+`LogFiles.end_swap` remove those, or the next compaction, which starts over.
+
+The choice of the log and how far it may be compacted (`cleanable`) follow Kafka's `LogCleanerManager` (`cleanableOffsets`,
+`grabFilthiestCompactedLog`) with one difference: only whole sealed segments are compacted, those below the last stable offset in which
+every record is older than `min.compaction.lag.ms`.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -27,21 +28,21 @@ from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.segment import CLEANED_SUFFIX, Segment
 
 SLICE_BYTES = 1 << 20
-"""What one `step` works through, about: a few milliseconds."""
+"""Bytes that one `step` processes, about: a few milliseconds."""
 SYNC_BYTES = 8 << 20
-"""A new segment is synced each time that it has grown by so much: no sync takes long."""
+"""A new segment is synced after this many bytes, so that no sync takes long."""
 RECOMPRESSION_COST = 4
-"""How many times longer a compressed byte takes, about."""
+"""Relative cost of a compressed byte, about."""
 SEGMENT_COST = 16 << 10
-"""As how many bytes a segment counts beside its own: to open it takes as long as to read so much, about."""
+"""Cost of opening a segment, in bytes read, about."""
 REMOVED_PER_SLICE = 50
 """Segments whose files one `step` removes: about 10 ms, as for retention."""
 
 
 class Compaction:
-    """One compaction of `log` up to `end_offset`; see `cleanable` for when and how far.
+    """One compaction of `log` up to `end_offset`; `cleanable` decides when and how far.
 
-    `map_bytes_max`: memory for keys (`log.cleaner.dedupe.buffer.size`); where they do not fit, compaction ends earlier.
+    `map_bytes_max`: memory for keys (`log.cleaner.dedupe.buffer.size`); compaction ends earlier if they do not fit.
     """
 
     def __init__(self, log: PartitionLog, end_offset: int, wall_ms: int, *, map_bytes_max: int) -> None:
@@ -69,10 +70,10 @@ class Compaction:
         self._work = self._run()
 
     def step(self) -> bool:
-        """Work on for one slice; True when all is done. Raises StorageError or RecordsError: it is over then, and the log as it was, or
-        compacted in part."""
+        """Run one slice; True when the compaction is complete. StorageError and RecordsError end it; the log is then as before, or
+        partly compacted."""
         if not self._files.segments or self._files.segments[0] is not self._oldest:
-            self.abandon()  # Old segments were deleted since the last slice, perhaps those that are being read.
+            self.abandon()  # Segments were deleted since the last slice, perhaps those being read.
             return True
         try:
             next(self._work)
@@ -84,7 +85,7 @@ class Compaction:
         return False
 
     def abandon(self) -> None:
-        """End it here. What was written and has not taken its place is thrown away, now or by the next compaction or start."""
+        """Stop. A new segment that has not replaced the old ones is deleted now, or by the next compaction or start."""
         self._work.close()
         if self._cleaned is not None:
             self._cleaned.close()
@@ -93,12 +94,12 @@ class Compaction:
                 self._files.complete_pending_swap()
 
     def _run(self) -> Generator[None, None, None]:
-        while not self._files.end_swap(REMOVED_PER_SLICE):  # One that an error has left.
+        while not self._files.end_swap(REMOVED_PER_SLICE):  # A swap that an error left unfinished.
             yield
         self._files.complete_pending_swap()
-        self._log.sync()  # A marker that decided about a record must not be lost once older records went for it.
+        self._log.sync()  # A marker that decided about a record must survive once older records are removed because of it.
         failure = self._log.persist_producers(self._end_offset)
-        if failure is not None:  # A snapshot that ends inside what is written anew goes, and may be all that tells of deleted segments.
+        if failure is not None:  # Snapshots inside that range are removed, and may be the only record of old producers.
             raise failure
         yield from self._read_new_keys()
         groups = self._groups()
@@ -126,7 +127,7 @@ class Compaction:
                     return
 
     def _groups(self) -> list[Sequence[Segment]]:
-        """The segments to be written anew, in groups that become one each."""
+        """The segments to compact, in groups that become one segment each."""
         groups: list[list[Segment]] = []
         size = 0
         for segment in self._files.segments[:-1]:
@@ -151,13 +152,13 @@ class Compaction:
             suffix=CLEANED_SUFFIX,
         )
         synced_bytes, is_changed = 0, len(group) > 1
-        growth_left = SPAN_MAX - sum(segment.size for segment in group)  # Compressed anew, batches may grow by so much together.
+        growth_left = SPAN_MAX - sum(segment.size for segment in group)  # Total growth allowed when recompressed batches get larger.
         for segment in group:
             for view in self._batches(segment, 0, segment.base_offset):
                 ended = self._rules.note_marker(view.header) if view.header.is_control else None
                 retained = self._rules.apply(view, is_last=segment is group[-1] and view.header.last_offset + 1 == segment.end_offset)
                 if retained is not None and len(retained) - view.size > growth_left:
-                    retained = view.data  # All of its records stay: better than a file whose places no index can tell.
+                    retained = view.data  # Keep all of its records: otherwise the file exceeds what an index can address.
                 growth_left += view.size - (0 if retained is None else len(retained))
                 is_changed = is_changed or retained is not view.data
                 if retained is not None:
@@ -204,7 +205,7 @@ class Compaction:
             self.bytes_read += view.size
             yield view
         if scan.damage is not None:
-            raise CorruptLog(segment.log.path, scan.position, f"{scan.damage}; it was whole before")
+            raise CorruptLog(segment.log.path, scan.position, f"{scan.damage}; it was intact before")
 
     def _slice_is_over(self, size: int) -> bool:
         self._slice_bytes += size
@@ -216,9 +217,14 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanable:
-    """`end_offset`: compaction may go up to it. `dirty_ratio`: share of bytes that it has not seen. `is_overdue`: a record has waited for
-    `max.compaction.lag.ms`; `must_roll`: it stands in the last segment, which has to be sealed for that. `check_again_ms`: when by
-    the wall clock the answer may be another one though nothing is written; None for never."""
+    """Result of `cleanable`.
+
+    - `end_offset`: compaction may go up to this offset.
+    - `dirty_ratio`: share of bytes that compaction has not processed.
+    - `is_overdue`: a record has waited for `max.compaction.lag.ms`.
+    - `must_roll`: that record is in the last segment, which must be sealed first.
+    - `check_again_ms`: wall time at which the answer may change though nothing is written; None for never.
+    """
 
     end_offset: int
     dirty_bytes: int
@@ -232,7 +238,7 @@ class Cleanable:
 
 
 def cleanable(segments: Sequence[Segment], state: LogState, config: LogConfig, last_stable_offset: int, wall_ms: int) -> Cleanable:
-    """Raises StorageError: a segment's first timestamp may have to be read."""
+    """How far a log can be compacted now. Raises StorageError: a segment's first timestamp may have to be read."""
     clean_bytes = dirty_bytes = 0
     end_offset = state.first_dirty_offset
     check_again_ms: int | None = None

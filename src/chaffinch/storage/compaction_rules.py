@@ -1,8 +1,12 @@
-"""What stays of a batch when its log is compacted: Kafka's `Cleaner` and `CleanedTransactionMetadata`, for format 2.
+"""Retention rules of log compaction: Kafka's `Cleaner` and `CleanedTransactionMetadata`, for format 2.
 
-Of each key the last record stays. A tombstone stays until the horizon that its batch gets when it is first left alone with its key; so
-does the marker of a transaction of which nothing else is left. Records of aborted transactions and records without a key go. A batch
-without records stays, empty, where it tells a producer's last sequence, or how far the log goes. Feed batches in the order of the log.
+- The last record of each key stays.
+- A tombstone stays until the delete horizon that its batch gets when the tombstone is first the only record of its key.
+- The marker of a transaction without other records stays until such a horizon as well.
+- Records of aborted transactions and records without a key are removed.
+- A batch without records stays, empty, if it holds a producer's last sequence or the end of the log.
+
+Pass batches in the order of the log.
 """
 
 from bisect import bisect_left
@@ -19,19 +23,19 @@ from chaffinch.storage.aborted_transactions import AbortedTransaction
 from chaffinch.storage.files import BytesLike
 
 ENTRY_BYTES = 150
-"""About what a key takes in a dictionary beside its own bytes."""
+"""Memory of a dictionary entry without the bytes of its key, about."""
 _NEVER_LATEST = 2**63 - 1
 _BY_LAST_OFFSET = attrgetter("last_offset")
 
 
 class LatestOffsets:
-    """Key -> offset of its last record, over the batches added. `end_offset`: where the batches end that are in it."""
+    """Key -> offset of its last record, for the batches added. `end_offset`: the offset after those batches."""
 
     def __init__(self, end_offset: int) -> None:
         self.end_offset = end_offset
         self.size_bytes = 0
-        """About what it takes in memory."""
-        # A record without a key is never the last of its key: it goes.
+        """Memory used, about."""
+        # A record without a key is never the last of its key, so it is removed.
         self._offsets: dict[bytes | None, int] = {None: _NEVER_LATEST}
 
     def add(self, records: KeyedRecords) -> None:
@@ -43,7 +47,7 @@ class LatestOffsets:
             self.size_bytes += (len(offsets) - before) * (ENTRY_BYTES + records.key_bytes // count)
 
     def are_latest(self, records: KeyedRecords) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """For each record whether no later one of its key was added; true for all from `end_offset` on."""
+        """For each record, whether no later record with its key was added; true for all from `end_offset` on."""
         found = np.fromiter(map(self._offsets.get, records.keys, repeat(-1)), np.int64, len(records.keys))
         return (records.offsets >= found) | (records.offsets >= self.end_offset)
 
@@ -63,7 +67,7 @@ class AbortedRanges:
         return entry is not None and entry.first_offset <= header.base_offset
 
     def ended_by(self, header: BatchHeader) -> AbortedTransaction | None:
-        """The transaction whose marker this is."""
+        """The transaction that this marker ends."""
         entry = self._ending_from(header)
         return entry if entry is not None and entry.last_offset == header.base_offset else None
 
@@ -75,9 +79,9 @@ class AbortedRanges:
 
 
 class Rules:
-    """One pass over a log, at one time.
+    """The rules for one pass over a log, at one wall time.
 
-    `last_of_producers`: producer id -> (epoch, last offset of its last batch of data, None where only a marker tells its epoch).
+    `last_of_producers`: producer id -> (epoch, last offset of its last data batch, None if only a marker holds its epoch).
     """
 
     def __init__(
@@ -99,9 +103,9 @@ class Rules:
         self._has_data: set[int] = set()  # Producers of transactional batches since their last marker.
 
     def apply(self, view: BatchView, *, is_last: bool) -> BytesLike | None:
-        """What is to be written in place of the batch, `view.data` itself where nothing changes; None when it goes.
+        """The bytes to write for the batch, `view.data` itself if it does not change; None if it is removed.
 
-        `is_last`: offsets after it follow in another file, so something of it must stay. Raises RecordsError.
+        `is_last`: offsets after it continue in another file, so a part of it must stay. Raises RecordsError.
         """
         if view.header.is_control:
             return self._marker(view, is_last)
@@ -111,7 +115,7 @@ class Rules:
         return result
 
     def note_marker(self, header: BatchHeader) -> AbortedTransaction | None:
-        """Call for each marker, before `apply`: the aborted transaction that it ends, while there are batches of it."""
+        """Call for each marker before `apply`: returns the aborted transaction that it ends, if batches of it remain."""
         return self._aborted.ended_by(header) if header.producer_id in self._has_data else None
 
     def _data(self, view: BatchView) -> BytesLike | None:
@@ -136,7 +140,7 @@ class Rules:
     def _marker(self, view: BatchView, is_last: bool) -> BytesLike | None:
         header = view.header
         if read_control(view)[0] is None:
-            return view.data  # Of a kind that is not known here: not ours to throw away.
+            return view.data  # Of an unknown type: keep it.
         has_data = header.producer_id in self._has_data
         self._has_data.discard(header.producer_id)
         if has_data:

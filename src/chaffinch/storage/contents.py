@@ -1,10 +1,11 @@
-"""What a data directory must contain: the offsets of each log and the number of entries of each journal.
+"""Contents journal: what a data directory must contain, as offsets of each log and entry counts of each journal.
 
-The logs and journals themselves cannot show that a file is missing or was cut at the end of a batch. `contents.journal` can. It holds one
-entry for each path, noted after the bytes are written, and the incarnation of the file system in which the entries were noted.
+Logs and journals themselves cannot show that a file is missing or was cut at the end of a batch. `contents.journal` can. It holds one entry
+for each path, written after the bytes of that path, and the incarnation of the file system in which the entries were written.
 
-`synced` counts what a sync has covered: it must be there at every start. `written` counts what was written: it must be there unless power
-was lost or a sync failed since. Noting is one write without a sync. A note that a loss of power takes back expects less, never more.
+`synced` counts what a sync has covered: it must be present at every start. `written` counts what was written: it must be present unless
+power was lost or a sync failed since. A note is one write without a sync. A note lost with the power lowers the expectation, never raises
+it.
 """
 
 import logging
@@ -22,7 +23,7 @@ _INCARNATION = b"incarnation"
 
 
 class Extent(NamedTuple):
-    """How far a log or a journal goes. `start`: first offset of a log. `synced` and `written`: end offsets, or numbers of entries."""
+    """Extent of a log or a journal. `start`: first offset of a log. `synced` and `written`: end offsets, or numbers of entries."""
 
     start: int
     synced: int
@@ -30,8 +31,10 @@ class Extent(NamedTuple):
 
 
 class Contents:
-    """See the module. A missing `journal` is made by `opens` with the first note. `incarnation`: that of the file system now. Nothing is
-    noted before `begin`."""
+    """The contents journal; see the module.
+
+    `opens` creates a missing `journal` with the first note. `incarnation` is that of the file system now. Notes before `begin` are ignored.
+    """
 
     def __init__(self, journal: Journal | None, opens: Callable[[], Journal], incarnation: str) -> None:
         self._journal = journal
@@ -44,18 +47,18 @@ class Contents:
         self._noted = {path.decode(): Extent(*map(int, value.split())) for path, value in items.items()}
 
     def __contains__(self, path: str) -> bool:
-        """Whether something is noted of the log or journal at `path`."""
+        """Whether the journal has an entry for `path`."""
         return path in self._noted
 
     def expected(self, path: str) -> Expected:
-        """What the log or journal at `path` must contain; nothing where none is noted."""
+        """What the log or journal at `path` must contain; `NOTHING_EXPECTED` without an entry."""
         found = self._noted.get(path)
         if found is None:
             return NOTHING_EXPECTED
         return Expected(found.start, found.written if self._trusts_written else found.synced)
 
     def begin(self, extents: Mapping[str, Extent]) -> None:
-        """Start noting, once all logs and journals are open: `extents` are all that there are. Durable on return. Raises StorageError."""
+        """Start noting once all logs and journals are open; `extents` lists all of them. Durable on return. Raises StorageError."""
         if self._journal is None:
             self._journal = self._opens()
         entries: dict[bytes, bytes | None] = {path.encode(): None for path in self._noted if path not in extents}
@@ -68,18 +71,18 @@ class Contents:
         self.is_begun = True
 
     def note(self, extents: Mapping[str, Extent]) -> None:
-        """These logs and journals go further now. Raises StorageError."""
+        """Record that these logs and journals have grown. Raises StorageError."""
         if self.is_begun:
             self._put(self._changed(extents))
 
     def note_rewrite(self, path: str, count: int) -> None:
-        """A journal is about to be replaced by one of `count` entries. Durable on return. Raises StorageError."""
+        """Record that a journal is about to be replaced by one of `count` entries. Durable on return. Raises StorageError."""
         if path in self._noted and self._noted[path].written > count:
             self._put({path: Extent(0, min(self._noted[path].synced, count), count)})
             self.sync()
 
     def forget(self, paths: Iterable[str]) -> None:
-        """These logs are deleted. Raises StorageError."""
+        """Remove the entries of deleted logs. Raises StorageError."""
         paths = list(paths)
         self._put({}, {path.encode(): None for path in paths if path in self._noted})
         for path in paths:
@@ -99,7 +102,7 @@ class Contents:
         changed = {}
         for path, extent in extents.items():
             before = self._noted.get(path)
-            if before is not None and before.synced > extent.synced:  # A later process does not know what an earlier one has synced.
+            if before is not None and before.synced > extent.synced:  # A later process does not know what an earlier one synced.
                 extent = extent._replace(synced=min(before.synced, extent.written))
             if extent != before:
                 changed[path] = extent
@@ -115,10 +118,10 @@ class Contents:
 def open_contents(
     file_system: FileSystem, directory: str, *, must_exist: bool, accepts_loss: bool = False, rewrite_bytes_min: int = REWRITE_BYTES_MIN
 ) -> Contents:
-    """Open the contents journal in `directory`. `must_exist`: a missing or empty one is an error; otherwise it begins with the first note.
+    """Open the contents journal in `directory`. `must_exist`: a missing or empty one is an error; otherwise the first note creates it.
 
-    A loss of power may damage notes that no sync has covered, and leave later ones: all from the damage on are cut off then, which expects
-    less. Raises CorruptLog, MissingLog, StorageError.
+    A loss of power may damage unsynced notes and keep later ones. Then every note from the damage on is dropped, which lowers the
+    expectation. Raises CorruptLog, MissingLog, StorageError.
     """
     if not must_exist:
         return Contents(None, partial(_new_journal, file_system, directory, rewrite_bytes_min), file_system.incarnation)
@@ -136,12 +139,12 @@ def open_contents(
         lost = CorruptLog(journal.path, 0, "the journal is empty, though the directory was in use", is_loss=True)
         if not accepts_loss:
             raise lost
-        LOGGER.warning("%s; whether other files are missing is not known: the loss is accepted", lost)
+        LOGGER.warning("%s; other files may be missing as well: the loss is accepted", lost)
     return Contents(journal, lambda: journal, file_system.incarnation)
 
 
 def _new_journal(file_system: FileSystem, directory: str, rewrite_bytes_min: int) -> Journal:
-    """What is there is of a start that was cut short."""
+    """Create the journal. Existing files are from a start that was interrupted."""
     stem = f"{directory}/{JOURNAL_NAME}"
     for path in (stem + SUFFIX, stem + CLOSED_SUFFIX):
         if file_system.exists(path):

@@ -1,13 +1,13 @@
-"""A broker's data directory: is it ours, of a format we know, undamaged, and not in use?
+"""Data directory of a broker: checks owner, format version, damage and lock before use.
 
-`chaffinch.meta` is three lines: format version, cluster id, CRC-32C of these two. A directory with other files and without it belongs to
-somebody else and is left alone. While a directory is being made, the file is called `chaffinch.meta.new`; `complete` renames it once
-everything that a used directory must have is durable. So whatever is missing later was lost, and not merely never made.
+`chaffinch.meta` has three lines: format version, cluster id, CRC-32C of these two. A directory with other files and without it belongs to
+another program and is not touched. While a directory is being created the file is called `chaffinch.meta.new`. `complete` renames it once
+everything that a directory in use must have is durable. So a file that is missing later was lost; it was not merely never created.
 
-Version 2 has logs that are compacted and that start later than they did (`log_state`), and journals of groups. A directory of version 1
-is one of version 2 that has none of these: opening it writes the new version down first, so that no older Chaffinch opens it afterwards.
+Version 2 has compacted logs, logs whose start has moved (`log_state`), and journals of groups. A directory of version 1 is one of version 2
+without these. Opening it writes the new version first, so that no older Chaffinch opens it afterwards.
 
-Version 3 knows what it must contain (`contents`). An older directory becomes one of version 3 by `complete`, once that is noted.
+Version 3 records what it must contain (`contents`). `complete` upgrades an older directory once those records are durable.
 """
 
 import logging
@@ -22,31 +22,34 @@ NEW_META_NAME = META_NAME + ".new"
 LOCK_NAME = ".lock"
 FORMAT_VERSION = 3
 CONTENTS_VERSION = 3
-"""From this version on a directory knows what it must contain."""
+"""From this version on a directory has a contents journal."""
 COMPACTION_VERSION = 2
-"""From this version on the logs of a directory may be compacted. An older one gets it when it is opened."""
+"""From this version on logs may be compacted. An older directory is upgraded when it is opened."""
 META_BYTES_MAX = 4096
 USED_NAMES = ("journals/cluster.journal", "journals/contents.journal")
-"""Where one of these is, the directory was one of Chaffinch."""
+"""A directory with one of these files was used by Chaffinch."""
 NOT_FOREIGN = frozenset({LOCK_NAME, "lost+found"})
 
 
 class DataDirectoryError(StorageError):
-    """The directory cannot be used as it is. Nothing in it was changed, but for the lock file."""
+    """The directory cannot be used as it is. Nothing in it was changed, except the lock file."""
 
 
 class DamagedDirectory(DataDirectoryError):
-    """The file that every directory in use has is missing or damaged."""
+    """The meta file, which every directory in use has, is missing or damaged."""
 
 
 class EmptiedDirectory(MissingLog):
-    """The directory held data, and has none at all now."""
+    """The directory held data before and is empty now."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DataDirectory:
-    """An opened and locked directory. `is_new`: nothing in it counts yet. `format_version`: that of the files in it. `complete` must be
-    called once everything is there that a directory of the newest version must have."""
+    """An opened and locked directory.
+
+    `is_new`: `complete` was not called yet. `format_version` is that of the files in it. Call `complete` once everything is present that a
+    directory of the newest version must have.
+    """
 
     cluster_id: str
     format_version: int
@@ -56,10 +59,11 @@ class DataDirectory:
 
     @classmethod
     def open(cls, file_system: FileSystem, *, cluster_id: str, accepts_loss: bool = False) -> "DataDirectory":
-        """Lock the root of `file_system` and read what it is; an empty one is begun under `cluster_id`, which is else not used.
+        """Lock the root of `file_system` and read its metadata. An empty directory is initialised with `cluster_id`, which is otherwise
+        unused.
 
-        `accepts_loss`: so is one that was emptied. Raises AlreadyLocked (with the holder's process id), EmptiedDirectory,
-        DataDirectoryError (foreign, damaged, of a newer format), StorageError (not writable).
+        `accepts_loss`: treat a directory that was emptied as an empty one. Raises AlreadyLocked (with the holder's process id),
+        EmptiedDirectory, DataDirectoryError (foreign, damaged, of a newer format), StorageError (not writable).
         """
         file_system.make_directory("")
         foreign = _foreign_names(file_system)
@@ -74,7 +78,7 @@ class DataDirectory:
         try:
             is_new = not file_system.exists(META_NAME)
             if is_new and lock.cluster_id and not accepts_loss:
-                reason = f"it was emptied: its {LOCK_NAME} says that it held the data of cluster {lock.cluster_id}"
+                reason = f"it was emptied: according to its {LOCK_NAME} it held the data of cluster {lock.cluster_id}"
                 raise EmptiedDirectory(file_system.describe(""), "use", reason)
             if is_new:
                 _write_meta(file_system, cluster_id, FORMAT_VERSION)
@@ -91,7 +95,7 @@ class DataDirectory:
             raise
 
     def complete(self) -> None:
-        """From now on the directory is in use, and what it must have and has not is an error. Durable on return."""
+        """Mark the directory as in use: from now on a missing file is an error. Durable on return."""
         if self.format_version < FORMAT_VERSION:
             _write_meta(self.file_system, self.cluster_id, FORMAT_VERSION)
         elif not self.is_new:
@@ -100,13 +104,13 @@ class DataDirectory:
         lost = self.lock.cluster_id if self.is_new else ""
         self.lock.note_cluster(self.cluster_id)
         if lost:
-            text = "%s was emptied: all data of cluster %s are lost, and cluster %s begins: the loss is accepted"
+            text = "%s was emptied: all data of cluster %s are lost, and cluster %s is created: the loss is accepted"
             LOGGER.warning(text, self.file_system.describe(""), lost, self.cluster_id)
         self.is_new, self.format_version = False, FORMAT_VERSION
 
     @property
     def has_contents_journal(self) -> bool:
-        """Whether the directory has noted what it must contain."""
+        """Whether the directory has a complete contents journal."""
         return self.format_version >= CONTENTS_VERSION and not self.is_new
 
     def close(self) -> None:
@@ -125,13 +129,13 @@ def _locked(file_system: FileSystem) -> Lock:
     except AlreadyLocked as error:
         raise AlreadyLocked(file_system.describe(""), error.holder) from error
     except StorageError as error:
-        if error.operation != "lock":  # The disk refuses what was written before.
+        if error.operation != "lock":  # The disk refuses bytes that were written earlier.
             raise
         raise DataDirectoryError(file_system.describe(""), "use", f"it is not writable: {error.reason}") from error
 
 
 def _write_meta(file_system: FileSystem, cluster_id: str, version: int) -> None:
-    """Write the first file of a directory of this version, under the name that does not count yet."""
+    """Write the meta file of this version under its temporary name."""
     if file_system.exists(NEW_META_NAME):
         file_system.remove(NEW_META_NAME)
     file = file_system.open(NEW_META_NAME)
@@ -145,7 +149,7 @@ def _write_meta(file_system: FileSystem, cluster_id: str, version: int) -> None:
 
 
 def _publish_meta(file_system: FileSystem) -> None:
-    """The name that counts, at one instant; durable on return."""
+    """Rename the meta file to its final name, atomically; durable on return."""
     file_system.rename(NEW_META_NAME, META_NAME)
     file_system.sync_directory("")
 
@@ -163,7 +167,7 @@ def _read(file_system: FileSystem, name: str) -> tuple[int, str]:
         file.close()
     body, separator, crc = data.rpartition(b"crc32c=")
     if not separator or crc.strip() != b"%08x" % crc32c(body):
-        raise DamagedDirectory(path, "use", "the file is damaged: its CRC is not that of its contents")
+        raise DamagedDirectory(path, "use", "the file is damaged: its CRC does not match its contents")
     fields = dict(line.split("=", 1) for line in body.decode().splitlines())
     version = int(fields["format.version"])
     if version > FORMAT_VERSION:

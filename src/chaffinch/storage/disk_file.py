@@ -1,6 +1,6 @@
-"""One file of the disk: appends that leave no part of themselves, syncs whose failure is not forgotten, room that is set aside.
+"""File on disk: all-or-nothing appends, syncs whose failure is remembered, and preallocated blocks.
 
-Its descriptor is opened on first use, and may be taken from it at any time by `release_descriptor`: the next use opens it again.
+The descriptor is opened on first use. `release_descriptor` may close it at any time; the next use opens it again.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from chaffinch.storage.disk_reads import HeldDiskFile, HeldFiles, storage_error
 from chaffinch.storage.files import CLOSED_TEXT, BytesLike, FileSystem, StorageError, try_sync_all
 from chaffinch.storage.system_calls import from_c_library
 
-NOT_OPEN, CLOSED = -1, -2  # Instead of a descriptor: opened when it is next needed, or never again.
+NOT_OPEN, CLOSED = -1, -2  # In place of a descriptor: to be opened on next use, or closed for good.
 NEVER = -1
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
@@ -24,7 +24,7 @@ FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; see fallocate(2).
 
 @contextmanager
 def translated(path: str, operation: str) -> Iterator[None]:
-    """OSError -> StorageError, here and nowhere else."""
+    """OSError -> StorageError."""
     try:
         yield
     except OSError as error:
@@ -32,15 +32,15 @@ def translated(path: str, operation: str) -> Iterator[None]:
 
 
 class Owner(FileSystem, Protocol):
-    """What a file needs of its file system."""
+    """What a file needs from its file system."""
 
     held_files: HeldFiles
     lost: dict[str, str]
-    """Files that may have lost what was written to them, and why."""
+    """Files that may have lost written bytes, and why."""
     times_synced: int
-    """As a whole."""
+    """How often the whole file system was synced."""
     has_failed_sync: bool
-    """Once one has, nothing says that all is on disk."""
+    """Once a sync has failed, a later success no longer means that everything is on disk."""
 
     def note_failed_sync(self) -> None: ...
 
@@ -51,7 +51,7 @@ class Owner(FileSystem, Protocol):
     def forget(self, file: "DiskFile") -> None: ...
 
     def release_reservations(self) -> bool:
-        """Have the disk take back what was set aside for any file; whether there was any."""
+        """Release the blocks preallocated for any file; False if there were none."""
         ...
 
     def write_back(self, descriptor: int, position: int, length: int) -> None:
@@ -60,7 +60,7 @@ class Owner(FileSystem, Protocol):
 
 
 class DiskFile:
-    """See `File`. `is_recent` belongs to the clock of its owner."""
+    """See `File`. `is_recent` is used by the owner's clock algorithm."""
 
     __slots__ = ("_descriptor", "_owner", "_poison", "_reserved", "_size", "_synced_size", "_unwatched_since", "is_recent", "path")
 
@@ -71,10 +71,10 @@ class DiskFile:
         self._descriptor = descriptor
         self._size = self._synced_size = size
         self._unwatched_since = (
-            NEVER  # How often all was synced when unsynced bytes were left without a descriptor that hears of their fate.
+            NEVER  # `times_synced` when unsynced bytes were left without an open descriptor, which would report a write error.
         )
         self._poison = owner.lost.get(path)
-        self._reserved = 0  # Where the room ends that was set aside, as far as this process knows.
+        self._reserved = 0  # End of the preallocated range, as far as this process knows.
 
     @property
     def size(self) -> int:
@@ -106,7 +106,7 @@ class DiskFile:
         return position
 
     def _write_rest(self, descriptor: int, buffers: Sequence[BytesLike], written: int) -> None:
-        """Finish a write that the system did in part: near a full disk, above 2 GiB, or when a signal came."""
+        """Finish a partial write: near a full disk, above 2 GiB, or after a signal."""
         for buffer in buffers:
             rest = memoryview(buffer).cast("B")
             if written >= len(rest):
@@ -133,17 +133,18 @@ class DiskFile:
 
     @property
     def has_reservation(self) -> bool:
-        """Whether the disk has less for others than what is written here."""
+        """Whether blocks beyond the end of the file are preallocated."""
         return self._reserved > self._size
 
     def truncate(self, size: int) -> None:
         with translated(self.path, "truncate"):
             os.ftruncate(self._open_descriptor(), size)
-        self._size, self._synced_size = size, NEVER  # Not the size that was synced, though appends bring that back.
+        self._size, self._synced_size = size, NEVER  # Not the synced size, even if appends restore the number.
 
     def sync(self) -> None:
         descriptor = self._open_descriptor()
-        # The system forgets the error with the file, once nobody has that open. A sync of all tells of it, where that can be relied on.
+        # The kernel drops a write error together with the inode once no descriptor is open. A sync of the whole file system reports it,
+        # where that is reliable.
         was_unwatched = self._poison is None and self._unwatched_since == self._owner.times_synced
         if was_unwatched and not try_sync_all(self._owner) and self._owner.has_failed_sync:
             self._refuse("an earlier sync failed, and this file was not open all the time: what was written to it may be lost")
@@ -152,14 +153,14 @@ class DiskFile:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            # The kernel reports a failed write-back once and then forgets the pages: a second sync would succeed without them.
+            # The kernel reports a failed write-back once and then drops the pages: a second sync would succeed without them.
             self._refuse(f"an earlier sync failed ({error.strerror}): what it covered may be lost")
             self._owner.note_failed_sync()
             raise storage_error(self.path, "sync", error) from error
         self.note_synced()
 
     def _refuse(self, reason: str) -> None:
-        """Every later append and sync of this file."""
+        """Make every later append and sync of this file fail."""
         self._poison = self._owner.lost[self.path] = reason
 
     def note_synced(self) -> None:
@@ -176,8 +177,8 @@ class DiskFile:
             self._reserved = self._size + length
             if _reserve(self._open_descriptor(), self._size, length):
                 return
-        # After a refusal, too: a disk that is nearly full may have given some of it. What is not open now is left alone: by its name
-        # another file could be found.
+        # Also after a failure: a nearly full disk may have allocated a part. A closed file is skipped, because its path may belong to
+        # another file.
         if self.has_reservation and self._descriptor >= 0:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
@@ -190,10 +191,10 @@ class DiskFile:
         self._descriptor = CLOSED
 
     def release_descriptor(self) -> None:
-        """Do without a descriptor until the next use."""
+        """Close the descriptor until the next use."""
         if self._size != self._synced_size:
             self._unwatched_since = self._owner.times_synced
-        self.reserve(0)  # Later nobody could.
+        self.reserve(0)  # Not possible once it is closed.
         self.close_descriptor()
 
     def close_descriptor(self) -> None:
@@ -207,7 +208,7 @@ class DiskFile:
     def _open_descriptor(self) -> int:
         self.is_recent = True
         if self._descriptor < 0:
-            if self._descriptor == CLOSED:  # By its name another file could be found: a compacted one has that of the one before.
+            if self._descriptor == CLOSED:  # Its path may belong to another file: a compacted segment has its predecessor's.
                 raise StorageError(self.path, "open", CLOSED_TEXT)
             try:
                 self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -218,7 +219,7 @@ class DiskFile:
 
 
 def _reserve(descriptor: int, position: int, length: int) -> bool:
-    """Set blocks aside without a change of the file's size; whether the system did. Python's own call would make the file longer."""
+    """Preallocate blocks without changing the file's size; False if the system refused. `os.posix_fallocate` would extend the file."""
     return _fallocate is not None and _fallocate(descriptor, FALLOC_FL_KEEP_SIZE, position, length) == 0
 
 

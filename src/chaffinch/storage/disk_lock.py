@@ -1,16 +1,16 @@
-"""The lock of a data directory, and in its file what the next process has to know: whether a sync has failed.
+"""Lock of a data directory. Its file also records for the next process whether a sync has failed.
 
-Linux tells once that bytes could not be written, and keeps them in memory as if they were on disk: a process that is started then reads
-them, and its own syncs succeed. So whoever is told writes that down here, over what stands there, which takes no space. The next process
-first has the system forget what it holds of all files, and so reads what the disk has. The note need not survive a loss of power: that
-does the same. There is none where a process is killed inside of the very sync that fails, or where the note cannot be written.
+Linux reports a write error once and keeps the unwritten bytes in memory as if they were on disk. A process that starts later reads them,
+and its own syncs succeed. So the process that receives the error records it in the lock file, over the existing text, which takes no space.
+The next process first drops the page cache of all files and so reads what is on disk. The record need not survive a loss of power, which
+drops the cache as well. There is no record if a process is killed inside the sync that fails, or if the record cannot be written.
 
-Two things are locked: the directory itself, because the file may be deleted while it is locked, and the file, because earlier versions look
-at it alone. Where a file system cannot lock a directory (NFS), the file alone counts.
+Two locks are taken: on the directory, because the file may be deleted while it is locked, and on the file, because earlier versions check
+only the file. Where a file system cannot lock a directory (NFS), only the file counts.
 
-The file has up to three lines: the process id of its holder; how many processes have noted a failed sync, and for how many of them the
-files were read again since; the id of the cluster whose data the directory holds. The third tells a directory that was emptied from one
-whose first start was cut short.
+The file has up to three lines: the process id of its holder; the number of processes that recorded a failed sync, and for how many of them
+the files were reread since; the id of the cluster whose data the directory holds. The third distinguishes an emptied directory from one
+whose first start was interrupted.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ CLUSTER_LINE = 2
 
 
 class DiskLock:
-    """An flock: the kernel gives it back when the process ends, SIGKILL included. `losses`: how many processes were told of a failed sync.
+    """An flock, which the kernel releases when the process ends, SIGKILL included. `losses`: number of processes that saw a failed sync.
 
     Raises AlreadyLocked, OSError.
     """
@@ -69,7 +69,7 @@ class DiskLock:
         os.ftruncate(self._descriptor, len(text))
 
     def note_loss(self) -> None:
-        """A sync has failed. Raises OSError: then the next process will not know."""
+        """Record a failed sync. Raises OSError: then the next process will not know about it."""
         if self._descriptor >= 0:
             self.losses += 1
             self._write()
@@ -80,15 +80,18 @@ class DiskLock:
             try:
                 self._write()
             except OSError as error:
-                LOGGER.warning("%s does not say that its directory is in use: %s", self._path, error.strerror)
+                LOGGER.warning("cannot record in %s that its directory is in use: %s", self._path, error.strerror)
 
     def reread_after_losses(self, root: str) -> None:
-        """Where a process before this one has noted a loss: have all files below `root` read from the disk from now on. Raises StorageError
-        and OSError, after which it is to be done again: of all files first, because the system tells of each of them once."""
+        """After a loss recorded by an earlier process: drop the page cache of all files below `root`, so that reads return what is on
+        disk.
+
+        Raises StorageError and OSError after trying all files, because the system reports the loss of each file once. Then call it again.
+        """
         if self._handled_losses == self.losses:
             return
         if self._syncfs.is_reliable:
-            with suppress(OSError):  # It is told to us, too.
+            with suppress(OSError):  # The error is reported to this process as well.
                 self._syncfs.sync()
         refused: StorageError | None = None
         for directory, _, names in os.walk(root):
@@ -98,7 +101,7 @@ class DiskLock:
                     try:
                         _drop_page_cache(path)
                     except PermissionError:
-                        pass  # Then nobody reads it.
+                        pass  # Then this process cannot read it either.
                     except StorageError as error:
                         refused = refused or error
         if refused is not None:
@@ -115,7 +118,7 @@ class DiskLock:
 
 
 def _locked_directory(path: str) -> int:
-    """A descriptor of the directory that holds the file `path`, locked where that is possible. Raises AlreadyLocked, OSError."""
+    """A descriptor of the directory that contains `path`, locked where that is possible. Raises AlreadyLocked, OSError."""
     descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +131,7 @@ def _locked_directory(path: str) -> int:
 
 
 def _holder(path: str) -> str | None:
-    """What the holder of the lock wrote about itself, if its file is still there."""
+    """The process id that the lock's holder wrote, if the file still exists."""
     try:
         with open(path, "rb") as file:
             return file.read(TEXT_BYTES_MAX).decode("ascii", "replace").split("\n")[0].strip() or None
@@ -147,10 +150,10 @@ def _counts(lines: list[str]) -> tuple[int, int]:
 def _drop_page_cache(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fdatasync(descriptor)  # What is not written yet would stay.
+        os.fdatasync(descriptor)  # Dirty pages would stay in the cache.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError as error:
-        reason = f"the disk refuses what an earlier process has written ({error.strerror}); the next start goes on with what it has taken"
+        reason = f"the disk refused bytes of an earlier process ({error.strerror}); the next start continues with what is on disk"
         raise StorageError(path, "sync", reason, error_number=error.errno) from error
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Reading files of the disk, those too that have had their last use: what they take must not be freed as long as somebody reads them."""
+"""Reads from disk files, and holds that keep a file's bytes until all readers have closed it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chaffinch.storage.files import StorageError
 
 
 def storage_error(path: str, operation: str, error: OSError) -> StorageError:
-    """In the storage's words."""
+    """The OSError as a StorageError."""
     return StorageError(path, operation, error.strerror or str(error), error_number=error.errno)
 
 
 def read(path: str, descriptor: int, position: int, length: int) -> bytes:
-    """Up to so many bytes, fewer only where the file ends."""
+    """Read up to `length` bytes; fewer only at the end of the file."""
     try:
         data = os.pread(descriptor, length, position)
         if len(data) == length or not data:
@@ -32,11 +32,11 @@ def read(path: str, descriptor: int, position: int, length: int) -> bytes:
 
 
 HELD_MAX: Final = 256
-"""Descriptors that go at most into files which somebody holds."""
+"""Descriptors used for held files, at most."""
 
 
 class FileId(NamedTuple):
-    """Which file it is, whatever its path: another one may have that by now. Nobody else's as long as a descriptor of it is open."""
+    """Identity of a file, independent of its path, which another file may have by now. Unique while a descriptor of it is open."""
 
     device: int
     inode: int
@@ -47,14 +47,14 @@ class FileId(NamedTuple):
 
 
 class HeldFiles:
-    """Who holds which file, and what is to be done when nobody does any more."""
+    """Files that readers hold, and the work postponed until the last hold is released."""
 
     def __init__(self) -> None:
         self._files: dict[FileId, _Shared] = {}
         self._postponed: defaultdict[FileId, list[Callable[[], None]]] = defaultdict(list)
 
     def hold(self, path: str, descriptor: int) -> HeldDiskFile | None:
-        """However many hold a file, it takes one descriptor. None where there is none left, or too many are held."""
+        """Hold a file. All holds of one file share a descriptor. None if no descriptor is left, or too many files are held."""
         try:
             key = FileId.of(os.fstat(descriptor))
             shared = self._files.get(key)
@@ -68,7 +68,7 @@ class HeldFiles:
         return HeldDiskFile(self, shared, path)
 
     def release(self, shared: _Shared) -> None:
-        """One less holds it."""
+        """Release one hold."""
         shared.hold_count -= 1
         if shared.hold_count:
             return
@@ -78,7 +78,7 @@ class HeldFiles:
             work()
 
     def run_when_free(self, key: FileId, work: Callable[[], None]) -> None:
-        """Now, or when the last has let go of that file."""
+        """Run `work` now, or when the last hold of the file is released."""
         if key in self._files:
             self._postponed[key].append(work)
         else:
@@ -86,7 +86,7 @@ class HeldFiles:
 
 
 class _Shared:
-    """A file that somebody holds."""
+    """A held file and the number of its holds."""
 
     __slots__ = ("descriptor", "hold_count", "key")
 

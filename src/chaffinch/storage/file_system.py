@@ -1,12 +1,12 @@
-"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk, except those below it: `disk_file` for one
-file, `background_io`, `disk_reads`, `disk_lock` and `syncfs`.
+"""Disk implementation of the `FileSystem` interface.
 
-`MemoryFileSystem` and the interface's own names are exported from here too, so that callers need one import.
+No other module of the storage touches the disk, except those below it: `disk_file` for one file, `background_io`, `disk_reads`, `disk_lock`
+and `syncfs`. `MemoryFileSystem` and the interface's names are exported here too, so that callers need one import.
 
-Descriptors are opened on first use and at most `DESCRIPTORS_MAX` stay open: a broker has many more files than a process may hold open.
-When one more is needed, the file unused for longest goes (a clock with one bit per file: cheap on the append path).
+Descriptors are opened on first use and at most `DESCRIPTORS_MAX` stay open: a broker has many more files than a process may hold open. When
+another is needed, the file unused for longest is closed (clock algorithm with one bit per file, cheap on the append path).
 
-A disk that is full takes back what was set aside for files that grow before anything is refused for it: bytes, or a name.
+On a full disk, preallocated blocks of growing files are released before an append or a new name is refused.
 """
 
 import errno
@@ -41,16 +41,16 @@ __all__ = [
 ]
 
 LOGGER = logging.getLogger(__name__)
-DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connections need theirs.
+DESCRIPTORS_MAX = 256  # The usual soft limit is 1024, and connections need descriptors too.
 DIRECTORY_MODE = 0o700
-"""Records, and the credentials of users, are for the user of the process alone."""
+"""Records and credentials are accessible to the user of the process only."""
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 T = TypeVar("T")
 
 
 class DiskFileSystem:
-    """See `FileSystem`. `root` is made by the first `make_directory`, not before."""
+    """See `FileSystem`. The first `make_directory` creates `root`."""
 
     def __init__(self, root: str | os.PathLike[str], *, descriptors_max: int = DESCRIPTORS_MAX) -> None:
         self.root = os.path.abspath(root)
@@ -60,9 +60,9 @@ class DiskFileSystem:
         self.held_files = HeldFiles()
         self._syncfs = Syncfs(self.root)
         self._lock: DiskLock | None = None
-        self.has_failed_sync = False  # Once one has, nothing says that all is on disk.
-        self.lost: dict[str, str] = {}  # Files that may have lost what was written to them, and why.
-        self.times_synced = 0  # As a whole.
+        self.has_failed_sync = False  # Then a later success no longer means that everything is on disk.
+        self.lost: dict[str, str] = {}  # Files that may have lost written bytes, and why.
+        self.times_synced = 0  # Syncs of the whole file system.
         self.incarnation = _boot_id()
 
     def describe(self, path: str) -> str:
@@ -70,7 +70,7 @@ class DiskFileSystem:
 
     def open(self, path: str, *, create: bool = True) -> DiskFile:
         full = self.describe(path)
-        try:  # Not `translated`: a start opens thousands.
+        try:  # Without `translated`, which is slow: a start opens thousands of files.
             found = os.stat(full)
             if stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -108,10 +108,10 @@ class DiskFileSystem:
         except StorageError as error:
             if error.error_number != errno.EEXIST:
                 raise
-            raise StorageError(full, "make directory", "there is a file of this name, where a directory is wanted") from error
+            raise StorageError(full, "make directory", "a file with this name exists, a directory is needed") from error
 
     def _make_private(self, full: str) -> None:
-        """Raises OSError. The parents of the root get the mode that the process gives to its directories."""
+        """Raises OSError. Parents of the root get the default mode of the process."""
         try:
             os.mkdir(full, DIRECTORY_MODE)
         except FileNotFoundError:
@@ -162,12 +162,12 @@ class DiskFileSystem:
         if self.has_failed_sync:
             raise StorageError(self.root, "sync", "an earlier sync failed: what it covered may be lost")
         if not self._syncfs.is_reliable:
-            raise StorageError(self.root, "sync", "a sync of its whole file system would not tell of everything that is lost")
+            raise StorageError(self.root, "sync", "a sync of its whole file system would not report every lost write")
         try:
             self._syncfs.sync()
         except OSError as error:
             self.note_failed_sync()
-            LOGGER.warning("from now on each file in %s is synced by itself: %s", self.root, error.strerror)
+            LOGGER.warning("files in %s are synced one by one from now on: %s", self.root, error.strerror)
             raise storage_error(self.root, "sync", error) from error
         self.times_synced += 1
 
@@ -176,7 +176,7 @@ class DiskFileSystem:
             try:
                 self._lock.note_loss()
             except OSError as error:
-                LOGGER.warning("the next start of a process on %s will not know that a sync has failed: %s", self.root, error.strerror)
+                LOGGER.warning("the next start on %s will not know that a sync has failed: %s", self.root, error.strerror)
         self.has_failed_sync = True
 
     def lock(self, path: str) -> DiskLock:
@@ -184,18 +184,18 @@ class DiskFileSystem:
         with translated(full, "lock"):
             lock = DiskLock(full, self._syncfs)
         try:
-            with translated(self.root, "read anew"):
+            with translated(self.root, "reread"):
                 lock.reread_after_losses(self.root)
         except BaseException:
             lock.release()
             raise
-        if lock.losses and self.incarnation:  # What was written before the last may have gone as with the power.
+        if lock.losses and self.incarnation:  # Bytes written before the last loss may be gone, as after a loss of power.
             self.incarnation = f"{_boot_id()}+{lock.losses}"
         self._lock = lock
         return lock
 
     def remember(self, file: DiskFile) -> None:
-        """Count one more open descriptor, and close the first that was not used since the clock's hand last passed."""
+        """Register an open descriptor. Above the limit, close the first file not used since the clock's hand last passed it."""
         while len(self._open_files) >= self._descriptors_max:
             oldest = next(iter(self._open_files))
             del self._open_files[oldest]
@@ -207,14 +207,15 @@ class DiskFileSystem:
         self._open_files[file] = None
 
     def release_reservations(self) -> bool:
-        """Have the disk take back what was set aside for any file; whether there was any."""
+        """Release the blocks preallocated for any file; False if there were none."""
         found = [file for file in self._open_files if file.has_reservation]
         for file in found:
             file.reserve(0)
         return bool(found)
 
     def _retry_without_reservations(self, make: Callable[[], T]) -> T:
-        """What `make` gives, which makes a name: that needs a block at times. Raises OSError."""
+        """The result of `make`, which creates a name and may need a block. On a full disk release reservations and retry. Raises
+        OSError."""
         try:
             return make()
         except OSError as error:
@@ -223,7 +224,7 @@ class DiskFileSystem:
             raise
 
     def kill(self) -> None:
-        """Let go of every descriptor as the end of a process does: nothing is synced, nothing written. The object is void afterwards."""
+        """Close every descriptor, as the end of a process does: nothing is synced or written. The object is unusable afterwards."""
         for file in self._open_files:
             file.close_descriptor()
         self._open_files.clear()
@@ -233,9 +234,9 @@ class DiskFileSystem:
 
     @contextmanager
     def _freeing_in_background(self, full: str) -> Iterator[None]:
-        """Inside, the file's name goes; what it takes is freed in another thread if it is large."""
+        """The block removes the file's name; a large file is then freed in the background."""
         descriptor = None
-        with suppress(OSError):  # Then it cannot be held.
+        with suppress(OSError):  # It cannot be opened.
             found = os.stat(full)
             if found.st_size >= background_io.LARGE_BYTES:
                 descriptor = self._background_io.admit(partial(os.open, full, os.O_RDWR | os.O_CLOEXEC))
@@ -247,12 +248,12 @@ class DiskFileSystem:
                 self.held_files.run_when_free(FileId.of(found), partial(self._background_io.submit, background_io.free, descriptor))
 
     def write_back(self, descriptor: int, position: int, length: int) -> None:
-        """See `File`. For as little as is left at the end of a log no thread is worth while."""
+        """See `File`. A small range, such as the end of a log, does not need the thread."""
         if length < background_io.LARGE_BYTES:
             background_io.write_back(position, length, descriptor)
         else:
             copy = self._background_io.admit(partial(os.dup, descriptor))
-            if copy is not None:  # Else the system begins when it likes.
+            if copy is not None:  # Otherwise the system decides when to write.
                 self._background_io.submit(partial(background_io.write_back, position, length), copy)
 
 

@@ -1,10 +1,10 @@
-"""What storage asks of a file system, and the errors it raises: the seam between the logs and the disk.
+"""File system interface of the storage engine, and its errors.
 
-Two implementations exist: `file_system.DiskFileSystem` and `memory_files.MemoryFileSystem`. Everything above is written against
-the protocols here, so that a simulated disk can tear writes and lose power under the very code that runs in production.
+Two implementations exist: `file_system.DiskFileSystem` and `memory_files.MemoryFileSystem`. All code above uses only these protocols, so
+that a simulated disk can tear writes and lose power under the code that runs in production.
 
-Paths are relative to the root of the file system, their parts joined by "/"; "" is the root itself.
-A file system and its files belong to one thread at a time.
+Paths are relative to the root of the file system, their parts joined by "/"; "" is the root itself. A file system and its files belong to
+one thread at a time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,15 +13,15 @@ from typing import Protocol
 BytesLike = bytes | bytearray | memoryview
 Names = list[str]
 NEW_SUFFIX = ".new"
-"""Of a file that is not all written yet, or that an error has left so."""
+"""Suffix of a file that is not completely written, or that an error left so."""
 CLOSED_TEXT = "the file was closed"
 
 
 class StorageError(Exception):
-    """A file operation failed, or what the files say is wrong.
+    """A file operation failed, or the contents of a file are wrong.
 
-    path: as the user knows it (absolute on a disk). operation: a verb, such as "append". reason: one line.
-    error_number: the operating system's errno, where there was one.
+    path: as the user knows it (absolute on a disk). operation: a verb, such as "append". reason: one line. error_number: the operating
+    system's errno, if there was one.
     """
 
     def __init__(self, path: str, operation: str, reason: str, *, error_number: int | None = None) -> None:
@@ -36,7 +36,7 @@ class StorageError(Exception):
 
 
 class AlreadyLocked(StorageError):
-    """Another holder has the lock; `holder` is what it wrote about itself (a process id), or None when it wrote nothing."""
+    """Another process has the lock; `holder` is the process id that it wrote, or None if it wrote nothing."""
 
     def __init__(self, path: str, holder: str | None) -> None:
         super().__init__(path, "lock", f"it is in use by process {holder}" if holder else "it is in use by another process")
@@ -46,7 +46,7 @@ class AlreadyLocked(StorageError):
 class CorruptLog(StorageError):
     """A file holds bytes that were not written by us, at a place where a torn write cannot explain them. `position` is in bytes.
 
-    `is_loss`: what is missing or damaged lies at an end, so that the broker can start without it.
+    `is_loss`: the missing or damaged part is at an end, so that the broker can start without it.
     """
 
     def __init__(self, path: str, position: int, reason: str, *, is_loss: bool = False) -> None:
@@ -56,30 +56,30 @@ class CorruptLog(StorageError):
 
 
 class MissingLog(StorageError):
-    """A log or journal that a directory in use must have is not there: it was lost, and nothing was made in its place."""
+    """A log or journal that a directory in use must have is missing. Nothing was created in its place."""
 
 
 class NewerFormat(StorageError):
-    """A file of a format that a later version of Chaffinch has written, and this one does not know. Nothing was changed."""
+    """A file in a format that a later version of Chaffinch wrote and this one does not know. Nothing was changed."""
 
     def __init__(self, path: str, version: int, known: int) -> None:
         super().__init__(path, "read", f"it has format version {version}, this Chaffinch knows versions up to {known}: use a newer one")
 
 
 class Lock(Protocol):
-    """Held until `release`, or until the process ends in whatever way. `cluster_id`: of the last cluster that was noted; "" before."""
+    """Held until `release`, or until the process ends in any way. `cluster_id`: the last recorded cluster; "" before the first."""
 
     cluster_id: str
 
     def note_cluster(self, cluster_id: str) -> None:
-        """Note whose data the directory holds, for later processes. Nothing is raised: without the note they know less."""
+        """Record the cluster whose data the directory holds, for later processes. Raises nothing: without the record they know less."""
         ...
 
     def release(self) -> None: ...
 
 
 class ReadableFile(Protocol):
-    """What readers need of a file. All sizes and positions are in bytes."""
+    """A file as readers use it. All sizes and positions are in bytes."""
 
     @property
     def path(self) -> str:
@@ -91,17 +91,19 @@ class ReadableFile(Protocol):
         ...
 
     def descriptor(self) -> int | None:
-        """The system's own, for a call that is made at once; None for a file that the system does not know."""
+        """The operating system's descriptor, for an immediate call; None for a file that the system does not know."""
         ...
 
     def held(self) -> "HeldFile | None":
-        """The same bytes until it is closed, even if this file is closed or gone by then. None as above, and where there is no descriptor
-        for it."""
+        """The same bytes, readable until the result is closed, even if this file is closed or removed before.
+
+        None as for `descriptor`, and if no descriptor is left.
+        """
         ...
 
 
 class HeldFile(ReadableFile, Protocol):
-    """Belongs to whoever asked for it."""
+    """A held file, which the caller must close."""
 
     def close(self) -> None: ...
 
@@ -115,18 +117,20 @@ class File(ReadableFile, Protocol):
     def append(self, buffers: Sequence[BytesLike]) -> int:
         """Write the buffers one after another at the end, and return the position of the first byte.
 
-        On StorageError nothing of it remains in the file; where even that could not be had, the file refuses every later append.
+        After StorageError none of these bytes remain in the file. If even that failed, the file refuses every later append.
         """
         ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Return once the bytes survive a loss of power. After a failure the file refuses every later append and sync, when it is opened
-        again too: the system tells of lost bytes once. A file that takes its name is another one.
+        """Return once the bytes survive a loss of power.
 
-        Of bytes that were written before the file was last opened, success says only that they are on disk or cannot be read any more:
-        once nobody has a file open, the system may forget that it lost some.
+        After a failure the file refuses every later append and sync, also when it is reopened: the system reports lost bytes once. A file
+        that later takes its name is not affected.
+
+        For bytes written before the file was last opened, success means only that they are on disk or no longer readable: once no
+        descriptor of a file is open, the system may forget that it lost some.
         """
         ...
 
@@ -135,22 +139,22 @@ class File(ReadableFile, Protocol):
         ...
 
     def note_unsynced(self) -> None:
-        """A process that has ended wrote the file and may not have synced it: the next `sync` believes nothing that it alone says."""
+        """An earlier process wrote the file and may not have synced it: the next `sync` does not rely on its own success alone."""
         ...
 
     def write_back(self, position: int) -> None:
-        """Ask the system to begin writing what stands from `position` on, without waiting: a later `sync` then has less to do."""
+        """Ask the system to start writing the bytes from `position` on, without waiting: a later `sync` then has less to do."""
         ...
 
     def reserve(self, length: int) -> None:
-        """Ask the system to set aside room for the next `length` bytes; 0 gives back what is left of it, and so does `close`.
+        """Preallocate blocks for the next `length` bytes; 0 releases what is left of them, and so does `close`.
 
-        The size does not change. Appends get quicker, and find the room even if the disk is full by then. Nobody hears of a refusal.
+        The size does not change. Appends get faster, and succeed even if the disk is full by then. Failures are ignored.
         """
         ...
 
     def close(self) -> None:
-        """The last use: every later one raises StorageError."""
+        """Close the file: every later use raises StorageError."""
         ...
 
 
@@ -159,8 +163,10 @@ class FileSystem(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Names the time since power was last lost, or a sync failed in an earlier process: while it is the same, written bytes are there
-        though never synced. "" = not known. Not before `lock`."""
+        """Identifies the time since power was last lost, or since a sync failed in an earlier process.
+
+        While it is the same, written bytes are present even if they were never synced. "" = unknown. Valid after `lock`.
+        """
         ...
 
     def open(self, path: str, *, create: bool = True) -> File: ...
@@ -172,17 +178,17 @@ class FileSystem(Protocol):
         ...
 
     def make_directory(self, directory: str) -> None:
-        """With its parents; does nothing where it exists."""
+        """Create a directory with its parents; no-op if it exists."""
         ...
 
     def remove(self, path: str) -> None: ...
 
     def remove_tree(self, directory: str) -> None:
-        """Does nothing where it does not exist."""
+        """Remove a directory with its contents; no-op if it does not exist."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Within one directory; an existing file of the new name is replaced, at one instant."""
+        """Rename within one directory; replaces an existing file atomically."""
         ...
 
     def sync_directory(self, directory: str) -> None:
@@ -190,19 +196,19 @@ class FileSystem(Protocol):
         ...
 
     def sync_all(self) -> None:
-        """Make everything durable, bytes and names: for many files much cheaper than one sync each. Waits for what other programs have
-        written to the same disk, too.
+        """Make everything durable, bytes and names: for many files much cheaper than one sync each. It also waits for writes of other
+        programs to the disk.
 
-        Raises StorageError too where a sync of any kind has failed before (the system tells of lost bytes only once, and then not here),
-        where nobody holds a lock, and on a kind of file system whose success would say nothing. Then each file has to be synced by itself.
+        Raises StorageError too if any sync failed before (the system reports lost bytes only once, and then not here), without a lock, and
+        on a kind of file system whose success means nothing. Then each file must be synced by itself.
         """
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take the lock of that name, or raise AlreadyLocked at once. A holder that is killed gives it back.
+        """Take the lock of that name, or raise AlreadyLocked at once. The lock of a killed process is released.
 
-        After a holder of whose syncs one has failed, files are read anew from the disk, and `incarnation` is another one. StorageError
-        is raised once if the disk refuses bytes then.
+        If a sync of the previous holder failed, files are reread from the disk, and `incarnation` changes. Raises StorageError once if the
+        disk refuses bytes then.
         """
         ...
 
@@ -212,7 +218,7 @@ class FileSystem(Protocol):
 
 
 def sync_directories(file_system: FileSystem, directory: str) -> None:
-    """Make the names in `directory` durable, and the directory itself: its name stands in its parent, and so on up to the root."""
+    """Make the names in `directory` durable, and the names of the directory and its parents, up to the root."""
     while directory:
         file_system.sync_directory(directory)
         directory = directory.rpartition("/")[0]
@@ -220,8 +226,7 @@ def sync_directories(file_system: FileSystem, directory: str) -> None:
 
 
 def write_atomically(file_system: FileSystem, path: str, buffers: Sequence[BytesLike], *, syncs: bool) -> None:
-    """Write a file, and only then give it its name, which another file may have had: nobody ever finds it in part. The name is not synced.
-    Raises StorageError."""
+    """Write a file under a temporary name, then rename it to `path`, atomically. The name is not synced. Raises StorageError."""
     temporary = path + NEW_SUFFIX
     if file_system.exists(temporary):
         file_system.remove(temporary)
@@ -236,7 +241,7 @@ def write_atomically(file_system: FileSystem, path: str, buffers: Sequence[Bytes
 
 
 def run_all(steps: Iterable[Callable[[], None]]) -> None:
-    """Each, whatever becomes of the others. Raises the first StorageError."""
+    """Run all steps, even if some fail. Raises the first StorageError."""
     failures = []
     for step in steps:
         try:
@@ -248,7 +253,7 @@ def run_all(steps: Iterable[Callable[[], None]]) -> None:
 
 
 def try_sync_all(file_system: FileSystem) -> bool:
-    """Sync everything; False where that failed: then each file has to be synced by itself."""
+    """Sync everything; False if that failed, and each file must be synced by itself."""
     try:
         file_system.sync_all()
     except StorageError:

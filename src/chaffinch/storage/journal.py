@@ -1,14 +1,13 @@
-"""Keyed records in a log, replayed at start: topics, configurations, offsets, transactions (decision 34).
+"""Journal: a durable key-value store replayed at start, for topics, configurations, offsets and transactions (decision 34).
 
-One file of record batches of format 2. Each `put` is one batch, so that it is there whole or not at all after a crash; a null value
-takes its key away. Everything is kept in memory. When the file is mostly overwritten values it is written anew: beside the old one,
-synced, renamed over it, directory synced. At every instant one of the two is complete under the journal's name. A large one is written
-in slices, one with each `put`; what is put meanwhile goes into both files.
+A journal is one file of record batches of format 2. Each `put` is one batch, so that after a crash it is present completely or not at all.
+A null value removes its key. All entries are kept in memory. When most of the file is overwritten values, it is rewritten: the new file is
+written next to the old one, synced, renamed over it, and the directory synced. At every moment one complete file has the journal's name. A
+large file is written in slices, one with each `put`; later puts go to both files.
 
-A torn last batch is cut off at the start. Any other damage is an error that names the file and the byte. `close` leaves a mark beside the
-file that says how long it is: until the journal is opened again nothing may be torn off, so damage at the very end is an error too, and
-whoever opens it is told that nothing was lost (`was_closed`). Where a full disk has no room for the mark, the next start takes the journal
-for one of a process that was killed.
+A torn last batch is cut off at start. Any other damage is an error that names the file and the byte. `close` leaves a mark next to the file
+with its length. Until the journal is reopened, no part of it may be missing, so damage at the very end is then an error too, and
+`was_closed` is True. If a full disk has no room for the mark, the next start treats the journal like that of a killed process.
 """
 
 import logging
@@ -31,22 +30,22 @@ SUFFIX = ".journal"
 NEW_SUFFIX = ".journal.new"
 CLOSED_SUFFIX = ".journal.closed"
 REWRITE_BYTES_MIN = 1 << 20
-"""A smaller file is never written anew: it costs nothing to replay."""
+"""A smaller file is never rewritten: replaying it costs nothing."""
 GARBAGE_RATIO = 4
-"""The file is written anew when it is this many times larger than what it says."""
+"""The file is rewritten when it is this many times larger than its live entries."""
 REWRITE_BATCH_BYTES = 1 << 20
-"""So much of a new file is written with one `put`: a few milliseconds."""
+"""Bytes of a new file written with one `put`: a few milliseconds."""
 ENTRY_BYTES = 16
-"""About what an entry takes in a batch beside its key and value."""
+"""Bytes of an entry in a batch without its key and value, about."""
 
 Entries = Mapping[bytes, bytes | None]
 
 
 class Journal:
-    """A durable mapping of bytes to bytes. One owner, one thread. After an error of `put` nothing has changed.
+    """A durable mapping of bytes to bytes. One owner, one thread. A `put` that fails changes nothing.
 
-    `was_closed`: all that was ever put is there, however the system ended. `before_rewrite` is called with the number of entries of a new
-    file that is about to take the place of the old one; it may raise StorageError.
+    `was_closed`: every `put` is present, regardless of how the system ended. `before_rewrite` is called with the number of entries of a new
+    file that is about to replace the old one; it may raise StorageError.
     """
 
     def __init__(self, file_system: FileSystem, directory: str, name: str, rewrite_bytes_min: int) -> None:
@@ -85,21 +84,24 @@ class Journal:
     ) -> "Journal":
         """Open or create `<directory>/<name>.journal` and replay it.
 
-        `must_exist`: a missing file is an error and not a new beginning. `expected_count`: fewer entries are an error too. `accepts_loss`:
-        neither is; the loss is logged. `middle_is_loss`: the caller takes damage with whole batches behind it for a loss, which may be
-        accepted. `ends_at_damage`: whether what follows damage may be cut off too, by the items before it. Raises
-        CorruptLog on damage, MissingLog, StorageError.
+        - `must_exist`: a missing file is an error, not a new journal.
+        - `expected_count`: fewer entries are an error.
+        - `accepts_loss`: log these two losses instead of raising.
+        - `middle_is_loss`: damage followed by whole batches is a loss too, which may be accepted.
+        - `ends_at_damage`: given the items before the damage, whether the rest may be cut off.
+
+        Raises CorruptLog on damage, MissingLog, StorageError.
         """
         journal = cls(file_system, directory, name, rewrite_bytes_min)
         file_system.make_directory(directory)
-        if file_system.exists(journal._new_path):  # A rewrite that did not get as far as its rename: the old file is complete.
+        if file_system.exists(journal._new_path):  # A rewrite that was not renamed: the old file is complete.
             file_system.remove(journal._new_path)
         if must_exist and not file_system.exists(journal._path):
             missing = MissingLog(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
             if not accepts_loss:
                 raise missing
             journal._file = file_system.open(journal._path)
-            LOGGER.warning("%s; it begins again, empty: the loss is accepted", missing)
+            LOGGER.warning("%s; an empty journal is created: the loss is accepted", missing)
         else:
             journal._file = file_system.open(journal._path)
         closed_size = journal._closed_size()
@@ -121,7 +123,7 @@ class Journal:
         return self._next_offset
 
     def items(self) -> dict[bytes, bytes]:
-        """A copy of what is stored."""
+        """A copy of the entries."""
         return dict(self._items)
 
     def get(self, key: bytes) -> bytes | None:
@@ -132,7 +134,7 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Size of the file."""
         return self._file.size
 
     @property
@@ -141,7 +143,7 @@ class Journal:
         return not (self._has_unsynced_bytes or self._has_unsynced_name)
 
     def put(self, entries: Entries, *, steady_ms: int = NO_TIMESTAMP) -> None:
-        """Store all of `entries` or none; None takes a key away. Not synced: see `sync`."""
+        """Store all of `entries` or none; None removes a key. Not synced: see `sync`."""
         if self._failure is not None:
             raise self._failure
         if not entries:
@@ -167,7 +169,7 @@ class Journal:
             self._has_unsynced_name = False
 
     def close(self, *, writes_closed_mark: bool = True) -> None:
-        """Sync, and leave the mark that says that all is there, if the disk has room for it. Raises StorageError where it is not."""
+        """Sync and close. If the disk has room, leave the mark with the file's length. Raises StorageError if the sync fails."""
         self.sync()
         self._give_up_rewrite()
         self._file.close()
@@ -176,7 +178,9 @@ class Journal:
         try:
             self._write_closed_mark()
         except StorageError as error:
-            LOGGER.warning("journal %s is closed, and the next start takes its end for one that may be torn: %s", self._path, error)
+            LOGGER.warning(
+                "journal %s is closed without its mark; the next start treats it like one of a killed process: %s", self._path, error
+            )
             with suppress(StorageError):
                 self._file_system.remove(self._closed_path)
 
@@ -190,7 +194,7 @@ class Journal:
             mark.close()
 
     def _closed_size(self) -> int:
-        """How long the file was when it was closed; 0 when it was not, or when the mark itself was torn."""
+        """Length of the file when it was closed; 0 if it was not closed, or if the mark itself was torn."""
         if not self._file_system.exists(self._closed_path):
             return 0
         mark = self._file_system.open(self._closed_path, create=False)
@@ -201,7 +205,7 @@ class Journal:
         return int(size) if crc == b"%08x\n" % crc32c(size) else 0
 
     def _remove_mark(self) -> None:
-        """For good, before the first put: a loss of power that brought it back could take all puts since, and it would deny that."""
+        """Remove the mark durably before the first put: if a loss of power restored it, it would hide the loss of later puts."""
         if self._file_system.exists(self._closed_path):
             self._file_system.remove(self._closed_path)
             self._file_system.sync_directory(self._directory)
@@ -215,7 +219,7 @@ class Journal:
         accepts_loss: bool,
         middle_is_loss: bool,
     ) -> None:
-        """Read everything; the first `closed_size` bytes and `expected_count` entries are known to have been whole."""
+        """Read everything; the first `closed_size` bytes and `expected_count` entries must be intact."""
         scan = BatchScan(self._file, 0, 0)
         for position, view in scan:
             self._replay_batch(position, view)
@@ -234,10 +238,10 @@ class Journal:
             self._file.truncate(scan.position)
             LOGGER.warning("%s", self.cut)
         if lost is not None:
-            LOGGER.warning("%s; %d entries at least are lost: the loss is accepted", lost, max(expected_count - scan.offset, 1))
+            LOGGER.warning("%s; at least %d entries are lost: the loss is accepted", lost, max(expected_count - scan.offset, 1))
 
     def _lost(self, scan: BatchScan, closed_size: int, expected_count: int) -> CorruptLog | None:
-        """What is missing at the end, for the one who may accept that."""
+        """The error for entries missing at the end, which the caller may accept; None if all are present."""
         if scan.position >= closed_size and scan.offset >= expected_count:
             return None
         held = f"{expected_count} entries" if scan.offset < expected_count else f"{closed_size} bytes, all whole"
@@ -263,11 +267,11 @@ class Journal:
             self._live_bytes += len(key) + len(value) + ENTRY_BYTES
 
     def _rewrite_if_possible(self, entries: Entries, steady_ms: int) -> None:
-        """Begin, or go on now that `entries` were put. A failure leaves the old file, which holds everything, and is tried again when the
-        file has doubled."""
+        """Start a rewrite, or continue it after `entries` were put. After a failure the old file, which is complete, stays, and the
+        rewrite is retried when the file has doubled."""
         try:
             if self._rewrite is not None and self._rewrite.known_offset != self._next_offset - len(entries):
-                self._give_up_rewrite()  # A signal ended a put before it came this far.
+                self._give_up_rewrite()  # A signal interrupted a put before this point.
             if self._rewrite is None:
                 self._rewrite = _Rewrite(self._file_system.open(self._new_path), self._items)
             else:
@@ -276,7 +280,7 @@ class Journal:
             if self._rewrite.is_done_after_slice(steady_ms):
                 self._publish_rewrite(self._rewrite)
         except StorageError as error:
-            LOGGER.warning("journal %s stays as it is, %d bytes: %s", self._path, self._file.size, error)
+            LOGGER.warning("journal %s is not rewritten and stays at %d bytes: %s", self._path, self._file.size, error)
             self._give_up_rewrite()
             self._rewrite_bytes_next = 2 * self._file.size
 
@@ -293,7 +297,7 @@ class Journal:
         rewrite.file.close()
         self.before_rewrite(rewrite.next_offset)
         self._file_system.rename(self._new_path, self._path)
-        # From here on the new file is the journal, even if the directory cannot be synced now: `sync` tries that again.
+        # From here on the new file is the journal, even if the directory cannot be synced now: `sync` retries that.
         self._has_unsynced_name = True
         self._next_offset = rewrite.next_offset
         self._rewrite = None
@@ -302,7 +306,7 @@ class Journal:
         self.sync()
 
     def _switch(self) -> None:
-        """To the file that now has the journal's name. The old one has lost its name: to write there would be to forget."""
+        """Open the file that now has the journal's name. The old one has no name: writes to it would be lost."""
         old = self._file
         try:
             self._file = self._file_system.open(self._path, create=False)
@@ -314,32 +318,34 @@ class Journal:
 
 
 class _Rewrite:
-    """A new file under way. Of every key that was there when it began it gets the value of the moment at which the key's turn comes, and
-    with each later `put` what is put: so what it says last of a key is what counts. `known_offset`: where the old file ended when this one
-    last got what was put."""
+    """A new file being written.
+
+    Each key that existed at the start is written with its value at the time of writing; each later `put` is appended. So the last value of
+    a key counts. `known_offset`: end of the old file at the last append here.
+    """
 
     def __init__(self, file: File, items: Mapping[bytes, bytes]) -> None:
         self.file = file
         self.next_offset = 0
         self.known_offset = 0
         self._items = items
-        self._keys = iter(list(items))  # Those whose turn has not come.
-        if file.size:  # A rewrite failed, and then its removal: nothing of that may come before this.
+        self._keys = iter(list(items))  # Keys not written yet.
+        if file.size:  # A rewrite failed and its file was not removed: start empty.
             file.truncate(0)
 
     def append(self, entries: Entries, steady_ms: int) -> None:
         if entries:
             position = self.file.append((_encode(entries, self.next_offset, steady_ms),))
             self.next_offset += len(entries)
-            self.file.write_back(position)  # Else the sync at the end would take long.
+            self.file.write_back(position)  # Otherwise the final sync takes long.
 
     def is_done_after_slice(self, steady_ms: int) -> bool:
-        """Write one slice; True once all is there."""
+        """Write one slice; True once the file is complete."""
         entries: dict[bytes, bytes | None] = {}
         size = 0
         for key in self._keys:
             value = self._items.get(key)
-            if value is not None:  # Else it was taken away since.
+            if value is not None:  # Otherwise it was removed since.
                 entries[key] = value
                 size += len(key) + len(value) + ENTRY_BYTES
             if size >= REWRITE_BATCH_BYTES:

@@ -1,4 +1,4 @@
-"""What a partition's log needs to know of its topic's and broker's configuration."""
+"""Log configuration of a partition, from topic and broker options."""
 
 from dataclasses import dataclass, field
 
@@ -10,20 +10,21 @@ NEVER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Sizes in bytes, times in ms; -1 for no limit where it says so. Named after the topic options where there is one.
+    """Sizes in bytes, times in ms; -1 for no limit where stated. Fields are named after the topic options where there is one.
 
-    segment_bytes: a segment that would grow beyond it is sealed (a single larger batch gets a segment of its own).
-    segment_ms: distance of timestamps from which on a new segment begins; `segment_jitter_ms` is the largest share taken off it.
-    index_interval_bytes: distance of two index entries.
-    retention_ms, retention_bytes: age and size beyond which sealed segments go, -1 for no limit; only while `deletes`.
+    segment_bytes: a segment that would grow beyond it is sealed (a larger single batch gets its own segment).
+    segment_ms: difference of timestamps at which a new segment begins; `segment_jitter_ms` is subtracted at most.
+    index_interval_bytes: bytes between two index entries.
+    retention_ms, retention_bytes: age and size beyond which sealed segments are deleted, -1 for no limit; only while `deletes`.
     deletes, compacts: `cleanup.policy`.
-    delete_retention_ms: how long compaction keeps tombstones and markers of transactions.
+    delete_retention_ms: how long compaction keeps tombstones and transaction markers.
     compaction_lag_min_ms, compaction_lag_max_ms: how long records stay uncompacted at least and at most.
     dirty_ratio_min: `min.cleanable.dirty.ratio`.
-    checkpoint_bytes: so much is read again at most after a SIGKILL.
-    verify_bytes_max: so much of what should be intact has its CRCs checked when the log is opened, from the end backwards.
-    decompressed_bytes_max: `max.decompressed.bytes`, largest size a batch may unpack to.
-    roll_ms: `segment_ms`, shorter where a compacted log must roll for `compaction_lag_max_ms` (Kafka's `maxSegmentMs`).
+    flush_policy: `always`: the caller of `append` syncs before a response; `os`: the system decides.
+    checkpoint_bytes: bytes reread at most after a SIGKILL.
+    verify_bytes_max: intact bytes whose CRCs are checked when the log is opened, from the end backwards.
+    decompressed_bytes_max: `max.decompressed.bytes`, largest decompressed size of a batch.
+    roll_ms: `segment_ms`, less where a compacted log must roll for `compaction_lag_max_ms` (Kafka's `maxSegmentMs`).
     """
 
     segment_bytes: int = 1 << 30

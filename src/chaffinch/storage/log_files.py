@@ -1,7 +1,7 @@
-"""The files of one log: its segments in order, its snapshots, and `log.state`, which says what of them counts.
+"""Files of one log: its segments in order, its snapshots, and `log.state`, which decides which of them count.
 
-Every change that takes more than one operation on the disk is decided by writing `log.state`, at one instant, and carried out afterwards;
-what a crash or an error leaves undone is done by the next start, or by `complete_pending_swap`.
+A change that takes several disk operations is decided by writing `log.state`, atomically, and carried out afterwards. If a crash or an
+error interrupts it, the next start or `complete_pending_swap` finishes it.
 """
 
 import sys
@@ -20,12 +20,12 @@ from chaffinch.storage.segment import Segment, SegmentMark
 from chaffinch.storage.snapshot import Snapshot, SnapshotFiles
 
 SYNCS_MAX = 8
-"""With more files to sync than this, the whole file system is synced once: 5 ms, where one of a file took 4. A neighbour that has just
-written 1.5 GB to the same disk makes it a second, once; so few files are better synced by themselves."""
+"""With more files than this, the whole file system is synced once: 5 ms, where one file took 4. If another process has just written 1.5
+GB to the same disk, that sync takes a second, so a few files are synced one by one."""
 
 
 class LogFiles:
-    """See the module. `segments`: oldest first, the last one being written to; `state`: the durable state, or the one that
+    """See the module. `segments`: oldest first; the last one is being written. `state`: the durable state, or the one that
     `complete_pending_swap` makes durable."""
 
     __slots__ = (
@@ -56,26 +56,26 @@ class LogFiles:
         self.state = recovered.state
         self._base_offsets = [segment.base_offset for segment in recovered.segments]
         self._is_state_certain = True
-        self._pending_removals: list[Segment] = []  # Taken out, but their files, or some of them, could not be deleted.
-        self._replaced: deque[Segment] = deque()  # By the segment of the pending swap; their files are still there.
-        self._uncorrected: list[str] | None = None  # Snapshots that may not know of the pending swap; None before that is carried out.
-        self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments: what cannot change any more, nor need be saved again.
+        self._pending_removals: list[Segment] = []  # Removed from the log, but not all of their files are deleted.
+        self._replaced: deque[Segment] = deque()  # Replaced by the pending swap; their files still exist.
+        self._uncorrected: list[str] | None = None  # Snapshots that may predate the pending swap; None before it is carried out.
+        self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments, which no longer change nor need saving.
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
-        """The segment that `offset` belongs to, and the later ones."""
+        """The segment that holds `offset`, and the later ones."""
         return self.segments[max(0, bisect_right(self._base_offsets, offset) - 1) :]
 
     def create_segment(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
-        """An empty one, which is not yet part of the log. Raises StorageError."""
+        """An empty segment, not yet part of the log. Raises StorageError."""
         return Segment(self.file_system, self.directory, base_offset, config, created_ms=wall_ms)
 
     def add_segment(self, segment: Segment) -> None:
-        """To be written to from now on."""
+        """Append the segment that is written from now on."""
         self.segments.append(segment)
         self._base_offsets.append(segment.base_offset)
 
     def replace_segments(self, start: int, stop: int, *replacements: Segment) -> list[Segment]:
-        """Replace segments number `start` to `stop` - 1, in memory only."""
+        """Replace segments `start` to `stop` - 1, in memory only; returns them."""
         taken = self.segments[start:stop]
         self.segments[start:stop] = replacements
         self._base_offsets[start:stop] = [segment.base_offset for segment in replacements]
@@ -83,7 +83,8 @@ class LogFiles:
         return taken
 
     def remove(self, count: int, *, retries_failed: bool) -> StorageError | None:
-        """Delete the oldest segments, and with `retries_failed` those that earlier calls could not. Returns why one is still there."""
+        """Delete the oldest segments, and with `retries_failed` those whose deletion failed before. Returns the last error, if a file
+        remains."""
         segments, failure = self.replace_segments(0, count), None
         if retries_failed:
             segments, self._pending_removals = self._pending_removals + segments, []
@@ -96,33 +97,36 @@ class LogFiles:
         return failure
 
     def save(self) -> list[SegmentMark]:
-        """Bring the derived files of all segments up to date; returns what a snapshot must say to find them. Raises StorageError."""
+        """Write the derived files of all segments; returns the marks that a snapshot needs to find them. Raises StorageError."""
         sealed = self._sealed_marks
         for segment in self.segments[len(sealed) : -1]:
             sealed.append(segment.save())
         return [*sealed, *(segment.save() for segment in self.segments[-1:])]
 
     def create_start_file(self, log_start_offset: int) -> None:
-        """Make the name that says where the log starts. It counts from now on if the process is killed, and for good once the caller has
-        synced the directory. Raises StorageError; needs no space on the disk."""
+        """Create the file whose name is the log's start offset.
+
+        It counts at once if the process is killed, and permanently once the caller has synced the directory. Raises StorageError; needs no
+        disk space.
+        """
         log_state.create_start_file(self.file_system, self.directory, log_start_offset)
 
     def note_start(self, log_start_offset: int) -> None:
-        """That name is durable."""
+        """Record that the start file is durable."""
         before = self.state.log_start_offset
         self.state = replace(self.state, log_start_offset=log_start_offset)
-        with suppress(StorageError):  # The latest one counts.
+        with suppress(StorageError):  # The largest start counts.
             log_state.remove_start_file(self.file_system, self.directory, before)
 
     def write_state(self, state: LogState) -> None:
-        """Durable on return. After StorageError nobody knows which of the two is on disk, until `complete_pending_swap`."""
+        """Durable on return. After StorageError either state may be on disk, until `complete_pending_swap`."""
         self._is_state_certain = False
         log_state.write(self.file_system, self.directory, state)
         self._is_state_certain = True
         self.state = state
 
     def complete_pending_swap(self) -> None:
-        """Carry out what an error left undone: afterwards no swap is pending, and no compacted file lies about. Raises StorageError."""
+        """Finish a swap that an error interrupted: afterwards none is pending, and no unused compacted file exists. Raises StorageError."""
         if not self._is_state_certain:
             self.write_state(self.state)
         if self.state.swap is not None:
@@ -132,11 +136,10 @@ class LogFiles:
             recovery.complete_pending_swap(self.file_system, self.directory, self.state)
 
     def begin_swap(self, cleaned: Segment, first: int, stop: int, first_dirty_offset: int) -> None:
-        """Put `cleaned`, whose files are synced, in the place of segments number `first` to `stop` - 1, at one instant: that in which
-        `log.state` gets its name. Their files are removed by `end_swap`. Until then the log may be used as ever; what is left undone the
-        next start does, or `complete_pending_swap`.
+        """Replace segments `first` to `stop` - 1 by `cleaned`, whose files are synced, atomically by renaming `log.state`.
 
-        Raises StorageError, after which the log is as it was, or as it should be; see `complete_pending_swap`.
+        `end_swap` removes the old files. Until then the log can be used normally. The next start, or `complete_pending_swap`, finishes an
+        interrupted swap. Raises StorageError, after which the log is as before or as intended; see `complete_pending_swap`.
         """
         mark = cleaned.mark()
         gaps_below = max(self.state.gaps_below, mark.end_offset)
@@ -144,14 +147,14 @@ class LogFiles:
         taken = self.replace_segments(first, stop, cleaned)
         for segment in taken:
             segment.close()
-        self._replaced.extend(taken[1:])  # The first one's files make room for the new ones.
+        self._replaced.extend(taken[1:])  # The first segment's files are overwritten by the new ones.
         cleaned.adopt_final_names()
 
     def end_swap(self, count_max: int = sys.maxsize) -> bool:
-        """Remove the files of at most `count_max` segments that a swap has replaced, or, once they are gone, go on with what is to be done
-        then; True once no swap is pending.
+        """Remove the files of at most `count_max` replaced segments; once they are gone, carry out one more step. True once no swap is
+        pending.
 
-        Raises StorageError when all of them were tried. What could not be removed comes last in later calls.
+        Raises StorageError after trying all of them. Files that could not be removed come last in later calls.
         """
         failure: StorageError | None = None
         count = min(count_max, len(self._replaced))
@@ -167,12 +170,12 @@ class LogFiles:
         return not count and (self.state.swap is None or self._complete_swap())
 
     def note_compacted(self, first_dirty_offset: int) -> None:
-        """Compaction has seen all below `first_dirty_offset`, and had nothing to take away. Raises StorageError."""
+        """Record that compaction found nothing to remove below `first_dirty_offset`. Raises StorageError."""
         self.write_state(replace(self.state, first_dirty_offset=first_dirty_offset))
 
     def _complete_swap(self) -> bool:
-        """The names follow, then the snapshots, one with each call: one that speaks of 12,000 segments takes 50 ms. True when nothing is
-        left that speaks of the old files."""
+        """Rename the files, then correct the snapshots, one with each call: one of 12,000 segments takes 50 ms. True when nothing refers
+        to the old files."""
         if self._uncorrected is None:
             self._rename_segments()
             recovery.complete_pending_swap(self.file_system, self.directory, self.state)
@@ -182,7 +185,7 @@ class LogFiles:
             self.snapshots.correct(self._uncorrected[-1], self.state)
             self._uncorrected.pop()
             return False
-        self.write_state(replace(self.state, swap=None))  # Its name comes after theirs: it is not durable unless they are.
+        self.write_state(replace(self.state, swap=None))  # Renamed after their files: durable only if they are.
         self._uncorrected = None
         return True
 
@@ -193,13 +196,14 @@ class LogFiles:
     def add_snapshot(self, taken: Snapshot) -> None:
         """Raises StorageError."""
         if self.state.swap is not None:
-            self._rename_segments()  # Else it would speak of names that the files have not got.
+            self._rename_segments()  # Otherwise it would refer to names that do not exist yet.
         if taken.is_needed:
             self._sync_aborted()
         self.snapshots.add(taken)
 
     def sync_snapshot(self) -> None:
-        """Have the newest durable one on disk with all that it is of no use without, but for the names. Raises StorageError."""
+        """Sync the newest durable snapshot and the lists of aborted transactions that it needs, but not their names. Raises
+        StorageError."""
         self._sync_aborted()
         self.snapshots.sync_durable()
 

@@ -1,9 +1,9 @@
-"""What a log knows that stands in none of its batches: where it starts, how far it is compacted, and a swap of files under way.
+"""State of a log that its batches do not contain: start offset, compaction progress, and a pending swap of segments.
 
-Where it starts stands in the name of an empty file, `<offset>.start`: old records must go when the disk is full, and a name needs no
-space. The rest is in `log.state`: a line with the CRC-32C of what follows, then JSON; written aside, synced, renamed and its name synced,
-so it is one state or the next at every instant, through a loss of power too. Both are absent while everything is as it was at first.
-Unlike a snapshot the state is no copy of something: a damaged one is an error. A format names its `version`; version 1 does not.
+The start offset is the name of an empty file, `<offset>.start`: old records must be deletable on a full disk, and a name needs no space.
+The rest is in `log.state`: a line with the CRC-32C of what follows, then JSON. It is written to a temporary file, synced and renamed, and
+the name is synced. So it is one state or the next at every moment, also across a loss of power. Both files are absent while the defaults
+apply. Unlike a snapshot the state cannot be derived again: a damaged one is an error. The format has a `version`; version 1 omits it.
 """
 
 import json
@@ -18,16 +18,18 @@ from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 NAME = "log.state"
 START_SUFFIX = ".start"
 FORMAT_VERSION = 2
-"""Of a state with lost ranges; without them it is that of version 1."""
+"""Format of a state with lost ranges; without them it is version 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """log_start_offset: nothing below it may be read, whatever the segments hold.
-    first_dirty_offset: where the next compaction begins to look for keys: everything below has been compacted.
-    gaps_below: below this offset compaction may have left gaps; never less than `first_dirty_offset` once that was reached.
-    swap: a compacted segment that takes the place of all segments in [base_offset, end_offset), decided and not quite carried out.
-    lost: ranges [first, end) whose records are lost, once the user has accepted that; a segment ends and the next begins there.
+    """State of a log, as in the module's description.
+
+    log_start_offset: nothing below it may be read, even if segments hold it.
+    first_dirty_offset: everything below has been compacted; the next compaction reads keys from here.
+    gaps_below: below this offset compaction may have left gaps; never less than a `first_dirty_offset` that was reached.
+    swap: a compacted segment that replaces all segments in [base_offset, end_offset), decided but not finished.
+    lost: ranges [first, end) of lost records whose loss the user accepted; a segment ends and the next begins there.
     """
 
     log_start_offset: int = 0
@@ -38,7 +40,7 @@ class LogState:
 
 
 class Expected(NamedTuple):
-    """What a log contained when that was last noted elsewhere: it must start at `start` or later, and end at `end` or later."""
+    """Last recorded extent of a log: it must start at `start` or later, and end at `end` or later."""
 
     start: int = 0
     end: int = 0
@@ -48,7 +50,7 @@ NOTHING_EXPECTED = Expected()
 
 
 def write(file_system: FileSystem, directory: str, state: LogState) -> None:
-    """Durable on return. On StorageError it is the old state or the new one; the caller goes on with the old one and tries again."""
+    """Durable on return. After StorageError the old or the new state is on disk; the caller continues with the old one and retries."""
     fields = asdict(state)
     del fields["log_start_offset"]
     if state.lost:
@@ -61,12 +63,12 @@ def write(file_system: FileSystem, directory: str, state: LogState) -> None:
 
 
 def create_start_file(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
-    """Not durable until the directory is synced. After StorageError it may be there or not."""
+    """Create the start file. Not durable until the directory is synced. After StorageError it may exist or not."""
     file_system.open(_start_path(directory, log_start_offset)).close()
 
 
 def remove_start_file(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
-    """Of an earlier start, once a later one is written."""
+    """Remove the start file of an earlier start, once a later one exists."""
     path = _start_path(directory, log_start_offset)
     if file_system.exists(path):
         file_system.remove(path)
@@ -77,7 +79,7 @@ def _start_path(directory: str, log_start_offset: int) -> str:
 
 
 def start_of(names: Iterable[str]) -> int:
-    """Where the log starts whose directory holds `names`, as far as they say; 0 where they do not."""
+    """Start offset from the file `names` of the log's directory; 0 without a start file."""
     starts = [int(name[:NAME_DIGITS]) for name in names if name.endswith(START_SUFFIX) and name[:NAME_DIGITS].isdigit()]
     return max(starts, default=0)
 
@@ -93,7 +95,7 @@ def read(file_system: FileSystem, directory: str, names: Iterable[str]) -> LogSt
     finally:
         file.close()
     if crc != b"%08x" % crc32c(body):
-        raise CorruptLog(file.path, 0, "the CRC is not that of its contents", is_loss=True)
+        raise CorruptLog(file.path, 0, "the CRC does not match its contents", is_loss=True)
     fields = json.loads(body)
     version = fields.pop("version", 1)
     if version > FORMAT_VERSION:

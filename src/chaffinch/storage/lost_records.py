@@ -1,10 +1,10 @@
-"""Opening a log whose records are missing in part, once the user has accepted that (`accept.data.loss`).
+"""Recovery of a log with missing records, after the user accepted the loss (`accept.data.loss`).
 
-Everything that is there is kept, under its offsets. The offsets of lost records are never given to others: a consumer that is positioned
-there goes on with what follows, and does not skip new records. A range that is lost between two segments is listed in `LogState.lost`;
-one at the beginning moves the log's start; after one at the end a new segment begins where the log ended before.
+All remaining records keep their offsets. Offsets of lost records are never reused: a consumer positioned there continues with the next
+record and does not skip new ones. A range lost between two segments is listed in `LogState.lost`. One at the beginning moves the log's
+start. After one at the end a new segment begins at the log's former end.
 
-Damage is not a loss: a batch that is wrong, with a whole batch behind it in the same file, is refused as ever.
+Damage is not a loss: a damaged batch followed by a whole batch in the same file is refused as always.
 """
 
 import logging
@@ -27,9 +27,9 @@ LOGGER = logging.getLogger(__name__)
 def recover_with_loss(
     file_system: FileSystem, directory: str, config: LogConfig, steady_ms: int, expected: Expected, refusal: CorruptLog
 ) -> RecoveredLog:
-    """Open the log that `recover` has refused, and log what is lost. The caller takes a snapshot: the older ones are removed.
+    """Open the log that `recover` refused, and log the loss. The caller takes a snapshot: the older ones are removed.
 
-    Raises CorruptLog where the log is damaged, StorageError.
+    Raises CorruptLog for a damaged log, StorageError.
     """
     for name in file_system.list(directory):
         if name.endswith(NEW_SUFFIX):
@@ -45,12 +45,12 @@ def recover_with_loss(
     for first, end in recovery.lost:
         LOGGER.warning("%s: %d offsets are lost, %d to %d: the loss is accepted", where, end - first, first, end - 1)
     if not recovery.lost:
-        LOGGER.warning("%s; the log goes on without what is missing: the loss is accepted", refusal)
+        LOGGER.warning("%s; the log continues without the missing records: the loss is accepted", refusal)
     return recovered
 
 
 def _state(file_system: FileSystem, directory: str) -> LogState:
-    """`log.state`, or without it a state that allows gaps everywhere: compaction may have left some."""
+    """`log.state`, or without it a state that allows gaps everywhere, since compaction may have left some."""
     names = file_system.list(directory)
     with suppress(CorruptLog):
         if log_state.NAME in names:
@@ -59,22 +59,22 @@ def _state(file_system: FileSystem, directory: str) -> LogState:
 
 
 def _settled(file_system: FileSystem, directory: str, state: LogState) -> LogState:
-    """`state` without a swap under way: it is carried out, or given up where its files are lost."""
+    """`state` without a pending swap, which is carried out, or abandoned if its files are lost."""
     try:
         complete_pending_swap(file_system, directory, state)
     except StorageError as error:
         complete_pending_swap(file_system, directory, replace(state, swap=None))
-        LOGGER.warning("%s; the compacted segment is given up: the loss is accepted", error)
+        LOGGER.warning("%s; the compacted segment is abandoned: the loss is accepted", error)
     return replace(state, swap=None)
 
 
 class _LossyRecovery(Recovery):
-    """`lost`: ranges [first, end) of offsets that are missing."""
+    """Recovery that accepts losses. `lost`: ranges [first, end) of missing offsets."""
 
     lost: list[tuple[int, int]]
 
     def run_up_to(self, expected_end: int) -> RecoveredLog:
-        """Recover what is there; afterwards the log ends at `expected_end` at least. Durable on return."""
+        """Recover the remaining records; afterwards the log ends at `expected_end` at least. Durable on return."""
         self.lost = []
         first = self._bases[0] if self._bases else expected_end
         if first > self._state.log_start_offset:
@@ -139,7 +139,9 @@ class _LossyRecovery(Recovery):
 
 
 def _has_reused_offset(segment: Segment, position: int) -> bool:
-    """Whether a whole batch is there, of an offset that is taken: then one before it has a wrong offset, which no CRC covers, and passed
-    for one behind a gap."""
+    """Whether a whole batch at `position` has an offset already in use.
+
+    Then an earlier batch has a wrong offset, which no CRC covers, and was accepted as one after a gap.
+    """
     found = whole_batch_from(segment.log, position, segment.base_offset)
     return found == position and whole_batch_from(segment.log, position, segment.end_offset) != position

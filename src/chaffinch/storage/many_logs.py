@@ -1,7 +1,7 @@
-"""What is done to many logs at once, with one sync of their file system where one of each would take longer.
+"""Operations on many logs, with one sync of their file system instead of one for each log.
 
-All logs given together lie on one file system. Where that cannot be synced as a whole, each log is synced by itself: that says which one
-is at fault, and lets no error pass that the system tells of only once (`FileSystem.sync_all`).
+All logs given together are on one file system. If that cannot be synced as a whole, each log is synced by itself. This identifies the log
+at fault, and lets no error pass that the system reports only once (`FileSystem.sync_all`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,22 +13,22 @@ from chaffinch.storage.partition_log import PartitionLog
 
 
 def sync_many(logs: Sequence[PartitionLog]) -> None:
-    """As `PartitionLog.sync` of each. Raises StorageError."""
+    """`PartitionLog.sync` for each log. Raises StorageError."""
     unsynced = [log for log in logs if not log.is_synced]
     if len(unsynced) > SYNCS_MAX and try_sync_all(unsynced[0].files.file_system):
         for log in unsynced:
             log.note_synced()
     for log in unsynced:
-        log.sync()  # Nothing, where that has been done.
+        log.sync()  # No-op for logs already synced.
 
 
 def close_many(logs: Sequence[PartitionLog]) -> None:
-    """As `PartitionLog.close` of each, of all others too where one fails. Raises StorageError."""
+    """`PartitionLog.close` for each log, also after a failure of others. Raises StorageError."""
     run_all([lambda: sync_many([log for log in logs if log.files.segments]), *(log.close for log in logs)])
 
 
 def delete_records_many(offsets: Mapping[PartitionLog, int], steady_ms: int) -> dict[PartitionLog, StorageError]:
-    """As `PartitionLog.delete_records_before` of each log up to its offset, with two syncs in all. Returns what failed, and why. Raises
+    """`PartitionLog.delete_records_before` for each log and its offset, with two syncs in all. Returns the errors by log. Raises
     OffsetOutOfRange."""
     if sum(offset > log.log_start_offset or not log.is_synced for log, offset in offsets.items()) > SYNCS_MAX:
         with suppress(StorageError):
@@ -43,8 +43,10 @@ def delete_records_many(offsets: Mapping[PartitionLog, int], steady_ms: int) -> 
 
 
 def _advance_starts(offsets: Mapping[PartitionLog, int]) -> None:
-    """Have done what takes long. A process that is killed after the first name was made leaves it to the next start to delete segments:
-    so what the producers in them were is on disk before, as in `PartitionLog._advance_start`. Raises StorageError: then call it again.
+    """Do the slow part of moving the starts: sync, create the start files, sync again.
+
+    A process killed after the first start file was created leaves it to the next start to delete segments. So their producer state is on
+    disk before, as in `PartitionLog._advance_start`. Raises StorageError: then call it again.
     """
     later = [(log, offset) for log, offset in offsets.items() if log.log_start_offset < offset <= log.high_watermark]
     file_system = next(iter(offsets)).files.file_system

@@ -1,14 +1,14 @@
-"""A file system in memory that can lose power: it knows which bytes and names were synced.
+"""In-memory file system that simulates process death and loss of power: it tracks which bytes and names were synced.
 
-Three ways to end, after each of which every open file and lock is void and the file system may be used anew:
+There are three ways to end. After each of them every open file and lock is invalid, and the file system can be used again.
 
-- `kill()`: the process dies, the page cache survives. All written bytes stay, but for those of which a sync has failed.
-- `crash(choose)`: power is lost. Synced bytes and names stay; of the rest, `choose` decides how much, so that the dice stay outside.
-- `Interrupted` raised by `hook`: the process dies inside an operation. An append keeps its first `bytes_written` bytes. Call `kill`
-  or `crash` next.
+- `kill()`: the process dies, the page cache survives. All written bytes stay, except those of which a sync failed.
+- `crash(choose)`: power is lost. Synced bytes and names stay; `choose` decides how much of the rest, so that randomness stays outside.
+- `Interrupted` raised by `hook`: the process dies inside an operation. An append keeps its first `bytes_written` bytes. Call `kill` or
+  `crash` next.
 
-Nothing synced is ever changed. Within one file the unsynced bytes are kept as a prefix, torn at any byte; within one directory the
-unsynced names are kept in the order in which they were made (as journalling file systems do). Files and directories are independent.
+Synced data never changes. Of one file a prefix of the unsynced bytes survives, torn at any byte. Of one directory the unsynced names
+survive in the order of their creation (as in journalling file systems). Files and directories are independent.
 """
 
 import errno
@@ -29,8 +29,8 @@ class Interrupted(BaseException):
 
 
 class _Contents:
-    """One file's bytes. `synced` leading bytes survive; `undone` are synced bytes that a truncation, not yet synced, has taken off.
-    `failed_in`: the life in which they could not be synced."""
+    """One file's bytes. `synced` leading bytes survive; `undone` are synced bytes removed by an unsynced truncation. `failed_in`: the
+    life in which their sync failed."""
 
     __slots__ = ("data", "failed_in", "synced", "undone")
 
@@ -51,7 +51,7 @@ class _Contents:
         self.undone = b""
 
     def crash(self, path: str, choose: Choose) -> None:
-        """An unsynced truncation counts as one step before the bytes that came after it."""
+        """Keep a prefix of the unsynced steps. An unsynced truncation is one step before later bytes."""
         unsynced = len(self.data) - self.synced + (1 if self.undone else 0)
         retained = choose(path, unsynced) if unsynced else 0
         if not 0 <= retained <= unsynced:
@@ -64,7 +64,7 @@ class _Contents:
 
 
 class _Directory:
-    """Names now, and the steps (name, node or None for a removal) since the last sync."""
+    """Current names, and the steps (name, node or None for a removal) since the last sync."""
 
     __slots__ = ("names", "steps", "synced")
 
@@ -160,16 +160,16 @@ class MemoryFile:
         self._contents.sync()
 
     def note_synced(self) -> None:
-        """`sync_all` has seen to it."""
+        """No-op: `sync_all` has synced it."""
 
     def note_unsynced(self) -> None:
-        """It is known what was."""
+        """No-op: synced bytes are tracked exactly."""
 
     def write_back(self, position: int) -> None:
-        """Promises nothing, so nothing counts as synced."""
+        """No-op: write-back guarantees nothing, so nothing counts as synced."""
 
     def reserve(self, length: int) -> None:
-        """Appends take what they need."""
+        """No-op: appends allocate on demand."""
 
     def close(self) -> None:
         self._is_closed = True
@@ -212,9 +212,9 @@ class MemoryFileSystem:
         self.bytes_free: int | None = None
         self.life = 0
         self.locks: set[str] = set()
-        self.noted_clusters: dict[str, str] = {}  # By the path of the lock.
+        self.noted_clusters: dict[str, str] = {}  # By path of the lock file.
         self.has_failed_sync = False
-        self.failed: list[_Contents] = []  # What could not be synced.
+        self.failed: list[_Contents] = []  # Files whose sync failed.
         self._outages = 0
         self._root = _Directory()
 
@@ -223,7 +223,7 @@ class MemoryFileSystem:
         return f"memory-{self._outages}"
 
     def kill(self) -> None:
-        """The process ends; what it wrote stays, but for what could not be synced: the next one sees what the disk has."""
+        """End the process. Written bytes stay, except those whose sync failed: the next process reads what is on disk."""
         self.life += 1
         self.locks.clear()
         if self.has_failed_sync:
@@ -234,18 +234,18 @@ class MemoryFileSystem:
             self.has_failed_sync = False
 
     def crash(self, choose: Choose) -> None:
-        """Power is lost. `choose(path, unsynced) -> retained`: bytes of a file, or names of a directory, 0 <= kept <= unsynced."""
+        """Lose power. `choose(path, unsynced)` returns how many bytes of a file, or names of a directory, survive: 0 to `unsynced`."""
         self.kill()
         self._outages += 1
         self._root.crash("", choose)
 
     def flushed(self, path: str) -> bytes:
-        """What a loss of power leaves of a file for certain; nothing where its name may go."""
+        """The bytes of a file that certainly survive a loss of power; empty if its name may be lost."""
         node = self._flushed_node(path)
         return bytes(node.data[: node.synced]) if isinstance(node, _Contents) else b""
 
     def flushed_names(self, path: str) -> Collection[str]:
-        """The names that a loss of power leaves in a directory for certain."""
+        """The names in a directory that certainly survive a loss of power."""
         node = self._flushed_node(path)
         return node.synced.keys() if isinstance(node, _Directory) else ()
 
@@ -259,7 +259,7 @@ class MemoryFileSystem:
         return path or "/"
 
     def enter(self, operation: str, path: str, size: int) -> None:
-        """Every operation passes here first."""
+        """Called first by every operation."""
         if self.hook is not None:
             self.hook(operation, path, size)
         if size and self.bytes_free is not None:

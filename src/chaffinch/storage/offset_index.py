@@ -1,7 +1,7 @@
-"""A sparse index of one segment: for every few kilobytes, which offset begins at which byte, and the largest timestamp before it.
+"""Sparse offset index of one segment: every few kilobytes, a batch's offset and position, and the largest timestamp before it.
 
-Entry, 16 bytes: offset - base offset i32 | position i32 | largest timestamp of all earlier batches of the segment i64.
-In memory while the segment is in use; the file follows at checkpoints and is rebuilt from the log where it is missing or short.
+An entry has 16 bytes: offset - base offset i32 | position i32 | largest timestamp of all earlier batches of the segment i64. The index is
+in memory while the segment is in use. The file is written at checkpoints and rebuilt from the log if it is missing or short.
 """
 
 from array import array
@@ -11,11 +11,11 @@ import numpy as np
 
 ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4"), ("max_timestamp", ">i8")])
 SPAN_MAX = 2**31 - 1
-"""Largest distance of an offset or byte from the segment's first: entries hold 32-bit numbers."""
+"""Largest distance of an offset or byte from the segment's first one: entries hold 32-bit numbers."""
 
 
 class OffsetIndex:
-    """Positions and offsets only ever grow. The first batch of a segment always has an entry."""
+    """Positions and offsets ascend. The first batch of a segment always has an entry."""
 
     __slots__ = ("_interval_bytes", "_max_timestamps", "_next_position", "_offsets", "_positions", "base_offset")
 
@@ -31,7 +31,7 @@ class OffsetIndex:
         return len(self._offsets)
 
     def add(self, offset: int, position: int, max_timestamp_before: int) -> None:
-        """A batch begins at `position`; kept when the last entry is far enough away."""
+        """Note that a batch begins at `position`. It becomes an entry if the last entry is far enough away."""
         if position >= self._next_position:
             self._offsets.append(offset)
             self._positions.append(position)
@@ -39,7 +39,7 @@ class OffsetIndex:
             self._next_position = position + self._interval_bytes
 
     def position(self, number: int) -> int:
-        """Where the batch of entry `number` begins."""
+        """Position of the batch of entry `number`."""
         return self._positions[number]
 
     def floor(self, offset: int) -> tuple[int, int]:
@@ -53,7 +53,7 @@ class OffsetIndex:
         return (self._offsets[index], self._positions[index]) if index >= 0 else (self.base_offset, 0)
 
     def floor_timestamp(self, timestamp: int) -> tuple[int, int]:
-        """(offset, position) before which every timestamp is smaller than `timestamp`."""
+        """(offset, position) of the last entry before which every timestamp is smaller than `timestamp`."""
         index = bisect_left(self._max_timestamps, timestamp) - 1
         return (self._offsets[index], self._positions[index]) if index >= 0 else (self.base_offset, 0)
 
@@ -66,7 +66,7 @@ class OffsetIndex:
         return rows.tobytes()
 
     def load(self, data: bytes) -> None:
-        """Replace the entries by those of `data`, which is known to be what `encode` gave."""
+        """Replace the entries by those in `data`, which must be the output of `encode`."""
         rows = np.frombuffer(data, ENTRY)
         self._offsets = array("q", (rows["offset"].astype(np.int64) + self.base_offset).tobytes())
         self._positions = array("q", rows["position"].astype(np.int64).tobytes())

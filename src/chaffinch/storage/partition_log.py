@@ -1,11 +1,11 @@
-"""One partition's log: it is appended to, kept on disk, and deleted from; its producers and transactions. Readers see a `ReadableLog`.
+"""Log of one partition: appends, durability, deletion, producer state and transactions. Readers use its base class `ReadableLog`.
 
-Called by the broker's core, from one thread. Checks nothing about records: the caller validates first (decision 7), then asks
-`find_duplicate` and `check_producer`, then appends. Nothing is synced by an append; under `flush.policy=always` the caller calls `sync`
-before it answers, once for many appends (decision 35).
+The broker's core calls it from one thread. Records are not checked here: the caller validates first (decision 7), then calls
+`find_duplicate` and `check_producer`, then appends. An append syncs nothing. Under `flush.policy=always` the caller calls `sync` before it
+responds, once for many appends (decision 35).
 
-Strategy: a batch is written by one system call with its offset patched into the buffer that the network lent; everything else is memory,
-and follows on disk at checkpoints. An append that fails leaves the log as it was.
+A batch is written by one system call, with its offset patched into the network's receive buffer. Everything else is in memory and is
+written at checkpoints. A failed append leaves the log unchanged.
 """
 
 import logging
@@ -35,12 +35,12 @@ from chaffinch.storage.wall_time import WallTime
 __all__ = ["AppendResult", "LogConfig", "LogPosition", "OffsetOutOfRange", "PartitionLog", "ProducerRefusal"]
 
 LOGGER = logging.getLogger(__name__)
-_new_tuple = tuple.__new__  # What the constructor of a named tuple calls, in a third of its time.
+_new_tuple = tuple.__new__  # What a named tuple's constructor calls, in a third of its time.
 NO_LEADER_EPOCH = -1
 
 
 class AppendResult(NamedTuple):
-    """Where a batch stands. `log_append_time_ms` is -1 where the producer set the timestamps."""
+    """Position of an appended batch. `log_append_time_ms` is -1 if the producer set the timestamps."""
 
     base_offset: int
     last_offset: int
@@ -51,9 +51,13 @@ class AppendResult(NamedTuple):
 class PartitionLog(ReadableLog):
     """See the module, and `ReadableLog`.
 
-    `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `on_maintenance_due` is called
-    with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do;
-    `on_start_moved` when the log starts later. `steady_ms`, which methods take, is steady time; `wall` says what the wall clock shows then.
+    - `cuts`: the torn ends that `open` cut off.
+    - `recovery_bytes_read`: bytes of the log that `open` read.
+    - `on_maintenance_due`: called with the log's name when a segment begins or records are deleted; `expire` or compaction may then have
+      work.
+    - `on_start_moved`: called with the log's name when its start moves.
+
+    Methods take steady time; `wall` converts it to wall time.
     """
 
     __slots__ = (
@@ -80,12 +84,12 @@ class PartitionLog(ReadableLog):
         self.on_maintenance_due: Callable[[TopicPartition], None] | None = None
         self.on_start_moved: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
-        self._failure_reported = False  # Of a checkpoint, since the last that was written.
-        # A last segment without records may have begun after the snapshot: nobody has synced its name.
+        self._failure_reported = False  # A checkpoint failed, since the last success.
+        # A last segment without records may have begun after the snapshot, so its name may not be synced.
         has_known_files = not recovered.segments or recovered.segments[-1].size > 0
         has_all = recovered.durable_snapshot_offset == recovered.log_end_offset and recovered.is_durable_usable
         is_durable = has_all and not recovered.cuts and has_known_files
-        # Nor where the log starts, if that was the last thing it did.
+        # The start offset may not be synced either, if the process ended right after moving it.
         self._has_unsynced_names = not is_durable or recovered.state.log_start_offset > 0
         self._has_unsynced_bytes = bool(recovered.segments) and not is_durable
         if self._has_unsynced_bytes:
@@ -126,25 +130,25 @@ class PartitionLog(ReadableLog):
 
     @property
     def extent(self) -> Extent:
-        """How far the log goes, for `Contents`. Only the last segment may be unsynced."""
+        """Extent of the log, for `Contents`. Only the last segment may be unsynced."""
         synced = self.log_end_offset if self.is_synced else self._segments[-1].base_offset if self._segments else self.log_start_offset
         return Extent(self.log_start_offset, synced, self.log_end_offset)
 
     # Appending.
 
     def find_duplicate(self, header: BatchHeader) -> AppendResult | None:
-        """Where the very batch was stored before, if it is one of its producer's last five here."""
+        """Result of the earlier append of the same batch, if it is one of its producer's last five here."""
         stored = self._producers.find_duplicate(header)
         if stored is None:
             return None
         return AppendResult(stored.base_offset, stored.last_offset, stored.log_append_time_ms, self.log_start_offset)
 
     def expect(self, header: BatchHeader) -> None:
-        """A batch wants to begin a transaction here; see `ProducerSequences.expect`."""
+        """Note that a batch will begin a transaction here; see `ProducerSequences.expect`."""
         self._producers.expect(header)
 
     def check_producer(self, header: BatchHeader, *, unknown_begins_at_zero: bool = False) -> ProducerRefusal | None:
-        """Whether epoch, sequence and transaction of a batch allow it to be appended; (code, message) if not."""
+        """Check whether epoch, sequence and transaction of a batch allow its append; (code, message) if not."""
         if header.producer_id < 0:
             return None
         return self._producers.check(header, unknown_begins_at_zero=unknown_begins_at_zero)
@@ -152,14 +156,17 @@ class PartitionLog(ReadableLog):
     def check_marker(
         self, identity: ProducerIdentity, coordinator_epoch: int, *, needs_higher_epoch: bool = False
     ) -> ProducerRefusal | None:
-        """Whether `append_marker` may be called; (code, message) if not."""
+        """Check whether `append_marker` may be called; (code, message) if not."""
         return self._producers.check_marker(identity, coordinator_epoch, needs_higher_epoch=needs_higher_epoch)
 
     def append(
         self, batch: BatchView | BytesLike, *, steady_ms: int, leader_epoch: int = NO_LEADER_EPOCH, origin: Origin = Origin.CLIENT
     ) -> AppendResult:
-        """Store one checked batch of data at the end. Its base offset and leader epoch are overwritten where it lies (a read-only buffer
-        is copied first). Raises StorageError, after which the log is unchanged."""
+        """Append one validated data batch. Its base offset and leader epoch are overwritten in its buffer; a read-only buffer is copied
+        first.
+
+        Raises StorageError, after which the log is unchanged.
+        """
         if isinstance(batch, BatchView):
             data, header = batch.data, batch.header
         else:
@@ -178,7 +185,7 @@ class PartitionLog(ReadableLog):
     def append_marker(
         self, is_commit: bool, identity: ProducerIdentity, coordinator_epoch: int, steady_ms: int, *, leader_epoch: int = NO_LEADER_EPOCH
     ) -> AppendResult:
-        """End the transaction of `identity` here; see `check_marker`. One offset is used. Raises StorageError."""
+        """Append the marker that ends the transaction of `identity`; see `check_marker`. It uses one offset. Raises StorageError."""
         offset = self.log_end_offset
         timestamp = self.wall.at(steady_ms)
         data = encode_control_batch(is_commit, identity, coordinator_epoch, timestamp)
@@ -212,11 +219,11 @@ class PartitionLog(ReadableLog):
         self.log_end_offset = segment.end_offset
 
     def _new_segment(self, steady_ms: int) -> Segment:
-        """Begin one behind the last, which is sealed. Its file comes first: while there is no room for that, nothing else is tried."""
+        """Seal the last segment and begin a new one. The new file is created first: if that fails, nothing else has happened."""
         segment = self._files.create_segment(self.log_end_offset, self.config, self.wall.at(steady_ms))
         if self._segments:
             self._segments[-1].seal()
-            self._checkpoint()  # Without the new one, whose name is not synced: it would not be durable.
+            self._checkpoint()  # Without the new segment, whose name is not synced: otherwise it is not durable.
         self._files.add_segment(segment)
         self._has_unsynced_names = True
         self._notify_maintenance_due()
@@ -227,39 +234,39 @@ class PartitionLog(ReadableLog):
             self.on_maintenance_due(self.topic_partition)
 
     def _roll(self, steady_ms: int) -> Segment:
-        """Seal the last segment. It is synced first, so that of all segments only the last can have a torn end."""
+        """Sync and seal the last segment, so that only the last segment can have a torn end."""
         self.sync()
         return self._new_segment(steady_ms)
 
-    # What goes.
+    # Deletion.
 
     def forget_idle_producers(self, steady_ms: int, idle_ms_max: int) -> int:
-        """`producer.id.expiration.ms`: returns how many were forgotten."""
+        """Drop idle producers (`producer.id.expiration.ms`); returns how many."""
         return self._producers.forget_idle(steady_ms, idle_ms_max)
 
     def roll(self, steady_ms: int) -> None:
-        """Seal the last segment, if there is something in it. Raises StorageError."""
+        """Seal the last segment if it has records. Raises StorageError."""
         if self._segments and self._segments[-1].size:
             self._roll(steady_ms)
 
     def delete_records_before(self, offset: int, steady_ms: int) -> int:
-        """Let the log start at `offset`, for good; returns where it starts now, which may be later. Durable on return.
+        """Move the log's start to `offset`; returns the start, which may be later. Durable on return.
 
-        Raises OffsetOutOfRange above the high watermark, StorageError. The bytes go at the next `expire`.
+        Raises OffsetOutOfRange above the high watermark, StorageError. The next `expire` frees the bytes.
         """
         if offset > self.high_watermark:
             raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.high_watermark)
         self._advance_start(offset)
-        self._sync_names()  # Where it started there already, a process that was killed may have said so.
+        self._sync_names()  # If it started there already, a killed process may have left the name unsynced.
         self._notify_maintenance_due()
         return self.log_start_offset
 
     def expire(self, steady_ms: int, count_max: int = sys.maxsize) -> int:
-        """Delete the segments that are too old, too many, or below the log's start, at most `count_max` of them; returns how many.
+        """Delete segments that are too old, exceed the size limit, or lie below the log's start, at most `count_max`; returns how many.
 
-        When all records are too old, the last segment goes too, and the next append begins one. A segment stays as long as no snapshot
-        tells what its producers were, as on a full disk: that would stand nowhere else. Files that cannot be removed are tried again by a
-        later call. Raises StorageError for what stays for that or another reason, when all others are gone.
+        If all records are too old, the last segment is deleted too, and the next append begins one. A segment stays while no snapshot
+        contains its producer state, for example on a full disk, because that state is stored nowhere else. Files that cannot be removed are
+        retried by a later call. Raises StorageError for segments that stay for one of these reasons, after all others were deleted.
         """
         wanted = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(steady_ms))
         failure = self.persist_producers(self._segments[wanted - 1].end_offset) if wanted else None
@@ -278,7 +285,7 @@ class PartitionLog(ReadableLog):
         return count
 
     def persist_producers(self, end_offset: int) -> StorageError | None:
-        """Have what the producers below `end_offset` are in a durable snapshot; returns why it is in none. Raises StorageError."""
+        """Store the state of producers below `end_offset` in a durable snapshot; returns the error if that failed. Raises StorageError."""
         if end_offset <= self._files.snapshots.durable_offset:
             return None
         try:
@@ -292,16 +299,16 @@ class PartitionLog(ReadableLog):
     def _advance_start(self, offset: int) -> None:
         if offset > self.log_start_offset:
             if offset > self._segments[-1].base_offset:
-                self.sync()  # A start beyond what is on disk: with the power, what the producers of those records were would be lost.
+                self.sync()  # The start would lie beyond the synced end: a loss of power would lose the producer state of those records.
             self._sync_names()
-            # Segments below it go, here or when the log is next opened: what the producers were stands nowhere else then.
-            self._files.sync_snapshot()  # Its name goes with the start's.
+            # Segments below it are deleted, here or when the log is next opened. Afterwards only the snapshot holds their producer state.
+            self._files.sync_snapshot()  # Synced together with the start file's name.
             self._files.create_start_file(offset)
             self._file_system.sync_directory(self.directory)
             self.note_start(offset)
 
     def note_start(self, offset: int) -> None:
-        """The name that says that the log starts at `offset`, which is later than before, is durable."""
+        """Record that the start file of `offset`, which is later than before, is durable."""
         self._files.note_start(offset)
         self.log_start_offset = offset
         if self.on_start_moved is not None:
@@ -336,14 +343,15 @@ class PartitionLog(ReadableLog):
         self._bytes_since_checkpoint += size
         if self._bytes_since_checkpoint >= self.config.checkpoint_bytes:
             last = self._segments[-1]
-            # Any earlier, the disk would be busy with what many a log deletes by then, and appends would be slower: a seventh was
-            # measured. A segment that is sealed early leaves half of a full one to its sync, 0.3 s for 500 MB that are all new.
+            # Starting earlier would keep the disk busy with data that many logs soon delete, and slowed appends by a seventh. A segment
+            # sealed early leaves half of a full one to its sync: 0.3 s for 500 MB of new data.
             if 2 * last.size >= self.config.segment_bytes:
                 last.write_back()
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Save what spares the next start some reading. A failure is no reason to refuse records: said once, tried again later."""
+        """Write a snapshot, which spares the next start some reading. A failure does not affect appends: it is logged once and retried
+        later."""
         self._bytes_since_checkpoint = 0
         try:
             self._save_snapshot()
@@ -365,7 +373,7 @@ class PartitionLog(ReadableLog):
         self._failure_reported = False
 
     def close(self) -> None:
-        """Sync, leave a snapshot so that the next start reads nothing, and let go of the files."""
+        """Sync, write a snapshot so that the next start reads nothing, and close the files."""
         if self._segments:
             self.sync()
             snapshots = self._files.snapshots

@@ -1,8 +1,8 @@
-"""What a partition knows of its producers: epochs, the last batches, open transactions.
+"""Producer state of one partition: epochs, the last batches, and open transactions.
 
-Follows Kafka's `ProducerStateManager` and `ProducerAppendInfo` (KIP-98): the last five batches of a producer are remembered, so that a
-batch sent again is recognised; a producer nobody knows may begin at any sequence; a marker with a higher epoch forgets the batches.
-Nothing here checks records, and nothing is written: the log is the truth, and this is rebuilt from it.
+Follows Kafka's `ProducerStateManager` and `ProducerAppendInfo` (KIP-98). The last five batches of a producer are remembered, so that a
+repeated batch is recognised. An unknown producer may begin at any sequence. A marker with a higher epoch clears the batches. Records are
+not checked here and nothing is written: the state is rebuilt from the log.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_
 from chaffinch.storage.wall_time import WallTime
 
 ROW_TIMES_ERROR_MS_MAX = 1000
-"""Rows of a snapshot are kept until the wall clock was set by so much: they say when a producer was last used."""
+"""Snapshot rows are reused until the wall clock was set by this much: they contain the time of last use."""
 BATCHES_REMEMBERED = 5
 """As many as a producer may have in flight (`max.in.flight.requests.per.connection` of an idempotent producer)."""
 NO_EPOCH = -1
 
 
 class StoredBatch(NamedTuple):
-    """What a repeated batch is compared with, and answered from. `log_append_time_ms` is -1 where the producer set the time."""
+    """A stored batch, which a repeated one is compared with and answered from. `log_append_time_ms` is -1 if the producer set the time."""
 
     first_sequence: int
     last_sequence: int
@@ -46,7 +46,7 @@ class OngoingTransaction(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction whose marker has come. `last_offset` is the marker's."""
+    """A transaction ended by its marker. `last_offset` is the marker's."""
 
     producer_id: int
     first_offset: int
@@ -57,8 +57,8 @@ class CompletedTransaction(NamedTuple):
 class ProducerState:
     """One producer. `batches` in order of their offsets; `first_offset` of its open transaction, or -1.
 
-    `last_used_ms` by the broker's steady time decides when it is idle; `last_timestamp` is that of its last record or marker, for tools.
-    `row` is what a snapshot says of it, or None once that has changed.
+    `last_used_ms` is steady time and decides when it is idle. `last_timestamp` is that of its last record or marker, for tools. `row` is
+    its snapshot row, or None after a change.
     """
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "last_timestamp", "last_used_ms", "row")
@@ -74,17 +74,17 @@ class ProducerState:
 
     @property
     def last_sequence(self) -> int:
-        """-1 when no batch of this epoch is known, so that 0 comes next."""
+        """-1 if no batch of this epoch is known, so that 0 comes next."""
         return self.batches[-1].last_sequence if self.batches else -1
 
     def set_epoch(self, epoch: int) -> None:
-        """Another epoch numbers its batches anew."""
+        """Set the epoch; a new epoch clears the batches, whose sequences restart."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
 
     def rebuild_row(self, producer_id: int, wall: WallTime) -> str:
-        """As JSON: a list of numbers, and among them one of lists. Written by hand, in a third of the time."""
+        """The snapshot row as JSON: a list of numbers and one list of lists. Formatted by hand, in a third of the time."""
         batches = ",".join([f"[{first},{last},{base},{end},{time}]" for first, last, base, end, time in self.batches])
         last_used_ms = wall.at(self.last_used_ms)
         numbers = f"{producer_id},{self.epoch},{self.coordinator_epoch},{last_used_ms},{self.first_offset}"
@@ -93,19 +93,19 @@ class ProducerState:
 
 
 class _Expected(NamedTuple):
-    """The lowest sequence with which a transaction wanted to begin here."""
+    """The lowest sequence with which a transaction may begin here."""
 
     epoch: int
     sequence: int
 
 
 class ProducerSequences:
-    """All producers of one partition. `check` and `find_duplicate` only look; `append` and `complete` follow a write."""
+    """All producers of one partition. `check` and `find_duplicate` are read-only; `append` and `complete` follow a write."""
 
     def __init__(self) -> None:
         self._expected: dict[int, _Expected] = {}
         self._states: dict[int, ProducerState] = {}
-        self._rows_offset_ms = 0  # The wall clock's, when rows were last made all anew.
+        self._rows_offset_ms = 0  # Offset of the wall clock when all rows were last rebuilt.
         self._ongoing: dict[int, int] = {}  # Producer id -> first offset; in order of the offsets, since transactions begin in that order.
 
     def __len__(self) -> int:
@@ -116,23 +116,24 @@ class ProducerSequences:
 
     @property
     def first_ongoing_offset(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """First offset of the oldest open transaction."""
         return next(iter(self._ongoing.values()), None)
 
     def has_ongoing(self, producer_id: int, epoch: int | None = None) -> bool:
-        """Whether a transaction is open here; with `epoch`, whether this very epoch writes it."""
+        """Whether a transaction of the producer is open here; with `epoch`, whether this epoch wrote it."""
         return producer_id in self._ongoing and (epoch is None or self._states[producer_id].epoch == epoch)
 
     def has_marker(self, identity: ProducerIdentity) -> bool:
-        """Whether the marker of transaction version 2 that brings this epoch was written, or one after it. What follows may be open.
+        """Whether the marker of transaction version 2 with this epoch, or a later one, was written. A later transaction may be open.
 
-        Nobody is let in under this epoch before it; as in Apache Kafka, which refuses the marker of an epoch that has something open.
+        No batch with this epoch is accepted before that marker. Apache Kafka likewise refuses the marker of an epoch with an open
+        transaction.
         """
         state = self._states.get(identity.producer_id)
         return state is not None and state.epoch >= identity.epoch
 
     def states(self) -> Iterator[tuple[int, ProducerState]]:
-        """Each producer id with what is known of it, to look at."""
+        """Producer ids and states, read-only."""
         return iter(self._states.items())
 
     def ongoing(self) -> Iterator[OngoingTransaction]:
@@ -142,7 +143,7 @@ class ProducerSequences:
             yield OngoingTransaction(producer_id, state.epoch, first_offset, state.last_used_ms)
 
     def last_entries(self) -> dict[int, tuple[int, int | None]]:
-        """Producer id -> (epoch, last offset of its last batch here, or None where only a marker has told its epoch)."""
+        """Producer id -> (epoch, last offset of its last batch here, or None if only a marker holds its epoch)."""
         return {
             producer_id: (state.epoch, state.batches[-1].last_offset if state.batches else None)
             for producer_id, state in self._states.items()
@@ -160,10 +161,11 @@ class ProducerSequences:
         return None
 
     def expect(self, header: BatchHeader) -> None:
-        """A batch wants to begin a transaction here (Kafka: VerificationStateEntry). Until one does, none with a higher sequence may.
+        """Note that a batch will begin a transaction here (Kafka: VerificationStateEntry). Until then a higher sequence may not begin
+        one.
 
-        Without this a producer nobody knows could lose its first batch to an error that passes, and have its second one stored before it.
-        For identities that the coordinator vouches for; forgotten with the producer.
+        Without this, an unknown producer could lose its first batch to a transient error and have its second one stored before it. Call it
+        for identities that the coordinator has verified. The note is dropped together with the producer.
         """
         expected = self._expected.get(header.producer_id)
         if (
@@ -174,7 +176,7 @@ class ProducerSequences:
             self._expected[header.producer_id] = _Expected(header.producer_epoch, header.base_sequence)
 
     def check(self, header: BatchHeader, *, unknown_begins_at_zero: bool = False) -> ProducerRefusal | None:
-        """Whether a batch of a client may follow what is stored; None = it may. The order of the checks is Kafka's.
+        """Check whether a client's batch may follow the stored ones; None if it may. The order of the checks is Kafka's.
 
         `unknown_begins_at_zero`: a producer without batches here must begin with sequence 0 (first batch of a transaction in version 2).
         """
@@ -190,7 +192,7 @@ class ProducerSequences:
         if expected is not None and header.base_sequence > expected.sequence:
             return ProducerRefusal(
                 codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"{_name(header)} sent sequence {header.base_sequence} while its transaction is to begin with {expected.sequence}",
+                f"{_name(header)} sent sequence {header.base_sequence}, but its transaction must begin with {expected.sequence}",
             )
         if state is None:
             return None
@@ -199,7 +201,7 @@ class ProducerSequences:
         if header.base_sequence != next_sequence and state.epoch != NO_EPOCH:
             return ProducerRefusal(
                 codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"{_name(header)} sent sequence {header.base_sequence} where {next_sequence} must follow "
+                f"{_name(header)} sent sequence {header.base_sequence}, expected {next_sequence} "
                 f"(epoch {state.epoch} is stored up to sequence {state.last_sequence})",
             )
         if state.first_offset != NO_OFFSET and not header.is_transactional:
@@ -212,10 +214,10 @@ class ProducerSequences:
     def check_marker(
         self, identity: ProducerIdentity, coordinator_epoch: int, *, needs_higher_epoch: bool = False
     ) -> ProducerRefusal | None:
-        """Whether a coordinator may end the transaction of `identity` here.
+        """Check whether a coordinator may end the transaction of `identity` here.
 
-        `needs_higher_epoch`: markers of transaction version 2 have a higher epoch than the records (KIP-1228); the same one again is let
-        through where nothing is open.
+        `needs_higher_epoch`: markers of transaction version 2 have a higher epoch than the records (KIP-1228). A repeated marker with the
+        same epoch is accepted if nothing is open.
         """
         state = self._states.get(identity.producer_id)
         if state is None:
@@ -235,7 +237,7 @@ class ProducerSequences:
         return None
 
     def append(self, header: BatchHeader, base_offset: int, steady_ms: int) -> None:
-        """A batch of data with a producer id was written at `base_offset`; `header.base_offset` is not looked at."""
+        """Note a data batch with a producer id, written at `base_offset`; `header.base_offset` is ignored."""
         state = self._states.get(header.producer_id)
         if state is None:
             state = self._states[header.producer_id] = ProducerState(header.producer_epoch, steady_ms)
@@ -266,7 +268,7 @@ class ProducerSequences:
     def complete(
         self, identity: ProducerIdentity, *, is_commit: bool, coordinator_epoch: int, offset: int, timestamp: int, steady_ms: int
     ) -> CompletedTransaction | None:
-        """A marker with this timestamp was written at `offset`. None when there was nothing here to end."""
+        """Note a marker with this timestamp, written at `offset`. Returns the transaction that it ends, or None."""
         state = self._states.get(identity.producer_id)
         if state is None:
             state = self._states[identity.producer_id] = ProducerState(identity.epoch, steady_ms)
@@ -282,19 +284,20 @@ class ProducerSequences:
         return CompletedTransaction(identity.producer_id, first_offset, offset, is_commit)
 
     def add_unknown(self, earlier: "ProducerSequences") -> None:
-        """Take over producers of which nothing is known here, as they were earlier; what they had open then has ended since."""
+        """Add producers unknown here in their earlier state; their open transactions have ended since."""
         earlier.forget_ongoing()
         self._states = earlier._states | self._states
 
     def forget_ongoing(self) -> None:
-        """Records are gone, and markers with them: what was open before may have ended. What is still open begins with its next record."""
+        """Forget open transactions after records were lost: their markers may be lost too. A transaction still open begins with its next
+        record."""
         for producer_id in self._ongoing:
             state = self._states[producer_id]
             state.first_offset, state.row = NO_OFFSET, None
         self._ongoing.clear()
 
     def forget_idle(self, steady_ms: int, idle_ms_max: int) -> int:
-        """Drop producers without an open transaction that were last seen `idle_ms_max` ago or earlier; returns how many."""
+        """Drop producers without an open transaction, last used at least `idle_ms_max` ago; returns how many."""
         idle = [
             producer_id
             for producer_id, state in self._states.items()
@@ -307,8 +310,10 @@ class ProducerSequences:
         return len(idle)
 
     def to_rows(self, wall: WallTime) -> list[str]:
-        """For a snapshot: one row per producer, as JSON. Times are the wall clock's: steady time ends with the process. Only those that
-        wrote since the last time are made anew: there may be a hundred thousand."""
+        """Snapshot rows, one JSON row per producer. Times are wall time, because steady time ends with the process.
+
+        Only producers that wrote since the last call get a new row: there may be a hundred thousand.
+        """
         if abs(wall.offset_ms - self._rows_offset_ms) >= ROW_TIMES_ERROR_MS_MAX:
             self._rows_offset_ms = wall.offset_ms
             for state in self._states.values():
@@ -317,8 +322,11 @@ class ProducerSequences:
 
     @classmethod
     def from_rows(cls, rows: list[list[Any]], steady_ms: int) -> "ProducerSequences":
-        """The inverse of `to_rows`, read as JSON, when a process starts, that is, while steady time is that of the wall clock. Nobody was
-        last seen after `steady_ms`, even if the clock was set back since. Earlier versions wrote no last timestamps."""
+        """The inverse of `to_rows`, read as JSON at process start, when steady time equals wall time.
+
+        Times of last use are limited to the present, because the clock may have been set back. Rows of earlier versions lack the last
+        timestamp.
+        """
         sequences = cls()
         for producer_id, epoch, coordinator_epoch, last_used_ms, first_offset, batches, *later in rows:
             state = sequences._states[producer_id] = ProducerState(epoch, min(last_used_ms, steady_ms))

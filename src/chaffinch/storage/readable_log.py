@@ -1,9 +1,9 @@
-"""One partition's log as its readers see it: what stands where, and how far they may see.
+"""Read side of a partition log: positions, high watermark, last stable offset, leader epochs, timestamps.
 
-Nothing here changes what is on disk; `partition_log.PartitionLog` adds all that does.
+Nothing here changes the disk; the subclass `partition_log.PartitionLog` does.
 
-Which leader epoch wrote what: epochs only grow along a log and stand in every batch header, so they are found by bisection: a few reads
-of headers, and nothing to keep (Apache Kafka keeps a file of epochs beside each log).
+Leader epochs ascend along a log and are part of every batch header, so they are found by bisection: a few header reads, and no extra file
+(Apache Kafka keeps a file of epochs for each log).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chaffinch.storage.segment import Found, Segment
 
 
 class LogPosition(NamedTuple):
-    """A place in a log's files: the base offset of a segment, and a byte in it. Bytes are counted within one segment only."""
+    """A position in a log's files: base offset of a segment, and a byte within that segment."""
 
     segment: int
     position: int
@@ -70,15 +70,16 @@ class ReadableLog:
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.log_end_offset
         self._files = LogFiles(file_system, directory, recovered)
-        self._segments = self._files.segments  # The very list.
+        self._segments = self._files.segments  # The same list object.
         self._producers = recovered.producers
         self._high_watermark: int | None = None
-        self._undecided: list[CompletedTransaction] = []  # Ended, but the marker is not yet below the high watermark.
+        self._undecided: list[CompletedTransaction] = []  # Ended by a marker that is not yet below the high watermark.
 
     def find(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> Found | None:
-        """Whole batches from the one that holds `offset`, at most `bytes_max` bytes of them and none that begins at `upper_bound_offset`
-        (default: the log's end) or later. `at_least_one`: the first batch comes even if it is larger. The first batch may begin before
-        `offset`. All from one segment. Raises OffsetOutOfRange, StorageError; None at the upper bound.
+        """Whole batches from the one that holds `offset` on, all from one segment; None at the upper bound.
+
+        At most `bytes_max` bytes, and no batch that begins at `upper_bound_offset` (default: the log's end) or later. `at_least_one`:
+        return the first batch even if it is larger. The first batch may begin before `offset`. Raises OffsetOutOfRange, StorageError.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.log_end_offset)
@@ -92,12 +93,12 @@ class ReadableLog:
         return None
 
     def read(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> list[BytesLike]:
-        """The bytes of what `find` finds; empty where it finds nothing."""
+        """The bytes of the result of `find`; empty if there is none."""
         found = self.find(offset, bytes_max, upper_bound_offset, at_least_one)
         return [] if found is None else [bytes(found.records)]
 
     def position_of(self, offset: int) -> LogPosition:
-        """Where a read at `offset` begins; without a look at the file when that is the log's end. Raises StorageError."""
+        """Position at which a read of `offset` begins; at the log's end without a file access. Raises StorageError."""
         if offset >= self.log_end_offset:
             last = self._segments[-1] if self._segments else None
             return LogPosition(self.log_end_offset, 0) if last is None else LogPosition(last.base_offset, last.size)
@@ -124,16 +125,16 @@ class ReadableLog:
     def _timestamps(self) -> Timestamps:
         return Timestamps(self._files.from_offset(self.log_start_offset), self.log_start_offset, self.config.decompressed_bytes_max)
 
-    # How far readers may see.
+    # Upper bounds for readers.
 
     @property
     def high_watermark(self) -> int:
-        """Offsets below it are on every in-sync replica: the log's end, unless somebody said otherwise."""
+        """Offsets below it are on every in-sync replica: the log's end, unless it was set."""
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
     @high_watermark.setter
     def high_watermark(self, offset: int | None) -> None:
-        """None: follow the log's end again."""
+        """Set the high watermark; None follows the log's end again."""
         if offset is not None and not self.log_start_offset <= offset <= self.log_end_offset:
             raise ValueError(
                 f"high watermark {offset} of {self.topic_partition} is not within its log, which ends at {self.log_end_offset}"
@@ -143,7 +144,7 @@ class ReadableLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided: where the oldest open one begins, or the high watermark."""
+        """Offset below which every transaction is decided: start of the oldest open one, or the high watermark."""
         stable = self.high_watermark
         first_ongoing = self._producers.first_ongoing_offset
         if first_ongoing is not None and first_ongoing < stable:
@@ -153,11 +154,12 @@ class ReadableLog:
         return max(stable, self.log_start_offset)
 
     def aborted_transactions(self, fetch_offset: int, upper_bound_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of aborted transactions with records in `[fetch_offset, upper_bound_offset)`, for a Fetch answer."""
+        """(producer id, first offset) of aborted transactions with records in `[fetch_offset, upper_bound_offset)`, for a Fetch
+        response."""
         return overlapping((segment.aborted for segment in self._files.from_offset(fetch_offset)), fetch_offset, upper_bound_offset)
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
-        """With `epoch`: whether this very epoch of the producer writes it."""
+        """Whether the producer has an open transaction; with `epoch`, whether this epoch wrote it."""
         return self._producers.has_ongoing(producer_id, epoch)
 
     def ongoing_transactions(self) -> list[OngoingTransaction]:
@@ -166,7 +168,7 @@ class ReadableLog:
 
     @property
     def producers(self) -> ProducerSequences:
-        """To look at, not to change."""
+        """Producer state, read-only."""
         return self._producers
 
     @property
@@ -175,13 +177,15 @@ class ReadableLog:
 
     @property
     def files(self) -> LogFiles:
-        """What the log consists of on disk: for compaction."""
+        """The log's files, for compaction."""
         return self._files
 
 
 class Timestamps:
-    """Of the records from `log_start_offset` on in `segments`, which are the last ones of a log. Batches are decompressed up to
-    `decompressed_bytes_max`. All methods raise StorageError."""
+    """Timestamp look-ups over the records from `log_start_offset` on in `segments`, the last ones of a log.
+
+    Batches are decompressed up to `decompressed_bytes_max`. All methods raise StorageError.
+    """
 
     __slots__ = ("_decompressed_bytes_max", "_log_start_offset", "_segments")
 
@@ -191,7 +195,7 @@ class Timestamps:
         self._decompressed_bytes_max = decompressed_bytes_max
 
     def latest(self) -> int:
-        """The largest one (ms); -1 while there is none."""
+        """The largest timestamp (ms); -1 if there is none."""
         segments = self._segments
         latest = max((segment.max_timestamp for segment in segments[1:]), default=NO_TIMESTAMP)
         if not segments or segments[0].max_timestamp <= latest:
@@ -201,7 +205,7 @@ class Timestamps:
         return max(latest, self._latest_from_start(segments[0]))
 
     def _latest_from_start(self, segment: Segment) -> int:
-        """Of a segment whose first records were deleted."""
+        """The largest timestamp of a segment whose first records were deleted."""
         latest = NO_TIMESTAMP
         for position, header in segment.headers(segment.position_of(self._log_start_offset)):
             if header.base_offset >= self._log_start_offset and header.count:
@@ -248,8 +252,8 @@ def epoch_at(segments: Sequence[Segment], offset: int) -> int:
 def end_of_epoch(segments: Sequence[Segment], epoch: int, log_start_offset: int, log_end_offset: int) -> tuple[int, int]:
     """(the largest epoch in the log up to `epoch`, the offset at which a later one begins).
 
-    `epoch` itself and the offset of the log's first record where all epochs are later, as in Apache Kafka: what stands below the log's
-    start counts no more, though its segment may still be there.
+    If all epochs are later: `epoch` itself and the offset of the log's first record, as in Apache Kafka. Records below the log's start do
+    not count, even if their segment still exists.
     """
     first = _first_from(segments, log_start_offset)
     if first is None:
@@ -261,7 +265,7 @@ def end_of_epoch(segments: Sequence[Segment], epoch: int, log_start_offset: int,
     segment = written[number - 1]
     entry = bisect_right(range(len(segment.index)), epoch, key=lambda at: segment.header_at(segment.index.position(at)).leader_epoch)
     found = NO_EPOCH
-    # An index that was loaded may lack the segment's first batches, or all of a small one's.
+    # A loaded index may lack the first batches of its segment, or all of a small one's.
     for _, header in segment.headers(segment.index.position(entry - 1) if entry else 0):
         if header.leader_epoch > epoch:
             return found, header.base_offset
@@ -270,7 +274,7 @@ def end_of_epoch(segments: Sequence[Segment], epoch: int, log_start_offset: int,
 
 
 def _first_from(segments: Sequence[Segment], offset: int) -> BatchHeader | None:
-    """Of the batch that holds `offset`, or of the first after it."""
+    """Header of the batch that holds `offset`, or of the first after it."""
     number = max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
     for segment in segments[number:]:
         position = segment.position_of(offset)

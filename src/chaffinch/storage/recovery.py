@@ -1,16 +1,16 @@
-"""Opening a partition's log after whatever ended the last process.
+"""Recovery of a partition log at start.
 
-0. Carry out what `log.state` says was decided: a compacted segment takes its place (`complete_pending_swap`).
-1. Take the newest snapshot that may be trusted. What it vouches for must still be there: a file missing or short is an error.
-   Segments below the log's start go if it tells what their producers were; others are read once more, and go when it is written down.
-   Where none is of use, all is read; a durable one still tells of the producers whose segments went.
-2. Check the CRCs of the last stretch it vouches for (`verify_bytes_max`): damage there is an error too.
-3. Read what was written since, batch by batch: CRC, offsets in order, producers, aborted transactions. Without a snapshot that is all.
-4. Where that stops before the end, it was either a torn write, which nothing whole can follow: it is cut off, and said so in the log.
-   Or something whole does follow: then acknowledged records are damaged, and an error names file and byte. Nothing is dropped for it.
+0. Finish the swap that `log.state` decided: a compacted segment replaces others (`complete_pending_swap`).
+1. Load the newest trusted snapshot. Everything it covers must exist: a missing or short file is an error. Segments below the log's start
+   are deleted if the snapshot holds their producer state; otherwise they are read once more first. Without a usable snapshot everything is
+   read; a durable one still provides the producers of deleted segments.
+2. Check the CRCs of the last bytes that the snapshot covers (`verify_bytes_max`): damage there is an error too.
+3. Read later batches one by one: CRC, offsets in order, producers, aborted transactions. Without a snapshot this reads everything.
+4. If reading stops before the end and no whole batch follows, it was a torn write: cut it off and log that. If a whole batch follows,
+   acknowledged records are damaged: raise an error that names file and byte, and drop nothing.
 
-Offsets must follow each other without a gap, over all segments; below `LogState.gaps_below` compaction may have left some, and
-`LogState.lost` lists ranges whose loss was accepted. A log that ends before `Expected.end`, or whose first file is missing, is an error.
+Offsets must be consecutive over all segments, except for gaps below `LogState.gaps_below`, which compaction may have left, and the ranges
+in `LogState.lost`, whose loss was accepted. A log that ends before `Expected.end`, or whose first file is missing, is an error.
 """
 
 import logging
@@ -44,12 +44,12 @@ from chaffinch.storage.snapshot import Snapshot, SnapshotFiles
 LOGGER = logging.getLogger(__name__)
 UNFINISHED = "bytes of an unfinished write"
 UNREADABLE = "bytes that cannot be read"
-"""What a cut takes away where that was whole before, or may have been."""
+"""Description of a cut whose bytes were intact before, or may have been."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """An end that was cut off: `bytes_cut` bytes of the file from byte `position` on. `what` they are, as far as is known."""
+    """A cut end: `bytes_cut` bytes of the file from byte `position` on. `what` describes them."""
 
     path: str
     position: int
@@ -63,11 +63,13 @@ class Cut:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredLog:
-    """`bytes_read`: how much had to be read to get here. `snapshot_names`: the snapshot files that are there, oldest first.
+    """A recovered log.
 
-    `durable_snapshot_offset`: up to where the newest durable snapshot says all; -1 where there is none. `is_durable_usable`: not if it
-    tells of producers alone, and has to be written anew. `lacks_snapshot`: what the producers of deleted segments were is not known, and
-    has to be written down as it is.
+    - `bytes_read`: bytes read during recovery.
+    - `snapshot_names`: existing snapshot files, oldest first.
+    - `durable_snapshot_offset`: end of the newest durable snapshot; -1 if there is none.
+    - `is_durable_usable`: False if that snapshot provides producers only and must be rewritten.
+    - `lacks_snapshot`: the producer state of deleted segments is unknown; the present state must be stored.
     """
 
     segments: list[Segment]
@@ -84,7 +86,7 @@ class RecoveredLog:
 
 
 def note_completed(segment: Segment, completed: CompletedTransaction | None, producers: ProducerSequences) -> None:
-    """After a marker: an abort of a transaction with data here goes to the segment's list, with the last stable offset of this moment."""
+    """After a marker: add an aborted transaction with records here to the segment's list, with the current last stable offset."""
     if completed is None or completed.is_commit:
         return
     first_ongoing = producers.first_ongoing_offset
@@ -95,14 +97,14 @@ def note_completed(segment: Segment, completed: CompletedTransaction | None, pro
 def recover(
     file_system: FileSystem, directory: str, config: LogConfig, steady_ms: int, expected: Expected = NOTHING_EXPECTED
 ) -> RecoveredLog:
-    """Bring the log in `directory` into a state in which it can be appended to. Raises CorruptLog and StorageError."""
+    """Recover the log in `directory`, so that batches can be appended to it. Raises CorruptLog and StorageError."""
     names = file_system.list(directory)
     for name in names:
         if name.endswith(NEW_SUFFIX):
             file_system.remove(f"{directory}/{name}")
     state = with_start(file_system, directory, log_state.read(file_system, directory, names), expected.start)
     if state.swap is not None or any(state.log_start_offset >= base for base in bases_of(names)[1:]):
-        # A process that was killed here may not have synced the name that tells of this, and files are about to go for it.
+        # A killed process may not have synced the name that decides this, and files will be deleted because of it.
         file_system.sync_directory(directory)
     if state.swap is not None or any(name.endswith(CLEANED_SUFFIX) for name in names):
         complete_pending_swap(file_system, directory, state)
@@ -111,7 +113,7 @@ def recover(
 
 
 def with_start(file_system: FileSystem, directory: str, state: LogState, log_start_offset: int) -> LogState:
-    """`state` with a start of at least `log_start_offset`: the name that says so is made again if it is lost. Durable on return."""
+    """`state` with a start of at least `log_start_offset`; creates the start file if it is lost. Durable on return."""
     if state.log_start_offset >= log_start_offset:
         return state
     log_state.create_start_file(file_system, directory, log_start_offset)
@@ -125,9 +127,11 @@ def bases_of(names: Iterable[str]) -> list[int]:
 
 
 def complete_pending_swap(file_system: FileSystem, directory: str, state: LogState) -> None:
-    """Carry out on disk the swap that `state` speaks of; does what is left of it when called again. Compacted files that no swap speaks
-    of are of no use: they go. Raises CorruptLog where the compacted segment is not there, and has touched nothing then; below the log's
-    start it may have been deleted since, and those whose place it took go all the same."""
+    """Carry out the pending swap of `state` on disk; a repeated call finishes an interrupted one. Unused compacted files are removed.
+
+    Raises CorruptLog, before any change, if the compacted segment is missing. Below the log's start it may have been deleted since; the
+    segments that it replaced are removed anyway.
+    """
     swap = state.swap
     if swap is not None:
         stem = stem_of(directory, swap.base_offset)
@@ -143,7 +147,7 @@ def complete_pending_swap(file_system: FileSystem, directory: str, state: LogSta
 
 
 def _has_compacted(file_system: FileSystem, stem: str, swap: SegmentMark, *, may_be_deleted: bool) -> bool:
-    """Whether the compacted segment is there, under either name. A file of its final name may also be the one whose place it took."""
+    """Whether the compacted segment exists, under either name. A file with its final name may also be the one it replaces."""
     has_name = not file_system.exists(stem + LOG_SUFFIX + CLEANED_SUFFIX)
     may_be_deleted &= has_name
     if may_be_deleted and not file_system.exists(stem + LOG_SUFFIX):
@@ -181,7 +185,7 @@ class Recovery:
         self._producers = ProducerSequences()
         self._cuts: list[Cut] = []
         self._bytes_read = 0
-        self._producers_end = 0  # All batches below it are in `_producers`.
+        self._producers_end = 0  # `_producers` contains all batches below it.
 
     def run(self) -> RecoveredLog:
         taken = self._take_snapshot()
@@ -202,7 +206,7 @@ class Recovery:
             self._producers.add_unknown(ProducerSequences.from_rows(unusable.producers, self._steady_ms))
         start = self._log_start(taken)
         end = self._segments[-1].end_offset if self._segments else start
-        if unusable is not None and end < unusable.log_end_offset:  # Were it of use again, it would miss what was cut off.
+        if unusable is not None and end < unusable.log_end_offset:  # If it became usable again, it would lack what was cut off.
             self._remove_snapshots_above(taken)
             durable, unusable = self._newest_durable(taken), None
         return RecoveredLog(
@@ -220,7 +224,7 @@ class Recovery:
         )
 
     def _snapshot_missing(self, first: int) -> CorruptLog:
-        """Nothing tells what the producers below offset `first` were: their batches, sent again, would be stored twice."""
+        """The producer state below offset `first` is lost: repeated batches would be stored twice."""
         path = self._file_system.describe(f"{self._directory}/{snapshot.name_of(first)}")
         reason = "the snapshot, or a later one, is missing or damaged; it held the sequences of producers of deleted segments"
         return CorruptLog(path, 0, reason, is_loss=True)
@@ -230,7 +234,7 @@ class Recovery:
         return CorruptLog(path, 0, f"the file is missing; it held the records of offsets {first} to {end - 1}", is_loss=True)
 
     def _check_end(self, end: int, damage: str | None = None) -> None:
-        """Whether records are missing at the end of the log, which was found to be `end`, for this damage."""
+        """Raise CorruptLog if records are missing at the end of the log, found to be `end`, because of `damage`."""
         if max(end, self._state.log_start_offset) >= self._expected.end:
             return
         if not self._segments:
@@ -243,7 +247,7 @@ class Recovery:
         raise CorruptLog(last.log.path, last.known_size, reason, is_loss=True)
 
     def _apply_snapshot(self, taken: Snapshot) -> None:
-        """What a snapshot tells need not be read again."""
+        """Use a snapshot, so that the part it covers need not be read."""
         self._verify_end(taken.segments)
         self._producers = ProducerSequences.from_rows(taken.producers, self._steady_ms)
         self._producers_end = taken.log_end_offset
@@ -252,7 +256,8 @@ class Recovery:
             self._producers.forget_ongoing()
 
     def _log_start(self, taken: Snapshot | None) -> int:
-        """Where the log begins, once all is read. What ends before it was deleted, and stays so though a loss of power brought it back."""
+        """Start offset of the log after reading. Segments that end before it were deleted, and are deleted again if a loss of power
+        restored them."""
         first = self._segments[0].base_offset if self._segments else 0
         start = max(first if taken is None else taken.log_start_offset, self._state.log_start_offset)
         if self._segments and self._segments[-1].end_offset < start:
@@ -264,13 +269,13 @@ class Recovery:
         return start
 
     def _remove_snapshots_above(self, newest: Snapshot | None) -> None:
-        """They are of no use, and about a log that may have ended earlier since."""
+        """Remove snapshots above `newest`: they are unusable, and the log may end earlier now."""
         for name in [name for name in self._snapshot_names if newest is None or name > snapshot.name_of(newest.log_end_offset)]:
             self._file_system.remove(f"{self._directory}/{name}")
             self._snapshot_names.remove(name)
 
     def _remove_below(self, offset: int) -> None:
-        """The segments all of which is below `offset`. From then on a snapshot alone tells of their producers: so it is on disk before."""
+        """Delete segments entirely below `offset`. Afterwards only a snapshot holds their producer state, so it is synced first."""
         durable = self._newest_durable() if len(self._bases) > 1 and self._bases[1] <= offset else None
         if durable is not None:
             end = durable.log_end_offset
@@ -290,17 +295,17 @@ class Recovery:
                 return found
             if found is not None:
                 where = self._file_system.describe(f"{self._directory}/{name}")
-                LOGGER.warning("%s is of no use: a list of aborted transactions that it speaks of is missing or damaged", where)
+                LOGGER.warning("%s cannot be used: a list of aborted transactions that it needs is missing or damaged", where)
         return None
 
     def _has_uncovered_segments(self) -> bool:
-        """Whether segments below the log's start hold what no snapshot would tell of once power is lost: they have to be read again."""
+        """Whether segments below the log's start hold producers that no durable snapshot contains: they must be read again."""
         below = [end for end in self._bases[1:] if end <= self._state.log_start_offset]
         durable = self._newest_durable()
         return bool(below) and (durable is None or below[-1] > durable.log_end_offset)
 
     def _newest_durable(self, taken: Snapshot | None = None) -> Snapshot | None:
-        """`taken` need not be read once more."""
+        """The newest durable snapshot; `taken` is already loaded."""
         for name in reversed(self._snapshot_names):
             is_taken = taken is not None and name == snapshot.name_of(taken.log_end_offset)
             found = taken if is_taken else snapshot.read(self._file_system, f"{self._directory}/{name}")
@@ -309,7 +314,7 @@ class Recovery:
         return None
 
     def _restore(self, marks: Iterable[SegmentMark]) -> bool:
-        """The segments that a snapshot vouches for; False when its derived files are gone, so that it is of no use."""
+        """Load the segments that a snapshot covers; False if its derived files are missing, so that it is unusable."""
         marks = list(marks)
         segments = []
         for mark in marks:
@@ -351,7 +356,7 @@ class Recovery:
             self._bytes_read += mark.size - position
 
     def _read_on(self) -> None:
-        """Everything behind the snapshot: the rest of its last segment, and later ones."""
+        """Read everything after the snapshot: the rest of its last segment, and later ones."""
         if self._segments:
             last = self._segments[-1]
             bases = [base for base in self._bases if base > last.base_offset]
@@ -371,7 +376,7 @@ class Recovery:
                 return
 
     def _read_segment(self, segment: Segment, later: list[int]) -> bool:
-        """Read `segment` from where it is known; False when the log ends here, whatever files there were."""
+        """Read `segment` from its known end; False if the log ends here, even if later files exist."""
         start = segment.known_size
         scan = BatchScan(segment.log, start, segment.end_offset, gaps_below=self._state.gaps_below)
         for position, view in scan:
@@ -404,9 +409,11 @@ class Recovery:
             note_completed(segment, completed, self._producers)
 
     def _handle_damage(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
-        """What to do where the files do not go on; False when the log ends here. Below its start that is no damage to it: there are what
-        remains of files that were being removed or compacted, and nobody reads them. They go with the next start that has a snapshot:
-        until then they alone tell of their producers."""
+        """Handle damage or a gap; False if the log ends here.
+
+        Below the log's start it is not an error: these are remains of files being removed or compacted, and no reader sees them. The next
+        start with a snapshot deletes them. Until then they are the only record of their producers.
+        """
         if not later or later[0] > self._state.log_start_offset:
             self._cut(segment, position, damage, later)
             return False
@@ -417,7 +424,7 @@ class Recovery:
         return True
 
     def _cut(self, segment: Segment, position: int, damage: str, later: list[int]) -> None:
-        """End the log at `position` of `segment`, if nothing whole comes after that."""
+        """End the log at `position` of `segment`, unless a whole batch follows."""
         followers = [self._opened(base) for base in later]
         found = whole_batch_from(segment.log, position + 1, segment.end_offset + 1)
         if found is not None:

@@ -1,7 +1,7 @@
-"""Which segments of a log have to go, and when the last one is sealed for its age. Looks only; `PartitionLog` deletes.
+"""Retention and roll decisions: which segments to delete, and when to seal the last one by age. `PartitionLog` carries them out.
 
 Follows Kafka's `UnifiedLog.deleteOldSegments` and `LogSegment.shouldRoll`: ages are those of record timestamps, not of files. Records
-without timestamps count from when this process first saw their segment.
+without timestamps count from when this process first opened their segment.
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,25 @@ from chaffinch.storage.wall_time import WallTime
 
 
 def is_time_to_roll(segment: Segment, config: LogConfig, timestamp: int, wall: WallTime, steady_ms: int) -> bool:
-    """Whether a batch whose largest timestamp (ms) is `timestamp` belongs into a new segment, and not behind what is in this one."""
+    """Whether a batch with the largest timestamp `timestamp` (ms) must begin a new segment."""
     if config.roll_ms == NEVER:
         return False
     first = segment.first_timestamp
     waited_ms = timestamp - first if first >= 0 else wall.at(steady_ms) - segment.created_ms
     if waited_ms <= config.roll_ms - config.segment_jitter_ms:
-        return False  # Whatever the jitter; so asks nearly every append.
+        return False  # Independent of the jitter; nearly every append returns here.
     return waited_ms > config.roll_ms - _jitter_ms(segment, config)
 
 
 def _jitter_ms(segment: Segment, config: LogConfig) -> int:
-    """`segment.jitter.ms`: another share for each segment, so that those of many logs do not roll at once; always the same for one."""
+    """Jitter of a segment (`segment.jitter.ms`): constant for one segment, different between segments, so that many logs do not roll at
+    once."""
     largest = min(config.segment_jitter_ms, config.roll_ms)
     return crc32c(segment.stem.encode()) % largest if largest > 0 else 0
 
 
 def expired_count(segments: Sequence[Segment], config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int) -> int:
-    """How many segments, from the oldest on, are to be deleted: whole ones below the high watermark; an empty last one stays."""
+    """How many of the oldest segments to delete: whole ones below the high watermark. An empty last one stays."""
     below_start = 0
     while below_start < len(segments) - 1 and segments[below_start].end_offset <= log_start_offset:
         below_start += 1
@@ -63,8 +64,8 @@ def _too_many(segments: Sequence[Segment], stop: int, config: LogConfig) -> int:
 
 
 def next_expiry_ms(segments: Sequence[Segment], config: LogConfig) -> int | None:
-    """When by the wall clock the oldest segment gets too old, if nothing is written meanwhile; None for never. An empty one counts too:
-    what is written to it makes nobody look."""
+    """Wall time at which the oldest segment gets too old if nothing is written; None for never. An empty segment counts too, because a
+    write to it triggers no check."""
     if not config.deletes or config.retention_ms < 0 or not segments:
         return None
     return segments[0].newest_ms + config.retention_ms + 1

@@ -1,7 +1,7 @@
-"""One stretch of a partition's log: a file of record batches, its offset index, and its aborted transactions.
+"""Log segment: a file of record batches, its offset index, and its aborted transactions.
 
-The log file is the truth. The other two are derived from it: they grow in memory, follow on disk when `save` is called, and are
-made anew from the log where their bytes are not those that were saved.
+The log file is authoritative. The other two are derived from it: they grow in memory, are written by `save`, and are rebuilt from the log
+if their bytes are not those that were saved.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from chaffinch.storage.offset_index import OffsetIndex
 LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX = ".log", ".index", ".txnindex"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX)
 CLEANED_SUFFIX = ".cleaned"
-"""Behind the other one, while a compacted segment is written beside those whose place it will take."""
+"""Suffix after the usual one, while a compacted segment is written next to those it will replace."""
 NAME_DIGITS = 20
 RESERVED_BYTES_MIN = 4 << 20
-"""So much room is set aside at first, from here on: a partition that has little takes no more than it has."""
+"""Preallocation begins at this size, with this many bytes: a small partition uses no more disk than it has data."""
 RESERVED_SHARE, RESERVED_BYTES_MAX = 4, 32 << 20
-"""Later as much as a quarter of what is there, up to this: each time costs as much as writing half a megabyte."""
+"""Larger segments preallocate a quarter of their size, up to this; each time costs as much as writing half a megabyte."""
 WALK_BYTES = 8192
-"""How much is read at once while walking headers: the distance of two index entries fits."""
+"""Bytes per read while iterating over headers: the distance of two index entries fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentMark:
-    """What was known of a segment when a snapshot was taken. Sizes in bytes; the CRCs are those of the derived files' entries.
+    """State of a segment when a snapshot was taken. Sizes in bytes; the CRCs are those of the derived files' entries.
 
-    Without slots, so that `text` can be kept.
+    It has no slots, so that `text` can be cached.
     """
 
     base_offset: int
@@ -53,26 +53,25 @@ class SegmentMark:
 
     @cached_property
     def text(self) -> str:
-        """As it stands in a snapshot, in JSON. Kept: of a segment that is sealed each later snapshot says the same."""
+        """The mark as JSON, for snapshots. Cached: each later snapshot repeats that of a sealed segment."""
         return MARK_TEXT % MARK_VALUES(self)
 
 
-# Ten times faster than what writes any JSON: the first snapshot after a start may speak of thousands.
+# Ten times faster than `json.dumps`: the first snapshot after a start may contain thousands.
 MARK_NAMES = [field.name for field in fields(SegmentMark)]
 MARK_VALUES = attrgetter(*MARK_NAMES)
 MARK_TEXT = "{" + ",".join(f'"{name}":%d' for name in MARK_NAMES) + "}"
 
 
 class Found(NamedTuple):
-    """Whole batches in a file. `end_offset` is above all their offsets, and not above those of what may be read behind them."""
+    """Whole batches in a file. `end_offset` is above all their offsets, and at most the first offset readable after them."""
 
     records: FileSlice
     end_offset: int
 
 
 class Segment:
-    """Offsets from `base_offset` up to, not including, `end_offset`. `created_ms`: what the wall clock showed when this process
-    made or opened it."""
+    """Offsets from `base_offset` up to, not including, `end_offset`. `created_ms`: wall time at which this process created or opened it."""
 
     __slots__ = (
         "_file_system",
@@ -110,7 +109,7 @@ class Segment:
         self.created_ms = created_ms
         self.max_timestamp = NO_TIMESTAMP
         self.stem = stem_of(directory, base_offset)
-        self.known_size = 0  # How much of the log file the fields here take account of; equal to its size but during recovery.
+        self.known_size = 0  # Bytes of the log file that the fields cover; equal to its size except during recovery.
         self.log: File = file_system.open(self.stem + LOG_SUFFIX + suffix, create=create)
         self._suffix = suffix
         self._first_timestamp: int | None = None
@@ -119,9 +118,9 @@ class Segment:
         self._file_system = file_system
         self._saved_index = (0, 0)  # Entries in the file, and the CRC of their bytes.
         self._saved_aborted = (0, 0)
-        self._synced_aborted = 0  # Of its entries, as far as this process knows.
-        self._written_back = 0  # Of the log's bytes, those that the system was asked to write.
-        self.reserved_end = RESERVED_BYTES_MIN  # Where more room is to be made for the log.
+        self._synced_aborted = 0  # Synced entries, as far as this process knows.
+        self._written_back = 0  # Bytes of the log whose write-back was requested.
+        self.reserved_end = RESERVED_BYTES_MIN  # Size at which more is preallocated.
 
     @property
     def size(self) -> int:
@@ -129,7 +128,7 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """The largest timestamp (ms) of the first batch; -1 where it has none, or while there is no batch. Raises StorageError."""
+        """The largest timestamp (ms) of the first batch; -1 if it has none, or if there is no batch. Raises StorageError."""
         if self._first_timestamp is None:
             if not self.size:
                 return NO_TIMESTAMP
@@ -138,43 +137,42 @@ class Segment:
 
     @property
     def newest_ms(self) -> int:
-        """The largest timestamp, or where no record has one, when this process first saw the segment."""
+        """The largest timestamp, or if no record has one, when this process first opened the segment."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.created_ms
 
     def append(self, batch: BytesLike, header: BatchHeader, base_offset: int) -> None:
-        """Write a batch that was given `base_offset`; on StorageError nothing has changed."""
+        """Write a batch with `base_offset`; after StorageError nothing has changed."""
         self.extend(header, base_offset, self.log.append((batch,)))
 
     def reserve_ahead(self, size_max: int) -> None:
-        """Have room set aside for what comes next, up to `size_max`, so that an append finds it: with the search for it a large one takes
-        a third longer."""
+        """Preallocate space for later appends, up to `size_max`: finding space makes a large append a third slower."""
         size = self.size
         reserved = min(max(RESERVED_BYTES_MIN, size // RESERVED_SHARE), RESERVED_BYTES_MAX, size_max - size)
         self.reserved_end = size + reserved
         self.log.reserve(reserved)
 
     def write_back(self) -> None:
-        """Ask the system to begin writing what it was not asked for yet."""
+        """Ask the system to start writing the bytes not requested yet."""
         self.log.write_back(self._written_back)
         self._written_back = self.size
 
     def seal(self) -> None:
-        """Nothing more will be appended."""
+        """Release the preallocated space: nothing more will be appended."""
         self.log.reserve(0)
 
     def extend(self, header: BatchHeader, base_offset: int, position: int) -> None:
-        """Take note of a batch that stands in the log."""
+        """Register a batch of the log file."""
         max_timestamp = header.max_timestamp
         if position == 0:
             self._first_timestamp = max_timestamp
         self.index.add(base_offset, position, self.max_timestamp)
         self.known_size = position + header.length + LENGTH_END
         self.end_offset = base_offset + header.last_offset_delta + 1
-        if max_timestamp > self.max_timestamp and header.count:  # Compaction leaves headers without records.
+        if max_timestamp > self.max_timestamp and header.count:  # Compaction leaves some batches without records.
             self.max_timestamp = max_timestamp
 
     def find(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> Found | None:
-        """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `PartitionLog.find`."""
+        """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `ReadableLog.find`."""
         end_offset = min(end_offset, self.end_offset)
         end = self.size if end_offset == self.end_offset else self.position_of(end_offset)
         start = self.position_of(offset)
@@ -200,7 +198,7 @@ class Segment:
             position += header.size
 
     def position_of(self, offset: int) -> int:
-        """Where the batch that holds `offset` begins, or the first after it; the end of the file if there is none."""
+        """Position of the batch that holds `offset`, or of the first after it; the end of the file if there is none."""
         indexed, position = self.index.floor(offset)
         if indexed == offset:
             return position
@@ -210,7 +208,7 @@ class Segment:
         return self.size
 
     def _last_boundary(self, start: int, limit: int) -> tuple[int, BatchHeader]:
-        """The first batch from `start` on that ends beyond `limit`, which one does: where it begins, and its header."""
+        """Position and header of the first batch from `start` on that ends beyond `limit`; there must be one."""
         for position, header in self.headers(max(start, self.index.floor_entry(limit)[1])):
             if position + header.size > limit:
                 return position, header
@@ -228,7 +226,7 @@ class Segment:
         raise CorruptLog(self.log.path, position, "no record batch begins here, though one was written")
 
     def save(self) -> SegmentMark:
-        """Bring the derived files up to date; returns what a snapshot must say to find them again."""
+        """Write the derived files; returns the mark that a snapshot needs to find them."""
         self._saved_index = self._save(INDEX_SUFFIX, self.index, offset_index.ENTRY.itemsize, self._saved_index)
         self._saved_aborted = self._save(ABORTED_SUFFIX, self.aborted, aborted_transactions.ENTRY.size, self._saved_aborted)
         return self.mark()
@@ -236,12 +234,12 @@ class Segment:
     def _save(self, suffix: str, entries: OffsetIndex | AbortedTransactions, entry_bytes: int, saved: tuple[int, int]) -> tuple[int, int]:
         count, crc = saved
         if len(entries) == count or (suffix == INDEX_SUFFIX and len(entries) == 1):
-            return saved  # An index of the first batch alone says nothing: small logs need no file for it.
+            return saved  # An index of the first batch only is useless: small logs have no index file.
         path, data = self.stem + suffix + self._suffix, entries.encode(count)
         try:
             self._append(path, count * entry_bytes, data)
-        except StorageError:  # It may refuse for good, once a sync of it has failed.
-            # Synced: a durable snapshot may speak of what it takes the place of.
+        except StorageError:  # The file may refuse appends after a failed sync.
+            # Synced, because a durable snapshot may refer to the file that it replaces.
             write_atomically(self._file_system, path, (entries.encode(0),), syncs=True)
         return len(entries), crc32c(data, crc)
 
@@ -249,13 +247,13 @@ class Segment:
         file = self._file_system.open(path)
         try:
             if file.size != size:
-                file.truncate(size)  # Entries saved before a crash that no snapshot speaks of.
+                file.truncate(size)  # Entries saved before a crash that no snapshot refers to.
             file.append((data,))
         finally:
             file.close()
 
     def mark(self) -> SegmentMark:
-        """What was saved last, and the log as it is now."""
+        """The last saved state, and the current log."""
         return SegmentMark(
             base_offset=self.base_offset,
             end_offset=self.end_offset,
@@ -268,8 +266,11 @@ class Segment:
         )
 
     def restore(self, mark: SegmentMark) -> bool:
-        """Go back to what a snapshot says. False when the aborted transactions it speaks of are not there: they cannot be told from
-        this segment alone. The index can, and is made anew if it must be."""
+        """Restore the state of a snapshot. False if its list of aborted transactions is missing, which cannot be derived from this
+        segment alone.
+
+        A missing index is rebuilt.
+        """
         aborted = self._load(ABORTED_SUFFIX, mark.aborted_entries * aborted_transactions.ENTRY.size, mark.aborted_crc)
         if aborted is None:
             return False
@@ -312,11 +313,11 @@ class Segment:
 
     @property
     def has_unsynced_aborted(self) -> bool:
-        """Whether what `save` wrote of the aborted transactions may go with the power: without it no snapshot is of use, see `restore`."""
+        """Whether the saved list of aborted transactions may be lost with the power: no snapshot is usable without it, see `restore`."""
         return self._saved_aborted[0] != self._synced_aborted
 
     def sync_aborted(self) -> None:
-        """What is lost, or may be, is written anew. Raises StorageError."""
+        """Sync the saved list of aborted transactions; rewrite it if it is lost. Raises StorageError."""
         count, crc = self._saved_aborted
         size = count * aborted_transactions.ENTRY.size
         try:
@@ -334,17 +335,17 @@ class Segment:
         file = self._file_system.open(self.stem + suffix + self._suffix, create=False)
         try:
             file.sync()
-            if crc32c(file.read(0, size)) != crc:  # See `File.sync`: nobody had it open since `save`.
-                raise StorageError(file.path, "sync", "it does not hold what was saved in it: the disk has lost that")
+            if crc32c(file.read(0, size)) != crc:  # See `File.sync`: it was not open since `save`.
+                raise StorageError(file.path, "sync", "it does not contain what was saved: the disk has lost it")
         finally:
             file.close()
 
     def adopt_final_names(self) -> None:
-        """Of a compacted segment: go on under the names of the one whose place it takes. May be called again after a failure."""
+        """Rename a compacted segment's files to those of the segment it replaces. Can be retried after a failure."""
         if self._suffix:
             rename_cleaned(self._file_system, self.stem)
             before, self.log = self.log, self._file_system.open(self.stem + LOG_SUFFIX, create=False)
-            before.close()  # Not sooner: until the new one is there it is read.
+            before.close()  # Not earlier: readers use it until the new one is open.
             self._suffix = ""
 
     def close(self) -> None:
@@ -357,26 +358,26 @@ class Segment:
 
 
 def stem_of(directory: str, base_offset: int) -> str:
-    """What the paths of a segment's files begin with."""
+    """Common prefix of the paths of a segment's files."""
     return f"{directory}/{base_offset:0{NAME_DIGITS}d}"
 
 
 def rename_cleaned(file_system: FileSystem, stem: str) -> None:
-    """Give a compacted segment's files their final names, as far as they have not got them; the log last: it says that all is done."""
+    """Rename a compacted segment's files that still have their temporary names; the log file last, which marks completion."""
     for suffix in reversed(SUFFIXES):
         if file_system.exists(stem + suffix + CLEANED_SUFFIX):
             file_system.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix)
 
 
 def remove_files(file_system: FileSystem, stem: str, suffix: str = "") -> None:
-    """Delete a segment's files, as far as they are there; the log last, by which they are found again after a death."""
+    """Delete a segment's existing files; the log file last, so that a later start finds the others."""
     for kind in reversed(SUFFIXES):
         if file_system.exists(stem + kind + suffix):
             file_system.remove(stem + kind + suffix)
 
 
 class RecordsFile:
-    """A `Source` of stretches."""
+    """A `Source` of file slices."""
 
     __slots__ = ("_file",)
 
@@ -399,7 +400,7 @@ class RecordsFile:
 
 
 class HeldRecordsFile(RecordsFile):
-    """One that is there until `close`, whatever becomes of the segment."""
+    """A source that stays readable until `close`, even if the segment is deleted."""
 
     __slots__ = ("close",)
 

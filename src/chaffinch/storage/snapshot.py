@@ -1,8 +1,8 @@
-"""Snapshots of a partition: what spares recovery from reading the whole log.
+"""Snapshots of a partition log, which spare recovery from reading the whole log.
 
-A snapshot says how far the log was intact, and what its producers were, at one moment. It is derived: without one, recovery reads all.
-It may be trusted when the log was synced up to it (`is_durable`), or when power was not lost since (same `incarnation` of the file system).
-File `<log end offset>.snapshot`: a line with the CRC-32C of what follows, then JSON. Written aside and renamed, so never seen in part.
+A snapshot records the intact extent of the log and its producer state at one moment. It is derived data: without one, recovery reads
+everything. It is trusted if the log was synced up to it (`is_durable`), or if power was not lost since (same `incarnation` of the file
+system). File `<log end offset>.snapshot`: a line with the CRC-32C of what follows, then JSON. Written atomically by renaming.
 """
 
 import json
@@ -24,7 +24,7 @@ SNAPSHOTS_RETAINED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`segments` ascending; `producers` as `ProducerSequences.to_rows` gives them, or as `from_rows` takes them."""
+    """A snapshot. `segments` ascending; `producers` as `ProducerSequences.to_rows` returns them, or as `from_rows` takes them."""
 
     incarnation: str
     is_durable: bool
@@ -35,7 +35,7 @@ class Snapshot:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it alone tells of some producers once power is lost: it is durable, and segments were deleted."""
+        """Whether it is the only durable record of some producers: it is durable, and segments were deleted."""
         return self.is_durable and self.log_start_offset > 0
 
     def is_trusted(self, incarnation: str) -> bool:
@@ -47,9 +47,9 @@ def name_of(log_end_offset: int) -> str:
 
 
 def corrected(snapshot: Snapshot, state: LogState) -> Snapshot | None:
-    """What a snapshot says after segments were deleted, and after a compacted one has taken the place of others.
+    """The snapshot after segments were deleted, and after a compacted one replaced others.
 
-    None when it ends inside that one: it cannot say where to read on.
+    None if it ends inside the compacted segment: it has no position to continue from.
     """
     swap = state.swap
     if swap is None and state.log_start_offset == 0:
@@ -64,7 +64,7 @@ def corrected(snapshot: Snapshot, state: LogState) -> Snapshot | None:
 
 
 def write(file_system: FileSystem, directory: str, snapshot: Snapshot, *, syncs: bool = False) -> str:
-    """Write it and return its name. Not synced unless asked for: a snapshot lost with the power is one that was not taken."""
+    """Write it and return its name. Not synced by default: a snapshot lost with the power is one that was not taken."""
     name = name_of(snapshot.log_end_offset)
     body = _encoded(snapshot)
     write_atomically(file_system, f"{directory}/{name}", (f"{crc32c(body):08x}\n".encode(), body), syncs=syncs)
@@ -72,7 +72,7 @@ def write(file_system: FileSystem, directory: str, snapshot: Snapshot, *, syncs:
 
 
 def _encoded(snapshot: Snapshot) -> bytes:
-    """As JSON. Marks and producers are joined as they were written before: there may be thousands, and most are as they were."""
+    """Encode as JSON. Marks and producers keep their cached text: there may be thousands, and most are unchanged."""
     head = _json(
         {
             "format": FORMAT,
@@ -92,7 +92,7 @@ def _json(value: Any) -> str:
 
 
 def read(file_system: FileSystem, path: str) -> Snapshot | None:
-    """None when it is damaged or of an earlier format: then it is as if it were not there. Raises NewerFormat: it may be needed."""
+    """Read a snapshot; None if it is damaged or of an earlier format. Raises NewerFormat: it may be needed."""
     file = file_system.open(path, create=False)
     try:
         body = _body(file)
@@ -110,25 +110,25 @@ def read(file_system: FileSystem, path: str) -> Snapshot | None:
 
 
 def _body(file: File) -> bytes | None:
-    """None when it is damaged."""
+    """The JSON text; None if it is damaged."""
     crc, _, body = file.read(0, file.size).partition(b"\n")
     return body if crc == f"{crc32c(body):08x}".encode() else None
 
 
 class SnapshotFiles:
-    """The snapshots that one log keeps: the newest two, and the newest durable one, which alone says something once power was lost."""
+    """The snapshot files of one log: the newest two, and the newest durable one, which alone is valid after a loss of power."""
 
     def __init__(self, file_system: FileSystem, directory: str, names: Sequence[str], durable_offset: int, *, is_usable: bool) -> None:
         self.durable_offset = durable_offset
-        """Up to where the newest durable one says all; -1 where there is none."""
+        """End offset of the newest durable snapshot; -1 if there is none."""
         self.is_usable = is_usable
-        """Whether the next start need not read what the newest durable one is about."""
+        """Whether the next start can skip the part that the newest durable snapshot covers."""
         self._names = list(names)  # Oldest first.
         self._file_system = file_system
         self._directory = directory
 
     def add(self, taken: Snapshot) -> None:
-        """Write one more, synced if it is needed, and let go of those that nobody needs then. Raises StorageError."""
+        """Write a snapshot, synced if it is needed, and remove those no longer needed. Raises StorageError."""
         name = write(self._file_system, self._directory, taken, syncs=taken.is_needed)
         if taken.is_durable:
             self.durable_offset, self.is_usable = taken.log_end_offset, True
@@ -139,8 +139,10 @@ class SnapshotFiles:
             self._remove(old)
 
     def sync_durable(self) -> None:
-        """Have the newest durable one on disk, but for its name. Raises StorageError: where it was opened it may be lost, so it goes, and
-        with it what the next start would believe. As long as it cannot go, later calls raise too."""
+        """Sync the newest durable snapshot, but not its name. Raises StorageError.
+
+        After an error it may be lost, so it is removed, which the next start relies on. While it cannot be removed, later calls raise too.
+        """
         if self.durable_offset < 0:
             return
         name = name_of(self.durable_offset)
@@ -149,23 +151,22 @@ class SnapshotFiles:
             file = self._file_system.open(path, create=False)
             try:
                 file.sync()
-                if _body(file) is None:  # See `File.sync`: nobody had it open since it was written.
-                    raise StorageError(file.path, "sync", "it does not hold what was written to it: the disk has lost that")
+                if _body(file) is None:  # See `File.sync`: it was not open since it was written.
+                    raise StorageError(file.path, "sync", "it does not contain what was written: the disk has lost it")
             finally:
                 file.close()
         except StorageError as error:
-            if error.operation != "open" or not self._file_system.exists(path):  # Whoever has no descriptor left has not asked the disk.
+            if error.operation != "open" or not self._file_system.exists(path):  # Without a free descriptor the disk was not read.
                 with suppress(StorageError):
                     self._remove(name)
             raise
 
     def names(self) -> list[str]:
-        """Those that are there, oldest first."""
+        """Names of the existing snapshots, oldest first."""
         return list(self._names)
 
     def correct(self, name: str, state: LogState) -> None:
-        """Make this one, if it is still there, say what is right once a swap is carried out; durable but for its name. Raises
-        StorageError."""
+        """Update this snapshot, if it still exists, to the state after a swap; durable except for its name. Raises StorageError."""
         if name not in self._names:
             return
         found = read(self._file_system, f"{self._directory}/{name}")
@@ -177,10 +178,10 @@ class SnapshotFiles:
 
     def _remove(self, name: str) -> None:
         unfinished = f"{self._directory}/{name}{NEW_SUFFIX}"
-        if self._file_system.exists(unfinished):  # An error left it, when the snapshot was to be corrected.
+        if self._file_system.exists(unfinished):  # Left by an error while correcting the snapshot.
             self._file_system.remove(unfinished)
         path = f"{self._directory}/{name}"
-        if self._file_system.exists(path):  # Else somebody has removed it, which is as well.
+        if self._file_system.exists(path):  # Otherwise it was removed already.
             self._file_system.remove(path)
         self._names.remove(name)
         if name == name_of(self.durable_offset):

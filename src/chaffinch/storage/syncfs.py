@@ -1,11 +1,12 @@
-"""One sync for all files of a file system: syncfs(2), as far as a success of it can be relied on.
+"""syncfs(2): one sync for all files of a file system, where its success is reliable.
 
-Linux notes that bytes could not be written, and tells it once to every descriptor that was open then. One that is opened after anybody's
-sync has heard of it, a second broker's on the same disk or `sync -f`, never does. So ours is open from before the first write on.
+Linux records a write error and reports it once to every descriptor that was open at that time. A descriptor opened after another process's
+sync has received the error, such as a second broker's or `sync -f`, never reports it. So the descriptor here is open before the first
+write.
 
-A success says something from Linux 5.8 on, and on file systems of which that is known. FUSE does not hand the call on, and an overlay does
-not hand on the error of the file system below it. Before 5.17 the call does not tell either that the file system's own journal failed: an
-fsync of the directory, which has nothing left to write by then, does.
+Success is meaningful from Linux 5.8 on, and on file systems known to support it. FUSE does not forward the call, and an overlay does not
+forward the error of the lower file system. Before 5.17 the call does not report a failure of the file system's own journal either. An fsync
+of the directory does, which has nothing left to write by then.
 """
 
 import ctypes
@@ -18,18 +19,18 @@ from chaffinch.storage import system_calls
 
 NOT_OPEN = -1
 RELIABLE_FILE_SYSTEMS = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
-"""ext2 to ext4, XFS, Btrfs, and tmpfs, which has nothing to lose; linux/magic.h."""
+"""ext2 to ext4, XFS, Btrfs, and tmpfs, which cannot lose anything; linux/magic.h."""
 
 
 class Syncfs:
-    """Of the file system that holds the directory `root`. Works from `begin` to `end`; both may be called again."""
+    """syncfs for the file system of the directory `root`. Works between `begin` and `end`; both may be called again."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._descriptor = NOT_OPEN
 
     def begin(self) -> None:
-        """Before the first write of which `sync` is to tell. Raises OSError."""
+        """Open the descriptor; call it before the first write that `sync` covers. Raises OSError."""
         if self._descriptor == NOT_OPEN:
             self._descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -48,7 +49,7 @@ class Syncfs:
         )
 
     def sync(self) -> None:
-        """Where it is reliable. Raises OSError, and nobody hears a second time of what was lost."""
+        """Sync the file system; requires `is_reliable`. Raises OSError, and the same loss is not reported again."""
         assert _syncfs is not None
         if _syncfs(self._descriptor) != 0:
             number = ctypes.get_errno() or errno.EIO
@@ -57,7 +58,7 @@ class Syncfs:
 
 
 def reports_lost_bytes(release: str) -> bool:
-    """Whether syncfs fails where bytes could not be written: since Linux 5.8."""
+    """Whether syncfs reports bytes that could not be written: since Linux 5.8."""
     version = [int(part) for part in re.findall(r"\d+", release)[:2]]
     return sys.platform == "linux" and version >= [5, 8]
 

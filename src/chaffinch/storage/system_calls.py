@@ -1,15 +1,15 @@
-"""Calls that Linux has and Python does not offer."""
+"""Linux system calls that Python does not offer, through ctypes."""
 
 import ctypes
 import sys
 from collections.abc import Callable
 from typing import cast
 
-STATFS_BYTES_MAX = 256  # Of struct statfs, which has 120 on the usual machines; see statfs(2).
+STATFS_BYTES_MAX = 256  # Size of struct statfs, at most: 120 on common machines; see statfs(2).
 
 
 def from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:
-    """None where it is absent."""
+    """A function of the C library; None if it is missing."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is not None:
         function.argtypes = arguments
@@ -21,7 +21,7 @@ _fstatfs = from_c_library("fstatfs", ctypes.c_int, ctypes.c_void_p) if sys.platf
 
 
 def file_system_type(descriptor: int) -> int:
-    """The number in statfs(2) of the file system on which the open file lies; 0 where it cannot be told."""
+    """Magic number (statfs(2)) of the file system of an open file; 0 if unknown."""
     found = ctypes.create_string_buffer(STATFS_BYTES_MAX)
     if _fstatfs is None or _fstatfs(descriptor, found) != 0:
         return 0

@@ -7,7 +7,7 @@ transactions), and the age of stored data, use the wall clock: see `WallTime.at`
 
 
 class WallTime:
-    """Shared by all parts of a broker. `offset_ms`: by how much the wall clock is ahead of `steady_ms`; its shell keeps it up to date."""
+    """Offset of wall time to steady time, shared by all parts of a broker and updated by its shell."""
 
     __slots__ = ("offset_ms",)
 
@@ -15,9 +15,9 @@ class WallTime:
         self.offset_ms = offset_ms
 
     def at(self, steady_ms: int) -> int:
-        """What the wall clock shows at `steady_ms`, in ms since 1970."""
+        """Wall time (ms since 1970) at the given steady time."""
         return steady_ms + self.offset_ms
 
     def when(self, wall_ms: int) -> int:
-        """The `steady_ms` at which the wall clock shows `wall_ms`, unless somebody sets it before."""
+        """Steady time at which the wall clock shows `wall_ms`, unless it is set before."""
         return wall_ms - self.offset_ms
