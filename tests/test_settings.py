@@ -92,7 +92,7 @@ class TestNames:
             parse({"liger.ms": 1, "acks": "2", "sasl.mechanism": "PLAIN"})
         assert str(caught.value) == (
             "unknown option 'liger.ms': the nearest known one is 'linger.ms'; option acks cannot be '2': it must be one of all, -1, 0, 1; "
-            "unknown option 'sasl.mechanism': no known one is like it"
+            "unknown option 'sasl.mechanism': no known option is similar"
         )
 
     def test_of_many_wrong_options_the_first_are_named(self) -> None:
@@ -102,7 +102,7 @@ class TestNames:
         assert str(caught.value).endswith("; and 2 more")
 
     def test_nothing_is_offered_for_a_name_that_is_like_none(self) -> None:
-        with pytest.raises(ConfigException, match=r"^unknown option 'sasl.mechanism': no known one is like it$"):
+        with pytest.raises(ConfigException, match=r"^unknown option 'sasl.mechanism': no known option is similar$"):
             parse({"sasl.mechanism": "PLAIN"})
 
     def test_the_same_option_twice_is_refused_even_with_equal_values(self) -> None:

@@ -1,4 +1,4 @@
-"""The command `chaffinch`, and `python -m chaffinch`. Almost nothing is imported here, so that Ctrl-C ends it in silence from the start."""
+"""The command `chaffinch`, and `python -m chaffinch`. Imports almost nothing, so that Ctrl-C ends it silently from the start."""
 
 import sys
 

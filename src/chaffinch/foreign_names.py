@@ -1,6 +1,6 @@
-"""Names that people know from other Kafka clients, and what to write here instead: for the errors of attributes, imports and arguments.
+"""Names from other Kafka clients, and what to use instead, for the errors of attributes, imports and arguments.
 
-Options have such a table of their own (`client/hints.py`). Nothing of this is accepted. Sources: the public interfaces of Java's clients,
+Options have a similar table (`client/hints.py`). None of these names is accepted. Sources: the public interfaces of Java's clients,
 confluent-kafka, kafka-python and aiokafka.
 """
 
@@ -111,13 +111,13 @@ ARGUMENT_HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     "flush": {"timeout_ms": "it is timeout, in seconds"},
     "close": {"autocommit": "leave it out, and set the option enable.auto.commit", "timeout_ms": "it is timeout, in seconds"},
 }
-"""Arguments by name, by method."""
+"""Hints by argument name, by method."""
 
 _CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def missing_attributes(hints: Mapping[str, str]) -> Callable[[object, str], NoReturn]:
-    """A `__getattr__` of a class, whose AttributeError says what to write instead, if that is known."""
+    """A `__getattr__` for a class, whose AttributeError contains a hint if there is one."""
 
     def missing(instance: object, name: str) -> NoReturn:
         kind = type(instance)
@@ -130,16 +130,18 @@ def missing_attributes(hints: Mapping[str, str]) -> Callable[[object, str], NoRe
 
 
 def refuse_arguments(method: str, names: Mapping[str, Any]) -> None:
-    """TypeError for a call with arguments that the method does not have: with what to write instead, if that is known."""
+    """Raise TypeError for unknown arguments of a method, with a hint if there is one."""
     for name in names:
         hint = ARGUMENT_HINTS.get(method, {}).get(name)
         raise TypeError(f"{method}() got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else ""))
 
 
 def module_error(name: str) -> Exception:
-    """The error of a name that the package `chaffinch` does not have. To be made in `__getattr__` of the package.
+    """The error for an unknown name of the package `chaffinch`. Call it only from `__getattr__` of the package.
 
-    `from chaffinch import ...` drops the text of an AttributeError, so there it is an ImportError; `hasattr` needs the former."""
+    `from chaffinch import ...` drops the text of an AttributeError, so this returns an ImportError there; `hasattr` needs an
+    AttributeError.
+    """
     text = f"module 'chaffinch' has no attribute {name!r}"
     hint = MODULE_HINTS.get(name)
     if hint is None:
@@ -152,6 +154,6 @@ def module_error(name: str) -> Exception:
 
 
 def _import_from_opcode() -> int:
-    from opcode import opmap  # Only when there is an error to make.
+    from opcode import opmap  # Imported only for an error.
 
     return opmap["IMPORT_FROM"]

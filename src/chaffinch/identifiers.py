@@ -1,7 +1,7 @@
-"""Names for places in a cluster: a partition, a producer, an offset; and the sentinels Kafka uses for "none".
+"""Identifiers in a Kafka cluster: topic-partition, producer id and epoch, offset, group; and Kafka's sentinels for "none".
 
-Named tuples, because the cores use them as dictionary keys for every batch: they hash, compare and unpack at C speed.
-The sentinels are those of Kafka's message definitions; KIP-98 defines producer id, epoch and sequence.
+Named tuples, because the cores use them as dictionary keys for every batch: they hash, compare and unpack at C speed. The sentinels are
+those of Kafka's message definitions; KIP-98 defines producer id, epoch and sequence.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from uuid import UUID
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_SEQUENCE: Final = -1
-# What ListOffsets takes in place of a timestamp (ListOffsetsRequest.json).
+# Special timestamps of ListOffsets (ListOffsetsRequest.json).
 OFFSET_LATEST: Final = -1
 OFFSET_EARLIEST: Final = -2
-# Sequences run from 0 to 2**31 - 1 and then begin at 0 again (KIP-98: int32, never negative).
+# Sequences run from 0 to 2**31 - 1 and then restart at 0 (KIP-98: int32, never negative).
 SEQUENCE_MODULUS: Final = 2**31
 # The largest epoch: a producer that reaches it needs a new producer id (KIP-360).
 EPOCH_MAX: Final = 2**15 - 1
@@ -27,14 +27,14 @@ EPOCH_MAX: Final = 2**15 - 1
 class TopicPartition(NamedTuple):
     """One partition of a topic; `partition` counts from 0. `str()` gives Kafka's directory name, `orders-0`.
 
-    In an error that is about all of a topic `partition` is -1, and `str()` the topic's name.
+    In an error about a whole topic, `partition` is -1 and `str()` is the topic's name.
     """
 
     topic: str
     partition: int
 
     def __str__(self) -> str:
-        # Of whatever it was made: those that are no str and int are refused later, by their text.
+        # Works for values of any type: other types are refused later, in a message with this text.
         return f"{self.topic}" if self.partition == -1 else f"{self.topic}-{self.partition}"
 
 
@@ -44,12 +44,12 @@ def pluralize(count: int, thing: str) -> str:
 
 
 def format_partitions(count: int) -> str:
-    """Which ones a topic has with so many: `partitions 0 to 2`, `partition 0 alone`."""
+    """The partitions of a topic with `count` of them: `partitions 0 to 2`, `partition 0 alone`."""
     return f"partitions 0 to {count - 1}" if count > 1 else "partition 0 alone"
 
 
 def kafka_id(topic_id: UUID) -> str:
-    """A topic's id as Kafka writes it."""
+    """A topic id in Kafka's text form (base64)."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
@@ -61,7 +61,7 @@ class ProducerIdentity(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A position to commit: the offset of the *next* record to read, and free text kept beside it."""
+    """A position to commit: the offset of the *next* record to read, and free text stored with it."""
 
     offset: int
     metadata: str = ""
@@ -78,7 +78,7 @@ class GroupMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(GroupMetadata):
-    """The same as a Consumer gives it, with the ids of the topics whose records it gave last, by partition."""
+    """Group metadata of a Consumer, with the topic ids of the records that it returned last, by partition."""
 
     topic_ids: Mapping[TopicPartition, UUID] = MappingProxyType({})
 

@@ -1,7 +1,7 @@
-"""Text from elsewhere as one line of visible characters: for terminals, tables and logs.
+"""External text as one line of printable characters, for terminals, tables and logs.
 
-Names and messages that come by network may hold anything: escape sequences that rewrite a terminal, line feeds that forge a line of a log,
-marks that reverse the direction of reading. Here each such character becomes its escape as in JSON, `\\u001b`, `\\n`.
+Names and messages from the network may contain anything: escape sequences that rewrite a terminal, line feeds that forge a log line, marks
+that reverse the direction of text. Each such character is replaced by its JSON escape, `\\u001b`, `\\n`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def plain(text: str, keep: str = "") -> str:
-    """Characters that cannot be printed, but for those to `keep`, as their escapes; all others as they are."""
+    """Escape unprintable characters, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in keep else _escape(each) for each in text)
 
 
 def abbreviate(text: str, length_max: int) -> str:
-    """At most this long: the middle goes, since ids often begin and end with what tells them apart."""
+    """Shorten to at most `length_max` characters by removing the middle: ids often differ at the beginning and the end."""
     if len(text) <= length_max:
         return text
     tail = (length_max - 3) * 2 // 5
@@ -28,7 +28,7 @@ def abbreviate(text: str, length_max: int) -> str:
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of this name; from now on each of its messages is one line."""
+    """The logger of this name, whose messages become single lines."""
     found = logging.getLogger(name)
     found.addFilter(_one_line)
     return found

@@ -1,9 +1,9 @@
-"""Option definitions and the one parser for them: every part of Chaffinch that takes options has an `OptionTable`.
+"""Configuration options: definitions, and the parser used by every part of Chaffinch through an `OptionTable`.
 
-Options are spelled as in Apache Kafka, with dots; as keyword arguments dots become underscores, and both mean the same. Values
-may be strings, as they come from files and command lines. Nothing is ever silently ignored: an unknown name is an error that
-offers the nearest known one, and a name that Apache Kafka knows and Chaffinch has no use for is collected in `Settings.ignored`,
-for its owner to log. Documentation is printed from the table.
+Options are named as in Apache Kafka, with dots; in keyword arguments dots become underscores, and both mean the same. Values may be
+strings, as from files and command lines. Nothing is silently ignored. An unknown name is an error that offers the nearest known one. A name
+that Apache Kafka knows and Chaffinch does not use is collected in `Settings.ignored`, which the owner logs. Documentation is printed from
+the table.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ INT_MAX: Final = 2**31 - 1
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
 
-# How like the name given a known one must be to be offered, from 0 to 1: below it the offer misleads.
+# Similarity, from 0 to 1, from which a known name is offered for an unknown one; below it the offer misleads.
 LIKENESS_MIN: Final = 0.58
 
-# The same of a name that is a known one misspelled, and by how many characters at most it is longer or shorter.
+# Similarity of a misspelled known name, and the largest difference in length.
 MISSPELLED_LIKENESS_MIN: Final = 0.85
 MISSPELLED_LENGTH_DIFFERENCE_MAX: Final = 2
 
-# What Spark's users type in front of a client's options: it makes no two names alike.
+# Prefix of client options on Spark; it does not make two names similar.
 _KAFKA_PREFIX: Final = "kafka_"
 
 ERRORS_SHOWN_MAX: Final = 5
-"""Wrong options in a message: as a rule there is one, but whoever gives the file of another program has many."""
+"""Wrong options listed in a message: usually there is one, but a file of another program has many."""
 
 SHOWN_MAX: Final = 200
-"""Characters of a wrong value in a message, which is one line."""
+"""Characters of a wrong value shown in a message, which is one line."""
 
 _SECRET_WORDS: Final = ("password", "passphrase", "secret", "jaas", "ssl.keystore.key")
 
 
-# Kafka's own classes, in a jar that moved them to another package, as Databricks and others ship it.
+# Kafka's classes in a shaded jar, as Databricks and others ship it.
 _SHADED: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+(?=org\.apache\.kafka\.)", re.ASCII)
 
 
 def unshaded(java_class: str) -> str:
-    """The name of a Kafka class without the packages that a shaded jar puts in front of it; any other text as it is."""
+    """The name of a Kafka class without the package prefix of a shaded jar; any other text unchanged."""
     return _SHADED.sub("", java_class, count=1) if _SHADED.match(java_class) else java_class
 
 
 def is_secret(name: str) -> bool:
-    """Whether the values of an option of this name appear in no message."""
+    """Whether values of the option must not appear in messages."""
     return any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def as_text(name: str, value: object) -> str:
-    """The value of an option as a configuration file would have it; not that of a secret."""
+    """The value of an option as in a configuration file; secrets are hidden."""
     if is_secret(name):
         return "(not shown)"
     if isinstance(value, bool):
@@ -69,23 +69,25 @@ def as_text(name: str, value: object) -> str:
 
 
 def shown_value(value: object) -> str:
-    """A wrong value as messages have it: what is behind it is to be read too."""
+    """A wrong value for a message, shortened so that the text after it is read too."""
     return shortened(repr(value))
 
 
 def shortened(text: str) -> str:
-    """The same of words about a value, which may contain it."""
+    """Text that may contain a value, shortened."""
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `minimum` and `maximum` are inclusive, `gap` is between them and not allowed; `choices` hold for each element of a list;
-    a default of None means unset.
+    """One option.
 
-    Whole numbers have 64 bits at most. `bytes_max`: of a string, as UTF-8. `synonyms`: of choices, as others
-    name them, and ours. `refusal`: why no value but the default is taken, and what to do.
-    `advice`: what to do in place of a value that is not among the choices.
+    - `minimum` and `maximum` are inclusive; `gap` is between them and not allowed.
+    - `choices` apply to each element of a list. A default of None means unset.
+    - Whole numbers have at most 64 bits. `bytes_max`: of a string, in UTF-8.
+    - `synonyms`: names of choices in other programs, and ours.
+    - `refusal`: why only the default is accepted, and what to do.
+    - `advice`: what to do about a value that is not among the choices.
     """
 
     name: str
@@ -108,7 +110,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """The values allowed, in words; empty when the kind alone says it."""
+        """Description of the allowed values; empty if the kind is enough."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.bytes_max is not None:
@@ -117,7 +119,8 @@ class Option:
         return " and ".join(f"{words} {limit}" for limit, words in limits if limit is not None)
 
     def parse(self, value: object) -> Any:
-        """The value in the option's own type (a list is a tuple). ConfigException, naming option, value and what is allowed, else."""
+        """The value in the option's type (a list becomes a tuple). Otherwise raises ConfigException with option, value and what is
+        allowed."""
         try:
             parsed = _PARSERS[self.kind](value)
         except (ValueError, OverflowError):
@@ -151,7 +154,7 @@ class Option:
 
 
 class Settings(Mapping[str, Any]):
-    """Parsed options by dotted name, every option of the table present. Immutable, and pickles."""
+    """Parsed options by dotted name, including those with defaults. Immutable, and can be pickled."""
 
     __slots__ = ("_given", "_ignored", "_values")
 
@@ -162,12 +165,12 @@ class Settings(Mapping[str, Any]):
 
     @property
     def given(self) -> frozenset[str]:
-        """Names that the caller set, as against those that have their default."""
+        """Names that the caller set, not those with their default."""
         return self._given
 
     @property
     def ignored(self) -> Mapping[str, Any]:
-        """Names that are known, accepted and without effect, with the values given."""
+        """Names that are known and accepted but have no effect, with the values given."""
         return MappingProxyType(self._ignored)
 
     def __getitem__(self, name: str) -> Any:
@@ -185,7 +188,7 @@ class Settings(Mapping[str, Any]):
 
 
 class OptionTable:
-    """The options of one part, in the order of its documentation."""
+    """The options of one component, in the order of its documentation."""
 
     def __init__(
         self,
@@ -195,10 +198,13 @@ class OptionTable:
         hints: Mapping[str, str] | None = None,
         family: Callable[[str], Option | None] = lambda _name: None,
     ) -> None:
-        """`without_effect`: names, of which any value is taken, and options that other parts have, whose values are checked as there.
-        `names_elsewhere`: other parts' names of options of this one, which people may try here -> their names here.
-        `hints`: names that are not known here although people try them -> what to do instead.
-        `family`: the option without effect of a name that belongs to an open set, such as `listener.name.NAME.OPTION`."""
+        """Define a table.
+
+        - `without_effect`: names that accept any value, and options of other components, whose values are checked.
+        - `names_elsewhere`: names of these options in other components, which users may try -> their names here.
+        - `hints`: unknown names that users try -> what to do instead.
+        - `family`: the option without effect of a name in an open set, such as `listener.name.NAME.OPTION`.
+        """
         self.options: Final = tuple(options)
         self._defaults: Final = {option.name: option.default for option in self.options}
         self._required: Final = [option for option in self.options if option.required]
@@ -217,17 +223,17 @@ class OptionTable:
         assert not self._by_key.keys() & self._ignored_by_key.keys(), "an option has an effect and has none"
 
     def parse(self, mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
-        """Defaults, overlaid with what is given. A value of None means "not given". ConfigException says all that is wrong."""
-        if mapping is not None and not isinstance(mapping, Mapping):  # Its value may be secret.
+        """Parse options over the defaults. A value of None means "not given". The ConfigException lists all errors."""
+        if mapping is not None and not isinstance(mapping, Mapping):  # The value may be secret.
             raise ConfigException(f"options must be a mapping of names to values, not a value of type {type(mapping).__name__}")
         return self._parse([*(mapping or {}).items(), *keywords.items()], is_exact=False)
 
     def parse_exact(self, mapping: Mapping[str, Any]) -> Settings:
-        """As `parse`, of what came by wire or is stored: there a name is known only as the table has it."""
+        """Like `parse`, for stored options and those of a request: only exact names are accepted."""
         return self._parse(mapping.items(), is_exact=True)
 
     def name_of(self, given: str) -> str:
-        """The name in the table of what `parse` takes for it; one that is not known as it is."""
+        """The table's name of an option that `parse` accepts as `given`; an unknown one unchanged."""
         return self._name_by_key.get(_key(given), given)
 
     def _parse(self, options: Iterable[tuple[str, Any]], *, is_exact: bool) -> Settings:
@@ -251,12 +257,11 @@ class OptionTable:
         return Settings(values, given, ignored)
 
     def check(self, name: str, value: object) -> None:
-        """Raises ConfigException for what is wrong with one option by itself."""
+        """Check one option. Raises ConfigException."""
         self._take(name, value, {}, {}, {})
 
     def resembles_known(self, name: str) -> bool:
-        """Whether it is an option's name, with or without an effect, or one that there is a hint for, or another part's, or differs
-        from one so little that there is room for nothing else in it."""
+        """Whether the name is known (an option, one without effect, a hint, another component's name) or a small misspelling of one."""
         if self._family(name.strip()) is not None:
             return True
         key, known = _key(name).removeprefix(_KAFKA_PREFIX), {*self._by_key, *self._ignored_by_key, *self._hints, *self._names_elsewhere}
@@ -265,7 +270,7 @@ class OptionTable:
         return bool(difflib.get_close_matches(key, of_its_length, n=1, cutoff=MISSPELLED_LIKENESS_MIN))
 
     def _take(self, name: object, value: object, given: dict[str, Any], ignored: dict[str, Any], seen: dict[str, str]) -> None:
-        """One option into `given` or `ignored`, by its name here; `seen` has them by key, as they were spelled."""
+        """Parse one option into `given` or `ignored`, by its table name; `seen` maps keys to the names as given."""
         if not isinstance(name, str):
             raise ConfigException(f"an option has the name {name!r}, which is not a string")
         if value is None:
@@ -287,8 +292,10 @@ class OptionTable:
             raise ConfigException(self.unknown(name))
 
     def unknown(self, name: str, shown: str | None = None, *, is_exact: bool = False) -> str:
-        """What to say of a name that is not known: what to do instead, or the known one most like it, unless none is. `shown`: in place
-        of the name, where that may be a secret. `is_exact`: where no other spelling is taken."""
+        """Message about an unknown name: what to do instead, or the most similar known name, if there is one.
+
+        `shown`: replaces the name if that may be a secret. `is_exact`: no other spelling is accepted.
+        """
         unknown = f"unknown option {repr(name) if shown is None else shown}"
         if is_exact and (meant := self._name_by_key.get(_key(name))) is not None:
             return f"{unknown}: it is spelled {meant!r} here, with dots and without blanks"
@@ -298,13 +305,13 @@ class OptionTable:
         known = {key.removeprefix(_KAFKA_PREFIX): option for key, option in every.items()}
         found = difflib.get_close_matches(_key(name).removeprefix(_KAFKA_PREFIX), known, n=1, cutoff=LIKENESS_MIN)
         if not found:
-            return f"{unknown}: no known one is like it"
+            return f"{unknown}: no known option is similar"
         is_keyword = "_" in name and "." not in name and not is_exact
         return f"{unknown}: the nearest known one is {_key(known[found[0]]) if is_keyword else known[found[0]]!r}"
 
 
 def join_errors(wrong: Sequence[str]) -> str:
-    """All that is wrong with options, up to a number."""
+    """All errors about options in one line, up to `ERRORS_SHOWN_MAX`."""
     more = len(wrong) - ERRORS_SHOWN_MAX
     return "; ".join(wrong[:ERRORS_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
 
@@ -314,14 +321,14 @@ def _key(name: str) -> str:
 
 
 def _is_whole(value: object) -> TypeGuard[Integral]:
-    """Numbers of numpy's too, which is where many come from; no bool of either's."""
+    """Accepts numpy integers too; not bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _parse_int(value: object) -> int:
     if _is_whole(value):
         return int(value)
-    if isinstance(value, str) and value.isascii() and "_" not in value:  # Python takes more for a number than Kafka.
+    if isinstance(value, str) and value.isascii() and "_" not in value:  # Python accepts more number formats than Kafka.
         return int(value)
     raise ValueError
 
@@ -333,7 +340,7 @@ def _parse_float(value: object) -> float:
 
 
 def _parse_bool(value: object) -> bool:
-    numpy = sys.modules.get("numpy")  # Whoever has a truth value of numpy's has loaded it.
+    numpy = sys.modules.get("numpy")  # A caller with a numpy bool has loaded numpy.
     if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
         return bool(value)
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
@@ -342,7 +349,7 @@ def _parse_bool(value: object) -> bool:
 
 
 def _parse_string(value: object) -> str:
-    # Numbers are taken for strings that look like them: acks=1, client_id=7. So are paths, of which there are files to name.
+    # Numbers are accepted as strings, such as acks=1 or client_id=7, and so are paths.
     if hasattr(value, "__fspath__"):
         value = value.__fspath__()
     if isinstance(value, str):
@@ -378,7 +385,7 @@ _KIND_TEXTS: Final[dict[Kind, str]] = {
 
 
 def _is_encodable(text: str) -> bool:
-    # Half a surrogate pair would be found only where a request is written, by a thread that nobody waits for.
+    # Otherwise a lone surrogate would fail only when a request is encoded, on a background thread.
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Signal handlers for a while: what sets them and puts those of before back, and the block that signals wait for."""
+"""Temporary signal handlers, and a block that defers signals."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Handler = Callable[[int, FrameType | None], Any]
 
 @contextmanager
 def handled(numbers: Iterable[int], by: Callable[[Handler], Handler]) -> Iterator[None]:
-    """Within the block each of these signals has the handler that `by` makes of the one that it had.
+    """Within the block, each of these signals has the handler that `by` returns for its previous one.
 
-    Signals that are ignored, or end the process by themselves, stay so; and a handler that was set meanwhile, as PySpark sets its own for
-    Ctrl-C, is left. Elsewhere than in the main thread nothing changes: no handler is ever called there.
+    Signals that are ignored or have the default action stay so. A handler set inside the block, as PySpark sets its own for Ctrl-C, is
+    kept. On other threads than the main thread nothing changes: no handler is ever called there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -37,14 +37,16 @@ def handled(numbers: Iterable[int], by: Callable[[Handler], Handler]) -> Iterato
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Signal handlers are called when the block is over, because what they would interrupt cannot be left halfway. A signal that comes a
-    second time is not kept waiting."""
+    """Defer signal handlers to the end of the block, for code that must not be interrupted halfway.
+
+    A second signal of the same number is not deferred.
+    """
     waiting: dict[int, Handler] = {}
     is_over = False
 
     def deferring(handler: Handler) -> Handler:
         def note(number: int, frame: FrameType | None) -> None:
-            # Once it is over, too: a handler that raises before all of them are back leaves this in the place of the others.
+            # Also after the block: if a handler raises before all are restored, this one stays in place of the others.
             if is_over or waiting.pop(number, None) is not None:
                 handler(number, None)
             else:
@@ -53,7 +55,8 @@ def deferred_signals() -> Iterator[None]:
         return note
 
     def call() -> None:
-        """Not by sending them anew: an event loop has heard already, through the descriptor that wakes it up."""
+        """Call the deferred handlers. The signals are not raised again, because an event loop has seen them through its wake-up
+        descriptor."""
         if waiting:
             number = next(iter(waiting))
             try:

@@ -60,7 +60,7 @@ def test_what_may_be_a_secret_is_not_shown(name: str) -> None:
 
 
 def test_what_stands_on_the_command_line_is_shown() -> None:
-    assert refusal(Given("hunter2", "1", "--config")) == "--config: unknown option 'hunter2': no known one is like it"
+    assert refusal(Given("hunter2", "1", "--config")) == "--config: unknown option 'hunter2': no known option is similar"
 
 
 def test_known_names_without_dots_are_shown_and_near_ones_named() -> None:

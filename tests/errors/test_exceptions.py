@@ -1,4 +1,4 @@
-"""The class tree, the facts an exception carries, and the line it makes of them."""
+"""Exception classes, their facts, and their one-line texts."""
 
 import concurrent.futures
 import copy

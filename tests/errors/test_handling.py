@@ -1,4 +1,4 @@
-"""What a client does about a code: one line per group, kind of API, and whether a transaction is open."""
+"""Handling of error codes, by group, kind of API, and open transaction."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The names that are Chaffinch's own: every one that clients or Spark's side raise has its row, and no row is left over."""
+"""Errors of Chaffinch: every one raised by clients or on Spark has a row, and no row is unused."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The client's end: versions, correlation, and what a broker may do wrong."""
+"""Client connections: versions, correlation ids, and misbehaving brokers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestVersions:
     def test_before_the_broker_has_answered(self) -> None:
         client = ClientConnection("me")
         assert client.versions is None
-        with pytest.raises(UnsupportedVersionException, match="ask for its ApiVersions first"):
+        with pytest.raises(UnsupportedVersionException, match="send ApiVersions first"):
             client.encode_request(MetadataRequest())
         assert client.encode_request(MetadataRequest(), version=1)[0] == 0
 

@@ -1,4 +1,4 @@
-"""Decoding: lengths are checked before they are believed, and the error says where and why."""
+"""Decoder: lengths are checked before use, and errors name the field and the position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding: values that do not fit are named, records are passed on as they are."""
+"""Encoder: invalid values are named, records are passed on without copying."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def produce(records: Any) -> ProduceRequest:
     [
         pytest.param(ProduceRequest(acks=1 << 15), 9, "acks", "32768 does not fit int16 (-32768 to 32767)", id="int16"),
         pytest.param(ProduceRequest(timeout_ms=-(1 << 31) - 1), 9, "timeout_ms", "-2147483649 does not fit int32", id="second of a run"),
-        pytest.param(ProduceRequest(acks="1"), 9, "acks", "'1' is no int16", id="type"),  # type: ignore[arg-type]
+        pytest.param(ProduceRequest(acks="1"), 9, "acks", "'1' is not a valid int16", id="type"),  # type: ignore[arg-type]
         pytest.param(
             ProduceRequest(topics=[TopicProduceData(name="a"), TopicProduceData(name=None)]),  # type: ignore[arg-type]
             9,
@@ -60,7 +60,7 @@ def produce(records: Any) -> ProduceRequest:
         pytest.param(ProduceRequest(topics=[object()]), 9, "topics[0].name", "has no such field", id="foreign object"),  # type: ignore[list-item]
         pytest.param(DeleteTopicsRequest(topic_names=["a", None]), 5, "topic_names[1]", "NoneType", id="null in a list"),  # type: ignore[list-item]
         pytest.param(ProduceRequest(topics=5), 9, "topics", "5 is not a list", id="no list"),  # type: ignore[arg-type]
-        pytest.param(MetadataRequest(topics=[MetadataRequestTopic(topic_id="x")]), 12, "topics[0].topic_id", "'x' is no uuid", id="uuid"),  # type: ignore[arg-type]
+        pytest.param(MetadataRequest(topics=[MetadataRequestTopic(topic_id="x")]), 12, "topics[0].topic_id", "not a valid uuid", id="uuid"),  # type: ignore[arg-type]
         pytest.param(ProduceRequest(transactional_id="\ud800"), 9, "transactional_id", "surrogates not allowed", id="no UTF-8"),
         pytest.param(produce("abc"), 9, "topics[0].partitions[0].records", "'abc' is not bytes", id="text as records"),
         pytest.param(ProduceRequest(transactional_id="t"), 2, "transactional_id", "'t' needs version 3 or later", id="field to come"),

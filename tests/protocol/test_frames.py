@@ -1,4 +1,4 @@
-"""Frames: three arrivals, limits, and buffers that are lent and used again."""
+"""Frames: different arrivals of bytes, limits, and reuse of buffers."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ class TestLimits:
     def test_a_size_out_of_range_names_both_numbers(self, size: int, read_bytes_max: int) -> None:
         data = framed(b"good") + size.to_bytes(4, "big", signed=True) + b"rest"
         assembler = FrameAssembler(1000)
-        with pytest.raises(ProtocolViolation, match=rf"frame of {size} bytes refused, allowed are 0 to 1000") as caught:
+        with pytest.raises(ProtocolViolation, match=rf"frame of {size} bytes refused, allowed: 0 to 1000") as caught:
             feed(assembler, data, read_bytes_max)
         assert caught.value.frames == ((b"good",) if read_bytes_max > 1 else ())
 
@@ -300,7 +300,7 @@ class TestLimits:
 
     def test_a_frame_below_the_limit_is_refused_however_it_comes(self) -> None:
         for data in (framed(b"1234567"), framed(b"12345678", b"1234567")):
-            with pytest.raises(ProtocolViolation, match="frame of 7 bytes refused, allowed are 8 to 1000"):
+            with pytest.raises(ProtocolViolation, match="frame of 7 bytes refused, allowed: 8 to 1000"):
                 feed(FrameAssembler(1000, frame_bytes_min=8), data)
         assert feed(FrameAssembler(1000, frame_bytes_min=8), framed(b"12345678")) == [b"12345678"]
 
@@ -337,7 +337,7 @@ class TestLimits:
             feed(FrameAssembler(), f"{method} /metrics HTTP/1.1\r\n\r\n".encode())
 
     def test_a_web_server_is_told_from_a_frame_that_is_too_large(self) -> None:
-        with pytest.raises(ProtocolViolation, match="its first bytes are HTTP: a web server answers there, no Kafka broker"):
+        with pytest.raises(ProtocolViolation, match="its first bytes are HTTP: the peer is a web server, not a Kafka broker"):
             feed(FrameAssembler(), b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     def test_a_claim_of_100_mib_costs_little(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests that repeat are written as the usual encoder writes them, and plain answers are read as the usual decoder reads them."""
+"""Prepared Produce requests equal those of the codec, and plain responses are read like the codec reads them."""
 
 from __future__ import annotations
 

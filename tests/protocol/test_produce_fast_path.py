@@ -1,4 +1,4 @@
-"""The broker's path of Produce does what the compiled codec does, or leaves it to that."""
+"""The fast path of Produce gives the result of the compiled codec, or leaves the frame to it."""
 
 from __future__ import annotations
 

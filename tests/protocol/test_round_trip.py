@@ -1,4 +1,4 @@
-"""Whatever a version can carry comes back as it was, and nothing is left over."""
+"""Round trip of every message in every version, without remaining bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message class is: slots, keywords, defaults, equality, versions."""
+"""Message classes: slots, keywords, defaults, equality, versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCRAM: the example of RFC 7677, what is no SCRAM message, and both ends against each other."""
+"""SCRAM: the example of RFC 7677, invalid messages, and both ends against each other."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_a_proof_of_something_else_is_none(mechanism: ScramMechanism) -> None:
     [
         (ClientFirst.parse, b"p=tls-unique,,n=user,r=abc", "channel binding"),
         (ClientFirst.parse, b"n,a=admin,n=user,r=abc", "another identity"),
-        (ClientFirst.parse, b"hello", "no SCRAM message"),
-        (ClientFirst.parse, b"", "no SCRAM message"),
+        (ClientFirst.parse, b"hello", "not a SCRAM message"),
+        (ClientFirst.parse, b"", "not a SCRAM message"),
         (ClientFirst.parse, b"n,,r=abc,n=user", "instead of"),
         (ClientFirst.parse, b"n,,n=user", "instead of"),
         (ClientFirst.parse, b"n,,m=x,n=user,r=abc", "extension"),
-        (ClientFirst.parse, b"n,,n=us=er,r=abc", "no user name"),
-        (ClientFirst.parse, b"n,,n=,r=abc", "no user name"),
+        (ClientFirst.parse, b"n,,n=us=er,r=abc", "not a SCRAM user name"),
+        (ClientFirst.parse, b"n,,n=,r=abc", "not a SCRAM user name"),
         (ClientFirst.parse, b"n,,n=user,r=", "nonce"),
         (ClientFirst.parse, b"n,,n=user,r=a b", "nonce"),
         (ClientFirst.parse, b"n,,n=\xff,r=abc", "UTF-8"),

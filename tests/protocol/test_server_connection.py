@@ -1,4 +1,4 @@
-"""The broker's end: requests in three arrivals, responses in order, violations."""
+"""Server connections: different arrivals of requests, order of responses, violations."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class TestViolations:
             ("0001 0003 00000001 ffff", "Fetch v3 is not served"),
             ("0003 ffff 00000001 ffff", "Metadata v-1 is not served"),
             ("0003 0000 00000001 ff", "malformed RequestHeader v1: client_id at byte 8: 2 bytes needed, 1 left"),
-            ("0003 0000", "frame of 4 bytes refused, allowed are 8 to "),
-            ("", "frame of 0 bytes refused, allowed are 8 to "),
+            ("0003 0000", "frame of 4 bytes refused, allowed: 8 to "),
+            ("", "frame of 0 bytes refused, allowed: 8 to "),
             ("0003 0001 00000001 ffff 7fffffff", "malformed MetadataRequest v1: topics at byte 14: 2147483647 elements"),
         ],
     )
@@ -140,7 +140,7 @@ class TestViolations:
             connection.request(frames[2])
 
     def test_frames_above_the_cap(self) -> None:
-        with pytest.raises(ProtocolViolation, match="allowed are 8 to 50"):
+        with pytest.raises(ProtocolViolation, match="allowed: 8 to 50"):
             ServerConnection(50).receive(request_bytes(produce(records=b"x" * 100), 9))
 
 

@@ -1,4 +1,4 @@
-"""Errors say what, where and why in one line, and survive another process."""
+"""Protocol errors have location and reason in one line, and can be pickled."""
 
 from __future__ import annotations
 

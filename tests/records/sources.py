@@ -1,4 +1,4 @@
-"""A source of stretches that is no file."""
+"""An in-memory source of file slices."""
 
 from __future__ import annotations
 

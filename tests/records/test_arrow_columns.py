@@ -1,4 +1,4 @@
-"""Arrow tables to records and back: every type that is allowed, every layout Arrow may give it, and clear refusals."""
+"""Arrow tables to records and back: every allowed type, every Arrow layout, and clear errors for the rest."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

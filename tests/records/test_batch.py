@@ -1,4 +1,4 @@
-"""Record batches: what other clients write and read, taking records out, splitting, and bytes that lie."""
+"""Record batches: interoperability with other clients, removal of records, splitting, and invalid bytes."""
 
 import struct
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The codecs: what they write, what they read, and that no input makes them write more than they may."""
+"""Compression codecs: output formats, accepted input, and bounded output for any input."""
 
 import gzip
 import pickle

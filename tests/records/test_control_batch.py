@@ -1,4 +1,4 @@
-"""What a reader of committed records sees, batch by batch (KIP-98)."""
+"""Visibility of batches for readers of committed records (KIP-98)."""
 
 import pytest
 

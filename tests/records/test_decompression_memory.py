@@ -15,7 +15,7 @@ LIMIT_MIB = 128
 """The broker's default for `max.decompressed.bytes`."""
 
 GROWTH_MIB_MAX = 300
-"""One buffer of the limit, the first guess before it, and what a codec needs besides; a gigabyte would be three times as much."""
+"""One buffer of the limit, the first estimate before it, and the codec's own memory; a gigabyte would be three times as much."""
 
 PROGRAM = """
 import resource, sys

@@ -1,4 +1,4 @@
-"""The records of a fetch answer, piece by piece: every format, any number at a time, damage named where it lies."""
+"""Records of a fetch response, read in pieces: every format, any number at a time, and exact positions of damage."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A batch of a few records has the same bytes, whichever way it is encoded, and says the same, whichever way it is decoded."""
+"""The codec for few records writes the same bytes, and reads the same records, as the general codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of a file that are read, or left to the system, when they are sent."""
+"""File slices, which are read, or sent by the system, at the time of sending."""
 
 from __future__ import annotations
 

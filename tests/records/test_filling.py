@@ -1,4 +1,4 @@
-"""Batches made in one look at the records: measured before, or as many as have room."""
+"""Batches encoded in one pass over the records: of measured records, or of as many as fit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Batches thinned out for compaction: what stays is what was, at its place."""
+"""Record filter for compaction: remaining records are unchanged and keep their offsets."""
 
 import pytest
 from hypothesis import given

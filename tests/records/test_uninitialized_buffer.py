@@ -1,4 +1,4 @@
-"""Room for bytes that are all written anyway: a bytearray like any other."""
+"""Uninitialized buffers behave like any bytearray."""
 
 from __future__ import annotations
 

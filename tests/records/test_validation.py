@@ -1,4 +1,4 @@
-"""Validation apart from the rules' tables (those are in tests/kips): what is stored, how it scales, and that it never raises."""
+"""Validation except for the rules' tables (see tests/kips): stored bytes, scaling, and that it never raises."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""One code for many culprits, and what a verdict says of its counters."""
+"""Batch code for several culprits, and counter increments of a rejection."""
 
 import pytest
 

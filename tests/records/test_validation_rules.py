@@ -1,4 +1,4 @@
-"""The rules' tables as data; what each rule does is in tests/kips/test_kip_467_records.py."""
+"""Consistency of the rules' tables; tests/kips/test_kip_467_records.py tests each rule."""
 
 from chaffinch.broker.core.counters import HELP
 from chaffinch.records.kernels_reference import walk

@@ -1,4 +1,4 @@
-"""What can go wrong: the table of codes, the exceptions of KIP-1050, and what a client does about them.
+"""Error codes, exceptions (KIP-1050), and how a client handles each code.
 
 `from chaffinch import errors`: `errors.InvalidRecordException`, `errors.codes.by_number(87)`, `errors.group_of(exception)`.
 """

@@ -1,25 +1,25 @@
-"""The table of broker error codes: one row per code, and the ways to look a row up.
+"""Table of broker error codes, one row per code, and the functions that look a row up.
 
-A row says what travels on the wire under both numberings, which exception it becomes, its KIP-1050 group for the
-Produce API and for the transaction APIs, and whether a record answered with it may be in the log all the same.
-It does not say what a client does next: that is `handling.py`; nor does it build exceptions: that is `exceptions.py`.
+A row has the numbers on the wire under both numberings, the exception, the KIP-1050 group for the Produce API and for the transaction APIs,
+and whether a record with this error may nevertheless be in the log. How a client reacts is in `handling.py`; exceptions are built in
+`exceptions.py`.
 
-Sources: `Errors.java` (numbers and names), KIP-1050 (groups), KIP-467, KIP-135 and KIP-579 (rows of their own, at the
-end), KIP-1050's general strategy for codes nobody knows (application-recoverable).
+Sources: `Errors.java` (numbers and names), KIP-1050 (groups), KIP-467, KIP-135 and KIP-579 (additional rows, at the end), KIP-1050's
+general strategy for unknown codes (application-recoverable).
 
-Numbering. The KIPs printed 85, 45 and 89; Apache Kafka later gave these numbers to other errors. `apache` is what is
-safe with every client: INVALID_RECORD and INVALID_COMPACTION_KEY are 87, INCONSISTENT_REPLICATION_FACTOR is 40 with a
-message that begins with its name. `kip` sends what the KIPs printed, in answers to Produce only: no other API has
-those three errors, and there 85 and 89 keep the meaning Apache Kafka gave them.
+Numbering. The KIPs printed 85, 45 and 89; Apache Kafka later gave these numbers to other errors. `apache` is safe with every client:
+INVALID_RECORD and INVALID_COMPACTION_KEY are 87, INCONSISTENT_REPLICATION_FACTOR is 40 with a message that begins with its name. `kip` uses
+the KIPs' numbers, in Produce responses only: no other API has these three errors, and there 85 and 89 keep Apache Kafka's meaning.
 
-Stored, for an answer to Produce. `no`: the broker decides it before it appends. `possibly`: the answer may come after the
-append, or proves nothing about it. `yes`: it is in the log. The cases that need a word:
-- 6 and 56 may come after the append: with acks=all a broker that loses its leadership, or its disk, while it waits for the
-  followers answers so for bytes that a follower may have copied already. (3 comes only when the topic is gone, and the bytes with it.)
-- 7, 13 and 20 are the classical unknown outcomes: waited too long, connection lost, appended but too few copies.
+Stored, for a Produce response. `no`: the broker decides before it appends. `possibly`: the response may come after the append, or proves
+nothing about it. `yes`: the batch is in the log. Cases that need an explanation:
+
+- 6 and 56 may come after the append: with acks=all a broker that loses its leadership, or its disk, while it waits for the followers may
+  send them for bytes that a follower has copied already. (3 comes only when the topic is deleted, and the bytes with it.)
+- 7, 13 and 20 are the classical unknown outcomes: timed out, connection lost, appended with too few copies.
 - 14, 15, 16, 51, 48 and 120 come from verifying the transaction, 19 from counting the in-sync replicas: both precede the append.
-- 46 says that the batch is in the log, but its offsets are forgotten.
-- -1, 8, every code that Produce never answers, and every unknown number prove nothing: `possibly`.
+- 46 means that the batch is in the log, but its offsets are forgotten.
+- -1, 8, every code that Produce never returns, and every unknown number prove nothing: `possibly`.
 """
 # ruff: noqa: E501
 # fmt: off
@@ -36,7 +36,7 @@ Numbering = Literal["apache", "kip"]
 
 
 class Group(Enum):
-    """KIP-1050's groups; the value is how people write it. NONE: the KIP leaves it out, a plain ApiException."""
+    """Error groups of KIP-1050; the value is the name for people. NONE: the KIP does not classify the code, a plain ApiException."""
 
     RETRIABLE = "Retriable"
     REFRESH_RETRIABLE = "RefreshRetriable"
@@ -47,7 +47,7 @@ class Group(Enum):
 
 
 class Stored(Enum):
-    """Whether a record that got this answer to Produce is in the log."""
+    """Whether a record with this error in a Produce response is in the log."""
 
     NO = "no"
     POSSIBLY = "possibly"
@@ -56,18 +56,18 @@ class Stored(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCode:
-    """One row. Rows are compared by name and number, and there is one object per row, also after pickling."""
+    """One row. Rows are compared by name and number; there is one object per row, also after unpickling."""
 
     name: str
     number: int
     number_kip: int = field(compare=False)
     exception_name: str = field(compare=False)
     group: Group = field(compare=False)
-    """Where the exception stands in the class tree, whatever the API."""
+    """Group of the exception class, for any API."""
     group_produce: Group = field(compare=False)
     group_transaction: Group = field(compare=False)
     is_produce_code: bool = field(compare=False)
-    """Produce, or the Metadata look-up before it, can answer this."""
+    """Whether Produce, or the Metadata look-up before it, can return this code."""
     is_transaction_code: bool = field(compare=False)
     stored: Stored = field(compare=False)
     text: str = field(compare=False)
@@ -75,7 +75,7 @@ class ErrorCode:
 
     @property
     def summary(self) -> str:
-        """The first sentence of the text: what is wrong, whatever was asked."""
+        """The first sentence of the text: the error, independent of the API."""
         return self.text.partition(". ")[0].rstrip(".")
 
     @property
@@ -84,11 +84,11 @@ class ErrorCode:
 
     @property
     def refreshes_metadata(self) -> bool:
-        """The topic's metadata must be asked for again. Codes 15 and 16 ask for the coordinator instead."""
+        """Whether the topic's metadata must be refreshed. Codes 15 and 16 refresh the coordinator instead."""
         return self.group is Group.REFRESH_RETRIABLE and self.number not in (15, 16)
 
     def wire(self, numbering: Numbering) -> int:
-        """The number that travels in an answer under this numbering."""
+        """The number in a response under this numbering."""
         return self.number_kip if numbering == "kip" else self.number
 
     def __repr__(self) -> str:
@@ -100,8 +100,8 @@ class ErrorCode:
 
 def _row(name: str, number: int, exception_name: str, group: Group, seen_by: str, stored: Stored, text: str, *,
          number_kip: int | None = None, group_produce: Group | None = None, group_transaction: Group | None = None) -> ErrorCode:
-    """`seen_by`: P when Produce can answer it, T when a transaction API can. An API that never answers a plain error but does
-    so all the same gets KIP-1050's general strategy."""
+    """`seen_by`: P if Produce can return it, T if a transaction API can. If an API returns an unexpected code of group NONE, KIP-1050's
+    general strategy applies."""
     unexpected = Group.APPLICATION_RECOVERABLE if group is Group.NONE else group
     return ErrorCode(
         name=name, number=number, number_kip=number if number_kip is None else number_kip, exception_name=exception_name, group=group,
@@ -250,30 +250,30 @@ STREAMS_INVALID_TOPOLOGY = _row("STREAMS_INVALID_TOPOLOGY", 130, "StreamsInvalid
 STREAMS_INVALID_TOPOLOGY_EPOCH = _row("STREAMS_INVALID_TOPOLOGY_EPOCH", 131, "StreamsInvalidTopologyEpochException", _PLAIN, "", _MAYBE, "The Streams topology's epoch does not fit the group's.")
 STREAMS_TOPOLOGY_FENCED = _row("STREAMS_TOPOLOGY_FENCED", 132, "StreamsTopologyFencedException", _PLAIN, "", _MAYBE, "The member runs another Streams topology than its group.")
 SHARE_SESSION_LIMIT_REACHED = _row("SHARE_SESSION_LIMIT_REACHED", 133, "ShareSessionLimitReachedException", _RETRY, "", _MAYBE, "The broker has no room for another share session now.")
-# Errors of the KIPs that have no number of their own in Apache Kafka.
+# Errors of the KIPs without their own number in Apache Kafka.
 INVALID_COMPACTION_KEY = _row("INVALID_COMPACTION_KEY", 87, "InvalidCompactionKeyException", _CONFIG, "PT", _NO, "A record without a key was sent to a topic with cleanup.policy=compact, which keeps the latest record per key. Give it a key.", number_kip=45)
 INCONSISTENT_REPLICATION_FACTOR = _row("INCONSISTENT_REPLICATION_FACTOR", 40, "InconsistentReplicationFactorException", _CONFIG, "PT", _NO, "The topic's min.insync.replicas exceeds its replication factor, so acks=all can never be met. Lower the one or raise the other.", number_kip=89)
 
 # fmt: on
 
 ALL: Final[tuple[ErrorCode, ...]] = tuple(value for value in list(globals().values()) if isinstance(value, ErrorCode))
-# KIP-579 spells its error in two ways; both are understood, the first is what we say.
+# KIP-579 uses two names for its error; both are accepted, the first one is used here.
 ALIASES: Final = {"INCONSISTENT_REPLICA_CONFIGURATION": "INCONSISTENT_REPLICATION_FACTOR"}
-# Numbers that no table knows come from the wire (int16); this many rows are made for them at most at a time.
+# Unknown numbers come from the wire (int16); at most this many rows are cached for them.
 UNKNOWN_ROWS_MAX: Final = 1024
 
 _BY_NAME: Final = {code.name: code for code in ALL}
-# The first row of a number wins: what shares a number with another row (87, 40) is told apart by the answer, not by the number.
+# The first row of a number wins. Rows that share a number (87, 40) are distinguished by the response.
 _BY_NUMBER: Final = {code.number: code for code in reversed(ALL)}
 _BY_NUMBER_KIP: Final = {85: INVALID_RECORD, 89: INCONSISTENT_REPLICATION_FACTOR}
 
 
 def by_number(number: int, numbering: Numbering = "apache", *, has_culprits: bool = False, message: str | None = None) -> ErrorCode:
-    """The row of a number from an answer; never fails: an unknown number gets a row of its own that keeps it.
+    """The row of a number from a response; never fails: an unknown number gets its own row.
 
-    `has_culprits`: the answer lists records (KIP-467's `record_errors`); under `kip` numbering that makes 45 INVALID_COMPACTION_KEY.
-    `message`: the answer's `error_message`; under `apache` numbering it makes a 40 INCONSISTENT_REPLICATION_FACTOR when it begins
-    with that name. INVALID_COMPACTION_KEY under 87 is recognised by who knows the record's key: the producer.
+    `has_culprits`: the response lists records (KIP-467's `record_errors`); under `kip` numbering that makes 45 INVALID_COMPACTION_KEY.
+    `message`: the response's `error_message`; under `apache` numbering it makes a 40 INCONSISTENT_REPLICATION_FACTOR if it begins with that
+    name. The producer, which knows the record's key, recognises INVALID_COMPACTION_KEY under 87.
     """
     if numbering == "kip":
         if number in _BY_NUMBER_KIP:
@@ -286,7 +286,7 @@ def by_number(number: int, numbering: Numbering = "apache", *, has_culprits: boo
 
 
 def by_name(name: str) -> ErrorCode:
-    """The row of a name or an alias. KeyError, naming the nearest, for any other text."""
+    """The row of a name or an alias. Raises KeyError, with the nearest name, for any other text."""
     code = _BY_NAME.get(ALIASES.get(name, name))
     if code is None:
         raise KeyError(f"no error code is named {name!r}; the nearest is {nearest_names(name)[0]}")
@@ -294,13 +294,13 @@ def by_name(name: str) -> ErrorCode:
 
 
 def nearest_names(text: str, count_max: int = 1) -> list[str]:
-    """Known names most like the text, the best first; at least one."""
+    """The known names most similar to the text, best first; at least one."""
     return difflib.get_close_matches(text.upper(), [*_BY_NAME, *ALIASES], n=count_max, cutoff=0.0)
 
 
 @lru_cache(maxsize=UNKNOWN_ROWS_MAX)
 def _unknown(number: int) -> ErrorCode:
-    """KIP-1050: an error nobody has classified is application-recoverable. What it means for the record is unknown too."""
+    """A row for an unknown number. KIP-1050: unclassified errors are application-recoverable. Whether the record is stored is unknown."""
     return ErrorCode(
         name=f"UNKNOWN_{number}",
         number=number,

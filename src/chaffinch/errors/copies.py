@@ -1,7 +1,7 @@
-"""Errors told again: a fresh exception for each caller, and each time.
+"""Copies of exceptions, so that one error can be raised several times.
 
-One that is raised a second time keeps its first traceback below the new one. A loop that goes on after an error which comes with every call
-would hold more frames, and what lies in them, with each round.
+An exception raised a second time keeps its first traceback below the new one. A loop that continues after a repeated error would hold more
+frames, and the objects in them, with each round.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ AnyError = TypeVar("AnyError", bound=KafkaException)
 
 
 def copy_for_raise(error: AnyError) -> AnyError:
-    """The same error as a fresh exception. It has the first one's cause, not the first one: that would be told twice."""
+    """A copy of the error to raise. Its cause is the original's cause, not the original, which would otherwise be printed twice."""
     return with_message(error, error.message)
 
 
 def with_message(error: AnyError, message: str) -> AnyError:
-    """The same error in other words."""
+    """A copy of the error with another message."""
     fresh = copy(error)
     fresh.message, fresh.args = message, (message,)
     fresh.__cause__ = error.__cause__

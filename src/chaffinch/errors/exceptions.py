@@ -1,7 +1,7 @@
-"""The class tree of KIP-1050, and the one place where an exception's text is written.
+"""Exception classes of KIP-1050, and their message texts.
 
-`KafkaException` < `ApiException` < the KIP's group classes < one class per row of the table in `codes.py`, named as in Apache
-Kafka. The group classes decide what an application does, so each class stands under the group of its code:
+`KafkaException` < `ApiException` < the KIP's group classes < one class per row of the table in `codes.py`, named as in Apache Kafka.
+Applications react to the group classes, so each class is a subclass of its code's group:
 
     RetriableException (abstract)
         RefreshRetriableException (abstract)
@@ -11,11 +11,9 @@ Kafka. The group classes decide what an application does, so each class stands u
     InvalidConfigurationException
         AuthorizationException, AuthenticationException
 
-INVALID_TXN_STATE alone belongs to two groups, depending on the API that answered it; its class has a subclass for each, so that
-`except TransactionAbortableException` and `except InvalidTxnStateException` both do what they say.
+Only INVALID_TXN_STATE belongs to two groups, depending on the API that returned it. Its class has a subclass for each.
 
-Every exception carries facts and composes its text from them; every one compares by its facts and survives pickling
-(without its `__cause__`, as Python has it). Anyone above `identifiers` may import this.
+Each exception composes its text from its facts, compares by them and can be pickled (without its `__cause__`, as in Python).
 """
 # fmt: off
 
@@ -75,12 +73,12 @@ __all__ = [
     "UnsupportedVersionException", "VoterNotFoundException", "WakeupException", "exception_for", "group_of",
 ]
 
-# What an answer of these APIs means is looked up in the table's column for transactions, Produce in its own (KIP-1050).
+# Responses of these APIs use the table's transaction column, Produce its own (KIP-1050).
 PRODUCE_APIS: Final = frozenset({"Produce"})
 TRANSACTION_APIS: Final = frozenset(
     {"FindCoordinator", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"}
 )
-# A broker's message may be 32 KiB long and name thousands of records; a line that people read is shorter.
+# A broker's message may be 32 KiB long and list thousands of records; a log line is shorter.
 TEXT_CHARACTERS_MAX: Final = 1000
 CULPRITS_NAMED_MAX: Final = 5
 
@@ -88,7 +86,7 @@ _CODE_BY_CLASS_NAME: Final = {code.exception_name: code for code in reversed(cod
 
 
 class Culprit(NamedTuple):
-    """One record that a batch was refused for: its index within the batch, counted from 0, its own code, and why."""
+    """One record that caused its batch to be refused: its index within the batch, counted from 0, its code, and the reason."""
 
     batch_index: int
     code: ErrorCode
@@ -96,7 +94,7 @@ class Culprit(NamedTuple):
 
 
 class KafkaException(Exception):
-    """Everything Chaffinch raises on purpose. By itself it is a failure nobody has classified: application-recoverable."""
+    """Base class of all exceptions of Chaffinch. A plain KafkaException is an unclassified failure: application-recoverable."""
 
     class_code: ClassVar[ErrorCode] = codes.UNKNOWN_SERVER_ERROR
     class_group: ClassVar[Group] = Group.APPLICATION_RECOVERABLE
@@ -111,7 +109,7 @@ class KafkaException(Exception):
     stored: Stored
     api: str | None
     advised: str | None = None
-    """What to do about it, where that is not what its group says."""
+    """Advice that replaces that of the group."""
 
     def __init_subclass__(cls, *, group: Group | None = None, abstract: bool = False, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -134,14 +132,15 @@ class KafkaException(Exception):
         stored: Stored | None = None,
         api: str | None = None,
     ) -> None:
-        """What is left out comes from the code, and the code from the class. With culprits the default of `stored` is no: who can
-        name the records at fault has looked at the batch and refused it."""
+        """Missing values come from the code, and the code from the class. With culprits the default of `stored` is no: the broker has
+        refused the batch."""
         if self.is_abstract:
             raise TypeError(f"{type(self).__name__} is a group of exceptions, not one that can be raised")
         self.code = code or self.class_code
         self.culprits = tuple(culprits)
         text = message if message is not None else _message_of(self.culprits) or self.code.text
-        # KIP-579's message begins with the name, so that clients can tell its 40 from others; who prints a message has the name anyway.
+        # KIP-579's message begins with the name, so that clients can distinguish its 40 from others. The exception's text contains the name
+        # already.
         self.message = text.removeprefix(f"{self.code.name}: ")
         self.topic_partition = topic_partition
         self.api = api
@@ -174,14 +173,14 @@ class KafkaException(Exception):
 
 
 class ApiException(KafkaException, group=Group.NONE):
-    """A broker's refusal, or what the client itself says in a broker's words (a time-out, a lost connection)."""
+    """An error response of a broker, or an equivalent error of the client (a time-out, a lost connection)."""
 
     def _group(self) -> Group:
         if self.class_group is not Group.NONE:
             return self.class_group
         if self.api in PRODUCE_APIS:
             return self.code.group_produce
-        # Without a known API the code of two groups counts as the graver one.
+        # Without a known API the code of two groups counts as the more severe one.
         is_transaction = self.api in TRANSACTION_APIS or self.code is codes.INVALID_TXN_STATE
         return self.code.group_transaction if is_transaction else self.code.group
 
@@ -194,7 +193,7 @@ class ApiException(KafkaException, group=Group.NONE):
         return ": ".join([*_location_of(self), code, "; ".join(filter(None, facts))])
 
     def _advice(self) -> str:
-        """What to do with the producer is no advice for who reads, or creates a topic."""
+        """Advice about the producer is left out for errors of a consumer or of topic creation."""
         if self.advised is not None:
             return self.advised
         if self._concerns_records() and self.stored is Stored.POSSIBLY and self.group in RETRIABLE_GROUPS:
@@ -222,13 +221,14 @@ class IllegalStateException(KafkaException):
 
 
 class CorrelationIdMismatchException(IllegalStateException):
-    """An answer that belongs to no request of the connection. KIP-1050 keeps it out of the group's class, not out of the group."""
+    """A response that matches no request of the connection. KIP-1050 excludes it from the group's class, not from the group."""
 
     class_stored = Stored.POSSIBLY
 
 
 class CommitFailedException(KafkaException):
-    """Offsets that were not committed because the group has moved on. As in KIP-1050 no ApplicationRecoverableException by class."""
+    """Offsets that were not committed because the group has rebalanced. As in KIP-1050 not a subclass of
+    ApplicationRecoverableException."""
 
     class_stored = Stored.NO
 
@@ -239,18 +239,18 @@ class NoOffsetForPartitionException(KafkaException, group=Group.INVALID_CONFIGUR
 
 
 class RecordDeserializationException(KafkaException, group=Group.INVALID_CONFIGURATION):
-    """A record that the consumer's deserializer refused: `topic_partition`, and its offset in the text. Seek past it to go on."""
+    """A record that the consumer's deserializer refused: `topic_partition`, and its offset in the text. Seek past it to continue."""
 
     class_stored = Stored.NO
 
 
 class WakeupException(KafkaException):
-    """A consumer's call that waited was ended by `wakeup()` from another thread."""
+    """`wakeup()` on another thread ended a waiting call of a consumer."""
 
     class_stored = Stored.NO
 
 
-# Retriable: the client sends again by itself; they surface when its time is up.
+# Retriable: the client retries by itself; they are raised after its deadline.
 class RetriableException(ApiException, group=Group.RETRIABLE, abstract=True): ...
 class CorruptRecordException(RetriableException): ...
 class TimeoutException(RetriableException): ...
@@ -272,7 +272,7 @@ class ShareSessionLimitReachedException(RetriableException): ...
 class BufferExhaustedException(TimeoutException):
     """The producer's memory stayed full for max.block.ms."""
 
-# RefreshRetriable: the client asks for metadata, or for the coordinator, before it sends again.
+# RefreshRetriable: the client refreshes the metadata, or the coordinator, before it retries.
 class RefreshRetriableException(RetriableException, group=Group.REFRESH_RETRIABLE, abstract=True): ...
 class CoordinatorNotAvailableException(RefreshRetriableException): ...
 class NotCoordinatorException(RefreshRetriableException): ...
@@ -292,7 +292,7 @@ class ElectionNotNeededException(InvalidMetadataException): ...
 class UnknownTopicIdException(InvalidMetadataException): ...
 class InconsistentTopicIdException(InvalidMetadataException): ...
 
-# TransactionAbortable: abort the transaction and go on with the same producer.
+# TransactionAbortable: abort the transaction and continue with the same producer.
 class TransactionAbortableException(ApiException, group=Group.TRANSACTION_ABORTABLE): ...
 class OperationNotAttemptedException(TransactionAbortableException): ...
 
@@ -330,12 +330,12 @@ class InvalidRecordException(InvalidConfigurationException): ...
 class InconsistentReplicationFactorException(InvalidConfigurationException): ...
 class InvalidCompactionKeyException(InvalidRecordException): ...
 class AuthenticationException(InvalidConfigurationException):
-    """Who the client says it is was not accepted."""
+    """The broker did not accept the client's credentials or certificate."""
 class UnsupportedSaslMechanismException(AuthenticationException): ...
 class IllegalSaslStateException(AuthenticationException): ...
 class SaslAuthenticationException(AuthenticationException): ...
 class SslAuthenticationException(AuthenticationException):
-    """TLS cannot be spoken: one end does not accept the other's certificate, host name, versions or ciphers."""
+    """TLS failed: one end does not accept the other's certificate, host name, versions or ciphers."""
 class AuthorizationException(InvalidConfigurationException):
     """The principal may not do this."""
 class TopicAuthorizationException(AuthorizationException): ...
@@ -344,7 +344,7 @@ class ClusterAuthorizationException(AuthorizationException): ...
 class TransactionalIdAuthorizationException(AuthorizationException): ...
 class DelegationTokenAuthorizationException(AuthorizationException): ...
 
-# In no group: KIP-1050 leaves the sequence errors out; the rest is never answered to a producer.
+# In no group: KIP-1050 does not classify the sequence errors; the rest is never returned to a producer.
 class OutOfOrderSequenceException(ApiException): ...
 class UnknownProducerIdException(OutOfOrderSequenceException): ...
 class OffsetOutOfRangeException(ApiException): ...
@@ -413,11 +413,11 @@ class StreamsTopologyFencedException(ApiException): ...
 # The one code of two groups (KIP-1050's "special handling"): `exception_for` picks by API.
 class InvalidTxnStateException(ApiException): ...
 class ProduceInvalidTxnStateException(InvalidTxnStateException, TransactionAbortableException):
-    """INVALID_TXN_STATE as the answer to Produce: an abort mends it."""
+    """INVALID_TXN_STATE in a Produce response: abort the transaction."""
 class TransactionInvalidTxnStateException(InvalidTxnStateException, ApplicationRecoverableException):
-    """INVALID_TXN_STATE as the answer of a transaction API: it does not."""
+    """INVALID_TXN_STATE in the response of a transaction API: an abort does not help."""
 
-# KIP-579 spells its exception in two ways.
+# KIP-579 uses two names for its exception.
 InconsistentReplicaConfigurationException = InconsistentReplicationFactorException
 
 # fmt: on
@@ -433,9 +433,9 @@ def exception_for(
     api: str | None = None,
     cause: BaseException | None = None,
 ) -> ApiException:
-    """The exception of a code, not raised. `api` is the request's name as in `Produce`, `EndTxn`; `cause` becomes `__cause__`.
+    """The exception of a code, not raised. `api` is the request's name, such as `Produce` or `EndTxn`; `cause` becomes `__cause__`.
 
-    A code nobody knows becomes an UnknownServerException that keeps its number. ValueError for NONE, which is no error.
+    An unknown code becomes an UnknownServerException with its number. Raises ValueError for NONE, which is not an error.
     """
     if code is codes.NONE:
         raise ValueError("code NONE is success: there is no exception for it")
@@ -450,7 +450,7 @@ def exception_for(
 
 
 def group_of(exception: BaseException) -> Group:
-    """The group of any exception: what is not ours is a failure nobody has classified, and so application-recoverable (KIP-1050)."""
+    """The group of any exception. Exceptions of other libraries are unclassified, and so application-recoverable (KIP-1050)."""
     return exception.group if isinstance(exception, KafkaException) else Group.APPLICATION_RECOVERABLE
 
 
@@ -464,8 +464,8 @@ _STORED_TEXTS: Final = {Stored.NO: "not stored", Stored.POSSIBLY: "possibly stor
 
 
 def _location_of(error: ApiException) -> list[str]:
-    """`Produce for orders-0, records 3 and 7`; an empty list when nothing is known. Where the culprits were refused with other codes than
-    this one it is told to records that are not at fault, and names them behind it."""
+    """The location, such as `Produce for orders-0, records 3 and 7`; empty if unknown. Culprits with another code are named later in the
+    text."""
     culprits = error.culprits if any(culprit.code == error.code for culprit in error.culprits) else ()
     where = [error.api or "", f"for {error.topic_partition}" if error.topic_partition and error.api else str(error.topic_partition or "")]
     location = ", ".join(filter(None, [" ".join(filter(None, where)), format_records([culprit.batch_index for culprit in culprits])]))
@@ -473,7 +473,7 @@ def _location_of(error: ApiException) -> list[str]:
 
 
 def format_records(indices: Sequence[int]) -> str:
-    """`record 3`, `records 3 and 7`, the first of many and how many more; empty when there are none."""
+    """`record 3`, `records 3 and 7`, or the first of many and the number of the others; empty without records."""
     named = [str(index) for index in indices[:CULPRITS_NAMED_MAX]]
     if more := len(indices) - len(named):
         named.append(f"{more} more")
@@ -481,14 +481,14 @@ def format_records(indices: Sequence[int]) -> str:
 
 
 def _message_of(culprits: tuple[Culprit, ...]) -> str:
-    """What a refusal says when only its culprits have messages: each different one once, in order."""
+    """Message of an error whose culprits have messages and it has none: each different one once, in order."""
     messages = list(dict.fromkeys(culprit.message.rstrip(".") for culprit in culprits if culprit.message))
     more = len(messages) - CULPRITS_NAMED_MAX
     return "; ".join([*messages[:CULPRITS_NAMED_MAX], *([f"and {more} other reasons"] if more > 0 else [])])
 
 
 def one_line(text: str) -> str:
-    """Text of others, as it may stand in a line of a log: shortened, and with nothing in it that would end the line or move a cursor."""
+    """External text as part of a log line: shortened, without line ends or terminal control characters."""
     line = " ".join(text.split())
     shown = line if len(line) <= TEXT_CHARACTERS_MAX else f"{line[:TEXT_CHARACTERS_MAX]} ... ({len(line)} characters)"
     return shown if shown.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in shown)

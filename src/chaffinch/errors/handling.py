@@ -1,7 +1,7 @@
-"""What a client does about a code: a pure table, asked by the producer's core and printed by `chaffinch errors`.
+"""How a client handles each error code: a table used by the producer's core and printed by `chaffinch errors`.
 
-Follows KIP-1050: the group decides, and the group depends on the API only where the table in `codes.py` says so. What depends
-on the client's own state is whether a transaction is open: without one only the records fail, and the producer lives.
+Follows KIP-1050: the group decides, and the group depends on the API only where the table in `codes.py` says so. Only one part of the
+client's state matters, whether a transaction is open: without one only the records fail, and the producer stays usable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chaffinch.errors.codes import ErrorCode, Group
 
 
 class Api(Enum):
-    """KIP-1050's two columns: Produce, and the requests that manage a transaction."""
+    """The two columns of KIP-1050: Produce, and the requests that manage a transaction."""
 
     PRODUCE = "produce"
     TRANSACTION = "transaction"
@@ -24,10 +24,10 @@ class Handling(Enum):
     """What to do next. In a transaction ABORT and FIX_CONFIGURATION both leave it abortable and the producer usable after the abort."""
 
     COMPLETE = "complete"
-    """No failure: the record is in the log. For DUPLICATE_SEQUENCE_NUMBER its offset is not known any more."""
+    """No failure: the record is in the log. For DUPLICATE_SEQUENCE_NUMBER its offset is unknown."""
     RETRY = "retry"
     REFRESH_AND_RETRY = "refresh and retry"
-    """Ask for metadata (15 and 16: for the coordinator) before sending again."""
+    """Refresh the metadata (15 and 16: the coordinator) before sending again."""
     ABORT = "abort"
     RESTART = "restart"
     """The producer is unusable; the application starts a new one."""
@@ -39,7 +39,7 @@ class Handling(Enum):
 PRODUCE: Final = Api.PRODUCE
 TRANSACTION: Final = Api.TRANSACTION
 
-# What a person does once the error has surfaced, that is, after the client's own retries.
+# Advice for people once the error is raised, that is, after the client's retries.
 ADVICE: Final = {
     Group.RETRIABLE: "it may be tried again",
     Group.REFRESH_RETRIABLE: "it may be tried again with fresh metadata",
@@ -48,13 +48,13 @@ ADVICE: Final = {
     Group.INVALID_CONFIGURATION: "correct the data or the configuration, the producer stays usable",
     Group.NONE: "",
 }
-# Of a record: whoever sends it again sends a new one, which no broker takes for a repetition.
+# For records: sending one again sends a new record, which no broker recognises as a repetition.
 RETRIABLE_GROUPS: Final = frozenset({Group.RETRIABLE, Group.REFRESH_RETRIABLE})
 ADVICE_IF_POSSIBLY_STORED: Final = "sent again it could be there twice"
-# Of a record whose transaction somebody aborts already, or whose producer is being closed: there is nothing to abort.
+# For records whose transaction is being aborted, or whose producer is being closed: there is nothing to abort.
 ADVICE_IF_ABORTED: Final = "send it again in the next transaction"
 ADVICE_IF_CLOSED: Final = "send it again with a new producer"
-# The same for whoever it is, perhaps a consumer: of a request that no producer sends, or of the connection.
+# Advice for any client, such as a consumer: for requests that no producer sends, and for connections.
 ADVICE_FOR_ANY_CLIENT: Final = {
     Group.RETRIABLE: ADVICE[Group.RETRIABLE],
     Group.REFRESH_RETRIABLE: ADVICE[Group.REFRESH_RETRIABLE],
@@ -79,11 +79,11 @@ _BY_GROUP: Final = {
 
 
 def handling_of(code: ErrorCode, api: Api = PRODUCE, *, in_transaction: bool = False) -> Handling:
-    """What a client does about `code` as the answer of this kind of API.
+    """How a client handles `code` in a response of this kind of API.
 
-    A transaction API always acts on a transactional producer, so an application-recoverable answer ends it even when no
-    transaction is open (InitProducerId that is fenced). Outside a transaction Produce fails its records only (decision 17 of
-    the design: one bad record never kills a producer).
+    A transaction API always acts on a transactional producer, so an application-recoverable error ends it even if no transaction is open (a
+    fenced InitProducerId). Outside a transaction Produce fails only its records (decision 17 of the design: one bad record never kills a
+    producer).
     """
     if code is codes.NONE or (code is codes.DUPLICATE_SEQUENCE_NUMBER and api is PRODUCE):
         return Handling.COMPLETE
@@ -92,6 +92,9 @@ def handling_of(code: ErrorCode, api: Api = PRODUCE, *, in_transaction: bool = F
 
 
 def normalized_coordinator_code(code: ErrorCode) -> ErrorCode:
-    """What the answer to a transaction's request means. Of a producer that is fenced, coordinators before Kafka 2.7 (KIP-588) say
-    INVALID_PRODUCER_EPOCH, and to TxnOffsetCommit all do: it is PRODUCER_FENCED, as for Java's producer (TransactionManager.java)."""
+    """The code of a transaction request's response, with INVALID_PRODUCER_EPOCH replaced by PRODUCER_FENCED.
+
+    For a fenced producer, coordinators before Kafka 2.7 (KIP-588) return INVALID_PRODUCER_EPOCH, and for TxnOffsetCommit all of them do.
+    Java's producer treats it the same way (TransactionManager.java).
+    """
     return codes.PRODUCER_FENCED if code is codes.INVALID_PRODUCER_EPOCH else code

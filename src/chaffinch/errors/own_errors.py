@@ -1,7 +1,7 @@
-"""What Chaffinch refuses under a name of its own, because Kafka has no code for it: one row per name, with what to do.
+"""Errors of Chaffinch without a Kafka code: one row per name, with advice.
 
-Two kinds: classes that clients raise by themselves, and names that stand in the tag of Spark's errors, `KAFKA[<group>] <NAME>`.
-Printed by `chaffinch errors` and in `docs/errors.md`; a test holds the rows against the classes, and against what Spark's side raises.
+There are two kinds: classes that clients raise, and names in the tag of errors on Spark, `KAFKA[<group>] <NAME>`. `chaffinch errors` and
+`docs/errors.md` print them; a test compares the rows with the classes, and with the errors raised on Spark.
 """
 # ruff: noqa: E501
 # fmt: off
@@ -14,7 +14,7 @@ from chaffinch.errors.codes import Group
 
 
 class OwnError(NamedTuple):
-    """One row. `group` is None where there is nothing to decide: what is only counted, or is no error of Kafka's."""
+    """One row. `group` is None for names that are only counted, and for errors that do not come from Kafka."""
 
     name: str
     group: Group | None
@@ -38,7 +38,7 @@ CLIENT_ERRORS: Final = (
         "Send again later; if it stays so, the broker is slower than what is sent: raise buffer.memory or send less.",
     ),
     OwnError(
-        "SslAuthenticationException", _CONFIG, "TLS cannot be spoken: a certificate, a host name, a version or the ciphers do not fit.",
+        "SslAuthenticationException", _CONFIG, "The TLS handshake failed: a certificate, a host name, a version or the ciphers do not match.",
         "Compare ssl.truststore.location and the broker's certificate; docs/security.md has the options.",
     ),
     OwnError(
@@ -47,20 +47,20 @@ CLIENT_ERRORS: Final = (
     ),
     OwnError(
         "NoOffsetForPartitionException", _CONFIG, "A partition has no committed offset, and auto.offset.reset is none.",
-        "Seek to where reading is to begin, commit an offset, or set auto.offset.reset.",
+        "Seek to a start position, commit an offset, or set auto.offset.reset.",
     ),
     OwnError(
         "RecordDeserializationException", _CONFIG, "The consumer's deserializer refused a record; the text has its partition and offset.",
-        "Seek to the offset behind it to go on without it, or correct the deserializer.",
+        "Seek past it to continue without it, or correct the deserializer.",
     ),
     OwnError(
         "WakeupException", _RESTART, "A call that waited was ended by wakeup() from another thread.",
-        "None: it was asked for. The consumer stays usable.",
+        "None: the application requested it. The consumer stays usable.",
     ),
     OwnError(
-        "CorrelationIdMismatchException", _RESTART, "Kafka's name for an answer to a request that was never made; nothing here raises it: the "
-        "connection is closed, and the log tells of it.",
-        "Look at what bootstrap.servers leads to, and whether there is a proxy on the way.",
+        "CorrelationIdMismatchException", _RESTART, "Kafka's name for a response without a request; Chaffinch never raises it: the "
+        "connection is closed, and the log reports it.",
+        "Check which servers bootstrap.servers leads to, and whether there is a proxy in between.",
     ),
 )
 
@@ -78,7 +78,7 @@ SPARK_ERRORS: Final = (
         "Bring back the newest copy of the checkpoint, or start with a new one.",
     ),
     OwnError(
-        "MARKER_MISSING", _CONFIG, "Nothing tells whether this batch is in Kafka: the committed offset has expired or was deleted with its topic, another topic was named, or a sink was not called for batch 0.",
+        "MARKER_MISSING", _CONFIG, "Cannot tell whether this batch is in Kafka: the committed offset has expired or was deleted with its topic, another topic was named, or a sink was not called for batch 0.",
         "Look into the topic; if the batch is not there, set onMissingMarker=write for one start.",
     ),
     OwnError(
@@ -90,7 +90,7 @@ SPARK_ERRORS: Final = (
         "Give the query a checkpoint, or the write an idempotencyToken, of its own.",
     ),
     OwnError(
-        "TRANSACTIONAL_ID_CHANGED", _CONFIG, "kafka.transactional.id is not the one the checkpoint was begun with, so it would fence nobody.",
+        "TRANSACTIONAL_ID_CHANGED", _CONFIG, "kafka.transactional.id is not the one that the checkpoint was created with, so it would fence no earlier writer.",
         "Set it back, or start with a new checkpoint.",
     ),
     OwnError(
@@ -99,16 +99,16 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "SNAPSHOT_CHANGED", _ABORT, "A topic was altered, or deleted and created again, while the batch was written; nothing of it is visible (at-least-once: some rows may be).",
-        "Start the query again: it looks at the topic anew.",
+        "Start the query again: it reads the topic again.",
     ),
     OwnError(
         "TRANSACTION_LEFT_OPEN", _ABORT,
-        "Partitions hold open what their coordinator says has ended, and go on to when it is ended once more; nothing was written.",
+        "Partitions hold a transaction open that its coordinator has ended, and it stays open after a second attempt to end it; nothing was written.",
         "Start the query again. If it comes again: chaffinch transactions describe-producers shows what is open.",
     ),
     OwnError(
         "TRANSACTION_END_UNKNOWN", _CONFIG,
-        "An earlier transaction is still open, and nobody who may be asked tells whether it is committed; nothing was written.",
+        "An earlier transaction is still open, and no permitted request shows whether it is committed; nothing was written.",
         "Do what the text says, in its order.",
     ),
     OwnError(
@@ -116,12 +116,12 @@ SPARK_ERRORS: Final = (
         "Set stagingLocation, or checkpointLocation, to a folder that driver and executors share.",
     ),
     OwnError(
-        "STAGING_NOT_SHARED", _CONFIG, "A task does not see in the staging folder what the driver has left there.",
+        "STAGING_NOT_SHARED", _CONFIG, "A task does not find the driver's file in the staging folder.",
         "Set stagingLocation to a folder that driver and executors share; see docs/spark-cluster.md.",
     ),
     OwnError(
         "STAGING_LOST", _RESTART, "A staged file is gone, cannot be read back, or is torn; nothing was written.",
-        "Start the query again. If it comes back, somebody cleans up the staging folder while queries run.",
+        "Start the query again. If it comes back, another program deletes files of the staging folder while queries run.",
     ),
     OwnError(
         "COMMIT_FAILED", _RESTART, "A commit ended in an error that is neither Kafka's nor a folder's; its transaction is aborted, if it was open.",
@@ -152,28 +152,28 @@ SPARK_ERRORS: Final = (
         "Use the version that wrote it, or a newer one.",
     ),
     OwnError(
-        "WORKER_LOST", _RESTART, "A Python worker or an executor of Spark's died, in Spark's own words; where it died in a commit, the batch may be in Kafka.",
-        "Start the query again; if it comes back, look for what kills it: most often memory.",
+        "WORKER_LOST", _RESTART, "A Spark Python worker or executor died, as Spark reports it; if it died in a commit, the batch may be in Kafka.",
+        "Start the query again; if it comes back, find the cause: usually memory.",
     ),
     OwnError(
-        "NOT_DEAD_LETTERS", _CONFIG, "What is to be replayed is no topic, or no file, of dead letters.",
+        "NOT_DEAD_LETTERS", _CONFIG, "The topic or file to replay does not contain dead letters.",
         "Name the dead letter topic, or the folder of errors.dead.letter.path.",
     ),
     OwnError(
         "LETTERS_REMOVED", _RESTART, "Retention removed letters while a replay read them; nothing was written.",
-        "Begin again for those that are left.",
+        "Start the replay again for the remaining ones.",
     ),
     OwnError(
-        "LETTERS_NOT_IN_TOPIC", _CONFIG, "Letters of a Parquet file are not in the topic that had them too, which was replayed: it is not known whether they are written.",
+        "LETTERS_NOT_IN_TOPIC", _CONFIG, "Letters of a Parquet file are not in the topic that had them too, which was replayed: it is unknown whether they were written.",
         "Look for them where they were to go, and write those that are missing with --where and a --token of your own.",
     ),
     OwnError(
-        "REPLAYED_MEANWHILE", _RESTART, "Another replay of the same topic was written meanwhile; this one wrote nothing.",
-        "Begin again: it replays what is left.",
+        "REPLAYED_MEANWHILE", _RESTART, "Another replay of the same topic was written in the meantime; this one wrote nothing.",
+        "Start it again: it replays the remaining letters.",
     ),
     OwnError(
-        "NOT_A_DEAD_LETTER", None, "Counted by a replay: a record of the dead letter topic that is none; it is left where it is.",
-        "None, unless it should be one: it has no header __connect.errors.topic.",
+        "NOT_A_DEAD_LETTER", None, "Counted by a replay: a record of the dead letter topic that is not a dead letter; it stays there.",
+        "None, unless it should be one: the header __connect.errors.topic is missing.",
     ),
     OwnError(
         "VALUE_CUT", None, "Counted by a replay: a letter that holds only a digest of a value too large for its topic.",

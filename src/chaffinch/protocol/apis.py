@@ -1,4 +1,4 @@
-"""The one registry of APIs: key, messages, and the versions the broker serves and the client uses."""
+"""Registry of Kafka APIs: key, messages, and the versions that the broker serves and the client uses."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ from chaffinch.protocol.schema import Message
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API. `served` are the versions of our broker, `used` those of which our clients take the highest of themselves.
+    """One API. `served`: versions of our broker. `used`: versions of our clients, which take the highest by default.
 
-    `reach`: those that they come to when who asks names a highest one: newer where he knows ids of topics, older for older records.
+    `reach`: versions possible if the caller gives a maximum: newer ones if it knows topic ids, older ones for older record formats.
     """
 
     key: int
@@ -87,7 +87,7 @@ class Api:
 def _row(
     request: type[Message], response: type[Message], served: tuple[int, int], used: tuple[int, int], reach: tuple[int, int] | None = None
 ) -> Api:
-    """Ranges are given as (first, last); without `reach` it is that of `used`."""
+    """Ranges are given as (first, last); `reach` defaults to `used`."""
     name = request.__name__.removesuffix("Request")
     ranges = [range(first, last + 1) for first, last in (served, used, reach or used)]
     return Api(request.API_KEY, name, request, response, *ranges)

@@ -1,6 +1,6 @@
-"""The client's end of one connection, without I/O: requests in, bytes out; bytes in, responses out, matched by correlation id.
+"""Client side of one connection, without I/O: encodes requests and decodes responses, matched by correlation id.
 
-The first request is `api_versions_request()`; its response fills `versions`, from which every later request takes its version.
+The first request is `api_versions_request()`. Its response fills `versions`, from which every later request takes its version.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import CorrelationIdMismatch, ProtocolViolation
 
 RESPONSE_BYTES_MAX: Final = 1 << 30
-"""Largest response a client takes: far above `fetch.max.bytes`, far below what a broken peer could announce."""
+"""Largest response that a client accepts: far above `fetch.max.bytes`, far below what a broken peer could announce."""
 
 UNSUPPORTED_VERSION: Final = 35
 FEATURE_NUMBERING: Final = "chaffinch.error.numbering"
-"""Announced by a broker whose error numbers are those printed in the KIPs."""
+"""Feature of a broker whose error numbers are those printed in the KIPs."""
 
 _CORRELATION_ID_MAX: Final = 0x7FFF_FFFF
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ReceivedResponse:
-    """A response and what it answers. Not frozen, as ReceivedRequest."""
+    """A response with its request's data. Not frozen, like ReceivedRequest."""
 
     correlation_id: int
     api: Api
@@ -47,19 +47,19 @@ class ReceivedResponse:
 
 
 class FinalizedFeatures(NamedTuple):
-    """What the whole cluster is to speak (KIP-584): levels by name; a feature at level 0 is missing. The higher epoch is the later word."""
+    """Finalized features of the cluster (KIP-584): levels by name; a feature at level 0 is missing. The higher epoch is newer."""
 
     levels: Mapping[str, int]
     epoch: int
 
 
 NO_FEATURES: Final = FinalizedFeatures({}, -1)
-"""Of a broker that says nothing of them."""
+"""Features of a broker that reports none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionTable:
-    """What a broker announced: versions by API key, and features as name -> (first, last)."""
+    """The versions that a broker announced by API key, and its features as name -> (first, last)."""
 
     ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]
@@ -77,9 +77,9 @@ class ApiVersionTable:
         )
 
     def choose(self, api: Api, version_max: int | None = None) -> int:
-        """The highest version that both sides know, not above `version_max`: that may name one older, or newer, than we use of ourselves.
+        """The highest version common to both sides, at most `version_max`, which may be below or above the versions used by default.
 
-        Raises UnsupportedVersionException when there is none.
+        Raises UnsupportedVersionException if there is none.
         """
         first, last = self.ranges.get(api.key, (0, -1))
         used = api.used
@@ -93,7 +93,7 @@ class ApiVersionTable:
         return highest
 
     def has(self, api: Api) -> bool:
-        """Whether both sides have a version of the API in common."""
+        """Whether both sides have a common version of the API."""
         first, last = self.ranges.get(api.key, (0, -1))
         return bool(api.used) and max(first, api.used[0]) <= min(last, api.used[-1])
 
@@ -123,7 +123,7 @@ class ClientConnection:
 
     @property
     def open_count(self) -> int:
-        """Requests that wait for their response."""
+        """Requests without a response yet."""
         return len(self._open)
 
     @property
@@ -132,13 +132,14 @@ class ClientConnection:
         return "kip" if self.versions is not None and FEATURE_NUMBERING in self.versions.features else "apache"
 
     def api_versions_request(self) -> ApiVersionsRequest:
-        """The first request to send; also the next one after a broker answered it with UNSUPPORTED_VERSION (35)."""
+        """The first request to send; also the next one after the error UNSUPPORTED_VERSION (35)."""
         return ApiVersionsRequest(client_software_name=self.software_name, client_software_version=self.software_version)
 
     def encode_request(self, message: Message, version: int | None = None) -> tuple[int, list[Buffer]]:
-        """(correlation id, buffers to write). Without `version`, the highest that both sides know.
+        """(correlation id, buffers to write). Without `version`, the highest common one.
 
-        A produce with `acks` 0 has no response. Raises UnencodableMessage, and UnsupportedVersionException when the broker lacks the API.
+        A produce request with `acks` 0 has no response. Raises UnencodableMessage, and UnsupportedVersionException if the broker lacks the
+        API.
         """
         api = api_of(message)
         if version is None:
@@ -146,37 +147,37 @@ class ClientConnection:
         correlation_id = self._correlation_id_next
         head = request_head(api.key, version, correlation_id, self.client_id, version >= api.flexible_since)
         parts = finish_frame(message.encode_after(head, version))
-        self.take_correlation_id()  # Not before: a request that cannot be encoded leaves no trace.
+        self.take_correlation_id()  # Not earlier: a request that cannot be encoded changes nothing.
         if not (isinstance(message, ProduceRequest) and message.acks == 0):
             self._open.append((correlation_id, api, version))
         return correlation_id, parts
 
     def take_correlation_id(self) -> int:
-        """The next one; none is given twice while the first may be without an answer."""
+        """Take the next correlation id. An id is reused only after 2^31 others."""
         correlation_id = self._correlation_id_next
         self._correlation_id_next = 0 if correlation_id == _CORRELATION_ID_MAX else correlation_id + 1
         return correlation_id
 
     def adopt_request(self, api: Api, version: int, correlation_id: int) -> None:
-        """A request has gone that was not encoded here, behind all that were, with an id that was taken here: its response will come."""
+        """Register a request that was encoded elsewhere and sent after all others, with an id taken here: its response will arrive."""
         self._open.append((correlation_id, api, version))
 
     def version_of(self, api: Api) -> int:
-        """The version that `encode_request` would choose."""
+        """The version that `encode_request` uses by default."""
         if api.key == API_VERSIONS_KEY:
             return self._api_versions_max
         if self.versions is None:
-            raise _unsupported(api, "nothing yet: ask for its ApiVersions first")
+            raise _unsupported(api, "nothing yet: send ApiVersions first")
         return self.versions.choose(api)
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Where the transport is to write the next bytes."""
+        """Buffer for the transport's next bytes."""
         return self._frames.get_buffer(size_hint)
 
     def buffer_updated(self, count: int) -> list[ReceivedResponse]:
-        """The responses that `count` more bytes completed. `records` in them are views of the receive buffer.
+        """The responses completed by `count` more bytes. Their `records` are views of the receive buffer.
 
-        Raises ProtocolViolation, or CorrelationIdMismatch which is one; its `responses` hold those that came before.
+        Raises ProtocolViolation, or its subclass CorrelationIdMismatch; its `responses` are those completed before.
         """
         responses: list[ReceivedResponse] = []
         try:
@@ -193,7 +194,7 @@ class ClientConnection:
         return responses
 
     def receive(self, data: Buffer) -> list[ReceivedResponse]:
-        """The same for bytes that are already somewhere else (they are copied): for tests and simulated networks."""
+        """Like `buffer_updated`, for bytes in another buffer, which are copied: for tests and simulated networks."""
         responses: list[ReceivedResponse] = []
         view = memoryview(data)
         while view:
@@ -205,7 +206,7 @@ class ClientConnection:
         return responses
 
     def close(self) -> None:
-        """The connection is gone: forget what is unfinished."""
+        """The connection is closed: drop unfinished requests and frames."""
         self._frames.close()
         self._open.clear()
 
@@ -221,7 +222,7 @@ class ClientConnection:
         return ReceivedResponse(correlation_id=correlation_id, api=api, version=version, message=message)
 
     def _api_versions(self, frame: memoryview, position: int, correlation_id: int, api: Api, version: int) -> ReceivedResponse:
-        """A broker that does not know our version answers in version 0; then its own range, if given, decides the next attempt."""
+        """A broker that does not know our version responds in version 0; its range, if given, decides the next attempt."""
         body = bytes(frame[position:])
         if body.startswith(UNSUPPORTED_VERSION.to_bytes(2, "big")):
             version = 0
@@ -235,13 +236,13 @@ class ClientConnection:
 
 @lru_cache(maxsize=8)
 def _announced(body: bytes, version: int) -> tuple[ApiVersionsResponse, ApiVersionTable]:
-    """Remembered: all brokers of one release say the same, at every connection."""
+    """Cached: all brokers of one release send the same response on every connection."""
     message = ApiVersionsResponse.decode_from(memoryview(body), 0, version)[0]
     return message, ApiVersionTable.of(message)
 
 
 def _unsupported(api: Api, announced: str) -> Exception:
-    # Imported here: the tree of exceptions is only needed when something is wrong.
+    # Imported here: the exception classes are needed only for errors.
     from chaffinch.errors.exceptions import UnsupportedVersionException
 
     ours = f"{api.used[0]} to {api.used[-1]}" if api.used else "none"

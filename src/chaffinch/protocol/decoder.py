@@ -1,12 +1,13 @@
-"""Compiles the description of a message, for one version, into one flat function `decode(data, position) -> (message, position)`.
+"""Decoder compiler: compiles the description of a message, for one version, into one flat function `decode(data, position) -> (message,
+position)`.
 
-Strategy: neighbouring fields of constant width become one `struct` call; nested structures and arrays are inlined as loops, so that
-a Fetch answer of a thousand partitions costs no Python call per structure; nothing is copied but strings.
+Neighbouring fields of constant width become one `struct` call. Nested structures and arrays are inlined as loops, so that a Fetch response
+of a thousand partitions costs no Python call per structure. Only strings are copied.
 
-Every length is checked against the bytes left: constant widths by `struct` itself (struct.error), single bytes by indexing
-(IndexError), runs and arrays by a comparison, arrays as count <= bytes left / least size of an element. Besides, all structures of
-one message count against a limit, because an empty structure takes a few bytes on the wire and some hundred in memory; so do
-tagged fields, which cost time, and numbers in arrays, `NUMBERS_PER_STRUCTURE` of them as one structure.
+Every length is checked against the bytes left: constant widths by `struct` itself (struct.error), single bytes by indexing (IndexError),
+runs and arrays by a comparison, arrays as count <= bytes left / minimum size of an element. In addition, all structures of one message
+count against a limit, because an empty structure takes a few bytes on the wire and some hundred in memory. So do tagged fields, which take
+time, and numbers in arrays: `NUMBERS_PER_STRUCTURE` of them count as one structure.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from chaffinch.protocol.source import Leaf, Source
 from chaffinch.protocol.violations import MalformedMessage
 
 STRUCTURES_MAX: Final = 1_000_000
-"""Nested structures in one message; a Metadata answer for 200,000 partitions has a quarter of that."""
+"""Largest number of nested structures in a message; a Metadata response for 200,000 partitions has a quarter of that."""
 
 REQUEST_STRUCTURES_MAX: Final = 200_000
-"""The same in a request, whose sender a broker does not know: each costs its only thread some ten microseconds until it is answered."""
+"""The limit for a request, whose sender is not trusted: each structure costs the broker's only thread some ten microseconds."""
 
 NUMBERS_PER_STRUCTURE: Final = 8
-"""A number in a list takes some forty bytes in memory. In a request it counts as a structure: most are partitions, each to be answered."""
+"""A number in a list takes some forty bytes in memory. In a request it counts as a structure: most are partitions, each of which is
+processed."""
 
 _TOO_MANY: Final = f"too many structures: a request may have {REQUEST_STRUCTURES_MAX}, an answer {STRUCTURES_MAX}"
 
 _FAILURES: Final = (LayoutError, IndexError, ValueError)
-"""What compiled code can raise on bad bytes; UnicodeDecodeError is a ValueError."""
+"""Exceptions of compiled code for invalid bytes; UnicodeDecodeError is a ValueError."""
 
 _TAG_BYTES_MIN: Final = 2
 
@@ -44,7 +46,7 @@ def compile_decoder(cls: type[Structure], version: int) -> Any:
 
 
 def least_size(kind: Kind | type[Structure], version: int, is_flexible: bool) -> int:
-    """Fewest bytes a value of this kind takes."""
+    """Minimum size of a value of this kind."""
     if isinstance(kind, Fixed):
         return kind.width
     if isinstance(kind, Variable):
@@ -62,7 +64,7 @@ def least_size(kind: Kind | type[Structure], version: int, is_flexible: bool) ->
 def skip_tagged(data: memoryview, position: int, end: int, structures_left: int = STRUCTURES_MAX) -> tuple[int, int]:
     """(position, structures_left) after a tagged section without known tags. `structures_left`: tags allowed, then tags left.
 
-    Raises IndexError or ValueError when it is cut off or has too many.
+    Raises IndexError or ValueError if it is cut off or has too many.
     """
     count, position = read_uvarint(data, position)
     if count * _TAG_BYTES_MIN > end - position:
@@ -110,7 +112,7 @@ class _DecoderCompiler:
         return source.function("decode", f"{cls.__name__} v{version} decoder")
 
     def explain(self, failure: Exception) -> MalformedMessage:
-        """Turn a failure inside the compiled function into the documented error."""
+        """Convert an exception of the compiled function to MalformedMessage."""
         leaves, variables = self.source.leaves_of(failure.__traceback__)
         position = variables["position"]
         field = leaves[0].path.format_map(variables)
@@ -219,7 +221,7 @@ class _DecoderCompiler:
         return size
 
     def uvarint(self, depth: int, target: str, leaf: Leaf) -> None:
-        """Read an unsigned varint into `target`: nearly all have one byte."""
+        """Read an unsigned varint into `target`; nearly all have one byte."""
         source = self.source
         source.add(depth, f"{target} = data[position]", leaf)
         source.add(depth, f"if {target} < 128:", leaf)
@@ -228,7 +230,7 @@ class _DecoderCompiler:
         source.add(depth + 1, f"{target}, position = read_uvarint(data, position)", leaf)
 
     def refuse_null(self, depth: int, leaf: Leaf, size: str, is_nullable: bool) -> None:
-        """Other negative lengths than -1, and null where the version has none."""
+        """Refuse negative lengths other than -1, and null if the version does not allow it."""
         source = self.source
         if is_nullable:
             if not self.is_flexible:
@@ -296,7 +298,7 @@ class _DecoderCompiler:
     # -- tagged fields ------------------------------------------------------------------------------------------------------------
 
     def tagged_fields(self, depth: int, tagged: list[Leaf], here: Leaf) -> None:
-        """Read the tagged section; unknown tags are skipped, known ones must take exactly their announced size."""
+        """Read the tagged section; unknown tags are skipped, known ones must have exactly their announced size."""
         source = self.source
         count, tag, size, stop = (source.fresh(prefix) for prefix in ("count", "tag", "size", "stop"))
         source.add(depth, f"{count} = data[position]", here)

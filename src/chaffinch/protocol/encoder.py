@@ -1,7 +1,7 @@
-"""Compiles the description of a message, for one version, into one flat function `encode(message, out) -> [buffers]`.
+"""Encoder compiler: compiles the description of a message, for one version, into one flat function `encode(message, out) -> [buffers]`.
 
-`out` is a bytearray that already holds what goes before the body (frame length, header). `records` are not copied: they end the
-current buffer, stand in the list as they are, and a new buffer begins behind them.
+`out` is a bytearray with the bytes before the body (frame length, header). `records` are not copied: they end the current buffer, are added
+to the list unchanged, and a new buffer begins after them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chaffinch.protocol.violations import UnencodableMessage
 from chaffinch.records.file_slice import FileSlice, Part
 
 _FAILURES: Final = (LayoutError, TypeError, ValueError, AttributeError, OverflowError)
-"""What compiled code can raise on values that do not fit; UnicodeEncodeError is a ValueError."""
+"""Exceptions of compiled code for invalid values; UnicodeEncodeError is a ValueError."""
 
 
 def compile_encoder(cls: type[Structure], version: int) -> Any:
@@ -38,7 +38,7 @@ def compile_encoder(cls: type[Structure], version: int) -> Any:
 
 
 def records_pieces(records: Records) -> tuple[list[Part], int]:
-    """A `records` value as parts that are not empty, and their size in bytes."""
+    """The non-empty parts of a `records` value, and their size in bytes."""
     pieces: list[Part] = []
     size = 0
     for piece in records if isinstance(records, list) else [records]:
@@ -64,7 +64,7 @@ class _EncoderCompiler:
         source.add(0, "def encode(message, out):", start)
         source.add(1, "parts = [out]", start)
         source.add(1, "try:", start)
-        source.add(2, "pass", start)  # A version may have no field at all.
+        source.add(2, "pass", start)  # A version may have no field.
         self.structure(2, cls, "message", "")
         source.add(1, "except FAILURES as failure:", start)
         source.add(2, "raise explain(failure) from failure", start)
@@ -72,7 +72,7 @@ class _EncoderCompiler:
         return source.function("encode", f"{cls.__name__} v{version} encoder")
 
     def explain(self, failure: Exception) -> UnencodableMessage:
-        """Turn a failure inside the compiled function into the documented error, naming the value that does not fit."""
+        """Convert an exception of the compiled function to UnencodableMessage, naming the wrong value."""
         leaves, variables = self.source.leaves_of(failure.__traceback__)
         for leaf in leaves:
             if leaf.field is NO_FIELD:
@@ -220,7 +220,7 @@ class _EncoderCompiler:
         if not tagged:
             source.add(depth, "out.append(0)", here)
             return
-        # By far most messages carry no tagged field, so that case is one line.
+        # Most messages have no tagged field, so that case is one line.
         tagged.sort(key=lambda leaf: leaf.field.tag or 0)
         tests = [self.differs(leaf) for leaf in tagged]
         tags, outer = source.fresh("tags"), source.fresh("outer")
@@ -241,7 +241,7 @@ class _EncoderCompiler:
         source.add(depth, f"for tag in {tags}: out += tag", here)
 
     def differs(self, leaf: Leaf) -> str:
-        """An expression: whether a tagged field has another value than its default, so that it must travel."""
+        """An expression: whether a tagged field differs from its default, so that it must be sent."""
         field = leaf.field
         value = f"{leaf.owner}.{field.name}"
         if field.default is None:
@@ -252,7 +252,7 @@ class _EncoderCompiler:
 
 
 def _misfit(field: Field, value: Any, version: int) -> str | None:
-    """Why `value` cannot be this field, or None when it can."""
+    """Why `value` is invalid for this field, or None if it is valid."""
     if not field.exists_in(version):
         return (
             f"{value!r} needs version {field.since} or later"
@@ -283,7 +283,7 @@ def _misfit_array(kind: Array, value: Any) -> str | None:
 
 def _misfit_fixed(kind: Fixed, value: Any) -> str | None:
     if kind.minimum is None or kind.maximum is None or not isinstance(value, int):
-        return f"{value!r} is no {kind.name}"
+        return f"{value!r} is not a valid {kind.name}"
     if not kind.minimum <= value <= kind.maximum:
         return f"{value} does not fit {kind.name} ({kind.minimum} to {kind.maximum})"
     return None

@@ -1,21 +1,21 @@
-"""Length-prefixed frames, assembled in buffers that are lent to the transport.
+"""Frame assembler: cuts a connection's byte stream into length-prefixed frames, in buffers lent to the transport.
 
-Kafka's stream is a sequence of frames: an int32 size, then that many bytes. The transport asks for a buffer, reads into it and says
-how much came (asyncio's `BufferedProtocol`, or `socket.recv_into`), so bytes are not copied on their way in.
+Kafka's stream is a sequence of frames: an int32 size, then that many bytes. The transport takes a buffer, reads into it and reports the
+number of bytes (asyncio's `BufferedProtocol`, or `socket.recv_into`), so received bytes are not copied.
 
-Strategy. Frames lie in a rolling chunk: one read may bring many of them, and each is handed out as a view. What fits no more at the
-chunk's end moves to the beginning of the next one. That is as large as the stream seems to need: `CHUNK_BYTES` as a rule; more after a
-read that filled its chunk, for it has left more behind; and room for as large a frame as the last one was, if that exceeded a chunk. So
-small frames take few reads, and each large frame that is as large as the one before comes in one read, and is not copied.
+Frames are in a rolling chunk: one read may bring many of them, and each is returned as a view. An incomplete frame at the chunk's end moves
+to the beginning of the next chunk. That one has `CHUNK_BYTES` by default. It is larger after a read that filled its chunk, because more
+bytes are waiting, and as large as the last frame if that exceeded a chunk. So small frames take few reads, and a large frame after one of
+the same size takes one read and is not copied.
 
-A connection from which nothing is pending holds no chunk larger than an ordinary one once `end_turn` was called. A buffer is used again
-when nobody holds a view of it any more, which the pool can see: a bytearray cannot change its size while views exist. So nobody has to
-give anything back, and a view that is kept stays valid for ever.
+A connection without pending bytes holds no larger chunk than the default after `end_turn`. A buffer is reused when no view of it exists,
+which the pool can check: a bytearray cannot be resized while views exist. So buffers need not be returned, and a view that is kept stays
+valid.
 
-A size is only a claim. Up to `EAGER_BYTES_MAX` the chunk is made large enough at once; beyond it grows with what really arrives, by
-`GROWTH` each time, which costs one copy of a fraction of the frame, and takes no more of the machine's memory than has arrived. What that
-is of all unfinished large frames together is limited by the `FrameBudget` that connections share; claims cost nothing there, so that nobody
-can lock others out with a few bytes. When chunks that are larger than ordinary ones amount to the same limit, further ones begin small.
+A size is only a claim. Up to `EAGER_BYTES_MAX` the chunk gets its full size at once. Beyond, it grows with the bytes received, by `GROWTH`
+each time, which copies a fraction of the frame, and uses no more memory than was received. The `FrameBudget` that connections share limits
+the received bytes of all unfinished large frames; claims are free, so that a peer cannot lock others out with a few bytes. When chunks
+larger than the default reach the same limit, further ones start small.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 """Kafka's default of `socket.request.max.bytes`."""
 
 CHUNK_BYTES: Final = 64 * 1024
-"""The ordinary chunk: some hundred small requests, or four batches of 16 KiB, per read."""
+"""Default chunk: some hundred small requests, or four batches of 16 KiB, per read."""
 
 BUSY_CHUNK_BYTES: Final = 256 * 1024
-"""The same for a connection whose reads fill their chunk: what each read costs beside its bytes is a sixth of the time of batches of
-16 KiB. Not for all, because a thousand idle connections hold a chunk each."""
+"""Chunk of a connection whose reads fill their chunk: the fixed cost of a read is a sixth of the time of batches of 16 KiB. Not the
+default, because each of a thousand idle connections holds a chunk."""
 
 EAGER_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Frames up to here are ordinary: a batch has 1 MiB by default."""
+"""Largest ordinary frame: a batch has 1 MiB by default."""
 
 GROWTH: Final = 8
-"""A frame of 100 MiB is copied twice, 18 MiB in all; a claim alone gets eight times what was sent."""
+"""A frame of 100 MiB is copied twice, 18 MiB in all; a claim gets at most eight times the bytes sent."""
 
 POOL_BYTES_MAX: Final = 32 * 1024 * 1024
-"""What one pool keeps for reuse."""
+"""Largest total size of the buffers in a pool."""
 
 POOL_BUFFERS_MAX: Final = 32
-"""How many buffers one pool keeps: each of them may be looked at when one is lent."""
+"""Largest number of buffers in a pool: each of them may be checked when one is lent."""
 
 FREE_BYTES_MIN: Final = 4 * 1024
-"""With less room at the chunk's end a new one begins, so that reads do not become tiny."""
+"""With less free space at the chunk's end a new one begins, so that reads do not become tiny."""
 
 _SIZE: Final = Struct(">i")
-# The first two bytes of a TLS ClientHello (RFC 8446, 5.1), where a size of 369 MB would stand.
+# The first two bytes of a TLS ClientHello (RFC 8446, 5.1); as a frame size they mean 369 MB.
 _TLS_HANDSHAKE: Final = 0x1603
-# The first four bytes of requests for a web server, where a size of at least 1.2 GB would stand.
+# The first four bytes of HTTP requests; as a frame size they mean at least 1.2 GB.
 _HTTP_METHODS: Final = {int.from_bytes(method): method.decode().strip() for method in (b"GET ", b"HEAD", b"POST", b"PUT ")}
 _HTTP_ANSWER: Final = int.from_bytes(b"HTTP")
 _NOTHING: Final = memoryview(b"")
@@ -65,31 +65,31 @@ assert EAGER_BYTES_MAX < FRAME_BYTES_MAX
 
 
 class FrameBudget:
-    """Limit on what has arrived of all large frames that are not complete. Shared by the connections of one thread."""
+    """Limit on the received bytes of all unfinished large frames. Shared by the connections of one thread."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_reserved = 0
         self.bytes_eager = 0
-        """Chunks that are larger than ordinary ones."""
+        """Bytes of chunks larger than the default."""
 
     def reserve(self, size: int) -> None:
-        """Take `size` bytes; raises ProtocolViolation when they are not there."""
+        """Reserve `size` bytes; raises ProtocolViolation if they are not free."""
         if self.bytes_reserved + size > self.bytes_max:
             free = self.bytes_max - self.bytes_reserved
             raise ProtocolViolation(f"{size} more bytes of a frame refused: {free} of {self.bytes_max} are free for unfinished ones")
         self.bytes_reserved += size
 
     def release(self, size: int) -> None:
-        """Give back what `reserve` took."""
+        """Release reserved bytes."""
         self.bytes_reserved -= size
 
 
 class BufferPool:
-    """Buffers that are used again once nobody looks at them. For the connections of one thread.
+    """Pool of receive buffers that are reused once no view of them exists. For the connections of one thread.
 
-    `trusts_sizes`: whether what a peer claims of a large frame will come, as a broker's answers do. Then its memory is Python's own, which
-    has it at hand: a consumer of tables reads a fifth more records a second.
+    `trusts_sizes`: whether the announced bytes of large frames will arrive, as in a broker's responses. Then Python allocates their memory,
+    which is faster: a consumer of tables reads a fifth more records a second.
     """
 
     def __init__(self, bytes_max: int = POOL_BYTES_MAX, *, trusts_sizes: bool = False) -> None:
@@ -100,16 +100,16 @@ class BufferPool:
 
     def lend(self, size: int) -> memoryview:
         """A writable view of `size` bytes with unspecified content."""
-        # Sizes are rounded up so that frames of slightly different sizes can follow each other in one buffer.
+        # Sizes are rounded up so that frames of slightly different sizes can share one buffer.
         rounded = -(-size // CHUNK_BYTES) * CHUNK_BYTES
-        # The last used one first, which the processor may still have at hand.
+        # The last used one first, which may still be in the processor's cache.
         for index in range(len(self._buffers) - 1, -1, -1):
             buffer = self._buffers[index]
             if rounded <= len(buffer) <= 2 * rounded and _has_no_views(buffer):
-                # To the end: the list stays sorted by last use, and the oldest falls out first.
+                # Moved to the end: the list is sorted by last use, and the oldest is dropped first.
                 self._buffers.append(self._buffers.pop(index))
                 return memoryview(buffer)[:size]
-        # A mapping takes the machine's memory page by page, as bytes come: what has not arrived of a large frame costs nothing.
+        # A mapping allocates memory page by page as bytes arrive: the missing part of a large frame costs nothing.
         new = bytearray(rounded) if rounded < self._mapped_from else mmap(-1, rounded, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         if rounded <= self.bytes_max:
             self._buffers.append(new)
@@ -120,14 +120,14 @@ class BufferPool:
 
 
 def _has_no_views(buffer: bytearray | mmap) -> bool:
-    """Whether no view of the buffer exists: only then can its size change."""
+    """Whether no view of the buffer exists: only then can it be resized."""
     try:
         if isinstance(buffer, mmap):
             buffer.resize(len(buffer))
         else:
             del buffer[-1:]
             buffer.append(0)
-    except (BufferError, SystemError):  # The second where the system resizes no mapping: it is not used again then.
+    except (BufferError, SystemError):  # SystemError: the system cannot resize mappings. Do not reuse it.
         return False
     return True
 
@@ -135,8 +135,8 @@ def _has_no_views(buffer: bytearray | mmap) -> bool:
 class FrameAssembler:
     """Cuts one connection's stream into frames.
 
-    Call `get_buffer`, write n bytes at its beginning, call `buffer_updated(n)`. After a ProtocolViolation the stream has lost its
-    frames: close the connection. `close` gives unfinished frames back to the budget.
+    Call `get_buffer`, write n bytes at its beginning, call `buffer_updated(n)`. After a ProtocolViolation the frame boundaries are lost:
+    close the connection. `close` returns the bytes of unfinished frames to the budget.
     """
 
     def __init__(
@@ -152,39 +152,39 @@ class FrameAssembler:
         self._budget = budget or FrameBudget(sys.maxsize)
         self._pool = pool or BufferPool(2 * EAGER_BYTES_MAX)
         self._chunk = _NOTHING
-        self._chunk_bytes = CHUNK_BYTES  # How large it should be.
+        self._chunk_bytes = CHUNK_BYTES  # Target size.
         self.is_filled = False
-        """Whether the last read filled what was lent for it."""
+        """Whether the last read filled its buffer."""
         self._start = 0  # Where the first unfinished frame begins in the chunk.
         self._stop = 0  # Where the bytes received so far end.
-        self._need = 4  # The unfinished frame's bytes, prefix and all, as far as it is known.
-        self._large = 0  # The same of a large frame that is unfinished, or was the last one and so is expected again.
-        self._reserved = 0  # Bytes of an unfinished large frame, of the budget.
-        self._eager = 0  # What the chunk has of the budget, being larger than an ordinary one.
+        self._need = 4  # Size of the unfinished frame with its prefix, as far as known.
+        self._large = 0  # Size of an unfinished large frame, or of the last one, since the next may have the same.
+        self._reserved = 0  # Bytes of an unfinished large frame reserved from the budget.
+        self._eager = 0  # Bytes of the chunk counted in the budget if it is larger than the default.
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes received of a frame that is not complete."""
+        """Received bytes of an incomplete frame."""
         return self._stop - self._start
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Where the next bytes are to be written; never empty. The hint is ignored: the stream itself says what is needed."""
+        """Buffer for the next bytes; never empty. The hint is ignored: the stream itself determines the size."""
         end = len(self._chunk)
         if self._start + (self._large or self._need) > end or end - self._stop < FREE_BYTES_MIN or end > self._chunk_bytes:
             self._ensure_capacity()
         return self._chunk[self._stop : self._start + self._large] if self._large else self._chunk[self._stop :]
 
     def buffer_updated(self, count: int) -> list[memoryview]:
-        """The frames that `count` more bytes completed, without their size prefixes.
+        """The frames completed by `count` more bytes, without their size prefixes.
 
-        Raises ProtocolViolation for a size out of bounds; frames completed before it are in its `frames`.
+        Raises ProtocolViolation for a size out of bounds; its `frames` are those completed before.
         """
         chunk, start, stop = self._chunk, self._start, self._stop + count
         self._stop = stop
         if 4 <= count == stop - start and not self._large and stop < len(chunk) == CHUNK_BYTES:
             (size,) = _SIZE.unpack_from(chunk, start)
             if self._frame_bytes_min <= size == count - 4 <= self.frame_bytes_max:
-                # One whole frame where nothing was pending, as from a client that waits for each answer: the same in fewer steps.
+                # Fast path for exactly one whole frame, as from a client that waits for each response.
                 self._start = stop
                 self._chunk_bytes = CHUNK_BYTES
                 self.is_filled = False
@@ -217,7 +217,7 @@ class FrameAssembler:
         return frames
 
     def end_turn(self) -> None:
-        """The transport holds no buffer now: one that is larger than ordinary is let go, unless a frame is unfinished in it."""
+        """Called when the transport holds no buffer: release a chunk larger than the default, unless it has an unfinished frame."""
         if self._eager and self._start == self._stop:
             self._release_chunk()
 
@@ -230,7 +230,7 @@ class FrameAssembler:
         self.close()
 
     def _ensure_capacity(self) -> None:
-        """Begin a new chunk, unless this one will do. Ordinary large frames get all their room at once, larger ones as they come."""
+        """Begin a new chunk if needed. Ordinary large frames get their full size at once, larger ones grow."""
         rest, need = len(self._chunk) - self._start, self._need
         if need <= CHUNK_BYTES:
             size = self._chunk_bytes if self._chunk_bytes == CHUNK_BYTES else self._affordable(self._chunk_bytes)
@@ -244,7 +244,7 @@ class FrameAssembler:
                 self._begin_chunk(size)
 
     def _affordable(self, size: int) -> int:
-        """The size of a chunk that is to have `size` bytes, as long as larger ones are not too many."""
+        """`size`, or the default if the budget for larger chunks is used up."""
         return size if self._budget.bytes_eager - self._eager + size <= self._budget.bytes_max else CHUNK_BYTES
 
     def _begin_chunk(self, size: int) -> None:
@@ -252,7 +252,7 @@ class FrameAssembler:
         count = self._stop - self._start
         pending: memoryview | bytes = self._chunk[self._start : self._stop]
         if count < FREE_BYTES_MIN:
-            pending = bytes(pending)  # Then it may be the same buffer again, which the processor still has at hand.
+            pending = bytes(pending)  # The same buffer may then be reused, which is still in the processor's cache.
         self._release_chunk()
         self._chunk = self._pool.lend(size)
         self._chunk[:count] = pending
@@ -267,7 +267,7 @@ class FrameAssembler:
         self._chunk = _NOTHING
 
     def _account(self, frames: list[memoryview]) -> None:
-        """Have the budget say whether so much of an unfinished large frame may be here."""
+        """Reserve the received bytes of an unfinished large frame from the budget."""
         self._release()
         if self._need <= CHUNK_BYTES:
             return
@@ -285,19 +285,19 @@ class FrameAssembler:
         self._reserved = 0
 
     def _refuse(self, size: int, frames: list[memoryview]) -> None:
-        text = f"frame of {size} bytes refused, allowed are {self._frame_bytes_min} to {self.frame_bytes_max}"
+        text = f"frame of {size} bytes refused, allowed: {self._frame_bytes_min} to {self.frame_bytes_max}"
         if size >> 16 == _TLS_HANDSHAKE:
             text = "its first bytes are a TLS handshake: the client speaks TLS (its security.protocol), and this listener does not"
         elif size in _HTTP_METHODS:
             text = f"its first bytes are {_HTTP_METHODS[size]}, which looks like HTTP: this is Kafka's port, metrics are on --metrics"
         elif size == _HTTP_ANSWER:
-            text = "its first bytes are HTTP: a web server answers there, no Kafka broker"
+            text = "its first bytes are HTTP: the peer is a web server, not a Kafka broker"
         self._reset()
         violation = ProtocolViolation(text)
         violation.frames = tuple(frames)
         raise violation
 
     def _reset(self) -> None:
-        """Nothing of the rest is kept; a transport that goes on reading until it is closed gets room."""
+        """Drop the remaining bytes; a transport that reads on until it is closed still gets a buffer."""
         self.close()
         self._need, self._large, self._chunk_bytes = 4, 0, CHUNK_BYTES

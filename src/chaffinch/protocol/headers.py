@@ -1,9 +1,9 @@
-"""Request and response headers, written and read by hand: they are on every frame and have three and two versions.
+"""Request and response headers, encoded by hand: every frame has one, and they have three and two versions.
 
-Request header: api key int16, api version int16, correlation id int32, from version 1 the client id as a nullable string (never compact,
-so that any broker can read it), from version 2 tagged fields. Response header: correlation id int32, from version 1 tagged fields.
-Which version: 2 and 1 for an API's flexible versions, else 1 and 0; but the ApiVersions response always has header 0 (KIP-482, KIP-511).
-Version 0 of the request header belonged to ControlledShutdown alone, which is not served.
+Request header: api key int16, api version int16, correlation id int32; from version 1 the client id as a nullable string (never compact, so
+that any broker can read it); from version 2 tagged fields. Response header: correlation id int32; from version 1 tagged fields. Flexible
+versions of an API use 2 and 1, others 1 and 0, except that the ApiVersions response always has header 0 (KIP-482, KIP-511). Version 0 of
+the request header was only for ControlledShutdown, which is not served.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _INT32: Final = Struct(">i")
 _FRAMED_RESPONSE: Final = Struct(">ii")
 
 REQUEST_BYTES_MIN: Final = _REQUEST.size
-"""Every request begins with these. Smaller frames are none, and would take far more room than their bytes while they wait."""
+"""Minimum size of a request. Smaller frames are invalid, and would need far more memory than their bytes while they wait."""
 
 
 def request_head(key: int, version: int, correlation_id: int, client_id: str | None, is_flexible: bool) -> bytearray:
-    """A request's first bytes: room for the frame's size, then the header. `finish_frame` fills in the size."""
+    """The first bytes of a request: space for the frame's size, then the header. `finish_frame` writes the size."""
     encoded = b"" if client_id is None else client_id.encode()
     if len(encoded) > 0x7FFF:
         raise UnencodableMessage("RequestHeader", 1 + is_flexible, "client_id", f"{len(encoded)} bytes of UTF-8, limit 32767")
@@ -39,7 +39,7 @@ def request_head(key: int, version: int, correlation_id: int, client_id: str | N
 
 
 def response_head(key: int, correlation_id: int, is_flexible: bool) -> bytearray:
-    """A response's first bytes: room for the frame's size, then the header."""
+    """The first bytes of a response: space for the frame's size, then the header."""
     head = bytearray(_FRAMED_RESPONSE.pack(0, correlation_id))
     if is_flexible and key != API_VERSIONS_KEY:
         head.append(0)
@@ -47,7 +47,7 @@ def response_head(key: int, correlation_id: int, is_flexible: bool) -> bytearray
 
 
 def finish_frame(parts: list[bytes | bytearray | memoryview]) -> list[bytes | bytearray | memoryview]:
-    """Write the frame's size into its first four bytes, which `request_head` or `response_head` left free."""
+    """Write the frame's size into its first four bytes, reserved by `request_head` or `response_head`."""
     head = parts[0]
     assert isinstance(head, bytearray), "the first buffer is the head"
     _INT32.pack_into(head, 0, sum(map(len, parts)) - 4)
@@ -55,7 +55,7 @@ def finish_frame(parts: list[bytes | bytearray | memoryview]) -> list[bytes | by
 
 
 def read_request_prefix(frame: memoryview) -> tuple[int, int, int]:
-    """(api key, api version, correlation id): readable whatever the API is."""
+    """(api key, api version, correlation id), in the same place for every API."""
     if len(frame) < 8:
         raise MalformedMessage("RequestHeader", 1, "correlation_id", 0, f"8 bytes needed, {len(frame)} left")
     prefix: tuple[int, int, int] = _REQUEST.unpack_from(frame)
@@ -63,7 +63,7 @@ def read_request_prefix(frame: memoryview) -> tuple[int, int, int]:
 
 
 def read_client_id(frame: memoryview, is_flexible: bool) -> tuple[str | None, int]:
-    """(client id, position of the body). It only names the client, and bytes of it that are no text are replaced, as in Apache Kafka."""
+    """(client id, position of the body). Invalid UTF-8 in the client id is replaced, as in Apache Kafka."""
     header_version = 1 + is_flexible
     if len(frame) < 10:
         raise MalformedMessage("RequestHeader", header_version, "client_id", 8, f"2 bytes needed, {len(frame) - 8} left")
@@ -81,7 +81,7 @@ def read_client_id(frame: memoryview, is_flexible: bool) -> tuple[str | None, in
 
 
 def read_correlation_id(frame: memoryview) -> int:
-    """A response's correlation id: readable whatever the API is."""
+    """The correlation id of a response, in the same place for every API."""
     if len(frame) < 4:
         raise MalformedMessage("ResponseHeader", 0, "correlation_id", 0, f"4 bytes needed, {len(frame)} left")
     correlation_id: int = _INT32.unpack_from(frame)[0]

@@ -1,9 +1,9 @@
-"""Wire types of the Kafka protocol: what a field can be, how wide it is, which values it takes, in which versions it exists.
+"""Wire types of the Kafka protocol: kinds of fields, their widths, values and versions.
 
-Only descriptions and the varint functions live here; `encoder.py` and `decoder.py` turn descriptions into functions.
-Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 for the compact forms and tagged fields.
-Every integer is big-endian. A variable type has two forms: before a message's flexible versions its length is an int16 (strings)
-or int32 (bytes, records, arrays) with -1 for null; from them on it is an unsigned varint of length + 1 with 0 for null.
+Only descriptions and the varint functions; `encoder.py` and `decoder.py` compile them to functions. Source: Kafka protocol guide, "Protocol
+Primitive Types"; KIP-482 for the compact forms and tagged fields. Every integer is big-endian. A variable type has two forms. Before a
+message's flexible versions its length is an int16 (strings) or int32 (bytes, records, arrays) with -1 for null. From them on it is an
+unsigned varint of length + 1 with 0 for null.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from uuid import UUID
 from chaffinch.records.file_slice import Part
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""What encoding hands out and decoding takes: bytes-like, one-dimensional, one byte per item."""
+"""Input of decoding and output of encoding: bytes-like, one-dimensional, one byte per item."""
 
 Records: TypeAlias = Buffer | list[Buffer] | list[Part] | None
-"""A `records` field: a memoryview when decoded; when encoded also several parts that follow each other (sent without copying)."""
+"""A `records` field: a memoryview when decoded; when encoded also several consecutive parts, sent without copying."""
 
 ZERO_UUID: Final = UUID(int=0)
 """Kafka's "no topic id"."""
@@ -107,7 +107,7 @@ class Field:
 
 
 class Structure:
-    """What the compilers know of a class of messages: its fields, in their order, and the first version with compact lengths and tags."""
+    """Description of a message class for the compilers: its fields in order, and the first version with compact lengths and tags."""
 
     __slots__ = ()
     FIELDS: ClassVar[tuple[Field, ...]]

@@ -1,10 +1,10 @@
-"""Produce requests of one partition and the answers that their batch is written, beside the compiled codec, for both ends.
+"""Fast path for Produce requests of one partition and their success responses, in addition to the compiled codec.
 
-A broker reads the requests of a connection and writes their answers; a producer's express lane writes requests and reads answers.
-The same bytes, for versions 9 to 13: 9 to 12 differ in tagged fields only, 13 has the topic's id in place of its name. Of what a request
-costs a busy broker both together save a twentieth (benchmarks/README.md). Whatever is unusual (a transactional id, several partitions,
-names or tags of unusual length, a refusal, bytes that make no sense) gives None: the compiled codec decides then. A property test holds
-the two together.
+A broker reads a connection's requests and writes their responses; a producer's inline send writes requests and reads responses. The bytes
+are the same as the codec's, for versions 9 to 13: 9 to 12 differ only in tagged fields, 13 has the topic's id in place of its name.
+Together this saves a twentieth of the cost of a request on a busy broker (benchmarks/README.md). Anything unusual (a transactional id,
+several partitions, names or tags of unusual length, an error, invalid bytes) returns None, and the compiled codec is used. A property test
+compares the two.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ LAST_VERSION: Final = 13
 VERSION_WITH_TOPIC_IDS: Final = 13
 
 _START: Final = Struct(">hhih")
-"""API key, version, correlation id, length of the client's id."""
+"""API key, version, correlation id, length of the client id."""
 _CORRELATION_POSITION: Final = 4
 _CLIENT_POSITION: Final = 8
 _REQUEST: Final = Struct(">BBhiBB")
-"""Tags of the header, transactional id, acks, timeout, count of topics, length of the topic's name; lengths and counts are one too high.
-With ids there is no such length: the last byte is the first one of the id."""
+"""Header tags, transactional id, acks, timeout, topic count, length of the topic's name; lengths and counts are encoded plus one. With
+topic ids there is no name length: the last byte is the first one of the id."""
 _ID_BYTES: Final = 16
 NO_TAGS: Final = bytes(3)
-"""Of partition, topic and request."""
+"""Empty tag sections of partition, topic and request."""
 
 _FRAMED: Final = Struct(">i4si")
 """Size of the frame, API key and version, correlation id."""
 _RESPONSE: Final = Struct(">ii")
 """Size of the frame, correlation id."""
 _ANSWER: Final = Struct(">BihqqqBBBBiB")
-"""Count of partitions, index, error, base offset, append time, log start, no culprits, no text, tags, tags, throttle time, tags."""
+"""Partition count, index, error, base offset, append time, log start, no record errors, no message, tags, tags, throttle time, tags."""
 _SIZE: Final = Struct(">i")
 
 _AROUND_TOPIC_BYTES: Final = _RESPONSE.size - _SIZE.size + _ANSWER.size
-"""What the frame's size counts beside the place."""
+"""Bytes counted by the frame's size, without the topic."""
 
 _ONE: Final = 2
 _NAME_BYTES_MAX: Final = 126
-"""The length of a longer name takes two bytes."""
+"""A longer name has a two-byte length."""
 
 
 class _Head(NamedTuple):
-    """What a request says before its partition."""
+    """The fields of a request before its partition."""
 
     version: int
     client_id: str
@@ -71,20 +71,20 @@ class _Head(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _layout(head_bytes: int) -> Struct:
-    """API key and version, correlation id, what follows up to the partition, and that one's first bytes."""
+    """API key and version, correlation id, the bytes up to the partition, and its first bytes."""
     return Struct(f">4si{head_bytes}sBiBBB")
 
 
 class RequestReader:
     """Reads the requests of one connection.
 
-    Nearly always one says the same as the one before it, up to its partition. What has the same bytes is not taken apart again.
+    A request usually has the same bytes as the previous one up to its partition. Those are not parsed again.
     """
 
     __slots__ = ("_bytes", "_bytes_before_records", "_head", "_layout", "_prefix")
 
     def __init__(self) -> None:
-        self._prefix = self._bytes = b""  # Of the last request: key and version; what follows its correlation id, up to the partition.
+        self._prefix = self._bytes = b""  # Of the last request: key and version; the bytes from the correlation id to the partition.
         self._head = _Head(0, "", 0, 0, "", ZERO_UUID)
         self._layout = _layout(0)
         self._bytes_before_records = self._layout.size
@@ -118,7 +118,7 @@ class RequestReader:
         return version, correlation_id, client_id, ProduceRequest(acks=acks, timeout_ms=timeout_ms, topics=[topic])
 
     def _parse_head(self, frame: memoryview) -> bool:
-        """Take apart what is before the partition; False for anything unusual."""
+        """Parse the bytes before the partition; False for anything unusual."""
         try:
             key, version, _, client_size = _START.unpack_from(frame)
             if key != KEY or not FIRST_VERSION <= version <= LAST_VERSION or not 0 <= client_size <= _NAME_BYTES_MAX:
@@ -146,7 +146,7 @@ class RequestReader:
 
 
 def write_response(message: ProduceResponse, correlation_id: int, version: int) -> bytes | None:
-    """The whole frame of an answer that says of one partition that its batch is written; None for another version, and for all others."""
+    """The frame of a success response for one partition; None for other versions and responses."""
     topics = message.responses
     if not FIRST_VERSION <= version <= LAST_VERSION or len(topics) != 1 or message.node_endpoints:
         return None
@@ -165,12 +165,12 @@ def write_response(message: ProduceResponse, correlation_id: int, version: int) 
             _ONE, answer.index, answer.error_code, base_offset, append_time_ms, log_start_offset, 1, 0, 0, 0, message.throttle_time_ms, 0
         )
     except (LayoutError, ValueError, TypeError, AttributeError):
-        return None  # The compiled encoder says which field does not fit.
+        return None  # The compiled encoder reports the invalid field.
 
 
 @lru_cache(maxsize=1024)
 def _topic_id(data: bytes) -> UUID:
-    """Remembered: it takes as long to make one as to read the rest."""
+    """Cached: creating a UUID takes as long as reading the rest."""
     return UUID(bytes=data)
 
 
@@ -182,7 +182,7 @@ def _response_head(topic: TopicProduceResponse, correlation_id: int, version: in
 
 @lru_cache(maxsize=512)
 def _topic_bytes(topic: str | UUID) -> bytes | None:
-    """What follows the correlation id: tags of the header, count of topics, the topic's name or id. None for a name of unusual length."""
+    """The bytes after the correlation id: header tags, topic count, the topic's name or id. None for a name of unusual length."""
     if isinstance(topic, UUID):
         return bytes((0, _ONE)) + topic.bytes
     name = topic.encode()
@@ -191,14 +191,15 @@ def _topic_bytes(topic: str | UUID) -> bytes | None:
 
 @lru_cache(maxsize=1024)
 def _length(records_bytes: int) -> bytes:
-    """Of the records; small batches have mostly the same few."""
+    """Encoded length of the records; small batches repeat a few lengths."""
     return uvarint(records_bytes + 1)
 
 
 class PartitionRequests:
-    """Requests of one connection, each of one batch for the same partition: all but the correlation id and the batch is written once.
+    """Encoder of Produce requests with one batch each for the same partition: all bytes except the correlation id and the batch are
+    prepared once.
 
-    Of answers only the plainest is read, that the batch is written and nothing else: whatever else came is for the whole decoder.
+    Only the plainest success response is decoded; all others need the full decoder.
     """
 
     __slots__ = ("_answer_head", "_head", "_key_and_version", "_partition")
@@ -206,7 +207,7 @@ class PartitionRequests:
     def __init__(
         self, *, version: int, client_id: str | None, acks: int, timeout_ms: int, topic: str, topic_id: UUID, partition: int
     ) -> None:
-        """ValueError where requests like these are none of this module."""
+        """Raises ValueError if the fast path does not support these requests."""
         topic_bytes = _topic_bytes(topic_id if version >= VERSION_WITH_TOPIC_IDS else topic)
         if topic_bytes is None or acks == 0 or not FIRST_VERSION <= version <= LAST_VERSION:
             raise ValueError(f"no plain request: version {version}, acks {acks}, topic {topic!r}")
@@ -229,8 +230,11 @@ class PartitionRequests:
         return b"".join((framed, self._head, length, records, NO_TAGS))
 
     def written_at(self, answer: bytes, correlation_id: int) -> tuple[int, int] | None:
-        """(base offset, log append time) where `answer` is one whole frame which says that the batch of that request is written, and
-        nothing else: no throttle time, no tag; None for anything else."""
+        """(base offset, log append time) if `answer` is one whole frame with a success response to that request, without throttle time
+        and tags.
+
+        None for anything else.
+        """
         head = self._answer_head
         start = _RESPONSE.size + len(head)
         if len(answer) != start + _ANSWER.size or answer[_RESPONSE.size : start] != head:

@@ -1,4 +1,4 @@
-"""One description of a message for all its versions.
+"""Message schema: one class describes a message in all its versions.
 
 A message is a class whose annotated attributes are wire fields:
 
@@ -6,10 +6,10 @@ A message is a class whose annotated attributes are wire fields:
         transactional_id: str = wire(String)
         committed: bool = wire(Bool)
 
-Messages are mutable, slotted, compared by value and built with keywords only; every field has a default (the type's own, unless
-`default` says otherwise), as Kafka's generated classes have. They are made here rather than by `dataclasses` because that module
-compiles three methods per class at import: a hundred messages would cost a broker 50 ms at start. Here `__init__` is compiled at
-the first construction and the codec at the first use of a version.
+Messages are mutable, have slots, are compared by value and constructed with keywords only. Every field has a default (the type's own,
+unless `default` is given), as in Kafka's generated classes. `dataclasses` is not used because it compiles three methods per class at
+import: a hundred messages would cost a broker 50 ms at start. Here `__init__` is compiled at the first construction and the codec at the
+first use of a version.
 
 Field names are Kafka's (its JSON message descriptions) in snake case.
 """
@@ -27,7 +27,7 @@ VERSION_MAX: Final = 0x7FFF
 
 
 class _Unset:
-    """Marks "no value given", where None is a value."""
+    """Marks "no value given" if None is a value."""
 
     def __repr__(self) -> str:
         return "<unset>"
@@ -47,7 +47,7 @@ def wire(
     default: Any = UNSET,
     essential: bool = False,
 ) -> Any:
-    """Describe a field; it gets its name with its class. The result is Any so that the annotation alone decides its static type."""
+    """Describe a field, which is named after its attribute. The result is Any so that only the annotation decides its static type."""
     described = Struct(kind) if isinstance(kind, type) else kind
     if default is UNSET:
         default = [] if isinstance(described, Array) else None if isinstance(described, Struct) else described.default
@@ -98,7 +98,7 @@ class Message(Structure, metaclass=MessageType):
         cls.FLEXIBLE_SINCE = flexible_since
 
     def __init__(self, **values: Any) -> None:
-        """Compile the class's own constructor, then use it from now on."""
+        """Compile the class's constructor, which replaces this one."""
         cls = type(self)
         constructor = _compile_constructor(cls)
         cls.__init__ = constructor  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ class Message(Structure, metaclass=MessageType):
         return f"{type(self).__name__}({parts})"
 
     def replace(self, **changes: Any) -> Self:
-        """A shallow copy with other values in some fields."""
+        """A shallow copy with some fields replaced."""
         return type(self)(**{field.name: getattr(self, field.name) for field in self.FIELDS} | changes)
 
     def encode(self, version: int) -> list[Buffer]:

@@ -1,7 +1,7 @@
-"""SCRAM (RFC 5802, with SHA-256 of RFC 7677): its messages, keys and proofs, as both ends of a connection need them.
+"""SCRAM (RFC 5802, with SHA-256 of RFC 7677): messages, keys and proofs for both ends of a connection.
 
-Without channel binding, as in Kafka. Nonces and salts come from outside. What a peer sends is checked for form here; whether it is who
-it says is the business of `client/authentication.py` and `broker/core/security/authentication.py`.
+Without channel binding, as in Kafka. The caller provides nonces and salts. The form of the peer's messages is checked here;
+`client/authentication.py` and `broker/core/security/authentication.py` verify its identity.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from enum import Enum
 from typing import Final, Self
 
 GS2_HEADER: Final = "n,,"
-"""The client does not support channel binding, and acts as nobody else."""
+"""The client does not support channel binding, and sends no authorization identity."""
 
 CHANNEL_BINDING: Final = base64.b64encode(GS2_HEADER.encode()).decode()
 TOKEN_BYTES_MAX: Final = 1 << 19
 
 
 class ScramMechanism(Enum):
-    """Value: its number in KIP-554. `hash_name` is hashlib's; fewer iterations than `iterations_min` are refused, as in Kafka."""
+    """SCRAM mechanism; the value is its number in KIP-554. `hash_name` is hashlib's name."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2
@@ -38,19 +38,19 @@ class ScramMechanism(Enum):
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
-"""Kafka's bounds for credentials. A client takes more: see `SERVER_ITERATIONS_MAX`."""
+"""Kafka's limits for credentials. A client accepts more: see `SERVER_ITERATIONS_MAX`."""
 
 SERVER_ITERATIONS_MAX: Final = 10_000_000
-"""Above it a server would only keep the client busy."""
+"""More iterations would only keep the client busy."""
 
 
 class ScramError(Exception):
-    """A message is not what RFC 5802 says comes now."""
+    """A message that RFC 5802 does not allow at this point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Credential:
-    """What a server keeps of a password: enough to check a proof, not to make one."""
+    """Stored credential of a server: enough to check a proof, not to create one."""
 
     mechanism: ScramMechanism
     salt: bytes
@@ -72,7 +72,7 @@ class Credential:
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """Takes some milliseconds: that is what it is for. The password's UTF-8 is taken as it is, as Kafka does."""
+    """The salted password. Takes some milliseconds, on purpose. The password's UTF-8 is not normalised, as in Kafka."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
@@ -84,7 +84,7 @@ def client_proof(mechanism: ScramMechanism, salted: bytes, auth_message: bytes) 
 
 
 def is_valid_proof(credential: Credential, proof: bytes, auth_message: bytes) -> bool:
-    """Whether the client knows the password. Takes as long for every proof of the right length."""
+    """Whether a client's proof is valid. Takes constant time for every proof of the right length."""
     name = credential.mechanism.hash_name
     if len(proof) != len(credential.stored_key):
         return False
@@ -109,7 +109,8 @@ def client_first_bare(user: str, nonce: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
-    """`bare` is the part that is signed; `header` comes back in the final message, so that nobody changes it on the way."""
+    """Client's first message. `bare` is the signed part; `header` is repeated in the final message, so that changes on the way are
+    detected."""
 
     user: str
     nonce: str
@@ -118,11 +119,11 @@ class ClientFirst:
 
     @classmethod
     def parse(cls, token: bytes) -> Self:
-        """ScramError for anything else, and for a client that wants channel binding or to act as somebody else."""
+        """Raises ScramError for invalid messages, and for a client that requires channel binding or another authorization identity."""
         text = _text(token)
         header, _, bare = text.partition(",,") if text.startswith(("n,,", "y,,")) else ("", "", "")
         if not header:
-            raise ScramError("the first message asks for channel binding or another identity, or is no SCRAM message")
+            raise ScramError("the first message requires channel binding or another identity, or is not a SCRAM message")
         fields = _fields(bare, "nr")
         return cls(unescaped(fields["n"]), _nonce(fields["r"]), bare, f"{header},,")
 
@@ -147,7 +148,7 @@ class ServerFirst:
 
 @dataclass(frozen=True, slots=True)
 class ClientFinal:
-    """`without_proof` is the part that is signed."""
+    """Client's final message. `without_proof` is the signed part."""
 
     channel_binding: bytes
     nonce: str
@@ -174,10 +175,10 @@ def server_final(signature: bytes) -> bytes:
 
 
 def parse_server_final(token: bytes) -> bytes:
-    """The server's signature. ScramError with the server's words when it says an error instead."""
+    """The server's signature. Raises ScramError with the server's message if it reports an error."""
     text = _text(token)
     if text.startswith("e="):
-        raise ScramError(f"the server says {text[2:200]!r}")
+        raise ScramError(f"the server reports {text[2:200]!r}")
     return _decoded(_fields(text, "v")["v"])
 
 
@@ -186,14 +187,14 @@ def auth_message(first_bare: str, server_first: str, final_without_proof: str) -
 
 
 def escaped(name: str) -> str:
-    """A user's name as it stands in a message, where commas and equal signs mean something."""
+    """A user name as encoded in a message, where commas and equal signs are escaped."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
 def unescaped(name: str) -> str:
     plain = name.replace("=2C", ",").replace("=3D", "=")
     if escaped(plain) != name or not name:
-        raise ScramError(f"{name[:100]!r} is no user name of SCRAM")
+        raise ScramError(f"{name[:100]!r} is not a SCRAM user name")
     return plain
 
 
@@ -205,10 +206,10 @@ def _text(token: bytes) -> str:
 
 
 def _fields(text: str, names: str) -> dict[str, str]:
-    """The attributes of a message, which come in this order; further ones, behind them or before a proof, may be there and are ignored."""
+    """The attributes of a message, in the required order; further ones, at the end or before a proof, are ignored."""
     parts = [part.partition("=") for part in text.split(",")]
     if parts[0][0] == "m":
-        raise ScramError("the message asks for an extension that is not known here")
+        raise ScramError("the message requires an unknown extension")
     found = {name: value for name, _, value in reversed(parts)}
     if [name for name, _, _ in parts[: len(names) - 1]] != list(names[:-1]) or names[-1] not in found:
         raise ScramError(
@@ -219,7 +220,7 @@ def _fields(text: str, names: str) -> dict[str, str]:
 
 def _nonce(text: str) -> str:
     if not text or not all("!" <= character <= "~" and character != "," for character in text):
-        raise ScramError("the nonce is not made of printable characters")
+        raise ScramError("the nonce has characters that are not printable")
     return text
 
 

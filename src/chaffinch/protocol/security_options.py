@@ -1,4 +1,4 @@
-"""Options of a secured connection that both of its ends have, named as in Apache Kafka (SslConfigs.java). Read by `runtime/tls.py`."""
+"""Security options common to clients and brokers, named as in Apache Kafka (SslConfigs.java). Read by `runtime/tls.py`."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ TLS_WITHOUT_EFFECT: Final = frozenset(
         "ssl.trustmanager.algorithm",
     }
 )
-"""What only Java has."""
+"""Options that only Java has."""

@@ -1,7 +1,7 @@
-"""The broker's end of one connection, without I/O: bytes in, frames and requests out; responses in, bytes out.
+"""Broker side of one connection, without I/O: cuts bytes into frames, decodes requests, encodes responses.
 
-The shell lends `get_buffer()` to its transport, calls `buffer_updated(n)`, has a frame read by `request` when it is to be done, hands that
-to the broker and writes what `encode_response` returns. On ProtocolViolation it closes the connection when what came before is answered,
+The shell lends `get_buffer()` to its transport, calls `buffer_updated(n)`, decodes a frame by `request` when it is processed, passes that
+to the broker and writes the result of `encode_response`. On ProtocolViolation it closes the connection once earlier requests are answered,
 as Kafka does; Kafka's clients reconnect.
 """
 
@@ -25,17 +25,18 @@ from chaffinch.records.file_slice import Part, loaded
 
 UNSUPPORTED_VERSION: Final = 35
 DECODED_FACTOR: Final = 40
-"""How many times the room of its bytes a request takes once it is read, at most about: where it is lists of empty names. Fetches of
-ordinary names take five times as much, and what waits for their partitions another eighteen times."""
+"""Largest memory of a decoded request relative to its bytes, about: for lists of empty names. Fetches of ordinary names take a factor of
+five, and their waiting partitions another eighteen."""
 _PRODUCE: Final = APIS[produce_fast_path.KEY]
 
 
 @dataclass(slots=True, eq=False)
 class ReceivedRequest:
-    """A request with what its response needs. Not frozen, only because building a frozen one takes four times as long; do not change it.
+    """A request with the data for its response. Treat as immutable; not frozen, because creating a frozen instance takes four times as
+    long.
 
-    `unsupported_version` is the ApiVersions version asked for when it is not served: `version` is 0 then, the broker answers as ever
-    and `encode_response` adds the error. `expects_response` is False for a produce with `acks` 0.
+    `unsupported_version` is the requested ApiVersions version if it is not served: then `version` is 0, the broker responds normally and
+    `encode_response` adds the error. `expects_response` is False for a produce request with `acks` 0.
     """
 
     api: Api
@@ -48,15 +49,15 @@ class ReceivedRequest:
 
 
 def decoded_bytes_max(request: ReceivedRequest, frame_bytes: int) -> int:
-    """What a request of so many bytes takes in memory besides, now that it is read, at most about; records stay where they came."""
+    """Additional memory of a decoded request of `frame_bytes`, at most about; records stay in the receive buffer."""
     if isinstance(request.message, ProduceRequest):
         frame_bytes -= sum(len(part.records or b"") for topic in request.message.topics for part in topic.partitions)
     return DECODED_FACTOR * frame_bytes
 
 
 class ServerConnection:
-    """One client's connection. `client_software_name` and `client_software_version` are what its ApiVersions request said (KIP-511),
-    empty before and from clients older than that."""
+    """One client's connection. `client_software_name` and `client_software_version` come from its ApiVersions request (KIP-511), and are
+    empty before it and for older clients."""
 
     def __init__(
         self, frame_bytes_max: int = FRAME_BYTES_MAX, *, budget: FrameBudget | None = None, pool: BufferPool | None = None
@@ -65,20 +66,20 @@ class ServerConnection:
         self.client_software_version = ""
         self._frames = FrameAssembler(frame_bytes_max, frame_bytes_min=REQUEST_BYTES_MIN, budget=budget, pool=pool)
         self.get_buffer = self._frames.get_buffer
-        """Where the transport is to write the next bytes: (size hint, which is ignored) -> buffer."""
+        """Buffer for the transport's next bytes: (size hint, which is ignored) -> buffer."""
         self.buffer_updated = self._frames.buffer_updated
-        """The frames that so many more bytes completed, each for `request`: (count) -> views of the receive buffer, which they keep.
-        Raises ProtocolViolation for sizes out of bounds; its `frames` hold those that came before."""
+        """The frames completed by more bytes, each for `request`: (count) -> views of the receive buffer, which they keep alive. Raises
+        ProtocolViolation for sizes out of bounds; its `frames` are those completed before."""
         self.end_turn = self._frames.end_turn
-        """The transport holds no buffer now, and may not ask for one for long."""
+        """Called when the transport holds no buffer, and may not need one for long."""
         self._produce = produce_fast_path.RequestReader()
         self.open_requests: deque[ReceivedRequest] = deque()
-        """Those that wait for their response, in order. To look at: `encode_response` and `skip_response` take them out."""
-        self._held: dict[int, list[Buffer]] = {}  # Responses that wait for earlier ones, by the request's identity.
+        """Requests without a response, in order. Read-only: `encode_response` and `skip_response` remove them."""
+        self._held: dict[int, list[Buffer]] = {}  # Responses waiting for earlier ones, by the request's id().
 
     @property
     def frame_bytes_max(self) -> int:
-        """Largest request that is taken. It may be changed: whoever has not logged in sends small ones."""
+        """Largest request accepted. It may be changed: clients that are not authenticated have a smaller limit."""
         return self._frames.frame_bytes_max
 
     @frame_bytes_max.setter
@@ -87,23 +88,23 @@ class ServerConnection:
 
     @property
     def may_have_more(self) -> bool:
-        """Whether the last read filled the buffer, and so may have left something behind."""
+        """Whether the last read filled the buffer, so that more bytes may be waiting."""
         return self._frames.is_filled
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes received of a request that is not complete."""
+        """Received bytes of an incomplete request."""
         return self._frames.bytes_pending
 
     def receive(self, data: Buffer) -> list[ReceivedRequest]:
-        """The requests in bytes that are already somewhere else (they are copied): for tests and simulated networks.
+        """The requests in bytes of another buffer, which are copied: for tests and simulated networks.
 
-        Raises ProtocolViolation as both.
+        Raises ProtocolViolation, like `buffer_updated` and `request`.
         """
         return list(map(self.request, self.frames_in(data)))
 
     def frames_in(self, data: Buffer) -> list[memoryview]:
-        """The same, for who reads requests when they are to be done."""
+        """Like `receive`, without decoding the requests."""
         frames: list[memoryview] = []
         view = memoryview(data)
         while view:
@@ -115,14 +116,15 @@ class ServerConnection:
         return frames
 
     def encode_response(self, request: ReceivedRequest, message: Message) -> list[Buffer]:
-        """What to write now: responses leave in the order of their requests, as clients expect (Kafka works on one at a time).
+        """The buffers to write now: responses are sent in the order of their requests, as clients expect (Kafka processes one at a
+        time).
 
-        Empty while an earlier request has no response yet; then this response leaves together with that one.
+        Empty while an earlier request has no response; then this response is sent together with that one.
         """
         return loaded(self.response_parts(request, message))
 
     def response_parts(self, request: ReceivedRequest, message: Message) -> Sequence[Part]:
-        """The same for who sends at once, and so need not have read what stands in files."""
+        """Like `encode_response`, for immediate sending: file slices are not loaded."""
         if isinstance(message, ProduceResponse):
             frame = produce_fast_path.write_response(message, request.correlation_id, request.version)
             if frame is not None:
@@ -132,16 +134,16 @@ class ServerConnection:
             if request.unsupported_version is not None:
                 message = message.replace(error_code=UNSUPPORTED_VERSION)
             if message.error_code == UNSUPPORTED_VERSION:
-                version = 0  # Whatever was asked: all that a client of another version can read.
+                version = 0  # The only version that any client can read.
         head = response_head(api.key, request.correlation_id, version >= api.flexible_since)
         return self._in_order(request, finish_frame(message.encode_after(head, version)))
 
     def skip_response(self, request: ReceivedRequest) -> list[Buffer]:
-        """Say that `request` will never be answered; returns the responses that waited for it."""
+        """Note that `request` gets no response; returns the responses that waited for it."""
         return loaded(self._in_order(request, []))
 
     def close(self) -> None:
-        """The connection is gone: forget what is unfinished."""
+        """The connection is closed: drop unfinished requests and frames."""
         self._frames.close()
         self.open_requests.clear()
         self._held.clear()
@@ -153,17 +155,17 @@ class ServerConnection:
             return parts
         if not any(known is request for known in self.open_requests):
             return parts
-        self._held[id(request)] = loaded(parts)  # Who knows what their file is when it is their turn.
+        self._held[id(request)] = loaded(parts)  # Loaded, because the file may change before it is their turn.
         ready: list[Part] = []
         while self.open_requests and id(self.open_requests[0]) in self._held:
             ready += self._held.pop(id(self.open_requests.popleft()))
         return ready
 
     def request(self, frame: memoryview) -> ReceivedRequest:
-        """Read a frame, in the order of arrival. `records` in it are views of the frame.
+        """Decode a frame, in the order of arrival. Its `records` are views of the frame.
 
-        Only when it is to be done: what is read may take `DECODED_FACTOR` times the room of its bytes. Raises ProtocolViolation for what
-        cannot be read and for APIs or versions that are not served.
+        Call it only when the request is processed: it may take `DECODED_FACTOR` times the memory of its bytes. Raises ProtocolViolation for
+        invalid bytes and for APIs or versions that are not served.
         """
         plain = self._produce.read(frame)
         if plain is not None:

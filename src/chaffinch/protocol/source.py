@@ -1,7 +1,7 @@
-"""Shared by both compilers: source lines that remember which fields they handle.
+"""Source builder of both compilers: generated lines that know which fields they handle.
 
-A compiled codec is one flat function without bookkeeping. When it fails, the line that failed names the fields, and the function's
-own variables give the array indices, so a precise error costs nothing as long as all goes well.
+A compiled codec is one flat function without bookkeeping. When it fails, the failed line identifies the fields, and the function's
+variables give the array indices, so precise errors have no cost in the normal case.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final
 from chaffinch.protocol.primitives import Bytes, Field
 
 NO_FIELD: Final = Field("", Bytes, 0, 0, None, None, 0, None, False)
-"""Of a line that is about no single one."""
+"""For a line that handles no particular field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A field as a compiled line sees it: `path` is a format string over the function's index variables, `owner` the variable
-    that holds the structure."""
+    """A field in a compiled line: `path` is a format string over the function's index variables, `owner` the variable with the
+    structure."""
 
     path: str
     owner: str
@@ -36,7 +36,7 @@ class Source:
     names: int = 0
 
     def add(self, depth: int, line: str, *leaves: Leaf) -> None:
-        """Append a line, indented by `depth` steps, and the fields to blame when it fails: one at least."""
+        """Append a line, indented by `depth` steps, and the fields to report if it fails (at least one)."""
         assert leaves, line
         self.lines.append("    " * depth + line)
         self.leaves.append(leaves)
@@ -47,7 +47,7 @@ class Source:
         return f"{prefix}{self.names}"
 
     def constant(self, prefix: str, value: Any) -> str:
-        """A name under which the function sees `value`; the same value keeps its name."""
+        """The name of `value` in the function; the same value has the same name."""
         for name, known in self.scope.items():
             if known is value and name.startswith(prefix):
                 return name

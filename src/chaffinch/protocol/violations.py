@@ -1,6 +1,6 @@
-"""What can go wrong on the wire: one class for a peer that broke the protocol, one for a message of ours that does not fit.
+"""Protocol errors: one class for a peer that violates the protocol, one for a message that cannot be encoded.
 
-Expected failures (a broker's error code) are not here: they are plain ints inside responses and become exceptions in `chaffinch.errors`.
+Expected errors (a broker's error code) are not here: they are plain ints in responses and become exceptions in `chaffinch.errors`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class ProtocolViolation(Exception):
-    """The peer sent bytes that are no Kafka protocol; the connection must be closed, as Kafka does.
+    """The peer sent bytes that violate the Kafka protocol; the connection must be closed, as Kafka does.
 
-    Several frames may come with one read: `frames`, and after parsing `responses`, hold the good ones before the bad one; each of the
-    latter is a client's `ReceivedResponse`.
+    One read may bring several frames: `frames`, and after parsing `responses`, are the valid ones before the bad one; each response is a
+    client's `ReceivedResponse`.
     """
 
     frames: tuple[memoryview, ...] = ()
@@ -22,8 +22,8 @@ class ProtocolViolation(Exception):
 class MalformedMessage(ProtocolViolation):
     """A message body that cannot be decoded.
 
-    `message_name` and `version` say as what it was read, `field` is a path such as `topics[0].partitions[2].records`,
-    `position` the byte within the body (0-based) at which reading the field began or stopped.
+    `message_name` and `version` are what it was decoded as, `field` is a path such as `topics[0].partitions[2].records`, `position` the
+    byte within the body (0-based) at which reading the field began or stopped.
     """
 
     def __init__(self, message_name: str, version: int, field: str, position: int, reason: str) -> None:
@@ -39,7 +39,7 @@ class MalformedMessage(ProtocolViolation):
 
 
 class CorrelationIdMismatch(ProtocolViolation):
-    """A response answers another request than the oldest open one (Kafka answers in order on each connection)."""
+    """A response to another request than the oldest open one (Kafka responds in order on each connection)."""
 
     def __init__(self, expected: int | None, received: int) -> None:
         super().__init__(expected, received)
@@ -53,9 +53,9 @@ class CorrelationIdMismatch(ProtocolViolation):
 
 
 class UnencodableMessage(ValueError):
-    """A message of ours that its version cannot carry; a programmer's mistake or an argument out of range.
+    """A message that its version cannot encode: a bug, or an argument out of range.
 
-    `field` is a path such as `topics[0].name`; `reason` names the value that was refused and what is allowed.
+    `field` is a path such as `topics[0].name`; `reason` is the refused value and what is allowed.
     """
 
     def __init__(self, message_name: str, version: int, field: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Records as columns, record batches as bytes, and the rules that a broker applies to them.
+"""Records as columns, record batches as bytes, and the validation rules of a broker.
 
-Nothing here does I/O, and importing it loads neither numba nor pyarrow: both come on first use.
+Nothing here does I/O. Importing it loads neither numba nor pyarrow; both are loaded on first use.
 """

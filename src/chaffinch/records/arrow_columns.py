@@ -1,7 +1,7 @@
-"""Arrow tables to `RecordColumns` and back, sharing buffers where the layout allows. The only importer of pyarrow here.
+"""Arrow tables to `RecordColumns` and back, sharing buffers where the layout allows. The only importer of pyarrow in this package.
 
-Shared as they are: the bytes of every binary and string column that is not a view or a dictionary, and 64-bit offsets. Made
-anew: 32-bit offsets (widened), validity (one byte per row instead of one bit), timestamps in other units than ms.
+Shared without copying: the bytes of every binary and string column that is not a view or a dictionary, and 64-bit offsets. Converted:
+32-bit offsets (widened), validity (one byte per row instead of one bit), timestamps in other units than ms.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SCHEMA = pa.schema(
         pa.field(HEADERS, pa.list_(HEADER_TYPE)),
     ]
 )
-"""What `to_arrow` returns."""
+"""Schema of the result of `to_arrow`."""
 
 BYTES_ALLOWED = "binary, string (large, view and dictionary-encoded too), fixed_size_binary"
 TIMESTAMPS_ALLOWED = "timestamp of any unit, int64 (ms since 1970)"
 HEADERS_ALLOWED = "list<struct<key: string, value: binary>> (large too), map<string, binary>"
 
-# Arrow's numbers for types; asking `pa.types` for one after the other takes as long as all the rest.
+# Arrow's type ids; a sequence of `pa.types` checks takes as long as the rest of the conversion.
 _OFFSET_TYPES: dict[int, np.dtype[Any]] = {
     lib.Type_BINARY: np.dtype(np.int32),
     lib.Type_STRING: np.dtype(np.int32),
@@ -57,10 +57,11 @@ _SHARED_MAX = 1 << 17
 
 
 def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int, first_row: int = 0) -> RecordColumns:
-    """The records of a table: columns value (required), key, timestamp, headers, in any order; no others.
+    """The records of a table with the columns value (required), key, timestamp, headers, in any order, and no others.
 
-    A missing key column means null keys, a missing or null timestamp `timestamp_default_ms`. Strings are their UTF-8 bytes;
-    timestamps without a zone are UTC, and finer than ms they are rounded down. Raises InvalidColumn, which counts rows from `first_row`.
+    A missing key column means null keys; a missing or null timestamp becomes `timestamp_default_ms`. Strings become their UTF-8 bytes.
+    Timestamps without a zone are UTC, and those finer than ms are rounded down. Raises InvalidColumn, with row numbers counted from
+    `first_row`.
     """
     names = data.schema.names
     for name in names:
@@ -77,15 +78,17 @@ def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int, fi
 
 
 def may_refuse_values(schema: pa.Schema) -> bool:
-    """Whether `from_arrow` may refuse a table for what is in its rows, not for the types of its columns alone."""
+    """Whether `from_arrow` may refuse a table of this schema because of values, not only because of its column types."""
     timestamp = schema.field(TIMESTAMP).type if TIMESTAMP in schema.names else None
     has_coarse_times = timestamp is not None and pa.types.is_timestamp(timestamp) and timestamp.unit not in (*_UNITS_PER_MS, "ms")
     return HEADERS in schema.names or has_coarse_times
 
 
 def plain_bytes(data: pa.Table | pa.RecordBatch) -> int:
-    """Bytes that a table takes, about, if its columns have no views and no dictionaries: those stand for all rows of the table that a
-    slice was cut from, and Arrow counts them whole in `nbytes`."""
+    """Bytes of a table as plain columns, about.
+
+    Views and dictionaries belong to all rows of the table that a slice was cut from, and Arrow counts them completely in `nbytes`.
+    """
     if _SHARING_KINDS.isdisjoint([kind.id for kind in data.schema.types]):
         return int(data.nbytes)
     return sum(map(_plain_bytes, data.columns))
@@ -110,7 +113,7 @@ def _plain_bytes(column: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _bytes_at(array: pa.Array, rows: Int64s) -> int:
-    """How long the values in these rows are together; of a large dictionary no more is looked at than that."""
+    """Total length of the values in `rows`; of a large dictionary only these entries are read."""
     valid, kind = _validity(array), array.type.id
     rows = rows if valid is None else rows[valid[rows] == 1]
     if not len(rows):
@@ -136,7 +139,7 @@ def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int, first_row: int
 
 
 def _all_at(time_ms: int, count: int) -> Int64s:
-    """The same time for all, not to be written to: the pieces of a large table share theirs."""
+    """The same time for all rows, read-only: slices of a large table share one array."""
     return np.full(count, time_ms, np.int64) if count > _SHARED_MAX else _many_at(time_ms, 1 << count.bit_length())[:count]
 
 
@@ -148,10 +151,10 @@ def _many_at(time_ms: int, count: int) -> Int64s:
 
 
 def without_dictionary(array: pa.Array) -> pa.Array:
-    """A dictionary-encoded binary or string array as a plain one; any other as it is."""
+    """A dictionary-encoded binary or string array as a plain one; any other unchanged."""
     if not isinstance(array, pa.DictionaryArray) or (kind := array.type.value_type.id) not in _BYTES_KINDS:
         return array
-    if kind in _VIEW_KINDS:  # Arrow takes no views out of a dictionary, which is how polars has its categories.
+    if kind in _VIEW_KINDS:  # Arrow cannot decode a dictionary of views, which polars uses for categories.
         array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(_VIEW_KINDS[kind]))
     return array.dictionary_decode()
 
@@ -188,7 +191,7 @@ def _buffer(buffer: pa.Buffer | None) -> Bytes:
 
 
 def _numbers(buffer: pa.Buffer | None, dtype: np.dtype[Number], count: int = -1, offset: int = 0) -> npt.NDArray[Number]:
-    """What a buffer of an array with rows holds, from byte `offset` on."""
+    """The numbers in a buffer of a non-empty array, from byte `offset` on."""
     assert buffer is not None, "only an array without rows lacks buffers"
     return np.frombuffer(memoryview(buffer), dtype, count, offset)
 
@@ -230,8 +233,10 @@ def _timestamps(array: pa.Array, default_ms: int, first_row: int) -> Int64s:
 
 
 def _with_headers(columns: RecordColumns, array: pa.Array, first_row: int) -> RecordColumns:
-    """The same records with the headers of a list column; a null list is one without headers. Where all of them are empty, data frames know
-    no type of what they hold."""
+    """The records with the headers of a list column; a null list means no headers.
+
+    If all lists are empty, data frames may leave their element type open (null).
+    """
     if pa.types.is_null(array.type):
         return columns
     lists = _header_lists(array)
@@ -261,7 +266,7 @@ def _with_headers(columns: RecordColumns, array: pa.Array, first_row: int) -> Re
 
 
 def _list_of(entry: int, offsets: Int64s) -> int:
-    """Which list an entry of all lists together is in."""
+    """Index of the list that contains an entry of the flattened lists."""
     return int(np.searchsorted(offsets, entry, "right")) - 1
 
 
@@ -279,10 +284,10 @@ def _header_lists(array: pa.Array) -> pa.ListArray | pa.LargeListArray:
 
 
 def to_arrow(columns: RecordColumns, *, has_text_keys: bool = True) -> pa.RecordBatch:
-    """A record batch of `SCHEMA`; the bytes are shared, offsets and validity made anew.
+    """A record batch of `SCHEMA`; bytes are shared, offsets and validity are converted.
 
-    Header keys that are not UTF-8 have the wrong bytes replaced; without `has_text_keys` they are binary, as they are.
-    OverflowError when one column has 2 GiB or more: slice first.
+    Invalid UTF-8 in header keys is replaced; without `has_text_keys` they are binary and unchanged. Raises OverflowError for a column of 2
+    GiB or more: slice first.
     """
     header_keys = _binary_array(columns.header_keys)
     keys = _text(header_keys) if has_text_keys else header_keys
@@ -305,7 +310,7 @@ def _binary_array(column: ByteColumn) -> pa.Array:
 
 
 def _int32(offsets: Int64s) -> npt.NDArray[np.int32]:
-    """Offsets as Arrow's binary and list types want them."""
+    """Offsets as int32, for Arrow's binary and list types."""
     if offsets[-1] >= 2**31:
         raise OverflowError(f"a column of {offsets[-1]} bytes; one Arrow array takes less than 2^31")
     return offsets.astype(np.int32)

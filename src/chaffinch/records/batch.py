@@ -1,8 +1,8 @@
-"""Record batches of format 2 as bytes: the one door to everything about them.
+"""Record batches of format 2: the main module for reading, writing and changing them.
 
-`batch_header` reads and patches headers, `batch_codec` turns `RecordColumns` into batches and back, `control_batch` does the
-markers of transactions; their names are passed on here. In this file: taking records out of a batch, and splitting it: one pass
-that reads lengths and deltas.
+`batch_header` reads and patches headers, `batch_codec` converts `RecordColumns` to batches and back, `control_batch` handles transaction
+markers; their names are re-exported here. This module removes records from a batch and splits it, in one pass that reads lengths and
+deltas.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ __all__ = [
 
 
 def keys_at(batch: BatchView | Buffer, indices: Int64s, key_bytes_max: int) -> ByteColumn:
-    """The keys of the records at `indices` (0-based within the batch), in the order of the batch, of each the first `key_bytes_max` bytes.
+    """The keys of the records at `indices` (0-based within the batch), in batch order, each cut to `key_bytes_max` bytes.
 
-    IndexError for an index outside the batch; CorruptBatch where lengths lie.
+    Raises IndexError for an index outside the batch, CorruptBatch for wrong lengths.
     """
     _, payload, keeps = _selection(batch, indices)
     key_starts, key_lengths = np.empty((2, len(indices)), np.int64)
@@ -93,17 +93,17 @@ def keys_at(batch: BatchView | Buffer, indices: Int64s, key_bytes_max: int) -> B
 
 
 def without_records(batch: BatchView | Buffer, indices: Iterable[int]) -> bytearray | None:
-    """A batch without the records at `indices` (0-based within the batch, in any order); None when no record is left.
+    """A copy of a batch without the records at `indices` (0-based within the batch, in any order); None if no record is left.
 
-    Codec, producer identity, base sequence, base offset and transactional bit stay; the records that stay are numbered anew
-    from 0, so whoever sends the rest patches the sequence. One pass that reads lengths and deltas. IndexError for an index outside the
-    batch. Whoever calls has made the batch, or checked it; CorruptBatch where lengths lie.
+    Codec, producer identity, base sequence, base offset and transactional bit stay. The remaining records are renumbered from 0, so the
+    caller patches the sequence before sending. One pass that reads lengths and deltas. The caller must have built or checked the batch.
+    Raises IndexError for an index outside the batch, CorruptBatch for wrong lengths.
     """
     return _subset(*_selection(batch, np.fromiter(indices, np.int64)), 0)
 
 
 def remove_records_in_place(batch: bytearray, indices: Int64s) -> bytearray | None:
-    """As `without_records`, for whoever needs `batch` no more: most plain ones are changed where they are, and come back shorter."""
+    """Like `without_records`, but reuses `batch`: most uncompressed batches are changed in place and become shorter."""
     if _has_exported_views(batch):
         return without_records(batch, indices)
     header, payload, keeps = _selection(batch, indices)
@@ -115,7 +115,7 @@ def remove_records_in_place(batch: bytearray, indices: Int64s) -> bytearray | No
         return _subset(header, payload, keeps, 0)
     if size < 0:
         raise CorruptBatch(Fault.RECORD_LENGTH)
-    del payload  # While somebody looks into it, `batch` has its length.
+    del payload  # A view of `batch` prevents resizing it.
     if not count:
         return None
     del batch[HEADER_BYTES + size :]
@@ -123,7 +123,7 @@ def remove_records_in_place(batch: bytearray, indices: Int64s) -> bytearray | No
 
 
 def _has_exported_views(data: bytearray) -> bool:
-    """Whether somebody looks into these bytes: they may be on their way still."""
+    """Whether views of these bytes exist: they may still be being sent."""
     try:
         data.append(data.pop())
     except BufferError:
@@ -132,7 +132,7 @@ def _has_exported_views(data: bytearray) -> bool:
 
 
 def split_in_half(batch: BatchView | Buffer) -> list[bytearray]:
-    """Two batches with the first and the second half of the records, sequences and offsets running on; one if it has one record."""
+    """Two batches with the first and the second half of the records, with consecutive sequences and offsets; one if it has one record."""
     header, payload, keeps = _select_all(batch)
     half = (len(keeps) + 1) // 2
     keeps[half:] = 0
@@ -141,7 +141,7 @@ def split_in_half(batch: BatchView | Buffer) -> list[bytearray]:
 
 
 def _select_all(batch: BatchView | Buffer) -> tuple[BatchHeader, Bytes, Bytes]:
-    """The header, the payload, and a one for each of its records."""
+    """The header, the decompressed payload, and a mask with 1 for each record."""
     view = batch if isinstance(batch, BatchView) else first_view(batch)
     payload, count = np.frombuffer(decompressed_payload(view, DECOMPRESSED_BYTES_MAX), np.uint8), view.header.count
     if not ScanBuffers.fits(count, len(payload)):
@@ -150,7 +150,7 @@ def _select_all(batch: BatchView | Buffer) -> tuple[BatchHeader, Bytes, Bytes]:
 
 
 def _selection(batch: BatchView | Buffer, indices: Int64s) -> tuple[BatchHeader, Bytes, Bytes]:
-    """As `_select_all`, with a nothing for each of the records at `indices`."""
+    """Like `_select_all`, with 0 for the records at `indices`."""
     header, payload, keeps = _select_all(batch)
     outside = indices[(indices < 0) | (indices >= len(keeps))]
     if len(outside):
@@ -160,7 +160,7 @@ def _selection(batch: BatchView | Buffer, indices: Int64s) -> tuple[BatchHeader,
 
 
 def _subset(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> bytearray | None:
-    """Of the batch that has `header`: the records whose `keeps` is 1 as one like it, `start` records after its first."""
+    """A batch like that of `header` with the records whose `keeps` is 1; its numbering starts `start` records after the first one."""
     count = int(np.count_nonzero(keeps))
     times = np.empty(TIMES_LENGTH, np.int64)
     out = bytearray(HEADER_BYTES + len(payload) + RENUMBERED_GROWTH_BYTES_MAX * count)
@@ -168,7 +168,7 @@ def _subset(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> by
     size = kernels.choose(len(keeps)).extract_records(payload, keeps, header.base_timestamp, records, times)
     if size < 0:
         raise CorruptBatch(Fault.RECORD_LENGTH)
-    del records  # While somebody looks into it, `out` has its length.
+    del records  # A view of `out` prevents resizing it.
     if not count:
         return None
     if header.compression is Compression.NONE:
@@ -181,7 +181,7 @@ def _subset(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> by
 
 
 def _with_header(out: bytearray, header: BatchHeader, times: Int64s, count: int, start: int) -> bytearray:
-    """`out` with the header of a part of the batch that has `header`: `count` records, `start` records after its first."""
+    """Write the header of a partial batch into `out`: `count` records, `start` records after the first one of `header`."""
     is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     changed = header._replace(
         base_offset=header.base_offset + start,

@@ -1,6 +1,6 @@
-"""Record batches of format 2: `RecordColumns` to bytes and back.
+"""Codec of record batch format 2: `RecordColumns` to bytes and back.
 
-Follows Kafka's `DefaultRecordBatch` and `MemoryRecordsBuilder`; the compressed part of a batch is everything after its header.
+Follows Kafka's `DefaultRecordBatch` and `MemoryRecordsBuilder`; everything after the header of a batch is compressed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from chaffinch.records.errors import BatchTooLarge, CorruptBatch, Fault
 from chaffinch.records.uninitialized_buffer import uninitialized_buffer
 
 DECOMPRESSED_BYTES_MAX = 128 << 20
-"""Default limit of what a payload may decompress to: the broker's default for `max.decompressed.bytes`."""
+"""Default limit of a decompressed payload: the broker's default for `max.decompressed.bytes`."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _NO_SIZES: Int64s = np.empty(0, np.int64)
@@ -54,7 +54,7 @@ def encode(
 ) -> bytearray:
     """One batch with these records: offset deltas 0, 1, 2, ..., base timestamp that of the first record.
 
-    `level` is the codec's own; None is its default. ValueError without records; BatchTooLarge beyond 2 GiB.
+    `level` is the codec's own; None is its default. Raises ValueError without records, BatchTooLarge beyond 2 GiB.
     """
     attributes = int(compression) | (ATTRIBUTE_TRANSACTIONAL if is_transactional else 0)
     return encode_with_attributes(columns, attributes, level=level, identity=identity, base_sequence=base_sequence, base_offset=base_offset)
@@ -63,7 +63,7 @@ def encode(
 def encode_with_attributes(
     columns: RecordColumns, attributes: int, *, level: int | None, identity: ProducerIdentity, base_sequence: int, base_offset: int
 ) -> bytearray:
-    """As `encode`, with every attribute bit given."""
+    """Like `encode`, with all attribute bits given."""
     if not columns.count:
         raise ValueError("a record batch holds at least one record")
     base_timestamp = int(columns.timestamps[0])
@@ -74,7 +74,7 @@ def encode_with_attributes(
     start = HEADER_BYTES if compression is Compression.NONE else 0
     out = uninitialized_buffer(start + size)
     end, written = _write_records(columns, base_timestamp, out, start)
-    assert (end, written) == (len(out), columns.count), f"{end - start} bytes written, {size} measured: the columns were changed meanwhile"
+    assert (end, written) == (len(out), columns.count), f"{end - start} bytes written, {size} measured: the columns were changed in between"
     out = _compress_if_needed(out, compression, level)
     times = (base_timestamp, int(columns.timestamps.max()))
     write_header(out, attributes, columns.count, times, identity=identity, base_sequence=base_sequence, base_offset=base_offset)
@@ -90,17 +90,16 @@ def encode_measured(
     level: int | None = None,
     is_transactional: bool = False,
 ) -> bytearray:
-    """`encode` for records that were measured already (`RecordColumns.sizes`): together they take at most `size_max` bytes.
+    """Like `encode`, for records that take at most `size_max` bytes in all, as measured by `RecordColumns.sizes`.
 
-    It takes no second look at them. `rows`: those that are meant, in this order, where it is not empty; they are written from where
-    they are.
+    They are read only once. `rows`: the records to write, in this order; empty means all. They are written without copying them first.
     """
     timestamps = columns.timestamps[rows] if len(rows) else columns.timestamps
     if not len(timestamps):
         raise ValueError("a record batch holds at least one record")
     base_timestamp = int(timestamps[0])
     out, count = _fill(columns, base_timestamp, size_max, compression, level, rows)
-    assert count == len(timestamps), f"more than {size_max} bytes: the columns were changed meanwhile"
+    assert count == len(timestamps), f"more than {size_max} bytes: the columns were changed in between"
     attributes = int(compression) | (ATTRIBUTE_TRANSACTIONAL if is_transactional else 0)
     write_header(out, attributes, count, (base_timestamp, int(timestamps.max())))
     return out
@@ -109,8 +108,11 @@ def encode_measured(
 def encode_filling(
     columns: RecordColumns, size_max: int, *, compression: Compression = Compression.NONE, level: int | None = None
 ) -> tuple[bytearray, int]:
-    """A batch of as many of the first records as take at most `size_max` bytes, uncompressed and without the header, and how many those
-    are: perhaps none. It takes one look at them, and none at the others. ValueError as from `measure`."""
+    """A batch of the first records that fit into `size_max` bytes, uncompressed and without the header, and their number, which may be
+    0.
+
+    Those records are read once, the others not at all. Raises ValueError like `measure`.
+    """
     if not columns.count:
         raise ValueError("a record batch holds at least one record")
     base_timestamp = int(columns.timestamps[0])
@@ -123,7 +125,7 @@ def encode_filling(
 def _fill(
     columns: RecordColumns, base_timestamp: int, size_max: int, compression: Compression, level: int | None, rows: Int64s = ALL_ROWS
 ) -> tuple[bytearray, int]:
-    """A batch that lacks its header, and how many records it has."""
+    """A batch without its header, and its number of records."""
     start = HEADER_BYTES if compression is Compression.NONE else 0
     out = uninitialized_buffer(start + size_max)
     end, count = _write_records(columns, base_timestamp, out, start, rows)
@@ -132,12 +134,12 @@ def _fill(
     has_spare_memory = end < len(out) * 7 // 8
     del out[end:]
     if has_spare_memory and compression is Compression.NONE:
-        out = bytearray(out)  # What is cut off stays with it, up to as much as is left, and is in no account of memory.
+        out = bytearray(out)  # A shortened bytearray keeps its allocation, which no memory accounting counts.
     return _compress_if_needed(out, compression, level), count
 
 
 def _compress_if_needed(out: bytearray, compression: Compression, level: int | None) -> bytearray:
-    """What was written, compressed behind the header if it is to be: else it has room for that already."""
+    """The records compressed after an empty header; uncompressed ones already have room for it."""
     return out if compression is Compression.NONE else bytearray(HEADER_BYTES) + compress(compression, memoryview(out), level)
 
 
@@ -151,7 +153,7 @@ def write_header(
     base_sequence: int = NO_SEQUENCE,
     base_offset: int = 0,
 ) -> None:
-    """Write the header and the checksum of a batch whose payload is there already. `times`: base and largest timestamp, ms."""
+    """Write the header and the checksum of a batch whose payload is complete. `times`: base and largest timestamp, ms."""
     HEADER.pack_into(
         out,
         0,
@@ -172,7 +174,7 @@ def write_header(
 
 
 def _write_records(columns: RecordColumns, base_timestamp: int, out: bytearray, position: int, rows: Int64s = ALL_ROWS) -> tuple[int, int]:
-    """Where those end that have room, and how many they are. ValueError for offsets that do not ascend within their data."""
+    """Write the records that fit: end position, and their number. Raises ValueError for offsets that do not ascend within their data."""
     written = np.empty(1, np.int64)
     end = kernels.choose(columns.count).encode(
         columns.key_offsets,
@@ -200,12 +202,12 @@ def _write_records(columns: RecordColumns, base_timestamp: int, out: bytearray, 
 
 
 def decode(batch: BatchView | Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> RecordColumns:
-    """The records of one batch, copied; `offsets` are their places in the log, gaps of a compacted batch included.
+    """The records of one batch, copied; `offsets` are their log offsets, including the gaps of a compacted batch.
 
-    Given bytes, the batch at their beginning. Timestamps of a LOG_APPEND_TIME batch are its max timestamp, as consumers see
-    them. Neither the CRC nor the offset deltas are checked: that is validation. Raises RecordsError and nothing else:
-    CorruptBatch names the field, the record and the byte; compression errors come from `compression`. Memory: the bytes once
-    more, and 66 bytes per record, of which no payload holds more than a seventh of its size.
+    From bytes, the batch at their beginning is read. Timestamps of a LOG_APPEND_TIME batch are its max timestamp, as consumers see them.
+    Neither the CRC nor the offset deltas are checked: that is validation. Raises only RecordsError: CorruptBatch names the field, the
+    record and the byte; compression errors come from `compression`. Memory: a copy of the bytes, and 66 bytes per record; a payload has at
+    most one record for each seven bytes.
     """
     view = batch if isinstance(batch, BatchView) else first_view(batch)
     header, payload = view.header, decompressed_payload(view, decompressed_bytes_max)
@@ -216,7 +218,7 @@ def decode(batch: BatchView | Buffer, *, decompressed_bytes_max: int = DECOMPRES
 
 
 def decode_offsets(batch: BatchView | Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Int64s:
-    """The records' offsets alone; otherwise as `decode`."""
+    """The offsets of the records; otherwise like `decode`."""
     offsets = decode(batch, decompressed_bytes_max=decompressed_bytes_max).offsets
     assert offsets is not None
     return offsets
@@ -229,7 +231,7 @@ def first_view(data: Buffer) -> BatchView:
 
 
 def decompressed_payload(view: BatchView, bytes_max: int) -> Buffer:
-    """The records of a batch, uncompressed: the payload itself where it is not compressed."""
+    """The decompressed records of a batch; the payload itself if it is not compressed."""
     compression = view.header.compression
     if compression is Compression.NONE:
         return view.payload
@@ -237,10 +239,10 @@ def decompressed_payload(view: BatchView, bytes_max: int) -> Buffer:
 
 
 class ScanBuffers:
-    """Where `scan` and `scan_batches` write what they find of `count` records; columns afterwards."""
+    """Output arrays of `scan` and `scan_batches` for `count` records, converted to columns afterwards."""
 
     def __init__(self, count: int) -> None:
-        # One allocation for what is kept per record and one for what is not.
+        # Separate allocations for arrays that are kept and those that are not.
         self._offsets, self._timestamps = np.empty(count, np.int64), np.empty(count, np.int64)
         self._key_offsets, self._value_offsets, self._header_offsets = (np.empty(count + 1, np.int64) for _ in range(3))
         self._key_valid, self._value_valid = np.empty(count, np.uint8), np.empty(count, np.uint8)
@@ -249,7 +251,7 @@ class ScanBuffers:
 
     @staticmethod
     def fits(count: int, size: int) -> bool:
-        """Whether so many records can lie in so many bytes: asked before anything is allocated for them."""
+        """Whether `size` bytes can hold `count` records: checked before anything is allocated for them."""
         return 0 <= count <= size // RECORD_BYTES_MIN
 
     @property
@@ -260,7 +262,7 @@ class ScanBuffers:
         return self._offsets, self._timestamps, *keys, *values, self._header_starts, self._header_offsets, self._summary
 
     def columns(self, payload: Bytes, fault: int) -> RecordColumns:
-        """What was found, copied out of the payload. CorruptBatch for a fault."""
+        """The scanned records, copied out of the payload. Raises CorruptBatch for a fault."""
         summary = self._summary
         if fault:
             raise CorruptBatch(Fault(fault), int(summary[0]), int(summary[1]))

@@ -1,12 +1,12 @@
-"""The 61-byte header of record batch format 2: reading it, slicing bytes into batches, patching it in place.
+"""Header of record batch format 2, 61 bytes: reading it, slicing bytes into batches, patching it in place.
 
-Only headers: no record is looked at. Layout from Kafka's `DefaultRecordBatch`:
+Records are not read. Layout from Kafka's `DefaultRecordBatch`:
 
     baseOffset i64 | length i32 | leaderEpoch i32 | magic i8 | crc u32 | attributes i16 | lastOffsetDelta i32 |
     baseTimestamp i64 | maxTimestamp i64 | producerId i64 | producerEpoch i16 | baseSequence i32 | count i32
 
-`length` counts what follows it; the CRC-32C covers everything from `attributes` to the end, so base offset and leader epoch
-can be patched without computing it anew.
+`length` counts the bytes after it. The CRC-32C covers everything from `attributes` to the end, so base offset and leader epoch can be
+patched without recomputing it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from chaffinch.records.errors import CorruptBatch, Fault
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
 LENGTH_END = 12
-"""Where the `length` field ends: what it counts begins here."""
+"""End of the `length` field; it counts the bytes after this position."""
 MAGIC = 2
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 CHECKED_POSITION = 21
-"""Where the bytes that the CRC covers begin: the attributes."""
+"""Start of the bytes that the CRC covers: the attributes."""
 BATCH_BYTES_MAX = 2**31 - 1 + LENGTH_END
 
 ATTRIBUTE_COMPRESSION = 0b0000_0111
@@ -41,11 +41,11 @@ ATTRIBUTE_CONTROL = 0b0010_0000
 ATTRIBUTE_DELETE_HORIZON = 0b0100_0000
 
 _LONG_BYTES_MIN = 32 * 1024
-"""From here on a checksum is put right after a change of the header, below it computed anew: that takes as long for so many bytes."""
+"""From this size on, the checksum is adjusted after a header change instead of recomputed; at this size both take equally long."""
 _COPIED_BYTES_MAX = 2048
-"""Up to here a copy of what is checked costs less than two views of it."""
+"""Up to this size a copy of the checked bytes costs less than two views."""
 _MIN_LENGTH = 14
-"""Below this not even a format 0 message fits; Kafka's slicer uses the same number (`LegacyRecord.RECORD_OVERHEAD_V0`)."""
+"""Smaller than the smallest message of format 0; Kafka's slicer uses the same number (`LegacyRecord.RECORD_OVERHEAD_V0`)."""
 _COMPRESSIONS = {int(compression): compression for compression in Compression}
 _LENGTH = Struct(">i")
 _CRC = Struct(">I")
@@ -59,14 +59,14 @@ _PRODUCER_POSITION = 43
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps of a batch: bit 3 of its attributes."""
+    """Source of a batch's timestamps: bit 3 of its attributes."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch header as they stand in the bytes; nothing has been checked but that there are 61 of them."""
+    """The fields of a batch header as read. Nothing has been checked except that there are 61 bytes."""
 
     base_offset: int
     length: int
@@ -80,7 +80,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # Kafka's word; hides tuple.count, which nobody asks a header for.
+    count: int  # type: ignore[assignment] # Kafka's name; hides the unused tuple.count.
 
     @property
     def size(self) -> int:
@@ -89,12 +89,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression_id(self) -> int:
-        """The codec number, 0 to 7; 5 to 7 are no codec."""
+        """The codec number, 0 to 7; 5 to 7 are undefined."""
         return self.attributes & ATTRIBUTE_COMPRESSION
 
     @property
     def compression(self) -> Compression:
-        """The codec; CorruptBatch when the number is none."""
+        """The codec; raises CorruptBatch for an undefined number."""
         try:
             return _COMPRESSIONS[self.attributes & ATTRIBUTE_COMPRESSION]
         except KeyError:
@@ -134,14 +134,14 @@ class BatchHeader(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class BatchView:
-    """One batch inside a larger buffer: not a copy. Not frozen, only because building a frozen one takes three times as long."""
+    """One batch inside a larger buffer, not a copy. Not frozen, because creating a frozen instance takes three times as long."""
 
     data: memoryview
     header: BatchHeader
 
     @property
     def payload(self) -> memoryview:
-        """The records, compressed as the attributes say."""
+        """The records, possibly compressed."""
         return self.data[HEADER_BYTES:]
 
     @property
@@ -155,7 +155,7 @@ class BatchView:
 def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The header that begins at `position`, unchecked.
 
-    Raises CorruptBatch (BATCH_CUT_SHORT) when fewer than 61 bytes are there.
+    Raises CorruptBatch (BATCH_CUT_SHORT) if fewer than 61 bytes are left.
     """
     if position < 0 or len(data) - position < HEADER_BYTES:
         raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=position, detail=f"{len(data) - position} bytes, a header has {HEADER_BYTES}")
@@ -163,16 +163,16 @@ def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> Batc
 
 
 def unpack_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
-    """The same where the caller has seen that 61 bytes are there."""
+    """Like `read_header`, if the caller has checked that 61 bytes are left."""
     return _new_tuple(BatchHeader, HEADER.unpack_from(data, position))
 
 
 def views(data: bytes | bytearray | memoryview, *, may_be_cut_short: bool = False) -> Iterator[BatchView]:
-    """The batches that `data` consists of, one after the other, without copying.
+    """The batches of `data`, one after the other, without copying.
 
-    Checks what is needed to slice: length and magic; neither the CRC nor the records. Raises CorruptBatch with one of the
-    BATCH faults, in Kafka's order (length, bytes at hand, magic); a batch of format 0 or 1 is BATCH_MAGIC_OLD.
-    With `may_be_cut_short`, an incomplete batch at the end is left out instead: a fetch answer may end in one.
+    Only length and magic are checked, as needed for slicing; not the CRC, not the records. Raises CorruptBatch with one of the BATCH
+    faults, in Kafka's order (length, available bytes, magic); a batch of format 0 or 1 is BATCH_MAGIC_OLD. With `may_be_cut_short`, an
+    incomplete batch at the end is skipped instead: a fetch response may end in one.
     """
     buffer = memoryview(data)
     position, end = 0, len(buffer)
@@ -190,7 +190,7 @@ def views(data: bytes | bytearray | memoryview, *, may_be_cut_short: bool = Fals
 
 
 def _size_at(buffer: memoryview, position: int) -> int | None:
-    """Size that the batch at `position` claims; None when its length and magic are not all there."""
+    """Claimed size of the batch at `position`; None if its length and magic are incomplete."""
     at_hand = len(buffer) - position
     if at_hand < LENGTH_END:
         return None
@@ -221,16 +221,16 @@ def write_crc(buffer: bytearray | memoryview, position: int = 0) -> int:
 
 
 def _checked_header(buffer: bytearray | memoryview, position: int) -> bytes:
-    """What the CRC covers of the header at `position`, which is going to be changed; empty for a batch so short that it does not matter."""
+    """The header bytes at `position` that the CRC covers, before a change; empty for a short batch, whose CRC is recomputed."""
     if _LENGTH.unpack_from(buffer, position + 8)[0] < _LONG_BYTES_MIN:
         return b""
     return bytes(buffer[position + CHECKED_POSITION : position + HEADER_BYTES])
 
 
 def _write_crc_after_change(buffer: bytearray | memoryview, position: int, before: bytes) -> None:
-    """`write_crc` for a header that was changed; `before`: what `_checked_header` was. The CRC was right before the change.
+    """`write_crc` after a header change; `before`: result of `_checked_header` before the change, when the CRC was right.
 
-    A long payload is not read again: whatever it is, it makes of the difference between two checksums what zeros make of it.
+    A long payload is not read again: it transforms the difference of two checksums as the same number of zero bytes does.
     """
     if not before:
         write_crc(buffer, position)
@@ -242,7 +242,8 @@ def _write_crc_after_change(buffer: bytearray | memoryview, position: int, befor
 
 
 def patch_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int, length: int | None = None) -> None:
-    """Give the batch at `position` its place in a log. Outside the CRC, so nothing else changes. `length`: of its header, if known."""
+    """Write base offset and leader epoch of the batch at `position`, which the CRC does not cover. `length`: that of its header, if
+    known."""
     if length is None:
         (length,) = _LENGTH.unpack_from(buffer, position + 8)
     _OFFSET_LENGTH_EPOCH.pack_into(buffer, position, base_offset, length, leader_epoch)
@@ -251,7 +252,7 @@ def patch_offset(buffer: bytearray | memoryview, position: int, base_offset: int
 def patch_producer(
     buffer: bytearray | memoryview, position: int, identity: ProducerIdentity, base_sequence: int, *, is_transactional: bool = True
 ) -> None:
-    """Write producer id, epoch, first sequence and the transactional bit into the batch at `position`, whose CRC is right, and stays so."""
+    """Write producer id, epoch, first sequence and the transactional bit of the batch at `position`; a right CRC stays right."""
     before = _checked_header(buffer, position)
     attributes = _ATTRIBUTES.unpack_from(buffer, position + CHECKED_POSITION)[0] & ~ATTRIBUTE_TRANSACTIONAL
     if is_transactional:
@@ -262,7 +263,7 @@ def patch_producer(
 
 
 def patch_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp_type: TimestampType, max_timestamp: int) -> None:
-    """Write the timestamp type and the largest timestamp of the batch at `position`, whose CRC is right, and stays so.
+    """Write the timestamp type and the largest timestamp of the batch at `position`; a right CRC stays right.
 
     With LOG_APPEND_TIME, `max_timestamp` (ms) becomes the timestamp of every record, as in Kafka's `setMaxTimestamp`.
     """
@@ -276,5 +277,5 @@ def patch_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp
 
 
 def patch_log_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Stamp every record of the batch at `position` with the time of its arrival."""
+    """Set the append time of the batch at `position`, which becomes the timestamp of every record."""
     patch_max_timestamp(buffer, position, TimestampType.LOG_APPEND_TIME, timestamp_ms)

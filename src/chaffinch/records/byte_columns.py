@@ -1,8 +1,8 @@
-"""One nullable column of byte strings, laid out as Arrow's large_binary: offsets, bytes, validity.
+"""Nullable column of byte strings, laid out as Arrow's large_binary: offsets, bytes, validity.
 
-Layout of n values: `offsets` int64[n+1] ascending; value i is `data[offsets[i]:offsets[i+1]]`. The first offset need not be 0 and
-bytes outside the offsets belong to nobody, so a slice shares its buffers. `valid` uint8[n], 0 for null, or None when nothing is
-null; a null's bytes, if it has any, mean nothing. Immutable by convention: nobody writes into a column after it was built.
+Layout of n values: `offsets` int64[n+1] ascending; value i is `data[offsets[i]:offsets[i+1]]`. The first offset need not be 0 and bytes
+outside the offsets are unused, so a slice shares its buffers. `valid` uint8[n], 0 for null, or None without nulls; the bytes of a null mean
+nothing. Immutable by convention after construction.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 
 ALL_VALID: Bytes = np.empty(0, np.uint8)
-"""What the loops take for `valid` where nothing is null."""
+"""Value of `valid` for the loops if nothing is null."""
 
 _ZEROS: Int64s = np.zeros(1 << 17, np.int64)
 _ZEROS.flags.writeable = False
 
 
 def zeros(count: int) -> Int64s:
-    """So many zeros, not to be written to: mostly the same ones, which lie in the processor's cache then and take no memory."""
+    """`count` zeros, read-only: usually a shared array, which stays in the processor's cache and takes no memory."""
     return _ZEROS[:count] if count <= len(_ZEROS) else np.zeros(count, np.int64)
 
 
 class ByteColumn(NamedTuple):
-    """Offsets, bytes and validity, as described above."""
+    """Offsets, bytes and validity; see the module."""
 
     offsets: Int64s
     data: Bytes
@@ -39,12 +39,12 @@ class ByteColumn(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many values there are (`len()` counts the buffers)."""
+        """Number of values (`len()` counts the buffers)."""
         return len(self.offsets) - 1
 
     @property
     def validity(self) -> Bytes:
-        """`valid` in the form the loops take."""
+        """`valid` as the loops take it."""
         return ALL_VALID if self.valid is None else self.valid
 
     @classmethod
@@ -55,7 +55,7 @@ class ByteColumn(NamedTuple):
         offsets = np.zeros(len(items) + 1, np.int64)
         try:
             lengths = np.fromiter(map(len, items), np.int64, len(items))
-        except TypeError:  # A null has no length. To try is quicker than to look for one: mostly there is none.
+        except TypeError:  # A null has no length. Trying is faster than searching for nulls, which are rare.
             if items.count(None) == len(items):
                 return cls.nulls(len(items))
             valid = np.array([item is not None for item in items], np.uint8)
@@ -90,7 +90,7 @@ class ByteColumn(NamedTuple):
         return ByteColumn(offsets, data, None if self.valid is None else self.valid[indices])
 
     def compact(self) -> ByteColumn:
-        """The same values with offsets from 0 and no bytes beside them; self where that is so already."""
+        """The same values with offsets from 0 and no unused bytes; self if that is already true."""
         first, last = int(self.offsets[0]), int(self.offsets[-1])
         if first == 0 and last == len(self.data):
             return self
@@ -98,13 +98,13 @@ class ByteColumn(NamedTuple):
 
 
 NO_ENTRIES = ByteColumn(np.zeros(1, np.int64), ALL_VALID, None)
-"""A column without entries: what most records have for headers."""
+"""A column without entries, which most records use for headers."""
 
 
 def gather(data: Bytes, starts: Int64s, offsets: Int64s) -> Bytes:
     """The bytes of a column with these `offsets` (from 0) whose entry i begins at `data[starts[i]]`.
 
-    ValueError when an entry does not lie within `data`.
+    Raises ValueError if an entry is not within `data`.
     """
     out = np.empty(max(int(offsets[-1]), 0), np.uint8)
     bad = kernels.choose(len(starts)).gather(data, starts, offsets, out)
@@ -114,7 +114,7 @@ def gather(data: Bytes, starts: Int64s, offsets: Int64s) -> Bytes:
 
 
 def concat(columns: Sequence[ByteColumn]) -> ByteColumn:
-    """All values of `columns`, one column after the other, copied."""
+    """All values of `columns`, concatenated and copied."""
     compact = [column.compact() for column in columns]
     ends = np.cumsum([0, *(len(column.data) for column in compact)])
     offsets = [np.zeros(1, np.int64), *(column.offsets[1:] + end for column, end in zip(compact, ends[:-1], strict=True))]

@@ -1,6 +1,6 @@
 """CRC-32C (Castagnoli, RFC 3720 appendix B.4): the checksum of record batch format 2. The only importer of the `crc32c` wheel.
 
-The wheel uses the processor's own instruction, about 27 GB/s, and lets other threads run while it works on large buffers.
+The wheel uses a processor instruction, about 27 GB/s, and releases the GIL while it processes large buffers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Checksum(Protocol):
-    """What `crc32c` is."""
+    """Type of `crc32c`."""
 
     def __call__(self, data: Buffer, start: int = 0, /) -> int: ...
 
@@ -21,6 +21,6 @@ class Checksum(Protocol):
 crc32c: Checksum = _crc32c
 """The CRC-32C of `data`, 0 to 2^32 - 1.
 
-`start` is the checksum of the bytes before: `crc32c(b, crc32c(a)) == crc32c(a + b)`, so a batch whose header and
-payload lie apart needs no copy.
+`start` is the checksum of the preceding bytes: `crc32c(b, crc32c(a)) == crc32c(a + b)`, so a batch whose header and payload are separate
+needs no copy.
 """

@@ -1,10 +1,10 @@
-"""RecordColumns: the one form in which records live in memory, from Arrow tables to the bytes of a batch.
+"""RecordColumns: records in memory as columns, between Arrow tables and the bytes of a batch.
 
-A record is a row across columns: key and value (`ByteColumn`: offsets, bytes, validity), a timestamp, and a range of the header
-columns. There is no object per record; `key(i)`, `value(i)` and `headers(i)` make one for errors and tests. Immutable by
-convention: slices share buffers, and nobody writes into columns after they were built.
+A record is a row across columns: key and value (`ByteColumn`: offsets, bytes, validity), a timestamp, and a range of the header columns.
+There is no object per record; `key(i)`, `value(i)` and `headers(i)` create one for errors and tests. Immutable by convention: slices share
+buffers.
 
-`kernels` holds the loops that run over these buffers; `arrow_columns` turns Arrow data into them and back.
+`kernels` holds the loops over these buffers; `arrow_columns` converts Arrow data.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from chaffinch.records.kernels_reference.varints import INT64_BYTES_MAX, varint_
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 RECORD_OVERHEAD_BYTES: Final = 36
-"""The most that length, attributes, deltas and the lengths of key, value and headers take: five varints of 5 bytes, one of 10, a byte."""
+"""Largest size of length, attributes, deltas and the lengths of key, value and headers: five varints of 5 bytes, one of 10, a byte."""
 HEADER_OVERHEAD_BYTES: Final = 10
 RECORD_BYTES_MIN: Final = 7
-"""What a record takes that has neither key nor value nor headers."""
+"""Size of a record without key, value and headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordColumns:
     """n records. Keys and values as in `ByteColumn`; `timestamps` int64[n] in ms since 1970, -1 for none.
 
-    `header_offsets` int64[n+1]: the headers of record i are entries header_offsets[i] to header_offsets[i+1]-1 of the header key
-    and header value columns; header keys are UTF-8 and never null. `offsets` int64[n] are the records' places in a log, None
-    where they were not read from one.
+    `header_offsets` int64[n+1]: the headers of record i are entries header_offsets[i] to header_offsets[i+1]-1 of the header key and header
+    value columns; header keys are UTF-8 and never null. `offsets` int64[n] are the records' log offsets, None if they were not read from a
+    log.
     """
 
     key_offsets: Int64s
@@ -56,7 +56,7 @@ class RecordColumns:
     offsets: Int64s | None = None
 
     def __post_init__(self) -> None:
-        """The compiled loops take these lengths and types for granted: ValueError where they are not so. Offsets are `measure`'s."""
+        """Check the lengths and types that the compiled loops rely on; raises ValueError. `measure` checks the offsets."""
         entries, header_entries = len(self.timestamps) + 1, len(self.header_key_offsets)
         has_right_lengths = (
             len(self.key_offsets) == len(self.value_offsets) == len(self.header_offsets) == entries
@@ -69,7 +69,7 @@ class RecordColumns:
         arrays = _ARRAYS_OF(self)
         if not has_right_lengths:
             lengths = {name: len(array) for name, array in zip(_TYPES, arrays, strict=True) if array is not None}
-            raise ValueError(f"lengths that do not belong together: {lengths}")
+            raise ValueError(f"lengths that do not match: {lengths}")
         for array, (name, dtype) in zip(arrays, _TYPES.items(), strict=True):
             if array is not None and not (array.dtype == dtype and (flags := array.flags).c_contiguous and flags.aligned):
                 raise ValueError(f"{name} is {array.dtype}, not one aligned piece of {dtype}")
@@ -86,7 +86,7 @@ class RecordColumns:
         header_values: ByteColumn | None = None,
         offsets: Int64s | None = None,
     ) -> RecordColumns:
-        """Columns put together; lengths and types must agree (ValueError). Without `header_offsets` no record has headers."""
+        """Columns from their parts; lengths and types must agree (ValueError). Without `header_offsets` no record has headers."""
         count = len(timestamps)
         if header_offsets is None:
             header_offsets = zeros(count + 1)
@@ -152,7 +152,7 @@ class RecordColumns:
         return self.values.value(index)
 
     def headers(self, index: int) -> list[tuple[str, bytes | None]]:
-        """The headers of record `index`; bytes of a key that are not UTF-8 are replaced, as Java's client does."""
+        """The headers of record `index`; invalid UTF-8 in keys is replaced, as in Java's client."""
         if not 0 <= index < self.count:
             raise IndexError(f"record {index} of {self.count}")
         keys, values = self.header_keys, self.header_values
@@ -160,7 +160,7 @@ class RecordColumns:
         return [((keys.value(i) or b"").decode(errors="replace"), values.value(i)) for i in entries]
 
     def below(self, offset: int) -> RecordColumns:
-        """The records whose offsets lie below this one."""
+        """The records with offsets below this one."""
         assert self.offsets is not None, "records that were read have offsets"
         last = int(np.searchsorted(self.offsets, offset))
         return self if last == self.count else self.slice(0, last)
@@ -183,7 +183,8 @@ class RecordColumns:
         )
 
     def _part_without_headers(self, start: int, stop: int) -> RecordColumns:
-        """Of columns in which no record has any. Not checked again, which costs most of a slice: what fits together does so in part."""
+        """A slice of columns without headers. Not checked again, which would be most of its cost: slices of consistent arrays are
+        consistent."""
         part: RecordColumns = object.__new__(RecordColumns)
         for (name, along), array in zip(_CUT_ALONG.items(), _ARRAYS_OF(self), strict=True):
             is_whole = along is None or array is None
@@ -211,7 +212,7 @@ class RecordColumns:
 
     @staticmethod
     def concat(parts: Sequence[RecordColumns]) -> RecordColumns:
-        """All records of `parts`, in order, copied; at least one part. Log offsets stay only where every part has them."""
+        """All records of `parts` (at least one), in order, copied. Log offsets are kept only if every part has them."""
         return _concat(parts)
 
     def with_headers(self, headers: Iterable[Headers]) -> RecordColumns:
@@ -230,7 +231,7 @@ class RecordColumns:
         )
 
     def sizes(self) -> Int64s:
-        """Bytes that each record takes, uncompressed: an upper bound, wherever in a batch of some of these records it comes to lie."""
+        """Upper bound of each record's uncompressed size, at any position in a batch of some of these records."""
         sizes = np.empty(self.count, np.int64)
         if self.count:
             span = int(self.timestamps.max()) - int(self.timestamps.min())
@@ -240,17 +241,17 @@ class RecordColumns:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of all keys, values and headers together; never below 0, even if offsets lie."""
+        """Bytes of all keys, values and headers together; never negative, even for invalid offsets."""
         sides = (self.key_offsets, self.value_offsets, self.header_key_offsets, self.header_value_offsets)
         return sum(max(0, int(offsets[-1]) - int(offsets[0])) for offsets in sides)
 
     def size_max(self) -> int:
-        """Bytes that all records together take at most, uncompressed, told without a look at each."""
+        """Upper bound of the uncompressed size of all records, computed without reading them."""
         headers = len(self.header_key_offsets) - 1
         return self.count * RECORD_OVERHEAD_BYTES + headers * HEADER_OVERHEAD_BYTES + self.data_bytes
 
     def murmur2_partitions(self, partition_count: int) -> npt.NDArray[np.int32]:
-        """The partition that Java's client gives each key: toPositive(murmur2(key)) % partition_count; -1 for a null key."""
+        """The partition of each key as in Java's client: toPositive(murmur2(key)) % partition_count; -1 for a null key."""
         if partition_count < 1:
             raise ValueError(f"{partition_count} partitions")
         partitions = np.empty(self.count, np.int32)
@@ -269,10 +270,10 @@ _CUT_ALONG = {name: "rows" if name in _ALONG_ROWS else "ends" if name in _ALONG_
 
 
 def measure(columns: RecordColumns, base_timestamp: int, sizes: Int64s, delta_bytes: int = 0) -> int:
-    """Bytes that the records take in a batch with this base timestamp: the sum, and one by one in `sizes` unless that is empty.
+    """Size of the records in a batch with this base timestamp: the sum, and one by one in `sizes` unless that is empty.
 
-    With `delta_bytes`, the deltas of timestamp and offset of each count as so many bytes together. ValueError for offsets that do not
-    ascend within their data: after this, `kernels` may rely on the columns.
+    `delta_bytes`, if not 0, replaces the size of each record's timestamp and offset delta. Raises ValueError for offsets that do not ascend
+    within their data; after this check `kernels` can rely on the columns.
     """
     total: int = kernels.choose(columns.count).measure(
         columns.key_offsets,

@@ -1,15 +1,14 @@
-"""The codecs of record batches: gzip, snappy, lz4, zstd. The only importer of cramjam.
+"""Compression codecs of record batches: gzip, snappy, lz4, zstd. The only importer of cramjam.
 
-What is written is what Apache Kafka's Java client reads: one gzip member; snappy in the block framing of the xerial
-library (what Java writes too); an lz4 frame of independent 64 KiB blocks (Java refuses dependent ones); one zstd frame.
-What is read is everything that clients in the wild write: several gzip members, snappy with the framing or raw, any lz4
-frame, several zstd frames.
+Written is what Apache Kafka's Java client reads: one gzip member; snappy in the block framing of the xerial library (as Java writes it); an
+lz4 frame of independent 64 KiB blocks (Java refuses dependent ones); one zstd frame. Read is everything that existing clients write:
+several gzip members, snappy with the framing or raw, any lz4 frame, several zstd frames.
 
-Reading is bounded. The output goes into a buffer of at most `bytes_max` bytes and the codecs stop at its end, so a bomb
-costs one such buffer whatever it claims to hold. Its first size is what the data says, or a guess; as long as that is too
-small, the work is done again with one several times as large. What is left over is given back.
+Decompression is bounded. The output goes into a buffer of at most `bytes_max` bytes and the codecs stop at its end, so a decompression bomb
+costs one such buffer, whatever it claims. The first buffer has the size that the data states, or an estimate. While it is too small,
+decompression is repeated with one several times as large. Unused space is released.
 
-Not here: which codec a topic wants (`validation.py`), and the bits of the batch header (`batch_header.py`).
+Not here: which codec a topic uses (`validation.py`), and the bits of the batch header (`batch_header.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Compression(IntEnum):
-    """Codec numbers as they stand in bits 0 to 2 of a batch's attributes (Kafka's `CompressionType`)."""
+    """Codec numbers in bits 0 to 2 of a batch's attributes (Kafka's `CompressionType`)."""
 
     NONE = 0
     GZIP = 1
@@ -40,7 +39,7 @@ class Compression(IntEnum):
 
 
 class CompressionError(RecordsError):
-    """Base of what decompression raises: bytes that no honest writer produces, or too many of them."""
+    """Base class of decompression errors: invalid bytes, or too many of them."""
 
     def __init__(self, codec: Compression, *details: object) -> None:
         super().__init__(codec, *details)
@@ -52,7 +51,7 @@ class CompressionError(RecordsError):
 
 
 class PayloadUnreadable(CompressionError):
-    """Truncated, damaged, or followed by bytes that belong to no stream. `reason` is a fragment for people."""
+    """The payload is truncated, damaged, or followed by extra bytes. `reason` is a fragment for people."""
 
     def __init__(self, codec: Compression, reason: str) -> None:
         super().__init__(codec, reason)
@@ -63,7 +62,7 @@ class PayloadUnreadable(CompressionError):
 
 
 class PayloadTooLarge(CompressionError):
-    """More than `bytes_max` bytes come out. How many more is not known: decompression stopped there."""
+    """The payload decompresses to more than `bytes_max` bytes. The excess is unknown: decompression stopped there."""
 
     def __init__(self, codec: Compression, bytes_max: int) -> None:
         super().__init__(codec, bytes_max)
@@ -85,11 +84,11 @@ class UnknownCompression(RecordsError):
 
 
 GZIP_LEVEL_DEFAULT: Final = -1
-"""How Kafka's `compression.gzip.level` spells "the codec's own default"."""
+"""Value of Kafka's `compression.gzip.level` for the codec's own default."""
 
 
 def from_name(name: str) -> Compression:
-    """The codec called `name` in options (`compression.type`), upper or lower case. Raises UnknownCompression."""
+    """The codec named `name` in options (`compression.type`), in upper or lower case. Raises UnknownCompression."""
     try:
         return Compression[name.upper()]
     except KeyError:
@@ -105,7 +104,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buff
 
 
 def decompress(codec: Compression, data: Buffer, bytes_max: int) -> memoryview:
-    """What `data` decompresses to, at most `bytes_max` bytes; for NONE a view of `data`.
+    """`data` decompressed, at most `bytes_max` bytes; for NONE a view of `data`.
 
     Raises PayloadTooLarge or PayloadUnreadable, and never allocates more than `bytes_max` bytes for the output.
     """
@@ -128,12 +127,12 @@ _DECOMPRESS_INTO: Final[dict[Compression, Callable[[Buffer, Buffer], int]]] = {
 
 _GUESS_BYTES_MIN = 64 * 1024
 _GUESS_FACTOR = 16
-"""The first guess is this many times the input: more than records compress to but for the most repetitive, whose inputs are small."""
+"""The first estimate is this many times the input: only very repetitive records, whose inputs are small, compress better."""
 _GROWTH_FACTOR = 8
-"""Each further one is so many times the one before: all the work done in vain is a small part of the last."""
+"""Each further estimate is this many times the previous one, so that failed attempts are a small part of the work."""
 
 _OUTPUT_FULL = "failed to write whole buffer"
-"""How cramjam says that the output did not fit (the words of Rust's `Write::write_all`); a test holds it to that."""
+"""cramjam's error if the output does not fit (from Rust's `Write::write_all`); a test checks it."""
 
 
 def _stream_decompress(codec: Compression, data: Buffer, bytes_max: int) -> memoryview:
@@ -145,14 +144,14 @@ def _stream_decompress(codec: Compression, data: Buffer, bytes_max: int) -> memo
             if str(error) != _OUTPUT_FULL:
                 raise PayloadUnreadable(codec, str(error)) from None
         else:
-            # Many small batches are kept at once, each no larger than what it holds. Nothing else refers to the memory any more.
+            # Many small batches are kept at the same time, so release the unused space. Nothing else refers to this memory.
             output.resize(written, refcheck=False)
             return output.data
     raise PayloadTooLarge(codec, bytes_max)
 
 
 def _sizes(codec: Compression, data: Buffer, bytes_max: int) -> Iterator[int]:
-    """How large the output may be, in turn: `bytes_max` at last."""
+    """Output sizes to try, in order; the last is `bytes_max`."""
     claimed = zstd_content_size(data) if codec is Compression.ZSTD else None
     size = max(_GUESS_BYTES_MIN, _GUESS_FACTOR * len(data)) if claimed is None else claimed
     while size < bytes_max:
@@ -169,10 +168,10 @@ _LZ4_LEVEL_FAST: Final = 1
 
 
 def _lz4_compress(data: Buffer, level: int | None) -> Buffer:
-    # cramjam's own default is its slow, dense encoder at 60 MB/s; Java's default is the fast one.
+    # cramjam's default is its slow, dense encoder at 60 MB/s; Java's default is the fast one.
     fast = _LZ4_LEVEL_FAST if level is None else level
     compressor = cramjam.lz4.Compressor(level=fast, content_checksum=False, block_linked=False)
-    compressor.compress(bytes(data))  # Takes no other buffer, unlike the rest of cramjam.
+    compressor.compress(bytes(data))  # Other buffers are not accepted here.
     return memoryview(compressor.finish())
 
 
@@ -203,7 +202,7 @@ def _snappy_compress(data: Buffer, level: int | None) -> Buffer:
 
 
 def _snappy_decompress(data: Buffer, bytes_max: int) -> memoryview:
-    """Two passes over the blocks: the first adds up what they say they hold, the second fills one buffer of exactly that size."""
+    """Two passes over the blocks: the first adds up the claimed sizes, the second fills one buffer of exactly that size."""
     view = memoryview(data)
     blocks = _xerial_blocks(view) if _is_framed(view, 0) else [view]
     if blocks is None:
@@ -216,7 +215,7 @@ def _snappy_decompress(data: Buffer, bytes_max: int) -> memoryview:
     position = 0
     for block, block_size in zip(blocks, sizes, strict=True):
         try:
-            # The size at a block's head is a claim: the codec checks it against what it has written.
+            # The size at the head of a block is a claim; the codec checks it against its output.
             cramjam.snappy.decompress_raw_into(block, output[position : position + block_size])
         except cramjam.DecompressionError as error:
             raise PayloadUnreadable(Compression.SNAPPY, str(error)) from None
@@ -226,7 +225,7 @@ def _snappy_decompress(data: Buffer, bytes_max: int) -> memoryview:
 
 _BLOCKS_MAX_PER_KIB: Final = 1
 _BLOCKS_MAX_BASE: Final = 64
-"""Streams with more blocks than these go through one loop over all of them: honest writers' blocks are 32 KiB."""
+"""Streams with more blocks are decompressed by one loop over all of them. Real writers use blocks of 32 KiB."""
 
 
 def _many_snappy_blocks(view: memoryview, bytes_max: int) -> memoryview:
@@ -254,10 +253,9 @@ def _is_framed(view: memoryview, position: int) -> bool:
 
 
 def _xerial_blocks(view: memoryview) -> list[memoryview] | None:
-    """The raw snappy blocks of a framed stream; None where they are very many. The frame header may come again in between: streams put
-    end to end.
+    """The raw snappy blocks of a framed stream; None if there are very many. The frame header may repeat, in concatenated streams.
 
-    Version numbers are not looked at: some writers put them in the other byte order, and Java reads those too.
+    Version numbers are ignored: some writers use the other byte order, and Java reads those too.
     """
     blocks: list[memoryview] = []
     blocks_max = _BLOCKS_MAX_BASE + _BLOCKS_MAX_PER_KIB * len(view) // 1024
@@ -316,7 +314,7 @@ _TWO_BYTES_FROM: Final = 256
 
 
 def zstd_content_size(data: Buffer) -> int | None:
-    """How many bytes the first zstd frame claims to hold; None where it does not say, or there is no such frame. No more than a claim."""
+    """Claimed size of the first zstd frame; None if it states none, or there is no such frame."""
     view = memoryview(data)
     if len(view) <= _DESCRIPTOR_POSITION or bytes(view[:_DESCRIPTOR_POSITION]) != _ZSTD_MAGIC:
         return None

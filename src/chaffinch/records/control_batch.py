@@ -1,11 +1,11 @@
-"""Control batches, the markers that end a transaction in a partition (KIP-98, Kafka's `EndTransactionMarker`), and what they hide.
+"""Control batches: transaction markers (KIP-98, Kafka's `EndTransactionMarker`), and which batches they hide.
 
-One uncompressed record. Key: version i16 0, type i16 (0 ABORT, 1 COMMIT). Value: version i16 0, coordinator epoch i32. Readers
+A marker is one uncompressed record. Key: version i16 0, type i16 (0 ABORT, 1 COMMIT). Value: version i16 0, coordinator epoch i32. Readers
 accept newer versions and longer keys and values.
 
-What a reader of committed records sees follows Kafka's consumer (CompletedFetch): the answer lists aborted transactions by producer and
-first offset. Before each batch, those that begin at or before its last offset become active; an abort marker of that producer ends it;
-transactional batches of a producer with an active one are skipped, and control batches always.
+Reading committed records follows Kafka's consumer (CompletedFetch). The fetch response lists aborted transactions by producer and first
+offset. Before each batch, those that begin at or before its last offset become active. An abort marker of the producer ends its
+transaction. Transactional batches of a producer with an active one are skipped, and so are all control batches.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _VALUE = Struct(">hi")
 _VERSION = 0
 _COMMIT_BY_TYPE = {0: False, 1: True}
 _TYPE_BY_COMMIT = {is_commit: number for number, is_commit in _COMMIT_BY_TYPE.items()}
-# A control record is a few dozen bytes; one that decompresses to more is not one.
+# Control records have a few dozen bytes; a larger payload is invalid.
 _DECOMPRESSED_BYTES_MAX = 1 << 16
 
 
 def encode_control_batch(
     is_commit: bool, identity: ProducerIdentity, coordinator_epoch: int, timestamp_ms: int, base_offset: int = 0
 ) -> bytearray:
-    """The marker with which the coordinator commits or aborts the transaction of `identity`: 78 bytes."""
+    """The marker that commits or aborts the transaction of `identity`: 78 bytes."""
     key, value = _KEY.pack(_VERSION, _TYPE_BY_COMMIT[is_commit]), _VALUE.pack(_VERSION, coordinator_epoch)
     attributes = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
     return encode_few([key], [value], [timestamp_ms], attributes=attributes, identity=identity, base_offset=base_offset)
@@ -40,7 +40,7 @@ def encode_control_batch(
 def read_control(view: BatchView) -> tuple[bool | None, int]:
     """Whether a control batch commits, and the coordinator's epoch; None and -1 for a type other than abort and commit.
 
-    Such batches must be skipped, as Kafka's consumer does. CorruptBatch (CONTROL_RECORD) when this is no control batch.
+    Batches of such types must be skipped, as Kafka's consumer does. Raises CorruptBatch (CONTROL_RECORD) if this is not a control batch.
     """
     records = plain_records(view, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
     if not view.header.is_control or len(records) != 1:
@@ -58,7 +58,7 @@ def read_control(view: BatchView) -> tuple[bool | None, int]:
 
 
 def committed(views: Iterable[BatchView], aborted: Iterable[tuple[int, int]]) -> Iterator[tuple[BatchView, bool]]:
-    """Each batch, in order, and whether its records are to be handed out. `aborted`: (producer id, first offset), any order."""
+    """Each batch, in order, and whether its records are visible. `aborted`: (producer id, first offset), any order."""
     pending = [(first_offset, producer_id) for producer_id, first_offset in aborted]
     heapq.heapify(pending)
     active: set[int] = set()

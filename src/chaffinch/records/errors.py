@@ -1,8 +1,8 @@
-"""What can be wrong with the bytes of a batch or with a column, and the exceptions that say so.
+"""Errors of the records package: faults in the bytes of a batch, invalid columns, and the exceptions for both.
 
-`Fault` is what the compiled loops and their plain twins report (an integer, beside a record index and a byte position);
-the exceptions are what the functions on top of them raise. Every error of `chaffinch.records` is a `RecordsError`:
-callers that read bytes from outside catch that one class and nothing else.
+The compiled loops and their reference implementations return a `Fault` (an integer, with a record index and a byte position); the functions
+that call them raise exceptions. Every error of `chaffinch.records` is a `RecordsError`: code that reads external bytes catches only that
+class.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from chaffinch.settings import shortened, shown_value
 
 
 class Fault(IntEnum):
-    """Where the bytes of a batch contradict themselves. The order is the order in which a reader meets the fields.
+    """Inconsistencies in the bytes of a batch, in the order in which a reader meets the fields.
 
-    Up to 18 in format 2; the messages of formats 0 and 1 have faults of their own where the layout differs.
+    Values up to 18 are for format 2; messages of formats 0 and 1 have further ones where their layout differs.
     """
 
     NONE = 0
@@ -75,7 +75,7 @@ FAULT_TEXTS: dict[Fault, str] = {
 
 
 class RecordsError(Exception):
-    """Base of everything `chaffinch.records` raises about data. Compares by class and arguments, and pickles."""
+    """Base class of all errors about data in `chaffinch.records`. Compares by class and arguments, and can be pickled."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.args == other.args
@@ -87,8 +87,8 @@ class RecordsError(Exception):
 class CorruptBatch(RecordsError):
     """Bytes that are not a record batch.
 
-    `fault` says which field and why; `record_index` (0-based within the batch) and `position` (in bytes: within the
-    buffer for batch faults, within the decompressed payload for record faults) say where; each None where unknown.
+    `fault` is the field and the reason. `record_index` (0-based within the batch) and `position` (in bytes: within the buffer for batch
+    faults, within the decompressed payload for record faults) are the location; each is None if unknown.
     """
 
     def __init__(self, fault: Fault, record_index: int | None = None, position: int | None = None, detail: str = "") -> None:
@@ -105,7 +105,7 @@ class CorruptBatch(RecordsError):
 
 
 class BatchTooLarge(RecordsError):
-    """Records that no batch of format 2 can hold: its length is a 32-bit number."""
+    """Records that do not fit into a batch of format 2, whose length is a 32-bit number."""
 
     def __init__(self, size_bytes: int, size_bytes_max: int) -> None:
         super().__init__(size_bytes, size_bytes_max)
@@ -117,12 +117,14 @@ class BatchTooLarge(RecordsError):
 
 
 class InvalidColumn(RecordsError, ValueError):
-    """A column that cannot be turned into records: names it, what it is, and what is allowed. A ValueError, as arguments that can never be
-    right are for `send`."""
+    """A column that cannot be converted to records: its name, its type or value, and what is allowed.
+
+    It is a ValueError, as for other arguments of `send` that can never be valid.
+    """
 
     def __init__(self, column: str, seen: Any, allowed: Iterable[str] | str) -> None:
         allowed_text = allowed if isinstance(allowed, str) else ", ".join(allowed)
-        # The type of a column has all names in it.
+        # A column's type text contains all its field names.
         self.seen = seen if isinstance(seen, str) else shortened(str(seen))
         super().__init__(column, self.seen, allowed_text)
         self.column = column

@@ -1,8 +1,8 @@
-"""The records of a fetch answer, read piece by piece: neighbouring batches become one set of columns, as many as are asked for.
+"""Reader for the records of a fetch response: decodes consecutive batches into one set of columns, as many as requested.
 
-Batches stay bytes until somebody wants their records. What a reader may not see (control batches, batches of aborted transactions) is
-passed over; `position` follows. Batches of formats 0 and 1 are read as well. Several batches are decoded by one call of the compiled
-loops, however small they are. Pure.
+Batches stay encoded until their records are read. Invisible batches (control batches, batches of aborted transactions) are skipped and
+`position` moves past them. Batches of formats 0 and 1 are read as well. Several batches are decoded by one call of the compiled loops,
+however small they are. No I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chaffinch.records.control_batch import committed
 from chaffinch.records.errors import CorruptBatch, Fault, RecordsError
 from chaffinch.records.old_formats.reading import OldBatch, mixed_views
 
-# Batches are decoded together up to so many bytes, as they came and uncompressed, whatever number of records is asked for.
+# Batches are decoded together up to this many bytes, both encoded and decompressed, regardless of the number of records requested.
 PART_BYTES: Final = 8 << 20
 
 _OFFSET_LENGTH: Final = Struct(">qi")
@@ -32,7 +32,7 @@ _LENGTH_END: Final = 12
 
 
 class Piece(NamedTuple):
-    """Records in the order of their offsets, which `columns.offsets` has; from batches with one kind of timestamps and one leader epoch."""
+    """Records in the order of `columns.offsets`, from batches with one timestamp type and one leader epoch."""
 
     columns: RecordColumns
     timestamp_type: TimestampType
@@ -42,8 +42,8 @@ class Piece(NamedTuple):
 class FetchedRecords:
     """Reads `data`, the records of one partition, from offset `position` on.
 
-    `aborted`: (producer id, first offset) of aborted transactions, as the answer lists them. What a read has passed is told by
-    `position`, the offset to read next. RecordsError comes at the read that meets the damage, after everything before it was given.
+    `aborted`: (producer id, first offset) of aborted transactions, as listed in the response. `position` is the offset to read next.
+    RecordsError is raised by the read that reaches the damage, after everything before it was returned.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class FetchedRecords:
     ) -> None:
         self.position = position
         self.leader_epoch = -1
-        """Of the batch before `position`; -1 before the first one."""
+        """Leader epoch of the batch before `position`; -1 before the first one."""
         self._checks_crc = checks_crc
         self._batches: Iterator[tuple[BatchView, bool]] = committed(mixed_views(data, checks_crc=checks_crc), aborted)
         self._next: tuple[BatchView, bool] | None = None
@@ -60,11 +60,11 @@ class FetchedRecords:
         self._position_after = position
         self._pending: list[BatchView] = []
         self._position_after_pending = position
-        """Where reading goes on after those that were taken with others and have to wait: they hold too much together."""
+        """Position after the batches that were taken together with others but decoded later, because of their total size."""
         self._error: RecordsError | None = None
 
     def read(self, records_max: int) -> Piece | None:
-        """From one to `records_max` records; None when there are no more."""
+        """Between one and `records_max` records; None at the end."""
         while self._piece is None:
             if not self._advance(records_max):
                 return None
@@ -82,7 +82,7 @@ class FetchedRecords:
         return piece._replace(columns=part)
 
     def _advance(self, records_max: int) -> bool:
-        """Decode the next batches; False when there are none."""
+        """Decode the next batches; False at the end."""
         if self._error is not None:
             raise self._error
         group = self._next_group(records_max)
@@ -101,7 +101,7 @@ class FetchedRecords:
         return True
 
     def _next_group(self, records_max: int) -> list[BatchView]:
-        """Visible batches that can be read as one. Sets where reading goes on after them."""
+        """Visible batches that can be decoded together. Sets the position after them."""
         if self._pending:
             pending, self._pending = self._pending, []
             self._position_after = self._position_after_pending
@@ -114,7 +114,7 @@ class FetchedRecords:
             if header.last_offset >= self.position:
                 if is_visible and group and not _are_compatible(group[-1], view):
                     break
-                if not self._has_valid_crc(view):  # What is not seen as well: a mark that lies would hide, or show, others.
+                if not self._has_valid_crc(view):  # Invisible batches too: a wrong marker would hide or show others.
                     break
                 if is_visible:
                     group.append(view)
@@ -143,7 +143,7 @@ class FetchedRecords:
         return False
 
     def _decoded(self, group: list[BatchView]) -> RecordColumns:
-        """The records of as many as may be unpacked together; if one of the batches is damaged, of those before it."""
+        """The records of as many batches as may be decompressed together; if one is damaged, those of the batches before it."""
         try:
             columns, count = decode_batches(group, PART_BYTES)
         except RecordsError:
@@ -170,8 +170,10 @@ def _are_compatible(one: BatchView, other: BatchView) -> bool:
 
 
 def whole_batches(records: bytes | bytearray | memoryview) -> tuple[int | None, int]:
-    """The offset after the last whole batch (message, in formats 0 and 1), None without one; the bytes of the whole ones, which brokers
-    cut at the limit that they are given. Only lengths are looked at."""
+    """The offset after the last whole batch (message, in formats 0 and 1), None without one; and the bytes of the whole batches.
+
+    Brokers cut the records at the requested limit. Only lengths are read.
+    """
     buffer = memoryview(records)
     position, last = 0, -1
     while len(buffer) - position > MAGIC_POSITION:
@@ -183,7 +185,7 @@ def whole_batches(records: bytes | bytearray | memoryview) -> tuple[int | None, 
     if last < 0:
         if len(buffer) <= MAGIC_POSITION or _OFFSET_LENGTH.unpack_from(buffer, 0)[1] > 0:
             return None, 0
-        # A length that lies is found, and said, by whoever reads the records.
+        # The reader of the records reports the wrong length.
         return int(_OFFSET_LENGTH.unpack_from(buffer)[0]), len(buffer)
     base: int = _OFFSET_LENGTH.unpack_from(buffer, last)[0]
     if buffer[last + MAGIC_POSITION] < 2 or position - last < _LAST_DELTA_POSITION + _LAST_DELTA.size:
@@ -192,9 +194,10 @@ def whole_batches(records: bytes | bytearray | memoryview) -> tuple[int | None, 
 
 
 def decode_batches(batches: Sequence[BatchView], payload_bytes: int) -> tuple[RecordColumns, int]:
-    """The records of the first batches, in order, copied, and how many batches: those after `payload_bytes` bytes uncompressed are left.
+    """The records of the first batches, in order, copied, and the number of batches; batches after `payload_bytes` decompressed bytes
+    are left.
 
-    Otherwise as `batch_codec.decode`; which batch is damaged is for that to say.
+    Otherwise like `batch_codec.decode`, which identifies a damaged batch.
     """
     if len(batches) == 1 or any(isinstance(view, OldBatch) for view in batches):
         return RecordColumns.concat([view.columns if isinstance(view, OldBatch) else decode(view) for view in batches]), len(batches)

@@ -1,4 +1,4 @@
-"""A batch of a few records, from lists straight to bytes and back: for these, making columns would take longer than all the rest."""
+"""Codec for batches of a few records, directly from and to lists: creating columns would take longer than all the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaffinch.records.batch_header import HEADER_BYTES, BatchView
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64, write_varint
 
 FEW_RECORDS: Final = 8
-"""Up to so many this is quicker, measured; it is right for any number."""
+"""Up to this many records it is faster, as measured; it is correct for any number."""
 
 PlainRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
 """Offset, key and value."""
@@ -20,7 +20,7 @@ PlainRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
 
 @lru_cache(maxsize=1024)
 def _varint(value: int) -> bytes:
-    """Remembered: lengths and differences of time are mostly the same few."""
+    """Cached: lengths and timestamp deltas repeat often."""
     written = bytearray()
     write_varint(written, value)
     return bytes(written)
@@ -40,7 +40,7 @@ def encode_few(
     base_sequence: int = NO_SEQUENCE,
     base_offset: int = 0,
 ) -> bytearray:
-    """As `batch.encode` of the same records, which have no headers; not compressed. At least one record."""
+    """Like `batch.encode` for the same records, without headers and compression. At least one record."""
     out = bytearray(HEADER_BYTES)
     base = timestamps[0]
     for index, (key, value, timestamp) in enumerate(zip(keys, values, timestamps, strict=True)):
@@ -56,7 +56,7 @@ def encode_few(
 
 
 def plain_records(view: BatchView, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[PlainRecord]:
-    """What `batch.decode` finds in a batch, headers and times aside; it raises what that raises."""
+    """The records that `batch.decode` returns, without headers and timestamps; raises the same errors."""
     found = _few(view, decompressed_bytes_max)
     if found is None:
         columns = decode(view, decompressed_bytes_max=decompressed_bytes_max)
@@ -66,7 +66,8 @@ def plain_records(view: BatchView, *, decompressed_bytes_max: int = DECOMPRESSED
 
 
 def _few(view: BatchView, decompressed_bytes_max: int) -> list[PlainRecord] | None:
-    """Of a batch such as `encode_few` makes, compressed or not; None for any other, and where anything is wrong: `decode` says what."""
+    """The records of a batch such as `encode_few` writes, compressed or not; None for any other or invalid batch, which `decode`
+    handles."""
     header = view.header
     if not 0 < header.count <= FEW_RECORDS:
         return None
@@ -75,7 +76,7 @@ def _few(view: BatchView, decompressed_bytes_max: int) -> list[PlainRecord] | No
         for _ in range(header.count):
             size, position = _number(data, position)
             end = position + size
-            _, position = _number(data, position + 1, INT64_BYTES_MAX)  # The time, behind the attributes.
+            _, position = _number(data, position + 1, INT64_BYTES_MAX)  # The timestamp delta, after the attributes.
             offset_delta, position = _number(data, position)
             key, position = _field(data, position)
             value, position = _field(data, position)
@@ -89,11 +90,11 @@ def _few(view: BatchView, decompressed_bytes_max: int) -> list[PlainRecord] | No
 
 
 class _NotSimple(Exception):
-    """The bytes are no such batch."""
+    """The batch must be read by `decode`."""
 
 
 def _number(data: bytes, position: int, bytes_max: int = INT32_BYTES_MAX) -> tuple[int, int]:
-    """The number at `position`, and where it ends."""
+    """The varint at `position`, and its end."""
     if position < len(data) and data[position] < 0x80:
         return (data[position] >> 1) ^ -(data[position] & 1), position + 1
     number, end = read_varint(data, position, len(data), bytes_max)
@@ -103,6 +104,6 @@ def _number(data: bytes, position: int, bytes_max: int = INT32_BYTES_MAX) -> tup
 
 
 def _field(data: bytes, position: int) -> tuple[bytes | None, int]:
-    """The bytes behind a length, and where they end, which may be beyond the data."""
+    """The bytes after a length, and their end, which may be beyond the data."""
     size, start = _number(data, position)
     return (None, start) if size < 0 else (data[start : start + size], start + size)

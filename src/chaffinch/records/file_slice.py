@@ -1,7 +1,7 @@
-"""Record batches that stand in a file and are read no sooner than they are sent.
+"""FileSlice: a byte range of a file with record batches, sent without being loaded (Netty's FileRegion).
 
-Whoever answers must know how many bytes will follow before the first of them leaves, but needs none of them. Where the system can, it
-sends them from its own pages (sendfile(2)), and nobody reads them at all; else they are read piece by piece, each sent before the next.
+The broker needs the number of bytes before it sends a response, but not the bytes. Where possible the system sends them from its page cache
+(sendfile(2)). Otherwise they are read in pieces, each sent before the next is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 PIECE_BYTES = 256 * 1024
-"""A quarter of what a partition gives by default, to fit into a processor's second-level cache."""
+"""A quarter of a partition's default fetch size, to fit into a processor's second-level cache."""
 
 
 class Source(Protocol):
@@ -19,22 +19,22 @@ class Source(Protocol):
     def read(self, position: int, length: int) -> bytes: ...
 
     def descriptor(self) -> int | None:
-        """Of the open file, where the system keeps one: to be used at once."""
+        """Descriptor of the open file, if there is one, for immediate use."""
         ...
 
     def held(self) -> HeldSource | None:
-        """The same bytes whatever becomes of the file; None where that cannot be had."""
+        """A source with the same bytes that survives changes to the file; None if that is impossible."""
         ...
 
 
 class HeldSource(Source, Protocol):
-    """Of whoever has it until `close`."""
+    """A source the caller owns until `close`."""
 
     def close(self) -> None: ...
 
 
 class FileSlice:
-    """`length` bytes from `position` on. To be sent soon: once the caller's turn is over the file may be another, unless it is held."""
+    """`length` bytes from `position` on. Send it soon: after the current call the file may change, unless it is held."""
 
     __slots__ = ("_length", "position", "source")
 
@@ -50,18 +50,18 @@ class FileSlice:
         return self.source.read(self.position, self._length)
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it, in turn."""
+        """All bytes, in pieces."""
         end = self.position + self._length
         for position in range(self.position, end, PIECE_BYTES):
             yield self.source.read(position, min(PIECE_BYTES, end - position))
 
     def skip(self, count: int) -> None:
-        """The first bytes are not part of it any more."""
+        """Drop the first `count` bytes."""
         self.position += count
         self._length -= count
 
     def hold(self) -> HeldSource | None:
-        """Keep what it reads from, so that it may be sent later: of whoever calls, to be closed after. None where that cannot be."""
+        """Hold the source so that the slice can be sent later. The caller closes the result; None if it cannot be held."""
         held = self.source.held()
         if held is not None:
             self.source = held
@@ -69,9 +69,9 @@ class FileSlice:
 
 
 Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
-"""What an answer is made of."""
+"""Part of a response."""
 
 
 def loaded(parts: Sequence[Part]) -> list[bytes | bytearray | memoryview]:
-    """The same, with every stretch read now."""
+    """The parts with every file slice read."""
     return [bytes(part) if isinstance(part, FileSlice) else part for part in parts]

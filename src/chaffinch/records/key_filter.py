@@ -1,7 +1,7 @@
-"""Thinning out stored batches for compaction: the keys of a batch, and the batch with some of its records.
+"""Record filter for log compaction: reads the keys of a batch, and rewrites it with some of its records.
 
-What is left of a batch keeps its offsets, sequences, producer and attributes, as in Kafka's `MemoryRecords.filterTo`: base offset and
-last offset delta stay though records go, so that neither the log nor a producer's sequence has a hole that anybody has to explain.
+The remaining batch keeps its offsets, sequences, producer and attributes, as in Kafka's `MemoryRecords.filterTo`. Base offset and last
+offset delta stay though records are removed, so that neither the log nor a producer's sequence has an unexplained gap.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ _SUMMARY_LENGTH = 4
 
 
 class KeyedRecords(NamedTuple):
-    """The records of a batch as compaction sees them. `keys`: None for a null key; `key_bytes` in all. `has_value` is 0 for tombstones.
+    """The records of a batch for compaction. `keys`: None for a null key; `key_bytes` is their total length. `has_value` is 0 for
+    tombstones.
 
-    `payload`: the records, not compressed; `timestamps` in ms."""
+    `payload`: the decompressed records; `timestamps` in ms.
+    """
 
     keys: list[bytes | None]
     key_bytes: int
@@ -46,7 +48,7 @@ class KeyedRecords(NamedTuple):
 
 
 def read_keys(view: BatchView, decompressed_bytes_max: int) -> KeyedRecords:
-    """Raises RecordsError where the batch cannot be read. One pass over its bytes; values are not copied."""
+    """Read the keys of a batch in one pass, without copying values. Raises RecordsError for an unreadable batch."""
     header, payload = view.header, decompressed_payload(view, decompressed_bytes_max)
     data, count = np.frombuffer(payload, np.uint8), header.count
     if not 0 <= count <= len(data) // _RECORD_BYTES_MIN:
@@ -85,9 +87,9 @@ def read_keys(view: BatchView, decompressed_bytes_max: int) -> KeyedRecords:
 
 
 def retained(view: BatchView, records: KeyedRecords, keeps: Bytes, delete_horizon_ms: int | None) -> bytearray:
-    """The batch with the records whose `keeps` is 1 and no others; at least one. Compressed as before, CRC anew.
+    """The batch with only the records whose `keeps` is 1; at least one. Compressed as before, with a new CRC.
 
-    `delete_horizon_ms`: from when on tombstones and markers in it may go (KIP-534): it takes the place of the base timestamp.
+    `delete_horizon_ms`: time from which tombstones and markers in it may be removed (KIP-534); it replaces the base timestamp.
     """
     header = view.header
     base_timestamp = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
@@ -119,7 +121,7 @@ def retained(view: BatchView, records: KeyedRecords, keeps: Bytes, delete_horizo
 
 
 def emptied(view: BatchView) -> bytearray:
-    """The batch without any record: it says that its offsets and sequences were there, and whose they were."""
+    """The batch without records: it preserves its offsets, sequences and producer."""
     attributes = view.header.attributes & ~(ATTRIBUTE_COMPRESSION | ATTRIBUTE_DELETE_HORIZON)
     batch = bytearray(HEADER_BYTES)
     changed = view.header._replace(
@@ -131,5 +133,5 @@ def emptied(view: BatchView) -> bytearray:
 
 
 def _wrapped(value: int) -> int:
-    """As a signed number of 64 bits."""
+    """`value` as a signed 64-bit number, wrapped."""
     return (value + 2**63) % 2**64 - 2**63

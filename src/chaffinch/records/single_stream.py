@@ -1,7 +1,7 @@
-"""Compressed payloads that this package decompresses and other clients do not read: more than one lz4 frame or gzip member, linked blocks.
+"""Portability check of compressed payloads: several lz4 frames or gzip members, and linked blocks, which other clients cannot read.
 
-Apache Kafka's clients and brokers read the first lz4 frame alone, and refuse blocks that depend on each other. Most clients read the first
-gzip member alone; Java reads a second one only if enough of it is in the same buffer. Decompressing does not show it: cramjam joins the
+Apache Kafka's clients and brokers read only the first lz4 frame, and refuse blocks that depend on each other. Most clients read only the
+first gzip member; Java reads a second one only if enough of it is in the same buffer. Decompression does not reveal this: cramjam joins the
 streams.
 
 An lz4 frame: magic number u32 | FLG u8 | BD u8 | content size u64 if FLG bit 3 | dictionary id u32 if FLG bit 0 | checksum u8 | blocks |
@@ -30,7 +30,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 class PayloadNotPortable(CompressionError):
-    """It decompresses here and not in other clients. `reason` is a fragment for people."""
+    """The payload can be decompressed here but not by other clients. `reason` is a fragment for people."""
 
     def __init__(self, codec: Compression, reason: str) -> None:
         super().__init__(codec, reason)
@@ -41,13 +41,13 @@ class PayloadNotPortable(CompressionError):
 
 
 def check_portable(codec: Compression, payload: Buffer) -> None:
-    """Of a payload that decompresses. Raises PayloadNotPortable.
+    """Check a payload that can be decompressed. Raises PayloadNotPortable.
 
-    Cheap compared with decompressing: lz4 has a block for each 64 KiB, and few gzip members contain bytes that look like another's header.
+    Cheap compared with decompression: lz4 has a block for each 64 KiB, and few gzip members contain bytes that look like another's header.
     """
     if codec is Compression.LZ4:
         if not payload[_FLG_POSITION] & _HAS_INDEPENDENT_BLOCKS:
-            raise PayloadNotPortable(codec, "its blocks depend on each other, Java reads independent ones only")
+            raise PayloadNotPortable(codec, "its blocks depend on each other, and Java reads only independent ones")
         has_more = _end_of_frame(payload) < len(payload)
     elif codec is Compression.GZIP:
         data = bytes(payload)
@@ -55,11 +55,11 @@ def check_portable(codec: Compression, payload: Buffer) -> None:
     else:
         return
     if has_more:
-        raise PayloadNotPortable(codec, "a second stream follows the first, which alone they read")
+        raise PayloadNotPortable(codec, "a second stream follows, and they read only the first")
 
 
 def _end_of_frame(data: Buffer) -> int:
-    """Where the first frame ends; the end of the data where that cannot be told."""
+    """End of the first frame; the end of the data if it cannot be determined."""
     flags = data[_FLG_POSITION]
     position = _LZ4_HEADER_BYTES_MIN + (8 if flags & _HAS_CONTENT_SIZE else 0) + (4 if flags & _HAS_DICTIONARY else 0)
     after_block = _CHECKSUM_BYTES if flags & _HAS_BLOCK_CHECKSUMS else 0
@@ -73,12 +73,12 @@ def _end_of_frame(data: Buffer) -> int:
 
 
 def _has_second_member(data: bytes) -> bool:
-    """Whether bytes follow the first member. It is decompressed in pieces, which are dropped."""
+    """Whether bytes follow the first member. It is decompressed in pieces that are discarded."""
     member, rest = zlib.decompressobj(_GZIP_WINDOW_BITS), data
     try:
         while not member.eof and (rest or member.unconsumed_tail):
             member.decompress(rest, _PIECE_BYTES)
             rest = member.unconsumed_tail
-    except zlib.error:  # cramjam has read it.
+    except zlib.error:  # cramjam could decompress it.
         return False
     return bool(member.unused_data)

@@ -1,11 +1,10 @@
-"""Whether a batch may be stored, and if not, exactly which of its records are to blame: KIP-467 and KIP-135.
+"""Batch validation: whether a batch may be stored, and if not, which of its records are culprits (KIP-467 and KIP-135).
 
-Pure: a batch, the topic's policy, who wrote it and the time go in, `Accepted` or `Rejected` comes out. Bad data never raises.
-Rules, codes and counters are in `validation_rules.py`; epochs, sequences and replicas are the broker's business, and so is what
-old clients hear.
+Pure functions: a batch, the topic's policy, the origin and the time go in, `Accepted` or `Rejected` comes out. Bad data never raises.
+Rules, codes and counters are in `validation_rules.py`. The broker checks epochs, sequences and replicas, and maps errors for old clients.
 
-One pass of a compiled loop over the records finds nearly every batch to be right. Of the rest another says what is wrong, and with many
-culprits, or few in a small batch, a third collects them. Only culprits cost Python objects.
+One pass of a compiled loop accepts nearly every batch. For the others a second pass finds what is wrong. A third pass collects the culprits
+if there are many, or if the batch is small. Only culprits create Python objects.
 """
 
 from __future__ import annotations
@@ -73,16 +72,16 @@ __all__ = [
 ]
 
 _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
-_REPLICATION, _LOG_APPEND_TIME = Origin.REPLICATION, TimestampType.LOG_APPEND_TIME  # Looked up once: an enumeration's members take long.
+_REPLICATION, _LOG_APPEND_TIME = Origin.REPLICATION, TimestampType.LOG_APPEND_TIME  # Looked up once: access to enum members is slow.
 _NO_INT64S = np.empty(0, _INT64)
 
 Terms: TypeAlias = tuple[int, int, int, int, bool, bool]
 Culprits: TypeAlias = tuple[Int64s, Bytes, Int64s]
 _NO_CULPRITS: Culprits = (_NO_INT64S, np.empty(0, _UINT8), _NO_INT64S)
 _SHORT_BYTES_MAX = 16 * 1024
-"""Up to here a second walk costs less than room that the first one rarely needs."""
+"""Up to this size a second walk costs less than allocating arrays that the first one rarely needs."""
 _FIRST_WALK_CULPRITS_MAX = 256
-"""For so many culprits there is room in the first walk over more records."""
+"""Capacity for culprits in the first walk over a larger batch."""
 
 
 def validate(
@@ -90,13 +89,13 @@ def validate(
 ) -> Accepted | Rejected:
     """Check one sliced batch against every rule. `wall_ms`: the broker's clock, ms since 1970.
 
-    `crc_was_checked` saves doing it twice where the caller had to look at the CRC first.
+    `crc_was_checked` skips the CRC if the caller has checked it.
     """
     return check_batch(view, policy, origin, crc_was_checked=crc_was_checked) or check_records(view, policy, origin, wall_ms)
 
 
 def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, crc_was_checked: bool = False) -> Rejected | None:
-    """The rules about the batch as a whole: cheap but for the CRC, and without a look at the records."""
+    """Check the rules about the batch as a whole: cheap except for the CRC, and without reading records."""
     for rule in BATCH_RULES_BY_ORIGIN[origin]:
         if rule is CRC_RULE and crc_was_checked:
             continue
@@ -107,7 +106,8 @@ def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, cr
 
 
 def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, wall_ms: int) -> Accepted | Rejected:
-    """The rules about records, for a batch that `check_batch` let pass. What a leader sent is taken as it is: it has been checked."""
+    """Check the rules about records, for a batch that passed `check_batch`. Batches from a leader are accepted unchanged, since it
+    checked them."""
     header = view.header
     if origin is _REPLICATION:
         return Accepted(view.data, header.max_timestamp, header.count, len(view.data) - HEADER_BYTES)
@@ -120,7 +120,7 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, wal
     except CompressionError as error:
         return Rejected(codes.INVALID_RECORD, batch_message(policy.topic_partition, str(error)))
     count, size = header.count, len(records)
-    # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
+    # The count is a claim: limit it to what the bytes can hold.
     loops = kernels.choose(min(count, size // walk.RECORD_BYTES_MIN))
     terms = _terms(header, policy, wall_ms)
     valid_count, valid_bytes, max_timestamp = loops.walk_valid(records, *terms)
@@ -142,10 +142,10 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, wal
 def validate_columns(
     columns: RecordColumns, policy: ValidationPolicy, wall_ms: int, *, compression: Compression = Compression.NONE, level: int | None = None
 ) -> tuple[Culprit, ...]:
-    """The culprits among records that have not been sent yet, as a broker with this policy and clock would name them.
+    """The culprits among records not sent yet, as a broker with this policy and clock would report them.
 
-    Besides the broker's record rules: a record so large that even alone, in a batch compressed with `compression`, it exceeds
-    `max.message.bytes`. That comes first, as it does for a broker, which looks at a batch's size before its records.
+    In addition to the broker's record rules: a record that exceeds `max.message.bytes` even alone, in a batch compressed with
+    `compression`. This rule comes first, as a broker checks a batch's size before its records.
     """
     rules: list[RecordRule | None] = [None, RECORD_SIZE_RULE, KEY_RULE, TIMESTAMP_RULE]
     seen = columns.timestamps.copy()
@@ -168,7 +168,7 @@ def validate_columns(
 
 
 def _terms(header: BatchHeader, policy: ValidationPolicy, wall_ms: int) -> Terms:
-    """What both walks are told beside the records: see `kernels_reference/walk.py`."""
+    """Arguments of both walks, in addition to the records: see `kernels_reference/walk.py`."""
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         return header.count, header.base_timestamp, 1, 0, False, policy.is_compacted  # An empty range: every record is a culprit.
     timestamp_min, timestamp_max = policy.timestamp_bounds(wall_ms)
@@ -176,7 +176,7 @@ def _terms(header: BatchHeader, policy: ValidationPolicy, wall_ms: int) -> Terms
 
 
 def _walk(loops: kernels.Loops, records: Bytes, terms: Terms, culprits: Culprits) -> tuple[int, int, int, int]:
-    """(fault, record index, position, culprits): what `kernels_reference/walk.py` says of its summary."""
+    """(fault, record index, position, culprits), as described for the summary in `kernels_reference/walk.py`."""
     summary = np.empty(walk.SUMMARY_LENGTH, _INT64)
     fault = loops.walk(records, *terms, *culprits, summary)
     record_index, position, culprit_count, _ = summary.tolist()
@@ -184,12 +184,12 @@ def _walk(loops: kernels.Loops, records: Bytes, terms: Terms, culprits: Culprits
 
 
 def _culprit_arrays(culprit_count: int) -> Culprits:
-    """Where a walk leaves the indices of so many culprits, the reasons, and the values seen."""
+    """Output arrays of a walk for this many culprits: indices, reasons, and values seen."""
     return np.empty(culprit_count, _INT64), np.empty(culprit_count, _UINT8), np.empty(culprit_count, _INT64)
 
 
 def _rule_violations(header: BatchHeader, culprit_count: int, culprits: Culprits) -> list[RuleViolation]:
-    """The first culprits that a walk left, each with the rule that it breaks."""
+    """The first culprits found by a walk, each with the rule that it breaks."""
     indices, reasons, seen = (column[:culprit_count] for column in culprits)
     claims_append_time = header.attributes & ATTRIBUTE_LOG_APPEND_TIME
     rules = {**RULE_BY_REASON, walk.TIMESTAMP_WRONG: TIMESTAMP_TYPE_RULE} if claims_append_time else RULE_BY_REASON
@@ -198,7 +198,7 @@ def _rule_violations(header: BatchHeader, culprit_count: int, culprits: Culprits
 
 
 def _size_alone(record: RecordColumns, compression: Compression, level: int | None) -> int:
-    """Size of the batch that holds this one record."""
+    """Size of a batch with only this record."""
     size = HEADER_BYTES + measure(record, int(record.timestamps[0]), _NO_INT64S)
     if compression is Compression.NONE or size > BATCH_BYTES_MAX:
         return size
@@ -206,11 +206,10 @@ def _size_alone(record: RecordColumns, compression: Compression, level: int | No
 
 
 def _accepted(view: BatchView, records: Bytes, policy: ValidationPolicy, wall_ms: int, max_timestamp: int) -> Accepted | Rejected:
-    """The batch as the topic's configuration wants it stored.
+    """The batch in the form that the topic's configuration requires.
 
-    Records themselves are never rewritten: under LogAppendTime the header's largest timestamp stands for all of them, and
-    another codec holds the same record bytes. A CreateTime header that names the wrong largest timestamp is put right, as in Kafka:
-    it is what look-ups by time rely on.
+    Records are never rewritten. With LogAppendTime the header's largest timestamp applies to all of them; another codec stores the same
+    record bytes. A wrong largest timestamp in a CreateTime header is corrected, as in Kafka, because look-ups by time rely on it.
     """
     header, target = view.header, policy.compression
     attributes = header.attributes

@@ -1,4 +1,4 @@
-"""What a partition's topic allows, and who is writing: what validation needs to know besides the batch and the time."""
+"""Validation policy of a partition, from its topic's options, and the origin of a batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 HOUR_MS = 3_600_000
 _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 BATCH_BYTES_MAX_DEFAULT = 1_048_588
-"""Kafka's default for `max.message.bytes`: 1 MiB and a format 0 message's overhead."""
+"""Kafka's default for `max.message.bytes`: 1 MiB and the overhead of a format 0 message."""
 
 
 class Origin(Enum):
-    """Who writes, and so how much is checked (Kafka's `AppendOrigin`)."""
+    """The writer of a batch, which decides how much is checked (Kafka's `AppendOrigin`)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -29,8 +29,8 @@ class Origin(Enum):
 class ValidationPolicy:
     """The limits of one partition; the defaults are those of Apache Kafka 4.3's topic options.
 
-    `compression` is what the topic's `compression.type` wants batches stored as, with `compression_level` (the codec's default
-    where None); None keeps what the producer sent. The limits on timestamps, in ms, count from the broker's clock and are inclusive.
+    `compression` is the codec of the topic's `compression.type`, with `compression_level` (None: the codec's default); None keeps the
+    producer's codec. The timestamp limits, in ms, are relative to the broker's clock and inclusive.
     """
 
     topic_partition: TopicPartition
@@ -44,7 +44,7 @@ class ValidationPolicy:
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
     def timestamp_bounds(self, wall_ms: int) -> tuple[int, int]:
-        """The least and the largest timestamp that a record may have now, both allowed and both 64-bit numbers."""
+        """The smallest and the largest timestamp that a record may have now, inclusive, as 64-bit numbers."""
         if self.timestamp_type is _LOG_APPEND_TIME:
             return INT64_MIN, INT64_MAX
         first, last = wall_ms - self.timestamp_before_max_ms, wall_ms + self.timestamp_after_max_ms

@@ -1,5 +1,4 @@
-"""What becomes of a batch that is to be stored: what a walk over its records found, turned into a refusal, and what of that travels in a
-Produce response (KIP-467)."""
+"""Result of batch validation: accepted, or rejected with culprits and the errors for a Produce response (KIP-467)."""
 
 from __future__ import annotations
 
@@ -17,11 +16,12 @@ from chaffinch.records.validation_rules import RecordRule, record_message_infix
 
 @dataclass(slots=True)
 class Accepted:
-    """A batch that may be stored. `batch` is what to store: the bytes that came, or others where the topic's configuration, or a header
-    that named the wrong largest timestamp, made a rewrite necessary. `max_timestamp` in ms is that of `batch`.
-    `records_bytes`: what its records take unpacked.
+    """A batch that may be stored.
 
-    Not frozen, only because building a frozen one takes three times as long."""
+    `batch` is what to store: the received bytes, or rewritten ones if the topic's configuration or a wrong largest timestamp required it.
+    `max_timestamp` in ms is that of `batch`. `records_bytes`: decompressed size of its records. Not frozen, because creating a frozen
+    instance takes three times as long.
+    """
 
     batch: memoryview | bytearray
     max_timestamp: int
@@ -32,11 +32,11 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A batch that is refused, by its records or by the state of the broker: one value from the rule to the answer.
+    """A batch that is refused because of its records or the state of the broker, from the rule to the response.
 
-    `culprits`: every record at fault, ascending, each index once; empty for batch rules. `code`: the one code for the whole
-    batch under `apache` numbering. `counts`: what to add to which counter: a record rule adds one per culprit, a batch
-    rule one. `logged`: for the broker's own log, which may say more than the client receives; "" for the same.
+    `culprits`: every record at fault, ascending, each index once; empty for batch rules. `code`: the one code for the whole batch under
+    `apache` numbering. `counts`: increments by counter: a record rule adds one per culprit, a batch rule one. `logged`: message for the
+    broker's own log, which may contain more than the client receives; "" for the same.
     """
 
     code: ErrorCode
@@ -46,10 +46,10 @@ class Rejected:
     logged: str = ""
 
     def response_errors(self, numbering: Numbering) -> tuple[ErrorCode, tuple[Culprit, ...]]:
-        """(the one code, the culprits to list) of a partition in a Produce response of version 8 or later.
+        """(batch code, culprits to list) of a partition in a Produce response of version 8 or later.
 
-        `apache`: all culprits, under the code of `code_of`. `kip`: the first culprit's code, and only the culprits that have it, as
-        KIP-467 2.b wants; the others come out when the client sends the rest again.
+        `apache`: all culprits, under the code of `code_of`. `kip`: the first culprit's code, and only the culprits with that code, as
+        KIP-467 2.b requires; the others are reported when the client sends the rest again.
         """
         if numbering == "apache" or not self.culprits:
             return self.code, self.culprits
@@ -63,9 +63,9 @@ def counted_once(counter: str | None) -> tuple[tuple[str, int], ...]:
 
 
 def code_of(culprits: Sequence[Culprit]) -> ErrorCode:
-    """The one code of a batch with these culprits, as Kafka's `LogValidator.processRecordErrors` chooses it.
+    """The code of a batch with these culprits, as Kafka's `LogValidator.processRecordErrors` chooses it.
 
-    INVALID_TIMESTAMP wins; otherwise the code all culprits share, else INVALID_RECORD, the more general one.
+    INVALID_TIMESTAMP takes precedence; otherwise the code that all culprits share, or the general INVALID_RECORD.
     """
     seen = {culprit.code for culprit in culprits}
     if codes.INVALID_TIMESTAMP in seen:
@@ -74,23 +74,23 @@ def code_of(culprits: Sequence[Culprit]) -> ErrorCode:
 
 
 CULPRITS_WITH_MESSAGE_MAX = 1000
-"""Culprits with a message of their own, with the value seen. Every further one is listed with its index, its code and the rule's short
-text: a batch can hold 150,000 culprits, and their sentences would be twenty times the batch."""
+"""Culprits with a full message, including the value seen. Each further one is listed with its index, its code and the rule's short text:
+a batch can hold 150,000 culprits, and full messages would be twenty times the size of the batch."""
 
 CULPRITS_MAX = 200_000
-"""Culprits listed of one batch, the first ones: more than a batch of the default `max.message.bytes` can hold, plain. A kilobyte can unpack
-to millions of records, and each listed one costs memory here and in the answer. The others come out when the rest is sent again; the
-counters count those that are listed."""
+"""Culprits listed of one batch, the first ones: more than an uncompressed batch of the default `max.message.bytes` can hold. A kilobyte
+can decompress to millions of records, and each listed one costs memory here and in the response. The others are reported when the rest is
+sent again; the counters count those that are listed."""
 
 CULPRITS_IN_SUMMARY_MAX = 3
-"""Culprits that the message about the whole batch repeats, as in Kafka."""
+"""Culprits repeated in the message about the whole batch, as in Kafka."""
 
 RuleViolation: TypeAlias = tuple[int, RecordRule, int]
-"""A culprit: its index, the rule it broke, and the value that broke it."""
+"""A culprit: its index, the rule it broke, and the value seen."""
 
 
 def culprits_of(found: Sequence[RuleViolation], count: int, policy: ValidationPolicy, wall_ms: int) -> tuple[Culprit, ...]:
-    """One culprit per finding, in the same order, out of `count` records."""
+    """One culprit per violation, in the same order, out of `count` records."""
     infix = record_message_infix(policy.topic_partition, count)
     with_message = [
         Culprit(index, rule.code, f"record {index}{infix}{rule.text(seen, policy, wall_ms)}")
@@ -100,7 +100,7 @@ def culprits_of(found: Sequence[RuleViolation], count: int, policy: ValidationPo
 
 
 def rejected(found: Sequence[RuleViolation], culprit_count: int, count: int, policy: ValidationPolicy, wall_ms: int) -> Rejected:
-    """The refusal of a batch of `count` records of which `culprit_count` are at fault, these (at least one) the first of them.
+    """The rejection of a batch of `count` records with `culprit_count` culprits; `found` (at least one) are the first of them.
 
     A record rule counts one per culprit.
     """

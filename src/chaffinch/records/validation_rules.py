@@ -1,17 +1,20 @@
-"""The rules a batch and its records must keep, each with its error code and its counter, in order of precedence.
+"""Validation rules for batches and records, each with its error code and counter, in order of precedence.
 
-Pure: a rule looks at one batch (or says why one record broke it) and never raises. `validation.py` applies those of format 2,
-`old_formats/validation.py` those of formats 0 and 1; the loops that find the records are `kernels/walk.py` and `kernels/messages.py`.
-A rule more is a function and a row here, and a row in `tests/kips/rule_table.py`, which a test asks for.
+Pure functions: a rule checks one batch (or describes why one record broke it) and never raises. `validation.py` applies the rules of format
+2, `old_formats/validation.py` those of formats 0 and 1; the loops over records are in `kernels/walk.py` and `kernels/messages.py`. A new
+rule is a function and a row here, and a row in `tests/kips/rule_table.py`, which a test requires.
 
 Sources: KIP-467 section 2 and its list of checks, KIP-135, and Kafka's `LogValidator.validateBatch`, `validateRecord` and
-`UnifiedLog.analyzeAndValidateRecords`. Counters are the KIP's four, and ours for timestamps, sizes and sequences.
+`UnifiedLog.analyzeAndValidateRecords`. Counters are the KIP's four, and our own for timestamps, sizes and sequences.
 
-Where these differ from Apache Kafka: inner offset deltas are checked (the KIP says so); a batch whose client claims
-LogAppendTime is refused whatever the topic's type (the KIP again: Kafka lets it pass on CreateTime topics and stores its
-records under timestamps nobody checked); a client's delete horizon and lengths below the -1 of null are refused; codecs that do
-not exist are INVALID_RECORD instead of a server error; all culprits of a message set are named, by their index, where Kafka
-stops at the first and calls it 0.
+Differences from Apache Kafka:
+
+- Inner offset deltas are checked, as the KIP requires.
+- A client's batch that claims LogAppendTime is refused for every topic, as the KIP requires. Kafka accepts it for CreateTime topics and
+  stores its records with unchecked timestamps.
+- A client's delete horizon, and lengths below the -1 of null, are refused.
+- Undefined codecs are INVALID_RECORD instead of a server error.
+- All culprits of a message set are reported, by index. Kafka stops at the first and reports index 0.
 """
 
 from __future__ import annotations
@@ -47,20 +50,20 @@ _CLIENT = frozenset({Origin.CLIENT})
 _COMPRESSION_IDS = frozenset(map(int, Compression))
 
 CODECS: Final = {0: CODECS_OF_OLD_FORMATS, 1: CODECS_OF_OLD_FORMATS, MAGIC: tuple(Compression)}
-"""Record format -> the codecs it knows."""
+"""Record format -> its codecs."""
 
 
 class AppliesTo(Enum):
-    """Of the batches of a format, those that a rule can refuse."""
+    """The batches of a format to which a rule applies."""
 
     ALL = "all"
     PLAIN = "plain"
     COMPRESSED = "compressed"
     UNKNOWN = "of no known codec"
-    """Neither; what is inside nobody can tell, and so these stand with the plain ones."""
+    """Neither; the contents cannot be read, so these are grouped with the plain ones."""
 
     def codecs(self, record_format: int) -> tuple[Compression, ...]:
-        """The codecs of the format that this stands for."""
+        """The codecs of the format that this value covers."""
         by_where = {AppliesTo.ALL: CODECS[record_format], AppliesTo.COMPRESSED: CODECS[record_format][1:]}
         return by_where.get(self, (Compression.NONE,))
 
@@ -70,7 +73,7 @@ class AppliesTo(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchRule:
-    """`broken` says what is wrong, or None; it is asked only about batches of these origins that kept the rules before it."""
+    """`broken` returns what is wrong, or None. It is called only for batches of these origins that passed the earlier rules."""
 
     broken: Callable[[BatchView, ValidationPolicy], str | None]
     code: ErrorCode
@@ -135,7 +138,7 @@ def is_control(view: BatchView, policy: ValidationPolicy) -> str | None:
 
 
 def has_a_delete_horizon(view: BatchView, policy: ValidationPolicy) -> str | None:
-    """Compaction would take the base timestamp for the time from when on the batch's tombstones may go: mostly at once."""
+    """Compaction would interpret the base timestamp as the time from which the batch's tombstones may be removed: usually at once."""
     if not view.header.attributes & ATTRIBUTE_DELETE_HORIZON:
         return None
     return "it has a delete horizon (bit 6 of its attributes), which only compaction sets"
@@ -169,7 +172,7 @@ BATCH_RULES: Final = (
     BatchRule(sequence_is_missing, codes.INVALID_RECORD, INVALID_SEQUENCE, _CLIENT),
     BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER, applies_to=AppliesTo.UNKNOWN),
 )
-"""In order. A count that contradicts the offsets comes before anything that trusts the count."""
+"""In order. The check of the count against the offsets precedes every rule that uses the count."""
 
 BATCH_RULES_BY_ORIGIN: Final = {origin: tuple(rule for rule in BATCH_RULES if origin in rule.origins) for origin in Origin}
 
@@ -179,7 +182,7 @@ BATCH_RULES_BY_ORIGIN: Final = {origin: tuple(rule for rule in BATCH_RULES if or
 
 @dataclass(frozen=True, slots=True)
 class WrapperRule:
-    """As BatchRule. `count` is how many messages came out, which only the rules about contents know."""
+    """Like BatchRule. `count` is the number of decompressed messages, valid only for the content rules."""
 
     broken: Callable[[MessageSet, ValidationPolicy, int], str | None]
     code: ErrorCode
@@ -224,7 +227,7 @@ def wrapper_is_empty(message_set: MessageSet, policy: ValidationPolicy, count: i
 
 
 def wrapper_offset_is_wrong(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
-    """The compressed message has its last message's offset; some clients leave it 0, which Kafka lets pass too."""
+    """The compressed message has the offset of its last message. Some clients leave it 0, which Kafka accepts too."""
     if message_set.offset == 0 or message_set.offset >= count - 1:
         return None
     return f"offset {message_set.offset} of a compressed message that holds {count}, expected {count - 1}"
@@ -237,13 +240,13 @@ WRAPPER_RULES: Final = (
     WrapperRule(wrapper_is_not_alone, codes.INVALID_RECORD, None),
     WrapperRule(wrapper_lacks_a_value, codes.INVALID_RECORD, None),
 )
-"""In order, before anything is unpacked."""
+"""In order, before decompression."""
 
 CONTENT_RULES: Final = (
     WrapperRule(wrapper_is_empty, codes.INVALID_RECORD, NON_INCREASING_OFFSET),
     WrapperRule(wrapper_offset_is_wrong, codes.INVALID_RECORD, NON_INCREASING_OFFSET, formats=(1,)),
 )
-"""In order, after the messages have been walked without a fault. Offsets of format 0 mean nothing before a broker sets them."""
+"""In order, after the messages were read without a fault. Offsets of format 0 mean nothing before a broker assigns them."""
 
 
 # --- rules about a record: every record that breaks one is a culprit, under the first it breaks ---------------------------
@@ -251,8 +254,8 @@ CONTENT_RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecordRule:
-    """`template` says what is wrong with a record whose value `seen` broke the rule: a text with its places, or a function that is called
-    as `text`. `short_text` names no values."""
+    """`template` describes a record whose value `seen` broke the rule: a format string, or a function called like `text`. `short_text`
+    contains no values."""
 
     code: ErrorCode
     counter: str | None
@@ -290,7 +293,7 @@ _TIMESTAMP_TYPE = "timestamp type LogAppendTime, expected CreateTime from a clie
 COMPRESSION_RULE: Final = RecordRule(
     codes.INVALID_RECORD, None, "codec {seen}, expected 0: a compressed message comes alone", "compressed among others", OLD_FORMATS
 )
-# The expected magic stands above the lowest byte, in it the one that came.
+# The expected magic is in the second byte, the actual one in the lowest.
 MAGIC_RULE: Final = RecordRule(
     codes.INVALID_RECORD, INVALID_MAGIC, "magic {low}, expected {high} as in the set's first message", "another magic", OLD_FORMATS
 )
@@ -318,11 +321,11 @@ RECORD_SIZE_RULE: Final = RecordRule(
     "alone it makes a batch of {seen} bytes, max.message.bytes allows {bytes_max} bytes",
     "too large for any batch",
 )
-"""For a record that has not been sent yet: a broker sees only batches."""
+"""For a record not sent yet: a broker sees only batches."""
 
 RULE_BY_REASON: Final = {OFFSET_DELTA_WRONG: OFFSET_RULE, KEY_MISSING: KEY_RULE, TIMESTAMP_WRONG: TIMESTAMP_RULE}
-"""What `walk` reports -> the rule. Its numbers ascend in order of precedence; inner compression, inner magic and inner CRC, which come
-before them, exist in formats 0 and 1 only."""
+"""Reason reported by `walk` -> the rule. Its numbers ascend in order of precedence. Inner compression, inner magic and inner CRC, which
+precede them, exist only in formats 0 and 1."""
 
 RULE_BY_MESSAGE_REASON: Final = {
     messages.INNER_COMPRESSION: COMPRESSION_RULE,
@@ -334,11 +337,11 @@ RULE_BY_MESSAGE_REASON: Final = {
     messages.TIMESTAMP_TYPE_WRONG: TIMESTAMP_TYPE_RULE,
     messages.TIMESTAMP_OUTSIDE: TIMESTAMP_RULE,
 }
-"""What `walk_messages` reports -> the rule, in order of precedence."""
+"""Reason reported by `walk_messages` -> the rule, in order of precedence."""
 
 RECORD_RULES: Final = (*dict.fromkeys((*RULE_BY_MESSAGE_REASON.values(), OFFSET_RULE, *RULE_BY_REASON.values())),)
 ALL_RULES: Final[tuple[BatchRule | WrapperRule | RecordRule, ...]] = (*BATCH_RULES, *WRAPPER_RULES, *CONTENT_RULES, *RECORD_RULES)
-"""Every rule that a broker applies."""
+"""All rules that a broker applies."""
 
 
 def batch_message(topic_partition: TopicPartition, wrong: str) -> str:
@@ -346,5 +349,5 @@ def batch_message(topic_partition: TopicPartition, wrong: str) -> str:
 
 
 def record_message_infix(topic_partition: TopicPartition, count: int) -> str:
-    """What stands between a record, named by its index, and what is wrong with it: the same for all records of a batch."""
+    """The part of a message between a record's index and its error: the same for all records of a batch."""
     return f" of {count} for {topic_partition} rejected: "

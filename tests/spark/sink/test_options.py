@@ -40,7 +40,7 @@ def test_names_are_found_without_regard_to_case() -> None:
         ({"topics": "x"}, "unknown option 'topics': the nearest known one is 'topic'"),
         ({"kafka__bach__size": "1"}, "'kafka.batch.size'"),
         ({"errors__tolerence": "all"}, "'errors.tolerance'"),
-        ({"kafka__foo": "x"}, "unknown option 'kafka.foo': no known one is like it"),
+        ({"kafka__foo": "x"}, "unknown option 'kafka.foo': no known option is similar"),
         ({"kafka__topics": "x"}, "unknown option 'kafka.topics': the nearest known one is 'topic'"),
         ({"bootstrap__server": "x"}, "unknown option 'bootstrap.server': the nearest known one is 'kafka.bootstrap.servers'"),
         ({"deliveryGuarantee": "twice"}, "option deliveryGuarantee cannot be 'twice': it must be one of exactly-once, at-least-once, none"),

@@ -38,7 +38,7 @@ class AddPartitionsToTxnRequest(Message, api_key=24, versions=(0, 5), flexible_s
 
 
 class AddPartitionsToTxnPartitionResult(Message):
-    """The fate of one partition."""
+    """Result of one partition."""
 
     partition_index: int = wire(Int32)
     partition_error_code: int = wire(Int16)

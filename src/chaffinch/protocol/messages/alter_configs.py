@@ -32,7 +32,7 @@ class AlterConfigsRequest(Message, api_key=33, versions=(0, 2), flexible_since=2
 
 
 class AlterConfigsResourceResponse(Message):
-    """The fate of one resource's options."""
+    """Result of one resource's options."""
 
     error_code: int = wire(Int16)
     error_message: str | None = wire(String, nullable_since=0, default=None)

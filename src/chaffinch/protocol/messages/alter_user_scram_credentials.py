@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials (key 51): who may log in with which password (KIP-554). Version 0, flexible."""
+"""AlterUserScramCredentials (key 51): create, change and delete SCRAM credentials (KIP-554). Version 0, flexible."""
 
 from __future__ import annotations
 

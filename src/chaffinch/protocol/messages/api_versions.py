@@ -1,4 +1,4 @@
-"""ApiVersions (key 18): which APIs and versions a broker serves, and which features it has.
+"""ApiVersions (key 18): the APIs, versions and features of a broker.
 
 Versions 0-4. Version 3 is flexible and names the client's software (KIP-511) and features (KIP-584); version 4 equals 3 but lets
 a feature's minimum be 0 (KIP-1022). The response header is always version 0, because the client cannot know the broker yet; a broker
@@ -43,7 +43,7 @@ class FinalizedFeatureKey(Message):
 
 
 class ApiVersionsResponse(Message, api_key=18, versions=(0, 4), flexible_since=3):
-    """What the broker can do."""
+    """The broker's APIs and features."""
 
     error_code: int = wire(Int16)
     api_keys: list[ApiVersion] = wire(Array(ApiVersion))

@@ -30,7 +30,7 @@ class DescribedAssignment(Message):
 
 
 class DescribedMember(Message):
-    """`assignment` is what the member has, `target_assignment` where it is going; `member_type` 0 classic, 1 consumer."""
+    """`assignment` is the member's present assignment, `target_assignment` the next; `member_type` 0 classic, 1 consumer."""
 
     member_id: str = wire(String)
     instance_id: str | None = wire(String, nullable_since=0, default=None)
@@ -60,7 +60,7 @@ class DescribedConsumerGroup(Message):
 
 
 class ConsumerGroupDescribeResponse(Message, api_key=69, versions=(0, 1), flexible_since=0):
-    """One entry per group asked for."""
+    """One entry per requested group."""
 
     throttle_time_ms: int = wire(Int32)
     groups: list[DescribedConsumerGroup] = wire(Array(DescribedConsumerGroup))

@@ -14,7 +14,7 @@ from chaffinch.protocol.schema import Message, wire
 EPOCH_JOIN: Final = 0
 EPOCH_LEAVE: Final = -1
 EPOCH_LEAVE_FOR_A_WHILE: Final = -2
-"""Of a static member that will be back within its session timeout."""
+"""Epoch of a static member that leaves and will rejoin within its session timeout."""
 
 
 class TopicPartitions(Message):
@@ -40,7 +40,7 @@ class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexib
 
 
 class Assignment(Message):
-    """What the member may read now."""
+    """Partitions assigned to the member now."""
 
     topic_partitions: list[TopicPartitions] = wire(Array(TopicPartitions))
 

@@ -1,4 +1,4 @@
-"""What members of a consumer group tell each other through JoinGroup and SyncGroup: the protocol type "consumer" (classic protocol).
+"""Metadata and assignments of consumer group members in JoinGroup and SyncGroup: the protocol type "consumer" (classic protocol).
 
 Brokers pass these bytes on unread, but for the topics. Each begins with its version (int16). Subscription versions: 1 adds the
 partitions owned (KIP-429), 2 the generation they were given in (KIP-792), 3 the rack (KIP-881); the assignment has nothing new in 1 to 3.
@@ -21,7 +21,7 @@ class TopicPartitions(Message):
 
 
 class ConsumerProtocolSubscription(Message, versions=(0, VERSION_MAX)):
-    """What a member wants, and what it has."""
+    """Topics that a member subscribes to, and partitions that it owns."""
 
     topics: list[str] = wire(Array(String))
     user_data: Buffer | None = wire(Bytes, nullable_since=0, default=None)
@@ -31,20 +31,20 @@ class ConsumerProtocolSubscription(Message, versions=(0, VERSION_MAX)):
 
 
 class ConsumerProtocolAssignment(Message, versions=(0, VERSION_MAX)):
-    """What a member is to have."""
+    """Partitions assigned to a member."""
 
     assigned_partitions: list[TopicPartitions] = wire(Array(TopicPartitions))
     user_data: Buffer | None = wire(Bytes, nullable_since=0, default=None)
 
 
 class StickyUserData(Message, versions=(0, 1)):
-    """What a member of an eager sticky group had before; version 1 adds the generation it had it in."""
+    """Previous partitions of a member of an eager sticky group; version 1 adds their generation."""
 
     previous_assignment: list[TopicPartitions] = wire(Array(TopicPartitions))
     generation: int = wire(Int32, since=1, default=-1)
 
 
 class CooperativeStickyUserData(Message, versions=(0, 0)):
-    """The generation in which the partitions owned were given."""
+    """The generation in which the owned partitions were assigned."""
 
     generation: int = wire(Int32, default=-1)

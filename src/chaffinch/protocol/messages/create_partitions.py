@@ -32,7 +32,7 @@ class CreatePartitionsRequest(Message, api_key=37, versions=(0, 3), flexible_sin
 
 
 class CreatePartitionsTopicResult(Message):
-    """The fate of one topic."""
+    """Result of one topic."""
 
     name: str = wire(String)
     error_code: int = wire(Int16)

@@ -55,7 +55,7 @@ class CreatableTopicConfigs(Message):
 
 
 class CreatableTopicResult(Message):
-    """The fate of one topic. `topic_config_error_code` says why `configs` is None."""
+    """Result of one topic. `topic_config_error_code` is the reason if `configs` is None."""
 
     name: str = wire(String)
     topic_id: UUID = wire(Uuid, since=7)

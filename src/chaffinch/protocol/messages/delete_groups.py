@@ -13,7 +13,7 @@ class DeleteGroupsRequest(Message, api_key=42, versions=(0, 2), flexible_since=2
 
 
 class DeletableGroupResult(Message):
-    """The fate of one group."""
+    """Result of one group."""
 
     group_id: str = wire(String)
     error_code: int = wire(Int16)

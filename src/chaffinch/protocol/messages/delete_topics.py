@@ -27,7 +27,7 @@ class DeleteTopicsRequest(Message, api_key=20, versions=(0, 6), flexible_since=4
 
 
 class DeletableTopicResult(Message):
-    """The fate of one topic."""
+    """Result of one topic."""
 
     name: str | None = wire(String, nullable_since=6)
     topic_id: UUID = wire(Uuid, since=6)

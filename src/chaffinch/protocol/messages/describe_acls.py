@@ -1,4 +1,4 @@
-"""DescribeAcls (key 29): who may do what (KIP-140).
+"""DescribeAcls (key 29): access control lists (KIP-140).
 
 Versions 0-3. 1 adds pattern types (KIP-290); 2 is flexible; 3 knows users (KIP-373).
 """
@@ -35,7 +35,7 @@ class AclDescription(Message):
 
 
 class DescribeAclsResource(Message):
-    """What holds for one resource."""
+    """The access rules of one resource."""
 
     resource_type: int = wire(Int8)
     resource_name: str = wire(String)
@@ -44,7 +44,7 @@ class DescribeAclsResource(Message):
 
 
 class DescribeAclsResponse(Message, api_key=29, versions=(0, 3), flexible_since=2):
-    """What matches the filter."""
+    """The rules that match the filter."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16)

@@ -7,7 +7,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class ComponentData(Message):
-    """What an entity must be like: `match_type` 0 this name, 1 the default, 2 any name."""
+    """Filter on one component of an entity: `match_type` 0 this name, 1 the default, 2 any name."""
 
     entity_type: str = wire(String)
     match_type: int = wire(Int8)

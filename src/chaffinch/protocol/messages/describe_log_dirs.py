@@ -1,4 +1,4 @@
-"""DescribeLogDirs (key 35): the directories of a broker and what its logs take in them (KIP-113).
+"""DescribeLogDirs (key 35): the directories of a broker and the sizes of its logs in them (KIP-113).
 
 Versions 0-5. 2 is flexible; 3 adds a top-level error code; 4 the volume's size (KIP-827); 5 whether new logs are kept away (KIP-1066).
 """
@@ -43,7 +43,7 @@ class DescribeLogDirsTopic(Message):
 
 
 class DescribeLogDirsResult(Message):
-    """One directory; bytes of its volume, -1 where nobody knows."""
+    """One directory; bytes of its volume, -1 if unknown."""
 
     error_code: int = wire(Int16)
     log_dir: str = wire(String)

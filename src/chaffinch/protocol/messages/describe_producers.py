@@ -20,7 +20,7 @@ class DescribeProducersRequest(Message, api_key=61, versions=(0, 0), flexible_si
 
 
 class DescribeProducersState(Message):
-    """One producer. -1 stands for what there is not: batches of this epoch, a marker, an open transaction."""
+    """One producer. -1 means none: no batch of this epoch, no marker, no open transaction."""
 
     producer_id: int = wire(Int64)
     producer_epoch: int = wire(Int32)
@@ -47,7 +47,7 @@ class DescribeProducersTopicResponse(Message):
 
 
 class DescribeProducersResponse(Message, api_key=61, versions=(0, 0), flexible_since=0):
-    """One answer for each partition asked for."""
+    """One result for each requested partition."""
 
     throttle_time_ms: int = wire(Int32)
     topics: list[DescribeProducersTopicResponse] = wire(Array(DescribeProducersTopicResponse))

@@ -1,4 +1,4 @@
-"""DescribeTransactions (key 65): what the coordinator knows of some transactional ids (KIP-664). Version 0, flexible."""
+"""DescribeTransactions (key 65): the coordinator's state of some transactional ids (KIP-664). Version 0, flexible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DescribeTransactionsState(Message):
 
 
 class DescribeTransactionsResponse(Message, api_key=65, versions=(0, 0), flexible_since=0):
-    """One state for each id asked for."""
+    """One state for each requested id."""
 
     throttle_time_ms: int = wire(Int32)
     transaction_states: list[DescribeTransactionsState] = wire(Array(DescribeTransactionsState))

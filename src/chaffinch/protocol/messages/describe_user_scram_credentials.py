@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (key 50): who can log in with a password (KIP-554). Version 0, flexible."""
+"""DescribeUserScramCredentials (key 50): users with SCRAM credentials (KIP-554). Version 0, flexible."""
 
 from __future__ import annotations
 

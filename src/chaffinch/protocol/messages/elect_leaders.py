@@ -1,4 +1,4 @@
-"""ElectLeaders (key 43): give leadership back to the replicas named first (KIP-183).
+"""ElectLeaders (key 43): elect the preferred replicas as leaders (KIP-183).
 
 Versions 0-2. 1 adds other kinds of election and a top-level error (KIP-460); 2 is flexible.
 """
@@ -30,7 +30,7 @@ class ElectLeadersRequest(Message, api_key=43, versions=(0, 2), flexible_since=2
 
 
 class PartitionResult(Message):
-    """The fate of one partition's election."""
+    """Result of one partition's election."""
 
     partition_id: int = wire(Int32)
     error_code: int = wire(Int16)
@@ -45,7 +45,7 @@ class ReplicaElectionResult(Message):
 
 
 class ElectLeadersResponse(Message, api_key=43, versions=(0, 2), flexible_since=2):
-    """One result per partition; where all were asked for, only those whose leader changed or could not."""
+    """One result per partition; if all were requested, only those whose leader changed or whose election failed."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16, since=1)

@@ -2,7 +2,7 @@
 
 Versions 0-18. 4 adds the isolation level and aborted transactions (KIP-98); 5 the log's start; 7 fetch sessions (KIP-227); 9 leader epochs
 (KIP-320); 11 reading from followers (KIP-392); 12 is flexible and detects divergence (KIP-595); 13 has topic ids in place of names
-(KIP-516); 14 has the bytes of 13 (KIP-405); 15 replaces the replica id by a tagged structure (KIP-903); 16 tells the endpoints of new
+(KIP-516); 14 has the bytes of 13 (KIP-405); 15 replaces the replica id by a tagged structure (KIP-903); 16 has the endpoints of new
 leaders (KIP-951); 17 adds directory ids (KIP-853); 18 the follower's high watermark (KIP-1166).
 """
 
@@ -97,7 +97,7 @@ class AbortedTransaction(Message):
 
 
 class PartitionData(Message):
-    """What one partition gives; `aborted_transactions` is None for readers that see uncommitted records too."""
+    """The records of one partition; `aborted_transactions` is None for readers of uncommitted records."""
 
     partition_index: int = wire(Int32)
     error_code: int = wire(Int16)

@@ -19,7 +19,7 @@ class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible_since=4):
 
 
 class HeartbeatResponse(Message, api_key=12, versions=(0, 4), flexible_since=4):
-    """REBALANCE_IN_PROGRESS tells the member to join again."""
+    """REBALANCE_IN_PROGRESS: the member must join again."""
 
     throttle_time_ms: int = wire(Int32, since=1)
     error_code: int = wire(Int16)

@@ -37,7 +37,7 @@ class IncrementalAlterConfigsRequest(Message, api_key=44, versions=(0, 1), flexi
 
 
 class AlterConfigsResourceResponse(Message):
-    """The fate of one resource's changes."""
+    """Result of one resource's changes."""
 
     error_code: int = wire(Int16)
     error_message: str | None = wire(String, nullable_since=0, default=None)

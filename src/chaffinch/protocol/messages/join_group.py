@@ -1,7 +1,7 @@
 """JoinGroup (key 11): become a member of a group's next generation (classic protocol).
 
-Versions 0-9. 1 adds the rebalance timeout; 4 asks newcomers to come again with the id they were given (KIP-394); 5 static members
-(KIP-345); 6 is flexible; 7 answers with the protocol type (KIP-559); 8 gives a reason (KIP-800); 9 may tell the leader to assign nothing
+Versions 0-9. 1 adds the rebalance timeout; 4 requires new members to rejoin with the id they received (KIP-394); 5 static members
+(KIP-345); 6 is flexible; 7 returns the protocol type (KIP-559); 8 has a reason (KIP-800); 9 may make the leader skip the assignment
 (KIP-814).
 """
 
@@ -12,7 +12,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class JoinGroupRequestProtocol(Message):
-    """One way of assigning that the member can follow, with what it tells the leader about itself."""
+    """One assignor that the member supports, with its metadata for the leader."""
 
     name: str = wire(String)
     metadata: Buffer = wire(Bytes)

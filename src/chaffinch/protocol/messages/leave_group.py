@@ -10,7 +10,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class MemberIdentity(Message):
-    """Who goes; a static member may be named by its instance id alone."""
+    """A leaving member; a static one may be identified by its instance id alone."""
 
     member_id: str = wire(String, since=3)
     group_instance_id: str | None = wire(String, since=3, nullable_since=3, default=None)

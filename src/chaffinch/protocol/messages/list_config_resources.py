@@ -1,4 +1,4 @@
-"""ListConfigResources (key 74): the names of what has configurations (KIP-1142).
+"""ListConfigResources (key 74): the names of resources with configurations (KIP-1142).
 
 Versions 0-1, flexible. 0 knows client metrics only (KIP-714); 1 asks for types.
 """
@@ -24,7 +24,7 @@ class ConfigResource(Message):
 
 
 class ListConfigResourcesResponse(Message, api_key=74, versions=(0, 1), flexible_since=0):
-    """The resources of the types asked for."""
+    """The resources of the requested types."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16)

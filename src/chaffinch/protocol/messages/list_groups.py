@@ -26,7 +26,7 @@ class ListedGroup(Message):
 
 
 class ListGroupsResponse(Message, api_key=16, versions=(0, 5), flexible_since=3):
-    """Of one node."""
+    """The groups of one node."""
 
     throttle_time_ms: int = wire(Int32, since=1)
     error_code: int = wire(Int16)

@@ -21,7 +21,7 @@ class ListPartitionReassignmentsRequest(Message, api_key=46, versions=(0, 0), fl
 
 
 class OngoingPartitionReassignment(Message):
-    """Where a partition is, where it is going, and what it leaves."""
+    """Replicas of a partition, those being added, and those being removed."""
 
     partition_index: int = wire(Int32)
     replicas: list[int] = wire(Array(Int32))
@@ -37,7 +37,7 @@ class OngoingTopicReassignment(Message):
 
 
 class ListPartitionReassignmentsResponse(Message, api_key=46, versions=(0, 0), flexible_since=0):
-    """What is being moved; nothing that is not."""
+    """Only partitions with a reassignment in progress."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16)

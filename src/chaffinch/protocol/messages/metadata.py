@@ -15,7 +15,7 @@ from chaffinch.protocol.primitives import Array, Bool, Int16, Int32, String, Uui
 from chaffinch.protocol.schema import Message, wire
 
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
-"""Authorized operations that were not asked for."""
+"""Authorized operations that were not requested."""
 
 
 class MetadataRequestTopic(Message):

@@ -13,7 +13,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class OffsetCommitRequestPartition(Message):
-    """The offset to read next, and a text of the caller's."""
+    """The offset to read next, and the caller's text."""
 
     partition_index: int = wire(Int32)
     committed_offset: int = wire(Int64)
@@ -42,7 +42,7 @@ class OffsetCommitRequest(Message, api_key=8, versions=(0, 10), flexible_since=8
 
 
 class OffsetCommitResponsePartition(Message):
-    """The fate of one partition's offset."""
+    """Result of one partition's offset."""
 
     partition_index: int = wire(Int32)
     error_code: int = wire(Int16)

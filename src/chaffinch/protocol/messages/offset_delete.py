@@ -27,7 +27,7 @@ class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0)):
 
 
 class OffsetDeleteResponsePartition(Message):
-    """The fate of one partition's offset."""
+    """Result of one partition's offset."""
 
     partition_index: int = wire(Int32)
     error_code: int = wire(Int16)

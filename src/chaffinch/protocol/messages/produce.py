@@ -16,7 +16,7 @@ from chaffinch.protocol.primitives import Array, Int16, Int32, Int64, Records, R
 from chaffinch.protocol.schema import Message, wire
 
 CULPRIT_CODE_TAG: Final = 1467
-"""Tag of the error code beside each culprit; only sent to clients that call their software `chaffinch`."""
+"""Tag of the error code next to each culprit; only sent to clients whose software name is `chaffinch`."""
 
 
 class PartitionProduceData(Message):
@@ -59,7 +59,7 @@ class LeaderIdAndEpoch(Message):
 
 
 class PartitionProduceResponse(Message):
-    """The fate of one partition's batch."""
+    """Result of one partition's batch."""
 
     index: int = wire(Int32)
     error_code: int = wire(Int16)

@@ -10,13 +10,13 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class SaslAuthenticateRequest(Message, api_key=36, versions=(0, 2), flexible_since=2):
-    """What is in the token is between the two ends of the mechanism."""
+    """The mechanism defines the contents of the token."""
 
     auth_bytes: bytes = wire(Bytes)
 
 
 class SaslAuthenticateResponse(Message, api_key=36, versions=(0, 2), flexible_since=2):
-    """`session_lifetime_ms`: the client must log in again before; 0 is for ever."""
+    """`session_lifetime_ms`: the client must authenticate again before it ends; 0 means no limit."""
 
     error_code: int = wire(Int16)
     error_message: str | None = wire(String, nullable_since=0, default=None)

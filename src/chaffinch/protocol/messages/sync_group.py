@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader brings everybody's assignment, the others fetch theirs (classic protocol).
+"""SyncGroup (key 14): the leader sends all assignments, the other members receive theirs (classic protocol).
 
 Versions 0-5. 1 adds the throttle time; 3 static members (KIP-345); 4 is flexible; 5 checks protocol type and name (KIP-559).
 """
@@ -10,7 +10,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class SyncGroupRequestAssignment(Message):
-    """What one member is to do, in the words of the protocol."""
+    """The assignment of one member, as encoded by the group's protocol."""
 
     member_id: str = wire(String)
     assignment: Buffer = wire(Bytes)
@@ -29,7 +29,7 @@ class SyncGroupRequest(Message, api_key=14, versions=(0, 5), flexible_since=4):
 
 
 class SyncGroupResponse(Message, api_key=14, versions=(0, 5), flexible_since=4):
-    """The asking member's own assignment."""
+    """The assignment of the requesting member."""
 
     throttle_time_ms: int = wire(Int32, since=1)
     error_code: int = wire(Int16)

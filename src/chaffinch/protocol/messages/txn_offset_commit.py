@@ -14,7 +14,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class TxnOffsetCommitRequestPartition(Message):
-    """The offset to read next, and a text of the caller's."""
+    """The offset to read next, and the caller's text."""
 
     partition_index: int = wire(Int32)
     committed_offset: int = wire(Int64)
@@ -44,7 +44,7 @@ class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 6), flexible_sinc
 
 
 class TxnOffsetCommitResponsePartition(Message):
-    """The fate of one partition's offset."""
+    """Result of one partition's offset."""
 
     partition_index: int = wire(Int32)
     error_code: int = wire(Int16)

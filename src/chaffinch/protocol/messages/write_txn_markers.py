@@ -35,7 +35,7 @@ class WriteTxnMarkersRequest(Message, api_key=27, versions=(0, 2), flexible_sinc
 
 
 class WritableTxnMarkerPartitionResult(Message):
-    """The fate of the marker in one partition."""
+    """Result of the marker in one partition."""
 
     partition_index: int = wire(Int32)
     error_code: int = wire(Int16)
@@ -56,6 +56,6 @@ class WritableTxnMarkerResult(Message):
 
 
 class WriteTxnMarkersResponse(Message, api_key=27, versions=(0, 2), flexible_since=1):
-    """One answer for each marker asked for."""
+    """One result for each requested marker."""
 
     markers: list[WritableTxnMarkerResult] = wire(Array(WritableTxnMarkerResult))

@@ -1,13 +1,12 @@
-"""The loops over records: compiled where numba is there and loaded, the plain twin otherwise.
+"""Loops over records: compiled by numba if it is installed and loaded, otherwise the reference implementation in plain Python.
 
-Callers ask `choose(count)` for the loops that suit `count` records and call them; both sets give the same results for any
-input. Importing this package imports no numba: that takes 0.4 s and 100 MB, which an idle broker and a task of ten records
-do without. The compiled set comes in by `load()` (a server calls it in a thread once it is ready) or, without anybody
-asking, when the twin has worked through `LOAD_AFTER_RECORDS` records.
+`choose(count)` returns the loops for `count` records; both sets give the same results for any input. Importing this package does not import
+numba, which takes 0.4 s and 100 MB: an idle broker and a task of ten records do without. The compiled set is loaded by `load()` (a server
+calls it in a thread once it is ready), or automatically when the reference implementation has processed `LOAD_AFTER_RECORDS` records.
 
-`python -m chaffinch.records.kernels` compiles everything once and leaves it in numba's cache, beside these files where that
-folder is writable, else in the user's cache folder, else nowhere: every later process only loads it. numba looks only into
-folders that it may write to, so an image that is built by one user and run by another needs NUMBA_CACHE_DIR in both.
+`python -m chaffinch.records.kernels` compiles everything once into numba's cache: next to these files if that directory is writable,
+otherwise in the user's cache directory, otherwise nowhere. Later processes only load it. numba reads only directories that it may write to,
+so an image built by one user and run by another needs NUMBA_CACHE_DIR in both.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from importlib import import_module
 from chaffinch.signals import deferred_signals
 
 LOAD_AFTER_RECORDS = 50_000
-"""How many records the twin takes before the compiled loops are loaded unasked: its time for them is about that of loading."""
+"""Records processed by the reference implementation before the compiled loops are loaded automatically: its time for them is about that
+of loading."""
 
 LOOPS: dict[str, str] = {
     "measure": "sizes",
@@ -41,7 +41,7 @@ LOOPS: dict[str, str] = {
     "unframe_snappy": "snappy",
     "shift_crc": "checksum",
 }
-"""Name of each loop -> the file, in this package and in `kernels_reference`, that defines it."""
+"""Name of each loop -> the module, in this package and in `kernels_reference`, that defines it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Loops:
 
 
 class _State:
-    """What this process has loaded so far. `is_loading` keeps other threads on the twin meanwhile instead of waiting."""
+    """What this process has loaded. While `is_loading`, other threads use the reference implementation instead of waiting."""
 
     compiled: Loops | None = None
     is_loading = False
@@ -87,7 +87,7 @@ REFERENCE = _loops("chaffinch.records.kernels_reference", is_compiled=False)
 
 
 def choose(count: int) -> Loops:
-    """The loops to run over `count` records now."""
+    """The loops for `count` records."""
     if _State.compiled is not None:
         return _State.compiled
     _State.records_by_reference += count
@@ -97,18 +97,18 @@ def choose(count: int) -> Loops:
 
 
 def load() -> bool:
-    """Load the compiled loops, compiling what the cache does not hold; False where numba is not installed or does not start.
+    """Load the compiled loops, compiling those missing in the cache; False if numba is not installed or fails to start.
 
-    Takes 0.4 s from the cache, 5 s without it. Other threads go on with the twin meanwhile.
+    Takes 0.4 s from the cache, 5 s without it. Other threads use the reference implementation in the meantime.
     """
     if _State.compiled is None and _State.missing_reason is None:
         _State.is_loading = True
         try:
-            # LLVM calls Python meanwhile, and what a signal's handler raises there is lost, or ends the process.
+            # LLVM calls back into Python, where an exception of a signal handler is lost, or ends the process.
             with deferred_signals():
                 _State.compiled = _loops(__name__, is_compiled=True)
         except (ImportError, OSError) as error:
-            # Not installed, unfit for this numpy, or no room for its cache: slower, and right all the same.
+            # Not installed, incompatible with this numpy, or no space for its cache: slower, but still correct.
             _State.missing_reason = f"{type(error).__name__}: {error}"
         finally:
             _State.is_loading = False
@@ -116,10 +116,10 @@ def load() -> bool:
 
 
 def is_loaded() -> bool:
-    """Whether `choose` gives the compiled loops."""
+    """Whether `choose` returns the compiled loops."""
     return _State.compiled is not None
 
 
 def missing_reason() -> str | None:
-    """Why `load` failed; None where it did not, or was not called yet."""
+    """Why `load` failed; None if it did not, or was not called."""
     return _State.missing_reason

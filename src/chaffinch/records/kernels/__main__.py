@@ -9,7 +9,7 @@ def main() -> int:
     if kernels.load():
         print("compiled loops: in the cache")
     else:
-        print(f"compiled loops: none ({kernels.missing_reason()}); the plain twin serves, a hundred times slower")
+        print(f"compiled loops: none ({kernels.missing_reason()}); the reference implementation is used, a hundred times slower")
     return 0
 
 

@@ -1,11 +1,11 @@
-"""How the loops of this package are compiled: with explicit types, without the GIL, kept in numba's cache. Imports numba.
+"""numba settings of the compiled loops: explicit types, without the GIL, kept in numba's cache. Imports numba.
 
-Each file of loops is self-contained, helpers included: numba's cache notices when the file of a loop changes, not when a file
-does that it takes helpers from. Helpers are `inlined`: they become part of the loops and have no cache entry of their own.
+Each module of loops is self-contained, helpers included: numba's cache notices a change of the loop's own file, but not of files with its
+helpers. Helpers are `inlined`: they become part of the loops and have no cache entry.
 
-Arguments are declared read-only wherever a loop only reads, so that Arrow's and `bytes`' buffers are taken as they are.
-numba checks no index. The loops do it themselves, and under NUMBA_BOUNDSCHECK=1 numba does it besides; then nothing is
-cached, because the cache does not tell checked from unchecked code.
+Read-only arguments are declared as such, so that buffers of Arrow and `bytes` can be passed. numba does not check indices; the loops do.
+Under NUMBA_BOUNDSCHECK=1 numba checks them as well; then nothing is cached, because the cache does not distinguish checked from unchecked
+code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numba
 import numba.core.cgutils
 import numba.extending
-import numpy.ma as _imported_by_numba_at_its_first_array  # noqa: F401  # Else the first batch waits for it.
+import numpy.ma as _imported_by_numba_at_its_first_array  # noqa: F401 # Otherwise the first batch waits for it.
 from llvmlite import ir
 from numba import types
 
@@ -45,9 +45,9 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def of_bytes(function: Callable[..., int]) -> Callable[[bytes, int], int]:
-    """Compile a loop over one `bytes` object, called as (data, length) through ctypes: numba's own way in takes longer than the loop.
+    """Compile a loop over one `bytes` object, called as (data, length) through ctypes: a call through numba takes longer than the loop.
 
-    The function gets the address and the length, and returns an unsigned number of 32 bits.
+    The function gets the address and the length, and returns an unsigned 32-bit number.
     """
     signature = types.uint32(types.voidptr, types.int64)
     try:
@@ -56,7 +56,7 @@ def of_bytes(function: Callable[..., int]) -> Callable[[bytes, int], int]:
         if "no locator available" not in str(error):
             raise
         built = _numba.cfunc(signature, nopython=True)(function)
-    # Not CFUNCTYPE, which lets other threads run meanwhile: that costs more than the loop.
+    # Not CFUNCTYPE, which releases the GIL: that costs more than the loop.
     return ctypes.PYFUNCTYPE(ctypes.c_uint32, ctypes.c_char_p, ctypes.c_ssize_t)(built.address)
 
 
@@ -69,7 +69,7 @@ def compiled(*arguments: Any, returns: Any = INT64) -> Callable[[Function], Func
             try:
                 return _numba.njit(signature, cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
             except RuntimeError as error:
-                # What numba raises where neither this folder nor the user's cache folder can be written to.
+                # numba raises this if neither this directory nor the user's cache directory is writable.
                 if "no locator available" not in str(error):
                     raise
         return _numba.njit(signature, **_OPTIONS)(function)  # type: ignore[no-any-return]
@@ -95,7 +95,7 @@ def _memmove(typing_context: Any, out: Any, out_start: Any, data: Any, start: An
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
 def prefetch(typing_context: Any, data: Any, position: Any) -> Any:
-    """Have the processor fetch `data[position]` from memory, where it will be looked at soon. May lie outside: it is a hint."""
+    """Prefetch `data[position]` into the processor's cache. It is a hint and may lie outside."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         address = builder.gep(context.make_array(signature.args[0])(context, builder, values[0]).data, [values[1]])
@@ -110,9 +110,9 @@ def prefetch(typing_context: Any, data: Any, position: Any) -> Any:
 
 @inlined
 def copy_bytes(out: Any, out_start: int, data: Any, start: int, length: int) -> None:
-    """Copy `data[start:start + length]` to `out[out_start:]`. Callers check; this does so only under NUMBA_BOUNDSCHECK.
+    """Copy `data[start:start + length]` to `out[out_start:]`. Callers check the bounds; this does so only under NUMBA_BOUNDSCHECK.
 
-    One memmove: the two may overlap. A loop over bytes is ten times slower, an assignment of slices five times.
+    One memmove, so the ranges may overlap. A loop over bytes is ten times slower, an assignment of slices five times.
     """
     if _IS_CHECKED and (length < 0 or start < 0 or start + length > data.size or out_start < 0 or out_start + length > out.size):
         raise IndexError("a copy leaves its buffer")

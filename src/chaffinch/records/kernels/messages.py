@@ -1,6 +1,6 @@
 """Compiled twin of `kernels_reference/messages.py`, where arguments, results and faults are described.
 
-Old formats are rare, so this is plain code without a fast half; the CRC-32, a byte at a time out of a table, takes most of it.
+Old formats are rare, so this is simple code without a fast path; the CRC-32, a byte at a time from a table, takes most of the time.
 """
 
 from __future__ import annotations

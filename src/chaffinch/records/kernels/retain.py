@@ -12,7 +12,7 @@ from chaffinch.records.kernels_reference.retain import BASE, LARGEST, NOT_IN_PLA
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX
 
 FETCHED_AHEAD_BYTES = 2048
-"""How far ahead memory is asked for: where a record lies is known only when the one before it has been read."""
+"""Prefetch distance: the position of a record is known only after the previous one was read."""
 CACHE_LINE_BYTES = 64
 
 
@@ -174,7 +174,7 @@ def extract_in_place(payload: Bytes, keeps: Bytes, base_timestamp: int, times: I
         largest = max(largest, timestamp)
         delta_size, number_size = _varint_size(delta), _varint_size(number)
         size = 1 + delta_size + number_size + position - rest
-        # What is before the key must end before the key: else it would be written over. All that is read of the record is read by then.
+        # The fields before the key must end before the key, which they would overwrite. All of them have been read by now.
         if written + _varint_size(size) + 1 + delta_size + number_size > rest:
             return -1
         attributes = payload[body]

@@ -1,15 +1,15 @@
 """Compiled twin of `kernels_reference/walk.py`, where arguments, results and faults are described.
 
-Strategy. Almost every record is ordinary: no headers, short varints, no rule broken. `_skip_ordinary` runs over those and
-stops before the first record that is anything else; `_record` then judges that one field by field, and the run goes on. Only
-`_record` says what is wrong, so the fast half cannot disagree with it about faults; it can only hand over too often.
+Almost every record is ordinary: no headers, short varints, no rule broken. `_skip_ordinary` runs over those and stops before the first
+record that is anything else. `_record` then checks that one field by field, and the run continues. Only `_record` reports faults, so the
+fast path cannot disagree with it; it can only hand over too often.
 
-What makes the fast half fast: the next record's position is the end that this record's length claims, and every other check
-branches away instead of choosing a value. So the processor predicts the checks and already loads the next record while it makes them;
-joined control flow costs a third of the speed. Keys and values are stepped over, never read.
+The fast path is fast because the next record's position is the end that this record's length claims, and every other check branches away
+instead of selecting a value. So the processor predicts the checks and loads the next record while it makes them; merged control flow costs
+a third of the speed. Keys and values are skipped, never read.
 
-Bounds. The fast half looks once, before the record, whether `_HEAD_BYTES` are left, and once, behind the key, whether
-`_TAIL_BYTES` are; the slow half compares before every byte. Positions stay below 2^33, so no sum overflows.
+Bounds: the fast path checks once before the record that `_HEAD_BYTES` are left, and once after the key that `_TAIL_BYTES` are. The slow
+path checks before every byte. Positions stay below 2^33, so no sum overflows.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ _TRAILING_BYTES = int(Fault.TRAILING_BYTES)
 
 _INT64_MIN = -(2**63)
 _NULL_ZIGZAG = 1
-"""How `_read_short` returns the -1 of null; every other odd number is a length below it, or a varint too long to be read so."""
+"""Result of `_read_short` for the -1 of null; every other odd number is a lower length, or a varint that is too long."""
 _SHORT_BYTES_MAX = 4
 _HEAD_BYTES = 4 * _SHORT_BYTES_MAX + 1
-"""What the fast half reads before the key: four short varints and the attributes."""
+"""Bytes that the fast path reads before the key: four short varints and the attributes."""
 _AHEAD_BYTES = 256
-"""How far ahead the fast half has bytes fetched: the processor itself foresees them only where all records have one size."""
+"""Prefetch distance of the fast path: the processor predicts addresses only if all records have one size."""
 _TAIL_BYTES = _SHORT_BYTES_MAX
-"""What it reads behind the key: one short varint. The header count is read only where the record's end has been reached."""
+"""Bytes that it reads after the key: one short varint. The header count is read only at the record's end."""
 
 
 @inlined
 def _byte(data: Bytes, position: int) -> Any:
-    # An unsigned index spares the test whether it counts from the end.
+    # An unsigned index avoids the check for negative indices.
     return np.int64(data[np.uint64(position)])
 
 

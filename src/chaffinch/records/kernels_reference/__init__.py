@@ -1,13 +1,13 @@
-"""The loops of `kernels` in plain Python: what each of them does, said once more without regard to speed.
+"""Reference implementation of the loops in `kernels`, in plain Python without optimisation.
 
-They are the oracle of the tests and serve small batches and processes that have not loaded the compiled ones. File by file
-and function by function the same names, arguments, results and faults as in `kernels`.
+It is the oracle of the tests, and serves small batches and processes that have not loaded the compiled loops. Modules and functions have
+the same names, arguments, results and faults as in `kernels`.
 
-Columns come as the buffers of `ByteColumn`; `valid` of length 0 means that nothing is null. The layout of a record, after its
-length (KIP-98, Kafka's `DefaultRecord`; every number a zigzag varint but the attributes):
+Columns are passed as the buffers of `ByteColumn`; `valid` of length 0 means no nulls. The layout of a record, after its length (KIP-98,
+Kafka's `DefaultRecord`; every number is a zigzag varint except the attributes):
 
     attributes i8 | timestampDelta varlong | offsetDelta | keyLength, key | valueLength, value | headerCount, headers
     header: keyLength, key (UTF-8) | valueLength, value
 
-A length of -1 is null; like Kafka, readers take any negative length of a key or value as null.
+A length of -1 is null; like Kafka, readers accept any negative length of a key or value as null.
 """

@@ -1,4 +1,4 @@
-"""Columns of bytes as Python lists, which plain loops walk several times faster than NumPy arrays."""
+"""Byte columns as Python lists, which plain loops process several times faster than NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CRC-32C becomes when zeros follow: a number times a power of x, modulo the polynomial, bits in reverse as everywhere in it."""
+"""CRC-32C after appended zero bytes: a product with a power of x, modulo the polynomial, with the usual reversed bits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def multiply(one: int, other: int) -> int:
 
 
 def shift_crc(crc: int, zeros: int) -> int:
-    """`crc` (0 to 2^32 - 1) shifted by `zeros` bytes (0 and more): for equally long a and b, crc32c(a + c) ^ crc32c(b + c) is that of
-    crc32c(a) ^ crc32c(b), whatever the bytes of c are."""
+    """`crc` (0 to 2^32 - 1) after `zeros` (0 or more) zero bytes.
+
+    For equally long a and b, crc32c(a + c) ^ crc32c(b + c) is crc32c(a) ^ crc32c(b) shifted by len(c), for any bytes c.
+    """
     power, square = ONE, X_TO_8
     while zeros > 0:
         if zeros & 1:

@@ -1,7 +1,6 @@
-"""Reading records: where the fields of each record lie in a payload. Copying them is `gather`'s work.
+"""Record decoder: positions of the fields of each record in a payload. `gather` copies them.
 
-No number found in the bytes is trusted: every read is checked against the end of its record, and every record against the end
-of the payload.
+No number in the bytes is trusted: every read is checked against the end of its record, and every record against the end of the payload.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ RECORD_BYTES_MIN = 7
 """The shortest record: its length, attributes, two deltas, two nulls, no headers."""
 
 AT_RECORD, AT_POSITION, NULL_KEYS, NULL_VALUES = range(4)
-"""What the entries of a summary are."""
+"""Entries of a summary."""
 SUMMARY_LENGTH = 4
 
 
@@ -128,9 +127,9 @@ def scan_batches(
     header_offsets: Int64s,
     summary: Int64s,
 ) -> int:
-    """As `scan`, of several payloads one behind the other: payload i ends at `ends[i]`, where the next begins, and has `counts[i]` records.
+    """Like `scan`, for several concatenated payloads: payload i ends at `ends[i]`, where the next begins, and has `counts[i]` records.
 
-    The outputs hold the rows of all. After a fault they mean nothing, and the summary is for whoever scans that payload alone.
+    The outputs hold the rows of all payloads. After a fault they are undefined; scan the payloads one by one to locate it.
     """
     summary[:] = 0
     key_offsets[0] = value_offsets[0] = header_offsets[0] = 0
@@ -173,7 +172,7 @@ def scan_batches(
 
 
 def _fill(found_starts: Int64s, lengths: Int64s, starts: Int64s, offsets: Int64s, valid: Bytes) -> int:
-    """Write what was found about one column to its buffers; returns how many entries are null."""
+    """Write the scanned fields of one column to its buffers; returns the number of nulls."""
     starts[:] = found_starts
     valid[:] = lengths >= 0
     offsets[0] = 0
@@ -192,7 +191,7 @@ def _record_at(data: bytes, position: int) -> _Reader:
 
 
 def _skip_headers(reader: _Reader) -> tuple[int, int]:
-    """Where the headers begin, and how many there are."""
+    """Start of the headers, and their number."""
     at = reader.position
     count = reader.number(Fault.HEADER_COUNT)
     # A header takes two bytes at least.

@@ -1,4 +1,4 @@
-"""Writing records: columns in, the payload of a batch out."""
+"""Record encoder: from columns to the payload of a batch."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def encode(
     rows: Int64s,
     written: Int64s,
 ) -> int:
-    """Write records into `out` from `position` on while they have room; returns the position after the last, `written[0]` how many.
+    """Write records into `out` from `position` on while they fit; returns the end position, and their number in `written[0]`.
 
-    `rows`: the records to write, in this order, or all where it is empty. Offset deltas are 0, 1, 2, ... A negative result is
-    -(n+1) when record number n of them is not there, or its offsets do not ascend within the data.
+    `rows`: the records to write, in this order; empty means all. Offset deltas are 0, 1, 2, ... A negative result is -(n+1) if record
+    number n of them does not exist, or if its offsets do not ascend within the data.
     """
-    # Row by row, as far as there is room: lists of whole columns would be made anew for each of a table's batches.
+    # Row by row while they fit: lists of whole columns would be created again for each batch of a table.
     header_count, valid_of_header_keys = len(header_key_offsets) - 1, header_value_valid[:0]
     record, length = bytearray(), bytearray()
     written[0] = 0

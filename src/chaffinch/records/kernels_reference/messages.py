@@ -30,7 +30,7 @@ TIMESTAMP_OUTSIDE = 8
 
 COUNT, POSITION, CULPRITS, MAX_TIMESTAMP, BASE_TIMESTAMP, CONVERTED_BYTES = range(6)
 SUMMARY_LENGTH = 6
-"""Where `walk_messages` puts what in `summary`."""
+"""Entries of the `summary` of `walk_messages`."""
 
 NO_TIMESTAMP = -1
 LOG_OVERHEAD = 12

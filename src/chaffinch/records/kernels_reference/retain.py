@@ -1,4 +1,4 @@
-"""Copying some of a payload's records: as they are, for compaction, or as a batch of their own, for innocents that go without culprits."""
+"""Record filter: copies some of a payload's records, unchanged for compaction, or renumbered as a new batch without culprits."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64, write_varint
 
 GROWTH_BYTES_MAX = 14
-"""What a record may grow by when its timestamp delta changes: 9 bytes of the delta, 4 of the length, and one to spare."""
+"""Largest growth of a record whose timestamp delta changes: 9 bytes of the delta, 4 of the length, and one spare."""
 RENUMBERED_GROWTH_BYTES_MAX = GROWTH_BYTES_MAX + 4
-"""The same where the offset delta changes too: one that was wrong may become longer."""
+"""Largest growth if the offset delta changes too: a wrong delta may become longer."""
 BASE, LARGEST = 0, 1
 TIMES_LENGTH = 2
-"""What `extract_records` says of the timestamps: the first one, and the largest."""
+"""Timestamps returned by `extract_records`: the first one, and the largest."""
 NOT_IN_PLACE = -2
-"""What `extract_in_place` says where the records that stay may need more room."""
+"""Result of `extract_in_place` if the remaining records may need more space."""
 
 
 def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> int:
-    """Copy record i of `payload` to `out` where `keeps[i]` is not 0; returns the bytes written, -1 when `out` is too small or the payload
-    does not hold so many records. `timestamp_shift` (ms) is added to each timestamp delta, modulo 2^64; records are copied as they are
-    where it is 0. Only lengths and deltas are looked at: whoever calls has scanned the payload.
+    """Copy record i of `payload` to `out` where `keeps[i]` is not 0; returns the bytes written.
+
+    Returns -1 if `out` is too small or the payload holds fewer records. `timestamp_shift` (ms) is added to each timestamp delta, modulo
+    2^64; if it is 0, records are copied unchanged. Only lengths and deltas are checked: the caller has scanned the payload.
     """
     data = payload.tobytes()
     written = bytearray()
@@ -50,8 +51,9 @@ def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> in
 
 
 def find_keys(payload: Bytes, keeps: Bytes, starts: Int64s, lengths: Int64s) -> int:
-    """Where the keys of the records lie whose `keeps` is 0, in order; length -1 for null. Returns how many these are, -1 when the payload
-    does not hold exactly so many records, or there is no room. Of the other records only lengths are looked at.
+    """Start and length of the keys of the records whose `keeps` is 0, in order; length -1 for null. Returns their number.
+
+    Returns -1 if the payload holds another number of records, or if the outputs are too small. Only the lengths of other records are read.
     """
     data = payload.tobytes()
     keys: list[tuple[int, int]] = []
@@ -78,10 +80,10 @@ def find_keys(payload: Bytes, keeps: Bytes, starts: Int64s, lengths: Int64s) -> 
 
 
 def extract_records(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
-    """As `retain`, but as a batch of their own: offset deltas from 0 on, timestamp deltas against the first record copied. Returns -1 too
-    when `payload` holds more records.
+    """Like `retain`, but as a new batch: offset deltas from 0 on, timestamp deltas relative to the first copied record.
 
-    `base_timestamp` (ms): that of `payload`. `times`: BASE and LARGEST of the records copied, modulo 2^64; unchanged without any.
+    Returns -1 also if `payload` holds more records. `base_timestamp` (ms): that of `payload`. `times`: BASE and LARGEST of the copied
+    records, modulo 2^64; unchanged if there are none.
     """
     data = payload.tobytes()
     written = bytearray()
@@ -116,11 +118,11 @@ def extract_records(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Byte
 
 
 def extract_in_place(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -> int:
-    """As `extract_records`, but within `payload`: the records that stay move to its front, over the others.
+    """Like `extract_records`, but within `payload`: the remaining records move to its front.
 
-    Returns NOT_IN_PLACE, with nothing changed, where the first record that stays has another timestamp than `base_timestamp`: the
-    deltas of the others would change, and might take more room. And -1 besides where a record would take more room than it had, because
-    its offset delta was wrong; then, and where lengths lie, `payload` may be in ruins.
+    Returns NOT_IN_PLACE, with nothing changed, if the first remaining record has another timestamp than `base_timestamp`: the deltas of the
+    others would change, and might need more space. Returns -1 also if a record needs more space than before, because its offset delta was
+    wrong. Then, and for wrong lengths, the contents of `payload` are undefined.
     """
     data = payload.tobytes()
     position, written = 0, 0

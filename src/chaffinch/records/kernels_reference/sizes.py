@@ -1,4 +1,4 @@
-"""How many bytes records take in a batch, before it is written."""
+"""Encoded size of records, before they are written."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def measure(
 ) -> int:
     """The sum of the records' encoded sizes, and each in `sizes` unless that is empty; `*_bytes` are the lengths of the data.
 
-    With `delta_bytes`, each record's deltas of offset and timestamp count as so many bytes together. Returns -(i+1) for the first
-    record i whose offsets, or whose headers' offsets, do not ascend within their data.
+    `delta_bytes`, if not 0, replaces the size of each record's deltas of offset and timestamp. Returns -(i+1) for the first record i whose
+    offsets, or whose headers' offsets, do not ascend within their data.
     """
     header_spans = lengths(header_offsets, len(header_key_offsets) - 1, header_value_valid[:0])
     header_starts = header_offsets.tolist()
@@ -52,5 +52,5 @@ def measure(
 
 
 def _field_size(length: int) -> int:
-    """Bytes of a length and of what it counts; NULL counts nothing."""
+    """Size of a length and the bytes that it counts; NULL counts none."""
     return varint_size(length) + max(length, 0)

@@ -1,10 +1,10 @@
-"""Snappy in the framing of the xerial library, for streams of very many very small blocks.
+"""Snappy in xerial framing, for streams of very many small blocks.
 
-A codec called once per block pays more for the call than for the block: a megabyte of empty blocks costs half a second. These
-loops go through all blocks in one call. Ordinary streams, of 32 KiB blocks, are quicker through the codec.
+One codec call per block costs more than the block: a megabyte of empty blocks takes half a second. These loops process all blocks in one
+call. Ordinary streams, with 32 KiB blocks, are faster through the codec.
 
-A stream: frame headers of 16 bytes (magic, two numbers) and blocks (size i32, big-endian, and as many bytes) in any order. A block
-(snappy's format_description): its decompressed size, a varint; then elements, each a literal or a copy from further up in the block.
+A stream has frame headers of 16 bytes (magic, two numbers) and blocks (size i32, big-endian, and that many bytes) in any order. A block
+(snappy's format_description) is its decompressed size, a varint, then elements: literals and copies from earlier in the block.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ HEADER_BYTES: Final = 16
 SIZE_BYTES: Final = 4
 VARINT_BYTES_MAX: Final = 5
 EXPANSION_MAX: Final = 22
-"""No element gives more bytes than this times its own: three bytes copy at most 64."""
+"""Largest expansion of an element: three bytes copy at most 64."""
 
 HEADER_CUT_SHORT, TRAILING_BYTES, BLOCK_SIZE_WRONG, NO_SIZE, DAMAGED, OUTPUT_FULL = range(-1, -7, -1)
-"""What `unframe_snappy` returns instead of a length."""
+"""Error results of `unframe_snappy`."""
 
 _LITERAL, _COPY_1 = 0, 1
 _LITERAL_SHORT_MAX = 60
@@ -51,7 +51,7 @@ def unframe_snappy(data: Bytes, out: Bytes) -> int:
 
 
 def _block(block: bytes, written: bytearray, bytes_max: int) -> int:
-    """Append what a block holds to `written`; 0, or what is wrong."""
+    """Append the contents of a block to `written`; returns 0 or an error."""
     size = position = 0
     while True:
         if position == min(len(block), VARINT_BYTES_MAX):

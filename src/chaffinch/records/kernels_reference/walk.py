@@ -1,4 +1,4 @@
-"""One pass over the records of a batch that looks at everything but the contents of keys, values and headers."""
+"""Validating walk: one pass over the records of a batch that checks everything except the contents of keys, values and headers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NO_TIMESTAMP = -1
 """The timestamp of a record that has none (Kafka's `RecordBatch.NO_TIMESTAMP`)."""
 
 NULL_LENGTH = -1
-"""The length of a key, value or header value that is null. Apache Kafka reads any length below it as null too; but one of its most used
-clients, librdkafka, never gets past such a record, so that none may be stored."""
+"""Length of a null key, value or header value. Apache Kafka reads any lower length as null too, but librdkafka, one of its most used
+clients, never gets past such a record. So none is stored."""
 
 INDEX, POSITION, CULPRITS, MAX_TIMESTAMP = range(4)
 SUMMARY_LENGTH = 4
-"""Where `walk` puts what in `summary`."""
+"""Entries of the `summary` of `walk`."""
 
 RECORD_BYTES_MIN = 7
 HEADER_BYTES_MIN = 2
@@ -89,9 +89,9 @@ def walk_valid(
     may_lack_timestamp: bool,
     must_have_key: bool,
 ) -> tuple[int, int, int]:
-    """(records, bytes, largest timestamp) before the first record in which `walk` finds a fault, or which it calls a culprit.
+    """(records, bytes, largest timestamp) before the first record in which `walk` finds a fault or a culprit.
 
-    Nothing is wrong with a batch of which that is all. It costs less to ask than `walk`, and nearly every batch is such a one.
+    If this covers the whole batch, the batch is valid. It costs less than `walk`, and nearly every batch is valid.
     """
     data = payload.tobytes()
     position, largest = 0, _INT64_MIN
@@ -117,7 +117,7 @@ def _record(data: bytes, start: int) -> tuple[Fault, int, int, int, int]:
     end = position + length
     if end > len(data):
         return Fault.RECORD_CUT_SHORT, start, 0, 0, 0
-    start = position + 1  # The attributes: no bit of them means anything yet.
+    start = position + 1  # Skip the attributes: no bit is defined yet.
     timestamp_delta, position = read_varint(data, start, end, INT64_BYTES_MAX)
     if position < 0:
         return Fault.TIMESTAMP_DELTA, start, 0, 0, 0

@@ -1,8 +1,8 @@
-"""Records as message sets of formats 0 and 1, as clients before Kafka 0.11 wrote them. For tools: slow, an object per record.
+"""Encoder for message sets of formats 0 and 1, as clients before Kafka 0.11 wrote them. For tools: slow, an object per record.
 
 Layout (Kafka's `LegacyRecord`): offset i64 | size i32 | crc u32 | magic i8 | attributes i8 | timestamp i64 (format 1) | key | value, each
-with an i32 length, -1 for null. A compressed set is the value of one message with the codec in its attributes, its offset that of the
-last message in it. Offsets count from 0, which format 1 asks for and format 0 does not look at.
+with an i32 length, -1 for null. A compressed set is the value of one message with the codec in its attributes and the offset of its last
+message. Offsets count from 0, as format 1 requires; format 0 ignores them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CRC_BYTES = 4
 
 
 def encode_message_set(columns: RecordColumns, magic: int, compression: Compression = Compression.NONE) -> bytes:
-    """The records in their order. ValueError for a format or codec that is not there, and for headers, which came with format 2."""
+    """Encode the records in order. Raises ValueError for an unsupported format or codec, and for headers, which format 2 introduced."""
     if magic not in CODECS:
         raise ValueError(f"format {magic}: 0 and 1 are written here")
     if compression not in CODECS[magic]:

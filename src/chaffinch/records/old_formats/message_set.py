@@ -1,7 +1,7 @@
-"""Message sets of formats 0 and 1, as Produce versions 0 to 2 carry them: plain messages, or one that holds the others compressed.
+"""Message sets of formats 0 and 1, as in Produce versions 0 to 2: plain messages, or one that contains the others compressed.
 
-Reading only, and no further than the first message: what the layout is, and what a wrapper unpacks to. Messages are walked by
-`kernels/messages.py`, rules are in `validation_rules.py`, and `validation.py` applies them and converts.
+Only the layout, the first message and the decompression of a wrapper. `kernels/messages.py` reads all messages, `validation_rules.py` has
+the rules, and `validation.py` applies them and converts.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _LENGTH = Struct(">i")
 _CHECKED_POSITION = 16
 
 
-# Not slotted: `cached_property` needs a place.
+# Without slots, because of `cached_property`.
 @dataclass(frozen=True, kw_only=True)
 class MessageSet:
-    """A set and the head of its first message; nothing of it has been checked but that this message is there."""
+    """A set and the head of its first message. Nothing has been checked except that this message is complete."""
 
     data: memoryview
     offset: int
     message_size: int
-    """Bytes of the first message, its offset and size included: all of `data` when it is a wrapper."""
+    """Size of the first message including its offset and size; all of `data` for a wrapper."""
     crc: int
     magic: int
     attributes: int
@@ -52,12 +52,12 @@ class MessageSet:
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether the first message holds others, compressed."""
+        """Whether the first message contains others, compressed."""
         return self.codec_id != 0
 
     @property
     def codec(self) -> Compression:
-        """The codec; ValueError where no rule has looked at `codec_id`."""
+        """The codec; raises ValueError if `codec_id` was not validated."""
         return Compression(self.codec_id)
 
     @property
@@ -69,7 +69,7 @@ class MessageSet:
         return self.data[: self.message_size]
 
     def computed_crc(self) -> int:
-        """The checksum that the first message's bytes have."""
+        """The actual checksum of the first message's bytes."""
         return crc32(self.first[_CHECKED_POSITION:])
 
     def crc_is_valid(self) -> bool:
@@ -77,7 +77,7 @@ class MessageSet:
 
     @cached_property
     def wrapped(self) -> memoryview | None:
-        """The first message's value, not unpacked yet; None where its lengths do not fill it exactly, or the value is null."""
+        """The first message's value, still compressed; None if it is null or does not fill the message exactly."""
         position = FIELDS_POSITION + (TIMESTAMP_BYTES if self.magic else 0)
         for is_value in (False, True):
             if self.message_size - position < _LENGTH.size:
@@ -93,7 +93,7 @@ class MessageSet:
 def read_message_set(data: bytes | bytearray | memoryview) -> MessageSet:
     """The set that begins with a message of format 0 or 1.
 
-    Raises CorruptBatch (BATCH_LENGTH, BATCH_CUT_SHORT, BATCH_MAGIC) when no whole message of these formats is at its beginning.
+    Raises CorruptBatch (BATCH_LENGTH, BATCH_CUT_SHORT, BATCH_MAGIC) if `data` does not begin with a whole message of these formats.
     """
     view = memoryview(data)
     if len(view) < MESSAGE_BYTES_MIN:
@@ -109,7 +109,7 @@ def read_message_set(data: bytes | bytearray | memoryview) -> MessageSet:
 
 
 def unwrapped(message_set: MessageSet, bytes_max: int) -> memoryview:
-    """The messages themselves, at most `bytes_max` bytes of them. Raises CompressionError."""
+    """The messages, decompressed, at most `bytes_max` bytes. Raises CompressionError."""
     if not message_set.is_wrapper:
         return message_set.data
     wrapped = message_set.wrapped
@@ -119,8 +119,8 @@ def unwrapped(message_set: MessageSet, bytes_max: int) -> memoryview:
     return decompress(message_set.codec, wrapped, bytes_max)
 
 
-# The lz4 frames of format 0 carry a checksum over the wrong bytes (KIP-57): clients before Kafka 0.10 computed it over the frame's magic
-# number too. Brokers never look at it in format 0, so any byte may stand there; what decompresses frames does look, and gets the right one.
+# The lz4 frames of format 0 have a wrong checksum (KIP-57): clients before Kafka 0.10 included the frame's magic number. Brokers ignore it
+# in format 0, so any byte may be there. The frame decompressor checks it, so it is corrected first.
 #
 # A frame begins: magic number u32 | FLG u8 | BD u8 | content size u64 if FLG bit 3 | dictionary id u32 if FLG bit 0 | checksum u8
 # (lz4_Frame_format.md). The checksum is the second byte of the xxHash-32 of FLG to dictionary id.
@@ -136,7 +136,7 @@ _INPUT_BYTES_MAX: Final = 15
 
 
 def with_right_checksum(data: bytes | memoryview) -> bytearray:
-    """A copy of `data` whose first lz4 frame header has the right checksum; bytes that are no such header stay as they are."""
+    """A copy of `data` with a correct checksum in the first lz4 frame header; other bytes are unchanged."""
     patched = bytearray(data)
     if patched[:_FLG_POSITION] != _LZ4_MAGIC or len(patched) <= _FLG_POSITION:
         return patched
@@ -148,7 +148,7 @@ def with_right_checksum(data: bytes | memoryview) -> bytearray:
 
 
 def xxhash32(data: bytes | bytearray) -> int:
-    """xxHash-32 with seed 0 of at most 15 bytes: longer inputs begin with rounds that a frame's header never needs."""
+    """xxHash-32 with seed 0 of at most 15 bytes: a frame header needs no more, and longer inputs have further rounds."""
     if len(data) > _INPUT_BYTES_MAX:
         raise ValueError(f"{len(data)} bytes, at most {_INPUT_BYTES_MAX} are hashed here")
     sum_ = _PRIMES[5] + len(data)

@@ -1,8 +1,8 @@
-"""Reading messages of formats 0 and 1 out of a log: what a fetch answer may hold where topics are older than format 2.
+"""Reader for messages of formats 0 and 1 in a fetch response, for topics older than format 2.
 
-Each plain message, and each compressed one with all it holds, is a `BatchView` with its records ready. In a compressed message of
-format 0 the offsets inside are those of the log, in one of format 1 they count up to the offset of the whole (KIP-31). A plain loop with
-an object per message: such logs are rare, and become rarer.
+Each plain message, and each compressed one with its contents, becomes a `BatchView` with decoded records. In a compressed message of format
+0 the inner offsets are log offsets; in format 1 they count up to the offset of the outer message (KIP-31). A plain loop with an object per
+message: such logs are rare.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LATER_BATCHES = frozenset({Fault.BATCH_CUT_SHORT})
 
 @dataclass(slots=True, eq=False)
 class OldBatch(BatchView):
-    """A message of format 0 or 1, or what was compressed in one. The header says what a batch of format 2 would say."""
+    """A message of format 0 or 1, or the contents of a compressed one. The header has the equivalent fields of a format 2 batch."""
 
     columns: RecordColumns
 
@@ -48,9 +48,9 @@ class _Message(NamedTuple):
 
 
 def mixed_views(data: bytes | bytearray | memoryview, *, checks_crc: bool) -> Iterator[BatchView]:
-    """The batches of a fetch answer, of any format. The last one may be incomplete and is left out then.
+    """The batches of a fetch response, of any format. An incomplete last batch is skipped.
 
-    Raises as `batch_header.views`, CorruptBatch for messages that contradict themselves, and CompressionError.
+    Raises like `batch_header.views`, CorruptBatch for inconsistent messages, and CompressionError.
     """
     buffer = memoryview(data)
     position = 0

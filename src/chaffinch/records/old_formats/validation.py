@@ -1,9 +1,9 @@
-"""Message sets of formats 0 and 1 checked against every rule that they have, and written anew as one batch of format 2.
+"""Validation of message sets of formats 0 and 1, and their conversion to one batch of format 2.
 
-Pure, as `validation.py`. One compiled pass decides and measures, another writes; only a set with culprits is walked a second time.
-Every culprit is named by its index in the set, or in what the compressed message held.
+Pure functions, like `validation.py`. One compiled pass validates and measures, another writes; only a set with culprits is read again. Each
+culprit is reported by its index in the set, or in the contents of the compressed message.
 
-Converting keeps keys, values, timestamps (-1 in format 0) and the codec, unless the topic's configuration wants another one.
+Conversion keeps keys, values, timestamps (-1 in format 0) and the codec, unless the topic's configuration requires another one.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ _NO_INT64S = np.empty(0, np.int64)
 _NO_BYTES = np.empty(0, np.uint8)
 
 _UNSLICED = frozenset({Fault.MESSAGE_SIZE, Fault.BATCH_MAGIC})
-"""Faults of plain messages that are CORRUPT_MESSAGE, as for batches that cannot be sliced; inside a wrapper bytes cannot lose their way."""
+"""Faults of plain messages reported as CORRUPT_MESSAGE, like batches that cannot be sliced; in a wrapper all faults are INVALID_RECORD."""
 
 
 def check_set(message_set: MessageSet, policy: ValidationPolicy) -> Rejected | None:
-    """The rules about a compressed message as a whole; plain ones have none. Cheap but for the CRC."""
+    """Check the rules about a compressed message as a whole; plain ones have none. Cheap except for the CRC."""
     return _first_broken(WRAPPER_RULES, message_set, policy, 0) if message_set.is_wrapper else None
 
 
 def convert(message_set: MessageSet, policy: ValidationPolicy, wall_ms: int) -> Accepted | Rejected:
-    """The rules about messages, for a set that `check_set` let pass, and the batch of format 2 that holds them. `wall_ms`: the broker's."""
+    """Check the rules about messages, for a set that passed `check_set`, and convert it to a batch of format 2. `wall_ms`: the broker's
+    clock."""
     try:
         data = np.frombuffer(unwrapped(message_set, policy.decompressed_bytes_max), np.uint8)
     except CompressionError as error:
@@ -81,7 +82,7 @@ def _walk(
     seen: Int64s,
     summary: Int64s,
 ) -> int:
-    """The fault of `kernels_reference.messages.walk_messages`, whose summary says the rest."""
+    """Run `walk_messages`; returns its fault and fills the summary."""
     return kernels.choose(len(data) // messages.MESSAGE_BYTES_MIN).walk_messages(
         data,
         message_set.magic,
@@ -98,7 +99,7 @@ def _walk(
 
 
 def _find(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, wall_ms: int, culprit_count: int) -> list[RuleViolation]:
-    """The first culprits themselves; an earlier walk has found that there are so many."""
+    """The first culprits; an earlier walk has counted them."""
     indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
     reasons = np.empty(culprit_count, np.uint8)
     _walk(message_set, data, policy, wall_ms, indices, reasons, seen, np.empty(messages.SUMMARY_LENGTH, np.int64))

@@ -151,7 +151,7 @@ def test_a_token_before_its_mechanism(cluster: Cluster) -> None:
         ("PLAIN", b"bob\0alice\0s3cret", "acting as another user"),
         ("PLAIN", b"alice", "three parts"),
         ("PLAIN", b"\0\xff\0", "three parts"),
-        ("SCRAM-SHA-256", b"", "no SCRAM message"),
+        ("SCRAM-SHA-256", b"", "not a SCRAM message"),
         ("SCRAM-SHA-512", b"n,a=bob,n=alice,r=abc", "another identity"),
     ],
 )
