@@ -234,7 +234,7 @@ class TestTime:
         rig.send("ef")
         assert rig.trace[3:] == ["cd@3/0", "ef@0/1"]
 
-    @pytest.mark.parametrize("front", [PredecessorState.OPEN, PredecessorState.FAILED, PredecessorState.UNSTORED])
+    @pytest.mark.parametrize("predecessors", [PredecessorState.OPEN, PredecessorState.FAILED, PredecessorState.UNSTORED])
     def test_no_time_is_left_for_what_is_behind(self, predecessors: PredecessorState) -> None:
         """Nobody is told of a gap that another batch has left."""
         situation = Situation(topic_partition=ORDERS_0, count=1, keys_of=lambda _: NO_ENTRIES, predecessors=predecessors, may_retry=False)
@@ -331,7 +331,7 @@ FRONTS: dict[str, tuple[Answer | str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("behind", [GAP, Answer(codes.UNKNOWN_PRODUCER_ID)], ids=["gap", "forgotten"])
 @pytest.mark.parametrize("called", [None, events.CommitCalled, events.AbortCalled])
-@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("predecessors", FRONTS)
 def test_in_a_transaction_nobody_is_told_of_a_gap_that_another_batch_has_left(
     predecessors: str, called: type | None, behind: Answer
 ) -> None:
