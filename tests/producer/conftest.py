@@ -27,7 +27,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def strict_broker() -> Iterator[EmbeddedBroker]:
-    """One that creates no topic because somebody asked for it."""
+    """A broker that does not create topics on request."""
     with EmbeddedBroker(topics=TOPICS, config={"auto.create.topics.enable": False}) as running:
         yield running
 
@@ -44,7 +44,7 @@ def producer_of() -> Callable[..., Producer]:
 
 @pytest.fixture
 def quiet(producer_of: Callable[..., Producer], broker: EmbeddedBroker) -> Iterator[Producer]:
-    """A producer with an open lane to all partitions of `orders`."""
+    """A producer with inline sends enabled for all partitions of `orders`."""
     with producer_of(broker, linger_ms=0) as producer:
         warm(producer)
         yield producer

@@ -1,4 +1,4 @@
-"""When a producer's express lane is open, and what goes by it."""
+"""Helpers for inline sends: wait until they are enabled, and count the records that were sent inline."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ INTERRUPTED = b"interrupted"
 
 
 def warm(producer: Producer, topic: str = "orders") -> None:
-    """Until a record has gone by the lane, and been fetched: partitions and connections are known then."""
-    while not went_by_lane(producer, lambda: producer.send(topic, b"warm", key=b"k").result(LATEST_S)):
+    """Send until a record was sent inline and its response read inline: then partitions and connections are known."""
+    while not was_sent_inline(producer, lambda: producer.send(topic, b"warm", key=b"k").result(LATEST_S)):
         pass
 
 
-def await_lane(producer: Producer) -> None:
+def await_inline(producer: Producer) -> None:
     """The sender thread opens it when it has done something, and has nothing left to do. One that is about to wake up closes it again."""
     waker = producer._sender._network._waker
     while waker._is_awake or not producer._inline_sender.is_free:
@@ -28,17 +28,17 @@ def await_lane(producer: Producer) -> None:
             in_thread(producer.flush).result(LATEST_S)
 
 
-def await_new_lane(producer: Producer) -> None:
-    """One that nobody has used yet: each record that goes by it first makes the same calls."""
-    await_lane(producer)
+def await_fresh_inline(producer: Producer) -> None:
+    """Wait for inline sends without any state of earlier ones, so that the first record always makes the same calls."""
+    await_inline(producer)
     while producer._inline_sender._callers_read_responses or producer._inline_sender._routes:
         in_thread(producer.flush).result(LATEST_S)
-        await_lane(producer)
+        await_inline(producer)
 
 
 @contextmanager
 def counted(kind: str) -> Iterator[list[int]]:
-    """How often the lane's core did something."""
+    """Count the calls of a method of InlineCore."""
     calls = [0]
     real = getattr(InlineCore, kind)
 
@@ -53,16 +53,16 @@ def counted(kind: str) -> Iterator[list[int]]:
         setattr(InlineCore, kind, real)
 
 
-def went_by_lane(producer: Producer, call: Callable[[], object]) -> bool:
-    """Whether a record was sent, and fetched, on the lane."""
-    await_lane(producer)
+def was_sent_inline(producer: Producer, call: Callable[[], object]) -> bool:
+    """Whether a record was sent, and its response read, inline."""
+    await_inline(producer)
     with counted("written") as written:
         call()
     return written[0] > 0
 
 
-def is_awaited_on_lane(producer: Producer) -> bool:
-    """Whether the record that was just sent is on the lane when somebody begins to wait for it there; until he does."""
+def is_awaited_inline(producer: Producer) -> bool:
+    """Wait until a caller waits inline for the record just sent; False if it is no longer inline."""
     inline_request = producer._core.inline_request
     while inline_request is not None and inline_request is producer._core.inline_request:
         if inline_request.is_awaited:

@@ -1,4 +1,4 @@
-"""Producers that nobody holds any more, and futures asked where they can never be done: it is said, and nothing waits for ever."""
+"""Abandoned producers, and futures that can never complete: both are reported, and no wait is endless."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class TestDropped:
         assert not thread.is_alive()
         assert [b"was not closed" in value for value in broker.read("orders").column("value").to_pylist()] == [False, True]
 
-    def test_a_warning_that_is_an_error_is_told_and_what_was_accepted_is_written(
+    def test_warning_as_error_is_reported_and_records_are_written(
         self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         told: list[threading.ExceptHookArgs] = []
@@ -162,7 +162,9 @@ class TestDropped:
         assert "nobody could be warned that the producer was not closed" in caplog.text
         assert f"{name} cannot" in caplog.text
 
-    def test_one_that_was_closed_says_nothing(self, producer_of: Make, broker: EmbeddedBroker, recwarn: pytest.WarningsRecorder) -> None:
+    def test_closed_producer_logs_nothing_at_exit(
+        self, producer_of: Make, broker: EmbeddedBroker, recwarn: pytest.WarningsRecorder
+    ) -> None:
         producer = producer_of(broker)
         producer.close()
         del producer

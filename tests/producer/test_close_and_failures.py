@@ -1,4 +1,4 @@
-"""However a producer ends, and whatever callers do to its futures, nobody is left waiting."""
+"""Close, crashes of the sender thread, and misuse of futures: no caller waits for ever."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TestCallbacks:
             assert loop.run_until_complete(elsewhere).offset == 2
         loop.close()
 
-    def test_the_other_futures_of_a_batch_are_told(self) -> None:
+    def test_other_futures_of_a_batch_complete(self) -> None:
         futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(3)]
         for future in futures:
             future.add_done_callback(leave)
@@ -208,7 +208,7 @@ class TestClose:
             assert time.monotonic() < ends
         return closed, last
 
-    def test_called_again_meanwhile_waits_for_the_same_end(
+    def test_concurrent_close_waits_for_the_same_end(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
     ) -> None:
         producer = producer_of(broker, linger_ms=0)
@@ -281,7 +281,7 @@ class TestClose:
         finally:
             may_return.set()
 
-    def test_fails_who_waits_for_an_identity(self) -> None:
+    def test_batches_waiting_for_an_identity_fail(self) -> None:
         producer = Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t")
         waiting = in_thread(producer.init_transactions)
         until_somebody_waits(producer, waiting)
@@ -300,7 +300,7 @@ class TestClose:
         assert isinstance(in_thread(producer.flush).exception(LATEST_S), KafkaException)
 
 
-def test_close_that_times_out_says_so_to_the_commit(producer_of: Make, broker: EmbeddedBroker) -> None:
+def test_close_timeout_fails_the_commit(producer_of: Make, broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, transactional_id="t")
     producer.init_transactions()
     producer.begin_transaction()
@@ -315,7 +315,7 @@ def test_close_that_times_out_says_so_to_the_commit(producer_of: Make, broker: E
 
 
 @pytest.mark.parametrize("where", ["in the core", "in the network"])
-def test_a_call_that_is_done_when_the_thread_dies_is_told_so(
+def test_finished_call_completes_when_the_sender_thread_dies(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """It is done within a round, and told at its end, which the thread does not come to."""
@@ -337,7 +337,7 @@ def test_a_call_that_is_done_when_the_thread_dies_is_told_so(
     producer.close()
 
 
-def test_a_call_of_which_the_core_never_heard_is_told_that_the_thread_died(
+def test_unhandled_call_fails_when_the_sender_thread_dies(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full batch is encoded before the core has its turn."""
@@ -353,7 +353,7 @@ def test_a_call_of_which_the_core_never_heard_is_told_that_the_thread_died(
 
 
 @pytest.mark.parametrize("step", ["encoded", "sent"])
-def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
+def test_failed_encoding_or_sending_fails_every_caller(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The thread dies of it, and every record has its outcome all the same, that of the batch at fault too."""
@@ -421,7 +421,7 @@ class TestLeftOpen:
         self.until_ended(broker)
         assert "left open" not in caplog.text
 
-    def test_one_that_hears_of_it_names_its_own_limit(
+    def test_aware_broker_names_its_own_limit(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("chaffinch.producer.closing.GRACE_S", float(LATEST_S))
@@ -429,7 +429,7 @@ class TestLeftOpen:
         assert "ending the transaction is not done within close's timeout; its answer is not waited for" in caplog.text
         assert "max.block.ms" not in caplog.text
 
-    def test_an_end_whose_connection_is_gone_is_said(
+    def test_end_txn_without_connection_is_logged(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         producer = self.begun(producer_of(broker, transactional_id="t", transaction_timeout_ms=70_000))
@@ -449,7 +449,7 @@ class TestLeftOpen:
         said = "transactional.id 't' may be left open, EndTxn got no response: the broker aborts it after transaction.timeout.ms, 70000 ms"
         assert said in caplog.text
 
-    def test_what_could_not_be_ended_is_said(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def test_transaction_left_open_is_logged(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
         """EndTxn has to wait for the answers to records that are under way: they could come after it."""
         producer = self.begun(producer_of(broker, transactional_id="t", transaction_timeout_ms=70_000))
         broker.faults.add(api="Produce", action="delay", delay_ms=100_000)

@@ -1,4 +1,4 @@
-"""Close never gives up a record without a word: of whom nobody looks at any more the log says how many, and why."""
+"""Close logs the number of records that it gives up, and the cause."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_within_a_callback(producer_of: Make, broker: EmbeddedBroker, caplog: py
 def test_what_expires_while_it_waits(
     producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end of a `with` statement nobody looks at the futures any more."""
+    """At the end of a `with` statement the futures are not read any more."""
     broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=MANY)
     producer = producer_of(broker, request_timeout_ms=100_000_000, delivery_timeout_ms=200_000_000)
     clock = producer._clock

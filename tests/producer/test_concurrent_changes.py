@@ -1,4 +1,4 @@
-"""What happens to topics and transactions while a producer uses them."""
+"""Topics that grow, and transactions that are aborted by the coordinator, while a producer uses them."""
 
 from __future__ import annotations
 

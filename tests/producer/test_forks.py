@@ -1,4 +1,4 @@
-"""A forked child has no part in its parent's producer: each call says so, and none hangs."""
+"""Forked children: each call of the parent's producer raises an error, and none hangs."""
 
 from __future__ import annotations
 

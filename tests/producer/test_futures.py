@@ -1,4 +1,4 @@
-"""Cheap futures are futures: everything the standard library does with one works, whoever comes first."""
+"""RecordFuture with the standard library: wait, as_completed, asyncio and callbacks, before and after completion."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def batch_of(count: int) -> tuple[list[RecordFuture[int]], BatchFutures]:
     return futures, batch_futures
 
 
-def test_a_batch_is_done_at_once_whoever_watches_it() -> None:
+def test_batch_completes_at_once_with_watched_futures() -> None:
     futures, batch_futures = batch_of(5)
     heard: list[int] = []
     futures[3].add_done_callback(lambda done: heard.append(done.result()))
@@ -150,7 +150,7 @@ def test_a_batch_is_done_at_once_whoever_watches_it() -> None:
 
 
 def test_the_innocents_of_a_batch_are_done_at_once() -> None:
-    """Those that have failed before stay failed, watched or not, and are not told again."""
+    """Futures that have failed before stay failed, watched or not, and are not completed twice."""
     futures, batch_futures = batch_of(6)
     heard: list[object] = []
     for index in (1, 2, 3):
@@ -175,7 +175,7 @@ def test_a_record_may_fail_before_its_batch_is_done() -> None:
 
 
 class OvertakenReceipts(BatchFutures):
-    """Somebody has just taken hold of the batch when another thread tells the culprit, and then the others, of their outcomes."""
+    """A thread reads the batch just when another one fails the culprit, and then completes the other futures."""
 
     __slots__ = ("_seen", "tell")
     tell: Any
@@ -278,7 +278,7 @@ TOLD: dict[str, Callable[[RecordFuture[int]], None]] = {
 
 @pytest.mark.parametrize("is_watched_meanwhile", [False, True])
 @pytest.mark.parametrize("tell", TOLD)
-def test_threads_that_wait_hear_and_make_nothing_else(waiting: threading.Semaphore, tell: str, is_watched_meanwhile: bool) -> None:
+def test_waiting_threads_are_notified_without_other_parts(waiting: threading.Semaphore, tell: str, is_watched_meanwhile: bool) -> None:
     futures, _receipts = batch_of(2)
     future = futures[1]
     heard: list[object] = []
@@ -333,7 +333,7 @@ class Peeked(RecordFuture[int]):
         self.seen.append(self.done())
 
 
-def test_who_waits_twice_waits_no_longer_than_was_said(waiting: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_wait_keeps_the_timeout(waiting: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> None:
     """First for the batch, then, because somebody watches by now, for the future itself."""
     futures, _receipts = batch_of(2)
     future, clock, left = futures[1], iter((100.0, 107.0)), list[float | None]()
@@ -351,7 +351,7 @@ def test_who_waits_twice_waits_no_longer_than_was_said(waiting: threading.Semaph
 
 
 @pytest.mark.parametrize(("tell", "seen"), [("7 with its batch", [False, True]), ("an error", [False, True])])
-def test_who_was_seen_to_be_done_stays_done(waiting: threading.Semaphore, tell: str, seen: list[bool]) -> None:
+def test_done_future_stays_done(waiting: threading.Semaphore, tell: str, seen: list[bool]) -> None:
     """A batch is done at once; what one of its futures is told after that, because somebody waits for it, takes nothing back."""
     future, batch_futures = Peeked(), BatchFutures()
     batch_futures += [RecordFuture(), future]

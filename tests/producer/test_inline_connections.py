@@ -65,7 +65,7 @@ def begin(lent: InlineConnection) -> InlineRequest:
 
 
 def take_back(network: Network, request: SendRequest, inline_request: InlineRequest) -> None:
-    """As the lane does when it is closed."""
+    """As InlineSender does in `close`."""
     network.take_back(
         request.address, inline_request.continue_on_connection(request, network._clock.steady_ms()), is_lost=inline_request.is_interrupted
     )
@@ -174,7 +174,7 @@ def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: 
     assert (failed.token, failed.is_timeout) == ("late", True)
 
 
-def test_a_bell_wakes_who_waits(network: Network, server: ScriptedServer) -> None:
+def test_eventfd_wakes_waiting_thread(network: Network, server: ScriptedServer) -> None:
     lent = lent_by(network, server)
     threading.Thread(target=lent.socket.event_fd.notify).start()
     assert lent.wait(60_000)

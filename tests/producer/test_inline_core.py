@@ -1,4 +1,4 @@
-"""One record past the core: when it may go, under which number, and that it ends as it would have on the ordinary way."""
+"""InlineCore: when a record may be sent inline, its sequence number, and the same outcome as a batch has."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ TAKES: list[tuple[str, dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("options", "takes"), [row[1:] for row in TAKES], ids=[row[0] for row in TAKES])
-def test_which_producers_have_a_lane(options: dict[str, Any], takes: bool) -> None:
+def test_producers_with_inline_send(options: dict[str, Any], takes: bool) -> None:
     assert Rig(options=options).core.allows_inline_send is takes
 
 
@@ -115,7 +115,7 @@ def test_the_first_of_an_identity_goes_the_ordinary_way() -> None:
     assert packed(Rig()) is None
 
 
-def test_what_waits_for_another_partition_is_in_nobodys_way() -> None:
+def test_batch_of_another_partition_does_not_block() -> None:
     rig = quiet()
     rig.append("b", ORDERS_1)
     assert packed(rig) is not None
@@ -162,7 +162,7 @@ def test_what_is_adopted_ends_as_any_batch(answer: Any, fate: str) -> None:
 
 
 def test_an_answer_that_is_lost() -> None:
-    """It goes again under its number, and what came meanwhile goes behind it."""
+    """It is retried under its sequence number, and records sent in the meantime follow it."""
     rig = quiet()
     departed(rig)
     rig.append("b")
@@ -255,7 +255,7 @@ OTHERS: list[tuple[str, Callable[[Rig, InlineRequest], Any]]] = [
 
 
 @pytest.mark.parametrize("waits", [row[1] for row in OTHERS], ids=[row[0] for row in OTHERS])
-def test_others_are_told_by_the_core(waits: Callable[[Rig, InlineRequest], Any]) -> None:
+def test_watched_futures_are_completed_by_the_core(waits: Callable[[Rig, InlineRequest], Any]) -> None:
     rig = quiet()
     inline_request = departed(rig)
     waits(rig, inline_request)
@@ -263,7 +263,7 @@ def test_others_are_told_by_the_core(waits: Callable[[Rig, InlineRequest], Any])
     assert (inline_request.is_complete, inline_request.futures.outcome, rig.core.inline_request) == (False, None, inline_request)
 
 
-def test_who_waits_for_memory_hears_of_what_was_over() -> None:
+def test_memory_waiter_is_woken_by_a_finished_inline_send() -> None:
     rig = quiet()
     inline_request = departed(rig)
     inline_request.target.queue.complete_inline(inline_request.futures, lambda _: 9, rig.steady_ms)

@@ -1,4 +1,4 @@
-"""Ctrl-C, and other handlers, at every moment of a record on the express lane: the producer stays whole, and whoever waits is told."""
+"""KeyboardInterrupt and signal handlers at every moment of an inline send: the producer stays consistent, and waiting callers finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
 from tests.client.interrupts import moments
-from tests.producer.inline import INTERRUPTED, await_lane, await_new_lane, counted, values, warm
+from tests.producer.inline import INTERRUPTED, await_fresh_inline, await_inline, counted, values, warm
 from tests.producer.threads import LATEST_S, in_thread
 
 Make = Callable[..., Producer]
@@ -30,11 +30,11 @@ CALLS: dict[str, Callable[[Producer], object]] = {
 def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
     quiet: Producer, broker: EmbeddedBroker, call: Callable[[Producer], object]
 ) -> None:
-    """The next records are stored once, and a record that was not told lies there once at most."""
+    """The next records are stored once, and a record without an outcome at most once."""
     core, by_lane = quiet._core, 0
     for index, interrupt in enumerate(moments()):
         warm(quiet)  # The interrupt before may have cost the connection.
-        await_new_lane(quiet)
+        await_fresh_inline(quiet)
         with counted("begin") as departed:
             try:
                 with interrupt:
@@ -56,9 +56,9 @@ def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
 
 
 def test_waiting_in_a_signal_handler_in_the_midst_of_a_fetch_is_refused_or_done(quiet: Producer) -> None:
-    """It never waits for ever: for the call that it interrupts, or for the lane that this one holds."""
+    """It does not wait for ever for the call that it interrupts, or for the inline send of that call."""
     for interrupt in moments():
-        await_lane(quiet)
+        await_inline(quiet)
         told: list[object] = []
 
         def handler(told: list[object] = told) -> None:
@@ -73,12 +73,12 @@ def test_waiting_in_a_signal_handler_in_the_midst_of_a_fetch_is_refused_or_done(
         interrupt.is_elsewhere = not departed[0]
 
 
-def test_ctrl_c_leaves_no_connection_unheard(producer_of: Make, broker: EmbeddedBroker) -> None:
+def test_ctrl_c_leaves_no_connection_suspended(producer_of: Make, broker: EmbeddedBroker) -> None:
     """What goes the ordinary way next is told when its answer is there: time-outs are longer than this test may take."""
     with producer_of(broker, linger_ms=0, request_timeout_ms=600_000, delivery_timeout_ms=1_200_000) as producer:
         for index, interrupt in enumerate(moments()):
             warm(producer)
-            await_lane(producer)
+            await_inline(producer)
             try:
                 with counted("begin") as departed, interrupt:
                     producer.send("orders", INTERRUPTED, key=b"other %d" % index).result(LATEST_S)
@@ -98,9 +98,9 @@ def test_ctrl_c_leaves_no_connection_unheard(producer_of: Make, broker: Embedded
     ],
     ids=["running", "add_done_callback", "done"],
 )
-def test_who_begins_to_watch_in_the_midst_of_a_fetch_is_told(quiet: Producer, handler: Callable[[Any], object]) -> None:
+def test_watcher_added_during_an_inline_read_is_notified(quiet: Producer, handler: Callable[[Any], object]) -> None:
     for interrupt in moments():
-        await_lane(quiet)
+        await_inline(quiet)
         future = quiet.send("orders", b"v", key=b"k")
         interrupt.handler = partial(handler, future)
         with counted("written") as written, interrupt:
@@ -111,11 +111,11 @@ def test_who_begins_to_watch_in_the_midst_of_a_fetch_is_told(quiet: Producer, ha
         assert future.result(LATEST_S).offset >= 0, interrupt.place
 
 
-def test_who_waits_in_a_handler_for_what_is_being_fetched_is_told(producer_of: Make, broker: EmbeddedBroker) -> None:
+def test_waiting_in_a_handler_during_an_inline_read_completes(producer_of: Make, broker: EmbeddedBroker) -> None:
     with producer_of(broker, linger_ms=0, request_timeout_ms=600_000, delivery_timeout_ms=1_200_000) as producer:
         for interrupt in moments():
             warm(producer)
-            await_lane(producer)
+            await_inline(producer)
             future = producer.send("orders", b"v", key=b"k")
 
             def handler(future: Any = future) -> None:

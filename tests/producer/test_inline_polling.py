@@ -1,4 +1,4 @@
-"""How often the sender thread looks up beside an open express lane: seldom, and in time."""
+"""Check interval of the sender thread while inline sends are enabled: rare, but in time for time-outs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.producer.inline_send import POLLS_PER_TIMEOUT
-from tests.producer.inline import await_new_lane, went_by_lane
+from tests.producer.inline import await_fresh_inline, was_sent_inline
 from tests.producer.threads import LATEST_S
 
 Make = Callable[..., Producer]
@@ -34,8 +34,8 @@ class Sleeps:
         return self._poll(timeout_ms, **named)
 
 
-def test_nobody_looks_where_nothing_is_sent(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """The sender thread sleeps as long as without a lane, once it has looked in vain."""
+def test_no_cost_without_screens(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """The sender thread sleeps as long as without inline sends, once a check has found nothing."""
     with producer_of(broker, linger_ms=0, request_timeout_ms=80, delivery_timeout_ms=80) as producer:
         producer.send("orders", b"v", key=b"k").result(LATEST_S)
         sleeps = Sleeps(producer)
@@ -44,18 +44,16 @@ def test_nobody_looks_where_nothing_is_sent(producer_of: Make, broker: EmbeddedB
         assert len(sleeps.seen) <= 5
 
 
-def test_it_looks_often_from_the_first_record_on_that_is_fetched(
-    producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_polls_often_after_the_first_inline_response(producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """It hears nothing then. Until then it looks within the time-outs only."""
     monkeypatch.setattr("chaffinch.producer.inline_send.POLL_INTERVAL_MS", OFTEN_MS)
     look_ms = 59_000
     timeout_ms = look_ms * POLLS_PER_TIMEOUT
     with producer_of(broker, linger_ms=0, request_timeout_ms=timeout_ms, delivery_timeout_ms=timeout_ms) as producer:
         sleeps = Sleeps(producer)
-        await_new_lane(producer)
+        await_fresh_inline(producer)
         assert look_ms in sleeps.seen
         sleeps.is_short.clear()
-        while not went_by_lane(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
+        while not was_sent_inline(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
             pass
         assert sleeps.is_short.wait(look_ms / 2000)

@@ -1,4 +1,4 @@
-"""The express lane against a real broker: who fetches his acknowledgement himself, what else becomes of a record, and who hears of it."""
+"""Inline sends against a real broker: callers that read their own response, all other outcomes, and notifications."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chaffinch.producer.records import RecordMetadata
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
 from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
-from tests.producer.inline import await_lane, counted, values, warm, went_by_lane
+from tests.producer.inline import await_inline, counted, values, warm, was_sent_inline
 from tests.producer.threads import LATEST_S, awaited, held_up, in_thread, noting
 
 Make = Callable[..., Producer]
@@ -34,19 +34,19 @@ class TestAcknowledgements:
         monkeypatch.setattr(quiet._core, "handle_all", noting(rounds, quiet._core.handle_all))
         seen = []
         for _ in range(50):
-            await_lane(quiet)
+            await_inline(quiet)
             before = len(rounds)
             quiet.send("orders", b"v", key=b"k").result(LATEST_S)
             seen.append(len(rounds) - before)
         assert 0 in seen
         assert values(broker) == Counter({b"v": 50})
 
-    def test_what_is_told_is_what_the_ordinary_way_tells(self, producer_of: Make, broker: EmbeddedBroker, quiet: Producer) -> None:
+    def test_inline_outcome_equals_batch_outcome(self, producer_of: Make, broker: EmbeddedBroker, quiet: Producer) -> None:
         with producer_of(broker, linger_ms=1) as other:
             first = other.send("stamped", b"v", timestamp_ms=5).result(LATEST_S)
         warm(quiet, "stamped")
         told: list[RecordMetadata] = []
-        while not went_by_lane(quiet, lambda: told.append(quiet.send("stamped", b"v", timestamp_ms=6).result(LATEST_S))):
+        while not was_sent_inline(quiet, lambda: told.append(quiet.send("stamped", b"v", timestamp_ms=6).result(LATEST_S))):
             pass
         second = told[-1]
         assert (second.topic, second.partition, second.dropped) == (first.topic, first.partition, first.dropped)
@@ -60,7 +60,7 @@ class TestAcknowledgements:
             after = quiet.metrics()
             return {name: after[name] - before[name] for name in after if name.endswith("-total")}
 
-        await_lane(quiet)
+        await_inline(quiet)
         by_lane = moved(lambda: quiet.send("orders", b"v", key=b"k").result(LATEST_S))
         by_sender = moved(lambda: quiet.send("orders", b"v", key=b"k", headers=[("n", None)]).result(LATEST_S))
         by_sender["outgoing-byte-total"] = by_lane["outgoing-byte-total"]  # A header has some.
@@ -68,7 +68,7 @@ class TestAcknowledgements:
         assert by_lane["record-written-total"] == 1
 
     def test_thousands_one_after_the_other(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        """In order, and each once. Nearly all of them on the lane."""
+        """In order, and each once. Nearly all of them are sent inline."""
         with producer_of(broker, linger_ms=0) as producer, counted("written") as written:
             offsets = [producer.send("latest", b"%d" % number, key=b"k%d" % number).result(LATEST_S).offset for number in range(2000)]
             assert offsets == list(range(2000))
@@ -87,7 +87,7 @@ class TestAcknowledgements:
 
     def test_many_wait_for_one(self, quiet: Producer, broker: EmbeddedBroker) -> None:
         for _ in range(50):
-            await_lane(quiet)
+            await_inline(quiet)
             future = quiet.send("orders", b"v")
             waiting = [in_thread(future.result) for _ in range(4)]
             told = {one.result(LATEST_S) for one in [*waiting, in_thread(future.result)]}
@@ -115,47 +115,47 @@ class TestWhoeverElseHears:
         ids=["done", "wait", "await", "exception"],
     )
     def test_ways_to_look(self, quiet: Producer, look: Callable[[Any], object]) -> None:
-        await_lane(quiet)
+        await_inline(quiet)
         future = quiet.send("orders", b"v")
         assert look(future)
         assert future.result(0).offset >= 0
 
     def test_a_callback_of_the_future(self, quiet: Producer) -> None:
-        await_lane(quiet)
+        await_inline(quiet)
         heard = threading.Event()
         quiet.send("orders", b"v").add_done_callback(lambda _: heard.set())
         assert heard.wait(LATEST_S)
 
     def test_one_that_nobody_looks_at(self, quiet: Producer) -> None:
-        await_lane(quiet)
+        await_inline(quiet)
         quiet.send("orders", b"v")
         while quiet.metrics()["records-outstanding"]:
             pass
 
     @pytest.mark.parametrize("call", [Producer.flush, Producer.close], ids=["flush", "close"])
     def test_what_waits_for_all(self, quiet: Producer, call: Callable[[Producer], None]) -> None:
-        await_lane(quiet)
+        await_inline(quiet)
         future = quiet.send("orders", b"v")
         call(quiet)
         assert future.done()
 
     def test_what_comes_behind_goes_behind(self, quiet: Producer, broker: EmbeddedBroker) -> None:
         for number in range(50):
-            await_lane(quiet)
+            await_inline(quiet)
             futures = [quiet.send("latest", b"%d-%d" % (number, place), key=b"k") for place in range(3)]
             assert [future.result(LATEST_S).offset for future in futures] == [3 * number + place for place in range(3)]
 
     def test_a_table_behind_it(self, quiet: Producer) -> None:
         import pyarrow as pa
 
-        await_lane(quiet)
+        await_inline(quiet)
         future = quiet.send("latest", b"v", key=b"k")
         result = quiet.send_table("latest", pa.table({"value": [b"t"], "key": [b"k"]})).result(LATEST_S)
         assert (future.result(LATEST_S).offset, result.written) == (0, 1)
 
     def test_while_the_sender_thread_is_held_up(self, quiet: Producer) -> None:
-        """In a callback: nothing goes by the lane, and nothing is lost."""
-        await_lane(quiet)
+        """In a callback: nothing is sent inline, and nothing is lost."""
+        await_inline(quiet)
         with held_up(quiet):
             future = quiet.send("orders", b"v")
             assert not future.done()
@@ -192,11 +192,11 @@ def plain_producer(server: ScriptedServer, **options: Any) -> Producer:
     return Producer(bootstrap_servers=server.bootstrap_servers, **{**usual, **options})
 
 
-def test_who_waits_for_memory_gets_what_the_lane_gives_back(producer_of: Make, broker: EmbeddedBroker) -> None:
+def test_waiting_caller_gets_memory_of_an_inline_send(producer_of: Make, broker: EmbeddedBroker) -> None:
     with producer_of(broker, linger_ms=0, buffer_memory=3000, max_block_ms=60_000) as producer:
         for _ in range(30):
             warm(producer)
-            await_lane(producer)
+            await_inline(producer)
             first = producer.send("orders", bytes(2000), key=b"k")
             second = in_thread(lambda: producer.send("orders", bytes(2000), key=b"k").result(LATEST_S))
             assert first.result(LATEST_S).offset < second.result(LATEST_S).offset
@@ -205,7 +205,7 @@ def test_who_waits_for_memory_gets_what_the_lane_gives_back(producer_of: Make, b
 class TestOtherAnswers:
     def test_a_culprit(self, quiet: Producer, broker: EmbeddedBroker) -> None:
         warm(quiet, "latest")
-        await_lane(quiet)
+        await_inline(quiet)
         with pytest.raises(InvalidCompactionKeyException, match="latest-0"):
             quiet.send("latest", b"no key").result(LATEST_S)
         assert quiet.send("latest", b"v", key=b"k").result(LATEST_S).offset > 0
@@ -213,7 +213,7 @@ class TestOtherAnswers:
 
     def test_too_large_for_the_topic(self, quiet: Producer) -> None:
         warm(quiet, "small")
-        await_lane(quiet)
+        await_inline(quiet)
         with pytest.raises(RecordTooLargeException):
             quiet.send("small", bytes(3000)).result(LATEST_S)
         assert quiet.send("small", b"v").result(LATEST_S).offset > 0
@@ -222,7 +222,7 @@ class TestOtherAnswers:
         "error", ["NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_SERVER_ERROR"]
     )
     def test_a_fault_goes_the_ordinary_way(self, quiet: Producer, broker: EmbeddedBroker, error: str) -> None:
-        await_lane(quiet)
+        await_inline(quiet)
         broker.faults.add(api="Produce", error=error, count=1)
         try:
             quiet.send("orders", b"v", key=b"k").result(LATEST_S)
@@ -234,7 +234,7 @@ class TestOtherAnswers:
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
     def test_a_connection_that_is_lost(self, quiet: Producer, broker: EmbeddedBroker, action: Literal["drop_before", "drop_after"]) -> None:
         for _ in range(20):
-            await_lane(quiet)
+            await_inline(quiet)
             broker.faults.add(api="Produce", action=action, count=1)
             quiet.send("orders", b"v", key=b"k").result(LATEST_S)
             quiet.send("orders", b"w", key=b"k").result(LATEST_S)
@@ -244,7 +244,7 @@ class TestOtherAnswers:
         with ScriptedServer(taking(ALL)) as server, plain_producer(server) as producer:
             warm(producer)
             for _ in range(20):
-                await_lane(producer)
+                await_inline(producer)
                 server.hang_up()
                 assert producer.send("orders", b"v", key=b"k").result(LATEST_S)
 
@@ -252,17 +252,17 @@ class TestOtherAnswers:
         with ScriptedServer(taking(FEW, HANG_UP)) as server, plain_producer(server, retries=1) as producer:
             for _ in range(FEW):
                 producer.send("orders", b"v", key=b"k").result(LATEST_S)
-            await_lane(producer)
+            await_inline(producer)
             with pytest.raises(NetworkException, match="possibly stored"):
                 producer.send("orders", b"v", key=b"k").result(LATEST_S)
 
-    def test_a_broker_that_says_nothing(self) -> None:
-        """The request's own time-out holds, and who waits less long is told."""
+    def test_silent_broker(self) -> None:
+        """The request's own time-out holds, and a shorter wait of the caller times out."""
         options = {"request_timeout_ms": 300, "delivery_timeout_ms": 700}
         with ScriptedServer(taking(FEW, STAY_SILENT)) as server, plain_producer(server, **options) as producer:
             for _ in range(FEW):
                 producer.send("orders", b"v", key=b"k").result(LATEST_S)
-            await_lane(producer)
+            await_inline(producer)
             future = producer.send("orders", b"v", key=b"k")
             with pytest.raises(TimeoutError):
                 future.result(0.01)
@@ -274,7 +274,7 @@ class TestOtherAnswers:
             warm(producer)
             server.bytes_per_write = 1
             for _ in range(20):
-                await_lane(producer)
+                await_inline(producer)
                 assert producer.send("orders", b"v", key=b"k").result(LATEST_S)
 
 
@@ -283,7 +283,7 @@ class TestOtherAnswers:
     [{"linger_ms": 1}, {"compression_type": "lz4"}, {"acks": "1", "enable_idempotence": False}, {"acks": "0", "enable_idempotence": False}],
     ids=str,
 )
-def test_producers_without_a_lane(producer_of: Make, broker: EmbeddedBroker, options: dict[str, Any]) -> None:
+def test_producers_without_inline_send(producer_of: Make, broker: EmbeddedBroker, options: dict[str, Any]) -> None:
     with producer_of(broker, **{"linger_ms": 0, **options}) as producer:
         for _ in range(20):
             producer.send("orders", b"v").result(LATEST_S)
@@ -296,14 +296,14 @@ def test_turns_are_taken_by_each_record_once(producer_of: Make, broker: Embedded
     assert chosen == Counter({0: 10, 1: 10, 2: 10})
 
 
-def test_a_limit_holds_for_the_lane_and_what_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout_covers_inline_wait_and_later_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WAIT_MS", "POLL_INTERVAL_MS"):
         monkeypatch.setattr(f"chaffinch.producer.inline_send.{name}", 600_000)
     timeouts = {"request_timeout_ms": 2_000_000, "delivery_timeout_ms": 4_000_000}
     with ScriptedServer(taking(FEW, STAY_SILENT)) as server, plain_producer(server, **timeouts) as producer:
         for _ in range(FEW):
             producer.send("orders", b"v", key=b"k").result(LATEST_S)
-        await_lane(producer)
+        await_inline(producer)
         future, waits = producer.send("orders", b"v", key=b"k"), []
         lock_of = threading.Lock
 
@@ -334,7 +334,7 @@ def test_a_connection_in_use_is_not_idle(producer_of: Make, broker: EmbeddedBrok
                 transport.active_ms = 0
             producer.send("orders", b"v", key=b"k").result(LATEST_S)
 
-        while not went_by_lane(producer, send_past_the_network):
+        while not was_sent_inline(producer, send_past_the_network):
             pass
         producer.flush()
         assert max(transport.active_ms for transport in list(transports.values())) > 0

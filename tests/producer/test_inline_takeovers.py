@@ -1,4 +1,4 @@
-"""Whatever comes in the midst of a record on the express lane, it has one outcome: refusals, half answers, forks and closing."""
+"""Interrupted inline sends have one outcome: refusals, partial responses, forks and close."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chaffinch.producer.records import RecordMetadata
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.runtime.sockets import EventFd
 from tests.client.scripted_server import ScriptedServer
-from tests.producer.inline import await_lane, is_awaited_on_lane, values, warm, went_by_lane
+from tests.producer.inline import await_inline, is_awaited_inline, values, warm, was_sent_inline
 from tests.producer.test_inline_send import ALL, plain_producer, taking
 from tests.producer.threads import LATEST_S, in_thread, noting, outcome_in_child
 
@@ -44,7 +44,7 @@ class Gate:
 
 @contextmanager
 def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer, Gate, RecordFuture[RecordMetadata], Future[Any]]]:
-    """A producer, what holds back its answers, and a record on its lane with a thread that waits for it there."""
+    """A producer, a gate for its responses, and a record that was sent inline, with a thread that waits for it."""
     for name in ("WAIT_MS", "POLL_INTERVAL_MS"):
         monkeypatch.setattr(f"chaffinch.producer.inline_send.{name}", 600_000)
     gate = Gate()
@@ -52,11 +52,11 @@ def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer,
         warm(producer)
         try:
             while True:
-                await_lane(producer)
+                await_inline(producer)
                 gate.open.clear()
                 future = producer.send("orders", b"v", key=b"k")
                 waiting = in_thread(lambda: future.result())  # noqa: B023
-                if is_awaited_on_lane(producer):
+                if is_awaited_inline(producer):
                     break
                 gate.open.set()  # The sender thread was awake still.
                 waiting.result(LATEST_S)
@@ -66,7 +66,7 @@ def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer,
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_fork_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_while_a_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is the parent's, and so is the connection: nothing that the child does is felt there."""
     with awaited_on_lane(monkeypatch) as (producer, gate, future, waiting):
         for ask in (future.result, producer.flush, lambda: producer.send("orders", b"child").result()):
@@ -75,7 +75,7 @@ def test_a_fork_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not waiting.done()
         gate.open.set()
         assert waiting.result(LATEST_S) == future.result(0)
-        while not went_by_lane(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
+        while not was_sent_inline(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
             pass
 
 
@@ -84,7 +84,7 @@ def test_a_fork_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     [lambda producer: producer._sender.wakeup(), lambda producer: producer._sender._network._event_fd.notify()],
     ids=["the sender thread takes over", "the bell rings late, for somebody before him"],
 )
-def test_who_waits_is_woken_by_a_bell(monkeypatch: pytest.MonkeyPatch, call: Callable[[Producer], None]) -> None:
+def test_waiting_thread_is_woken_by_eventfd(monkeypatch: pytest.MonkeyPatch, call: Callable[[Producer], None]) -> None:
     """The connection says nothing. He has heard it: it wakes up nobody else."""
     read_response, has_left = InlineSender.read_response, threading.Event()
     monkeypatch.setattr(InlineSender, "read_response", lambda *arguments: (read_response(*arguments), has_left.set()))  # type: ignore[func-returns-value]
@@ -102,7 +102,7 @@ def fail() -> None:
     raise ZeroDivisionError
 
 
-def test_who_waits_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_caller_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the bell: connections that this process closes wake up nobody who has fallen asleep."""
     with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
         rings: list[EventFd] = []
@@ -115,8 +115,8 @@ def test_who_waits_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.Monk
         assert rings
 
 
-def test_closing_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without time for the answer: he is told so."""
+def test_close_while_a_caller_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait of the caller times out before the response."""
     with awaited_on_lane(monkeypatch) as (producer, _, future, waiting):
         producer.close(0)
         error = waiting.exception(LATEST_S)
@@ -134,14 +134,14 @@ def test_closing_with_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> No
         assert waiting.result(LATEST_S) == future.result(0)
 
 
-def test_who_looks_after_another_leaves_half_an_answer_alone() -> None:
+def test_second_reader_leaves_a_partial_response() -> None:
     """It is put together by the sender thread, which is slow here."""
     with ScriptedServer(taking(ALL)) as server, plain_producer(server) as producer:
         warm(producer)
         server.bytes_per_write = 1
         wakeups: list[None] = []
         for _ in range(20):
-            await_lane(producer)
+            await_inline(producer)
             producer._inline_sender._wakeup = lambda: wakeups.append(None)
             future = producer.send("orders", b"v", key=b"k")
             for _ in range(3):
@@ -159,7 +159,7 @@ def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make
         is_in_part = False
         while not is_in_part:
             warm(producer)
-            await_lane(producer)
+            await_inline(producer)
             wakeups: list[None] = []
             producer._inline_sender._wakeup = noting(wakeups, producer._sender.wakeup)
             future = producer.send("orders", bytes(900_000), key=b"k")
@@ -174,14 +174,14 @@ def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make
     [RecordFuture.done, lambda future: wait([future], 0), lambda future: future.add_done_callback(lambda _: None)],
     ids=["done", "wait", "callback"],
 )
-def test_who_looks_wakes_up_the_sender_thread(monkeypatch: pytest.MonkeyPatch, look: Callable[[RecordFuture[Any]], object]) -> None:
+def test_checking_a_future_wakes_the_sender_thread(monkeypatch: pytest.MonkeyPatch, look: Callable[[RecordFuture[Any]], object]) -> None:
     """Which hears nothing of the answer, and by itself would look too late: the times are longer than this test may take."""
     monkeypatch.setattr("chaffinch.producer.inline_send.POLL_INTERVAL_MS", 600_000)
     with ScriptedServer(taking(ALL)) as server, plain_producer(server, request_timeout_ms=1_000_000) as producer:
         is_deaf = False
         while not is_deaf:
             warm(producer)
-            await_lane(producer)
+            await_inline(producer)
             future = producer.send("orders", b"v", key=b"k")
             is_deaf = producer._inline_sender._has_suspended and producer._core.inline_request is not None
             wakeups: list[None] = []
@@ -196,7 +196,7 @@ def test_a_record_that_the_system_refuses_is_not_stored(producer_of: Make, broke
     with producer_of(broker, linger_ms=0, retries=1) as producer:
         for _ in range(20):
             warm(producer)
-            await_lane(producer)
+            await_inline(producer)
             broker.faults.add(api="Produce", action="drop_before", count=1)
             for transport in list(producer._sender._network._transports.values()):
                 transport.opened.shutdown(socket.SHUT_WR)

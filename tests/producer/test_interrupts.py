@@ -1,4 +1,4 @@
-"""Ctrl-C at every moment of every call of a producer: the next calls work, and each record is stored once and told once, or not at all."""
+"""KeyboardInterrupt at every moment of every call: later calls work, and each record is stored and reported once, or not at all."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_call_that_is_interrupted_leaves_the_producer_whole(producer_of: Make,
 
 
 def test_a_wait_for_memory_that_is_interrupted_keeps_none(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """And holds nobody up: records linger for ever unless somebody waits."""
+    """And blocks no caller: records linger for ever unless a caller waits."""
     producer = producer_of(broker, linger_ms=60_000, buffer_memory=3000, max_block_ms=60_000)
     accumulator = producer._core.accumulator
     for index in count():
@@ -212,7 +212,7 @@ def test_a_close_that_is_interrupted_may_be_called_again(producer_of: Make, brok
 def test_a_close_whose_clean_up_is_interrupted_too_may_be_called_again(
     producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread was not told to end."""
+    """The thread was not asked to stop."""
 
     def ctrl_c(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""A partitioner that is a function of the user's is called without a lock, by whoever sends."""
+"""A user's partitioner function is called without a lock, on the thread of `send`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[..., Producer]
 LATEST_S = 60
 
 
-def test_a_slow_one_holds_up_nobody_else(producer_of: Make, broker: EmbeddedBroker) -> None:
+def test_slow_handler_blocks_no_other_thread(producer_of: Make, broker: EmbeddedBroker) -> None:
     is_asked, may_go_on = threading.Event(), threading.Event()
 
     def wait_for_key(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
@@ -33,7 +33,7 @@ def test_a_slow_one_holds_up_nobody_else(producer_of: Make, broker: EmbeddedBrok
 
 
 def test_one_that_sends_itself(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """And waits for the outcome, which the sender thread can only tell while nobody holds its lock."""
+    """It waits for the outcome, which the sender thread can only report while its lock is free."""
 
     def tell_first(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         if key != b"first":

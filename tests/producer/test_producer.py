@@ -1,4 +1,4 @@
-"""The whole producer against the real broker core, over sockets: what a user does, and what a user gets."""
+"""The public producer against the real broker, over sockets."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ class TestClearErrors:
         assert "'ordres'" in str(error)
         assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
 
-    def test_a_topic_created_meanwhile(self, producer_of: Make, strict_broker: EmbeddedBroker) -> None:
+    def test_topic_created_during_the_wait(self, producer_of: Make, strict_broker: EmbeddedBroker) -> None:
         with producer_of(strict_broker) as producer, concurrent.futures.ThreadPoolExecutor(1) as pool:
             sent = pool.submit(producer.send, "new", b"v")
             strict_broker.create_topic("new", 1)
@@ -357,7 +357,7 @@ class TestClearErrors:
             ({"on_delivery": 1}, TypeError, "on_delivery"),
         ],
     )
-    def test_wrong_arguments_are_said_at_the_call(
+    def test_wrong_arguments_raise_at_the_call(
         self, producer_of: Make, broker: EmbeddedBroker, arguments: dict[str, Any], error: type[Exception], text: str
     ) -> None:
         with producer_of(broker) as producer, pytest.raises(error, match=text):
@@ -379,7 +379,7 @@ class TestClearErrors:
         with pytest.raises(ConfigException, match=r"linger\.ms"):
             Producer({"bootstrap.servers": "localhost:1", "lingr.ms": 5})
 
-    def test_options_without_effect_are_said_once(
+    def test_options_without_effect_are_logged_once(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING, "chaffinch.producer"), producer_of(broker, interceptor_classes="a.b.C"):
@@ -387,7 +387,7 @@ class TestClearErrors:
         assert [record.message for record in caplog.records if "interceptor.classes" in record.message]
 
     @pytest.mark.parametrize(("is_adaptive", "timeout_ms", "times"), [(False, 100, 1), (False, 0, 0), (True, 100, 0)])
-    def test_an_option_that_another_leaves_without_effect_is_said(
+    def test_option_without_effect_because_of_another_is_logged(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, is_adaptive: bool, timeout_ms: int, times: int
     ) -> None:
         options = {"partitioner_adaptive_partitioning_enable": is_adaptive, "partitioner_availability_timeout_ms": timeout_ms}

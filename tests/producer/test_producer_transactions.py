@@ -1,4 +1,4 @@
-"""Transactions of the whole producer against the real broker core: what is committed is read, what is not is not."""
+"""Transactions of the public producer against the real broker: only committed records are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller meets besides records: serializers, callbacks, metrics, calls in the wrong order, and the ends of a process."""
+"""Public API apart from records: serializers, callbacks, metrics, calls in the wrong order, and the end of a process."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ HALF = "\ud800"
         (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, "", True)}, "g"), TypeError, "has the leader_epoch True"),
     ],
 )
-def test_what_can_never_be_right_is_said_at_the_call(
+def test_invalid_arguments_raise_at_the_call(
     producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], error: type[Exception], says: str
 ) -> None:
     with producer_of(broker, transactional_id="shop") as producer:
@@ -141,7 +141,7 @@ def test_options_that_no_request_can_carry_are_refused(producer_of: Make, broker
     ],
     ids=str,
 )
-def test_what_turns_idempotence_off_is_said_unless_it_is_meant(
+def test_implicit_loss_of_idempotence_is_logged(
     producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, options: dict[str, Any], because_of: str | None
 ) -> None:
     with caplog.at_level(logging.INFO, "chaffinch.producer"), producer_of(broker, **options):
@@ -210,7 +210,7 @@ class TestCallbacks:
             None,
         ]
 
-    def test_one_that_raises_is_logged_and_harms_nobody(
+    def test_raising_callback_is_logged_without_effect(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
     ) -> None:
         def broken(metadata: object, error: object) -> None:
@@ -381,7 +381,7 @@ futures = [producer.send("orders", b"v") for _ in range(int(sys.argv[2]))]
             f"chaffinch-producer-sender was not closed: {records} had no outcome yet when the process ended, and may be lost"
         ]
 
-    def test_one_with_nothing_left_says_nothing(self, broker: EmbeddedBroker) -> None:
+    def test_producer_without_records_logs_nothing_at_exit(self, broker: EmbeddedBroker) -> None:
         code = (
             PATIENT
             + """
@@ -454,7 +454,7 @@ with Producer(bootstrap_servers=sys.argv[1]) as producer:
         assert "close was interrupted: 3 records without an outcome" in said
         assert "was not closed" not in said
 
-    def test_a_close_that_takes_long_says_what_it_waits_for(
+    def test_long_close_logs_what_it_waits_for(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("chaffinch.producer.closing.SILENT_S", 0.05)

@@ -1,4 +1,4 @@
-"""Records that fail together, for one reason: each future still has an error of its own, which names its record."""
+"""Records that fail together for one reason: each future has its own error, which names its record."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CANNOT_BE_READ = [MemoryError("no memory"), PayloadTooLarge(Compression.ZSTD, 1)
 
 
 @pytest.mark.parametrize("why", CANNOT_BE_READ, ids=["no memory", "unpacks to too much"])
-def test_records_are_told_where_their_keys_cannot_be_read(
+def test_records_fail_without_readable_keys(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, why: Exception
 ) -> None:
     """What was refused may unpack to more than there is room for: the thread that told of it died, and others' records with it."""

@@ -1,4 +1,4 @@
-"""A topic is deleted and made anew under its name while a producer writes: the new one gets what comes after, each record once."""
+"""A topic is deleted and created again while a producer writes: the new topic gets all later records, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a REPL, a debugger and a log show: enough to go on, and no password."""
+"""`repr` of the public classes: enough to debug, and no password."""
 
 from __future__ import annotations
 

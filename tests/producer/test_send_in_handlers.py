@@ -76,7 +76,9 @@ def test_in_callbacks_it_sends(producer_of: Make, broker: EmbeddedBroker, call: 
 
 
 @CALLS
-def test_of_a_closed_producer_that_is_said(producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], name: str) -> None:
+def test_call_of_a_closed_producer_is_refused(
+    producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], name: str
+) -> None:
     producer = producer_of(broker)
     producer.close()
 

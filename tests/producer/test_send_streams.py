@@ -258,7 +258,7 @@ def test_an_empty_stream(producer: Producer) -> None:
     assert producer.send_table("orders", reader(iter(()))).result(LATEST_S).written == 0
 
 
-def test_a_wrong_column_is_said_before_anything_is_read(producer: Producer) -> None:
+def test_invalid_column_is_reported_before_rows_are_read(producer: Producer) -> None:
     def never() -> Iterator[pa.RecordBatch]:
         raise AssertionError("this was read")
         yield
@@ -268,7 +268,7 @@ def test_a_wrong_column_is_said_before_anything_is_read(producer: Producer) -> N
 
 
 @pytest.mark.parametrize("given", [None, [1], {"value": [b"v"]}, "rows.csv"], ids=str)
-def test_what_is_no_table(producer: Producer, given: object) -> None:
+def test_non_table_raises_type_error(producer: Producer, given: object) -> None:
     with pytest.raises(TypeError, match="__arrow_c_stream__"):
         producer.send_table("orders", given)
 

@@ -214,7 +214,7 @@ def test_larger_than_the_memory_of_the_producer(broker: EmbeddedBroker) -> None:
     assert broker.read("orders").num_rows == 2000
 
 
-def test_a_row_that_the_memory_can_never_hold_is_told_so_at_once(broker: EmbeddedBroker) -> None:
+def test_row_larger_than_buffer_memory_fails_at_once(broker: EmbeddedBroker) -> None:
     """As `send` says it: waiting would not help, and trying again neither."""
     with Producer(bootstrap_servers=broker.bootstrap_servers, buffer_memory=100_000) as producer:
         error = producer.send("one", bytes(200_000)).exception(60)
@@ -292,7 +292,7 @@ def test_rows_without_a_key_fill_batches_up_to_one_that_fits_into_none(broker: E
     assert batch_count < 40, "few are not full"
 
 
-def test_no_batch_costs_a_look_at_all_rows_that_are_left(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_of_a_batch_does_not_depend_on_remaining_rows(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """To slice rows with headers takes as long as there are rows."""
     given: list[int] = []
     encode = Accumulator.encode_first_rows
@@ -328,7 +328,7 @@ def test_a_table_waits_behind_records_sent_before(broker: EmbeddedBroker, produc
         (pa.table({"value": [b"v"], "topic": [5]}), "topic"),
     ],
 )
-def test_wrong_columns_are_said_at_the_call(producer: Producer, rows: pa.Table, column: str) -> None:
+def test_wrong_columns_raise_at_the_call(producer: Producer, rows: pa.Table, column: str) -> None:
     with pytest.raises(ValueError, match=f"column '{column}' is "):
         producer.send_table("orders", rows)
 
@@ -407,12 +407,12 @@ def test_columns_without_any_value(broker: EmbeddedBroker, producer: Producer) -
     assert producer.send_table("one", rows).result(60).written == 1
 
 
-def test_an_unknown_column_is_told_every_column_that_a_table_may_have(producer: Producer) -> None:
+def test_unknown_column_error_lists_all_columns(producer: Producer) -> None:
     with pytest.raises(InvalidColumn, match="one each of key, value, timestamp, headers, partition, topic"):
         producer.send_table("orders", pa.table({"value": [b"v"], "keey": [b"k"]}))
 
 
-def test_a_row_too_large_is_told_the_option_s_own_number(producer: Producer) -> None:
+def test_too_large_row_error_names_the_option_value(producer: Producer) -> None:
     result = producer.send_table("orders", pa.table({"key": [b"k"], "value": [b"v" * 2_000_000]})).result(timeout=30)
     assert "max.request.size allows 1048576" in result.rejected.column("message")[0].as_py()
 

@@ -1,4 +1,4 @@
-"""Records that `send` itself refuses: who is told, in which thread, and in which words."""
+"""Records that `send` itself refuses: callbacks, their thread, and error texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for a topic, a partition or a broker that is not there reads in the log, once, for what and how long."""
+"""Waits for a missing topic, partition or broker are logged once, with the cause and the limit."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_is_there_is_not_waited_for(
 
 
 @pytest.mark.parametrize("option", ["max_block_ms", "retry_unknown_topic_partition_ms"])
-def test_each_row_is_told_its_own_partition_and_the_code_is_the_cause_s(
+def test_each_row_error_has_its_partition_and_the_code_of_the_cause(
     patient_producer_of: Make, strict_broker: EmbeddedBroker, option: str
 ) -> None:
     with patient_producer_of(strict_broker, **{option: BLOCK_MS}) as producer:
@@ -203,7 +203,7 @@ CALLS = pytest.mark.parametrize(
 
 
 @CALLS
-def test_a_close_meanwhile_names_the_call_that_waits(
+def test_concurrent_close_names_the_waiting_call(
     producer_of: Make, strict_broker: EmbeddedBroker, call: str, arguments: tuple[Any, ...]
 ) -> None:
     is_waiting = threading.Event()
@@ -220,10 +220,10 @@ def test_a_close_meanwhile_names_the_call_that_waits(
 
 
 @CALLS
-def test_a_close_while_it_is_said_is_not_missed(
+def test_close_during_the_log_line_is_not_missed(
     producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, call: str, arguments: tuple[Any, ...]
 ) -> None:
-    """Who is woken up then does not wait yet, and nobody will wake it up again."""
+    """A thread that does not wait yet is not woken by a notification, and no second one follows."""
     producer = producer_of(strict_broker, max_block_ms=60_000)
     gate, wait = producer._gate, producer._gate.changed.wait
 
@@ -247,7 +247,7 @@ def test_lines_of_a_long_wait_come_after_growing_pauses(
     ]
 
 
-def test_a_flush_that_times_out_says_why(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_out_flush_names_the_cause(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     why = NetworkException("its leader cannot be reached")
     with producer_of(strict_broker) as producer:
         producer.partitions_for("orders")
@@ -261,9 +261,7 @@ def test_a_flush_that_times_out_says_why(producer_of: Make, strict_broker: Embed
     assert raised.value.__cause__ is why
 
 
-def test_memory_that_does_not_become_free_says_why(
-    producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_timeout_names_the_cause(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     why = NetworkException("its leader cannot be reached")
     with producer_of(strict_broker, max_block_ms=100) as producer:
         producer.partitions_for("orders")
@@ -332,7 +330,7 @@ def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: E
 
 
 class TestMemoryThatIsNotTaken:
-    """Whoever is next in line is woken: perhaps nothing else becomes free."""
+    """The next thread in the queue is woken: perhaps no other memory becomes free."""
 
     def test_by_a_caller_who_is_interrupted(
         self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
@@ -414,7 +412,7 @@ class TestMemoryThatIsNotTaken:
             assert not woken
 
 
-def test_who_waits_hears_of_a_close_at_once(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_caller_is_notified_of_close(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The close itself may go on for long: for what is under way, and for an exception handler."""
     with producer_of(strict_broker) as producer, producer._gate.lock, monkeypatch.context() as patched:
         closed: list[bool] = []

@@ -1,4 +1,4 @@
-"""Calls in threads of their own, futures waited for by asyncio, and a sender that is held up, for tests of who waits for what."""
+"""Helpers for tests of waits: calls in background threads, futures in asyncio, and a blocked sender thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def in_thread(call: Callable[[], Any]) -> Future[Any]:
-    """What the call returns or raises, told by a thread that nobody has to wait for."""
+    """Run the call in a daemon thread; the future has its result or exception."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -58,7 +58,7 @@ def outcome_in_child(call: Callable[[], Any]) -> str:
 
 @contextmanager
 def held_up(producer: Producer) -> Iterator[None]:
-    """The sender has no turn meanwhile, as in a callback that does not return. Whoever calls the producer goes on."""
+    """Block the sender thread, as a callback that does not return. Calls of the producer go on."""
     is_there, may_go = threading.Event(), threading.Event()
 
     def hold_up(_: Future[None]) -> None:

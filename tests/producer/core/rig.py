@@ -127,7 +127,7 @@ class Rig:
     """Nodes whose addresses come with each Produce answer."""
     throttle_time_ms: int = 0
     topic_id: UUID = ZERO_UUID
-    """Of the topic as metadata tells it; ZERO_UUID: brokers know no ids."""
+    """Id of the topic in metadata; ZERO_UUID: brokers do not support topic ids."""
     produce_version: int = VERSION_WITH_TOPIC_IDS
     """The highest of Produce that brokers know."""
     scripted: dict[type, list[Any]] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class Rig:
         self.step(Answered(address=sent.address, token=token, message=response, numbering=listed[0].numbering, version=version))
 
     def lead(self, partition: int, node: int) -> None:
-        """From now on another node leads the partition; nobody has been told yet."""
+        """From now on another node leads the partition; the core does not know it yet."""
         self.leaders[partition] = node
         self.leader_epochs[partition] += 1
 

@@ -1,4 +1,4 @@
-"""Whether a caller waits for an answer that is on its way: then the sender thread does not fall asleep before it comes."""
+"""`ProducerCore.is_awaited`: while a caller waits for a response, the sender thread polls instead of sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches may wait for minutes while `send` raises nothing: the log says for what, where and why, and so do the errors when time is up."""
+"""BatchWaitLog: batches that wait for minutes are logged with partition, broker and cause; errors of expired batches say the same."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def patient(**options: object) -> Rig:
     return Rig(options={"delivery.timeout.ms": TIMEOUT_MS, "retry.backoff.ms": 100, "retry.backoff.max.ms": 100, **options})
 
 
-def test_after_seconds_it_is_said_what_is_waited_for_where_why_and_for_how_long() -> None:
+def test_long_wait_is_logged_with_cause_place_and_limit() -> None:
     rig = patient()
     rig.send("ab")
     refused_for(rig, FIRST_LINE_MS - EVERY_MS)
@@ -79,7 +79,7 @@ def test_many_partitions_are_one_line() -> None:
 
 
 @pytest.mark.parametrize("answer", [LOST, NOT_SENT])
-def test_what_got_no_answer_is_named_with_its_address(answer: str) -> None:
+def test_unanswered_request_is_named_with_its_address(answer: str) -> None:
     rig = patient()
     rig.send("a")
     refused_for(rig, FIRST_LINE_MS + EVERY_MS, answer)

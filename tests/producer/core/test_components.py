@@ -1,4 +1,4 @@
-"""The core's smaller parts: options, partitioner, accumulator, what `judge` says about anything at all."""
+"""Components of the core: options, partitioner, accumulator, and properties of `judge`."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class TestAccumulator:
         assert made.memory_free == made.memory_bytes
         assert made.is_empty
 
-    def test_what_becomes_free_is_kept_for_who_waits_longest(self) -> None:
+    def test_freed_memory_is_reserved_for_the_longest_waiter(self) -> None:
         made = accumulator(memory_bytes=1_000)
         made.memory_free = 0
         much, little = made.claim(600), made.claim(100)
@@ -363,7 +363,7 @@ def test_every_refusal_has_a_verdict_and_the_rules_hold(answer: BatchResponse, s
             assert not situation.topic_config.is_requested
 
 
-def test_an_error_told_again_is_another_object_with_the_same_facts() -> None:
+def test_repeated_error_is_a_copy() -> None:
     error = KafkaException("first")
     other = copy_for_raise(error)
     assert other == error

@@ -1,4 +1,4 @@
-"""What a record is told whose time is up: how often it was sent, the last cause, whether it may be stored, and what to do."""
+"""Errors of expired records: number of attempts, last cause, whether the record may be stored, and advice."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ STORAGE = "KAFKA_STORAGE_ERROR (no space left)"
 @pytest.mark.parametrize(
     ("later_ms", "says"), [(0, "never sent; {}; not stored; it may be tried again"), (10, "sent once; {}; possibly stored; sent again")]
 )
-def test_what_waited_says_what_the_batch_in_front_was_told(later_ms: int, says: str) -> None:
+def test_expired_batch_names_the_error_of_its_predecessor(later_ms: int, says: str) -> None:
     rig = Rig(options=OPTIONS | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
     rig.send("a")
     rig.sleep(later_ms)
@@ -181,7 +181,7 @@ def test_what_came_when_the_batch_in_front_was_long_over_says_nothing_of_it() ->
 
 @pytest.mark.parametrize("lost", [LOST, NOT_SENT])
 @pytest.mark.parametrize("is_large", [True, False])
-def test_a_request_larger_than_brokers_take_by_default_says_so(lost: str, is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_request_is_named_in_the_error(lost: str, is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(options=OPTIONS | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
     rig.send("a")
     size = rig.open[0].token.size

@@ -1,4 +1,4 @@
-"""Transactions that nobody can go on with: the producer is closed, or its thread has died."""
+"""Transactions that are given up: the producer is closed, or its thread has failed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_transaction() -> Rig:
     ("death", "error"),
     [(IllegalStateException("closed"), IllegalStateException), (TimeoutException("died"), UnknownServerException)],
 )
-def test_a_commit_that_is_given_up_says_whether_it_may_have_happened(
+def test_given_up_commit_says_whether_it_may_have_happened(
     answers: list[str], is_held: bool, stored: Stored, fate: str, death: KafkaException, error: type[KafkaException]
 ) -> None:
     rig = in_transaction()
@@ -116,9 +116,7 @@ def test_a_close_that_ends_while_records_are_under_way_commits_nothing_and_abort
     ids=["abort", "close"],
 )
 @pytest.mark.parametrize("is_sent", [False, True], ids=["unsent", "refused"])
-def test_a_record_that_fails_while_its_transaction_is_aborted_asks_nobody_to_abort_it(
-    is_sent: bool, closes_within: str | None, advice: str
-) -> None:
+def test_record_failed_during_abort_does_not_advise_to_abort(is_sent: bool, closes_within: str | None, advice: str) -> None:
     rig = in_transaction()
     if is_sent:
         rig.send("bc")

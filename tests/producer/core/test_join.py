@@ -1,4 +1,4 @@
-"""The short way of a record into a batch, `ProducerCore.join`: only where nothing is to be decided."""
+"""`ProducerCore.join`: the fast path of `append`, taken only if no decision is needed."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class TestBatchesBehindOneRefused:
         assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "b@1/0"]
 
     @pytest.mark.parametrize("answer", [NonRetriableResponse.FAIL, NonRetriableResponse.SWALLOW], ids=lambda answer: answer.name)
-    def test_numbers_that_others_have_passed_meanwhile_are_not_given_again(self, answer: NonRetriableResponse) -> None:
+    def test_passed_sequences_are_not_reused(self, answer: NonRetriableResponse) -> None:
         """A handler is asked about the first batch, and a broker that does not know the producer takes the second: a topic made anew, say.
 
         The simulation found it: the next batch was taken for the second one, acknowledged as that, and lost.

@@ -1,4 +1,4 @@
-"""Several brokers: leaders that move, hints about where they went, topics made anew, brokers that ask for a rest or are gone."""
+"""Several brokers: leader changes and hints, recreated topics, throttling, and unreachable brokers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TestLeaders:
         rig.send("b", ORDERS_1)
         assert ports(rig) == [1, 2]
 
-    def test_a_moved_one_is_looked_up_and_then_nobody_waits(self) -> None:
+    def test_moved_coordinator_is_looked_up_without_wait(self) -> None:
         rig = Rig(nodes=2, options={"retry.backoff.ms": 10_000, "retry.backoff.max.ms": 10_000})
         rig.sleep(15_000)  # Since metadata was last asked for.
         rig.send("ab")

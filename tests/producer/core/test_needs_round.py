@@ -139,7 +139,7 @@ class Callers:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_where_nobody_has_to_look_a_look_finds_nothing(seed: int) -> None:
+def test_skipped_round_would_have_no_effect(seed: int) -> None:
     callers = Callers(random.Random(seed), is_transactional=seed % 3 == 0)
     for _ in range(STEPS):
         callers.step()
@@ -147,7 +147,7 @@ def test_where_nobody_has_to_look_a_look_finds_nothing(seed: int) -> None:
     assert callers.rig.fates
 
 
-def test_a_record_that_joins_another_batch_than_the_one_it_closed_asks_for_a_look() -> None:
+def test_record_that_closes_a_batch_needs_a_round() -> None:
     rig = Rig(options={"linger.ms": 1_000, "batch.size": 200})
     for tp in (ORDERS_0, ORDERS_1):
         rig.append("a", tp)

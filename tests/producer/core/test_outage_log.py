@@ -1,4 +1,4 @@
-"""While no broker is there `send` takes records and says nothing; the log says once that they wait, and once that it is over."""
+"""OutageLog: one line when no broker can be reached and records wait, and one when the outage is over."""
 
 from tests.producer.core.rig import NOT_SENT, Rig
 
@@ -24,7 +24,7 @@ def cut_off(values: str) -> Rig:
     return rig
 
 
-def test_it_is_said_once_an_outage_and_when_it_is_over() -> None:
+def test_outage_is_logged_once_and_its_end_once() -> None:
     rig = cut_off("ab")
     lose(rig, times=5)
     assert rig.reports == [LOST]
@@ -60,7 +60,7 @@ def test_an_outage_that_lasts_is_logged_again_after_growing_pauses() -> None:
     )
 
 
-def test_nothing_is_said_while_no_record_waits() -> None:
+def test_nothing_is_logged_while_no_record_waits() -> None:
     rig = cut_off("")
     lose(rig, times=5)
     assert rig.reports == []

@@ -1,4 +1,4 @@
-"""Which partition a record goes to, one by one and in tables: Java's values for keys, and an even spread for the others."""
+"""Partitioner for records and tables: Java's partitions for keys, and an even distribution of the others."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class TestFunction:
         assert made.choose_for_columns("orders", columns([b"a", b"bcd", None]), 10, [], 1_000).tolist() == [1, 3, 0]
 
     @pytest.mark.parametrize("wrong", [10, -2, "1", 1.0, True])
-    def test_what_is_no_partition_is_said_at_the_call(self, wrong: Any) -> None:
+    def test_non_partition_raises_at_the_call(self, wrong: Any) -> None:
         made = partitioner(rule=lambda *_: wrong)
         with pytest.raises(ValueError, match=r"the partitioner .*<lambda> chose .*partitions 0 to 9"):
             made.call_function("orders", b"k", None, 10)
@@ -201,7 +201,7 @@ class TestFunction:
             made.choose_for_columns("orders", columns([b"k"]), 10, [], 1_000)
 
     @pytest.mark.parametrize("asks_about_table", [False, True])
-    def test_what_it_raises_names_it(self, asks_about_table: bool) -> None:
+    def test_exception_of_the_function_names_it(self, asks_about_table: bool) -> None:
         def strict(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
             raise LookupError("no key")
 
@@ -236,7 +236,7 @@ class TestOption:
         assert partition_rule(parse_options({"bootstrap.servers": "a:1", "partitioner": given})) == expected
 
     @pytest.mark.parametrize("given", ["random", "no.such.thing", ByLength, 7])
-    def test_what_is_none_is_refused(self, given: Any) -> None:
+    def test_non_handler_is_refused(self, given: Any) -> None:
         with pytest.raises(ConfigException, match="option partitioner"):
             partition_rule(parse_options({"bootstrap.servers": "a:1", "partitioner": given}))
 
@@ -279,7 +279,7 @@ class TestCore:
         rig.sleep(51)
         assert set(rig.core.availability.partitions("orders")) == expected
 
-    def test_adaptive_switched_off_leaves_out_nobody(self) -> None:
+    def test_without_adaptive_no_partition_is_left_out(self) -> None:
         options = {"partitioner.availability.timeout.ms": 50, "max.in.flight.requests.per.connection": 1}
         rig = Rig(options={**options, "partitioner.adaptive.partitioning.enable": False}, nodes=2)
         rig.send("a")

@@ -1,4 +1,4 @@
-"""The core as a whole, under answers by chance: every record ends exactly once, in order, and its fate is told truly.
+"""ProducerCore under random responses: every record gets exactly one outcome, in order, and the outcome is true.
 
 A model of a broker's partition, with Kafka's rules for sequences, stands behind the answers; faults are drawn by hypothesis.
 """
@@ -251,7 +251,7 @@ def test_metadata_is_refreshed_when_it_is_old() -> None:
     assert len(rig.requests) == 3
 
 
-def test_a_topic_that_nobody_uses_any_more_is_forgotten() -> None:
+def test_unused_topic_is_forgotten() -> None:
     rig = Rig(options={"metadata.max.age.ms": 10_000, "metadata.max.idle.ms": 5_000})
     rig.sleep(10_000)
     assert rig.requests[-1].topics == []
@@ -316,7 +316,7 @@ def test_of_several_closes_the_one_with_the_least_time_ends_it_for_all(limits_ms
     assert (rig.calls, rig.fate("a")) == ({"first": "done", "second": "done"}, ["TimeoutException possibly"])
 
 
-def test_everybody_is_told_when_the_shell_gives_up() -> None:
+def test_all_calls_fail_when_the_shell_gives_up() -> None:
     rig = Rig(options={"transactional.id": "t"})
     rig.hold.add(InitProducerIdRequest)
     rig.call(events.InitTransactionsCalled, "init")
@@ -328,7 +328,7 @@ def test_everybody_is_told_when_the_shell_gives_up() -> None:
     assert isinstance(rig.calls["init"], KafkaException)
 
 
-def test_a_partition_that_the_answer_leaves_out_goes_again() -> None:
+def test_partition_missing_in_the_response_is_retried() -> None:
     from chaffinch.client.connections import Answered
     from chaffinch.protocol.messages.produce import ProduceResponse
 
@@ -342,7 +342,7 @@ def test_a_partition_that_the_answer_leaves_out_goes_again() -> None:
     assert rig.fate("a") == ["0"]
 
 
-def test_records_that_expire_say_what_the_broker_answered_last() -> None:
+def test_expired_records_name_the_last_error() -> None:
     rig = Rig(options={"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
     rig.send("a")
     while "a" not in rig.fates:
@@ -389,7 +389,7 @@ def test_what_was_on_a_connection_that_is_refused_may_be_stored_if_it_was_sent(w
 
 
 @pytest.mark.parametrize(("answer", "sent_next"), [(OK, "b@1/0"), (Answer(codes.INVALID_RECORD), "b@0/1")], ids=["written", "refused"])
-def test_an_answer_after_time_was_up_tells_where_numbering_goes_on(answer: Answer, sent_next: str) -> None:
+def test_late_response_settles_the_sequence(answer: Answer, sent_next: str) -> None:
     """What was written after all has used its numbers; for what was not, another epoch begins."""
     rig = Rig(options={"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
     rig.send("a")

@@ -1,4 +1,4 @@
-"""What a transaction, or a producer without an identity, asks for in vain takes a minute or two: the log says why, once in a while."""
+"""RequestWaitLog: requests of a transaction, or InitProducerId, that fail for minutes are logged now and then, with the cause."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_init_that_is_refused_again_and_again() -> None:
     assert "init" not in rig.calls
 
 
-def test_init_that_nobody_answers() -> None:
+def test_init_without_response() -> None:
     rig = transactional()
     rig.hold.add(InitProducerIdRequest)
     rig.call(events.InitTransactionsCalled, "init")
@@ -202,7 +202,7 @@ def test_a_close_that_waits_less_long_than_records_is_named() -> None:
     ]
 
 
-def test_it_is_said_again_but_seldom_and_not_when_the_time_is_up() -> None:
+def test_repeated_log_lines_are_rare_and_stop_at_the_deadline() -> None:
     rig = transactional()
     refused(rig, InitProducerIdRequest, INIT_LOADING)
     rig.call(events.InitTransactionsCalled, "init")
@@ -264,7 +264,7 @@ def test_what_is_answered_soon_is_not_spoken_of() -> None:
     assert rig.reports == []
 
 
-def test_an_outage_is_said_once_for_records() -> None:
+def test_outage_is_logged_once_for_records() -> None:
     """What the log says of an outage says it all: that nobody can be reached, how many records wait, and for how long."""
     rig = Rig(options={**OPTIONS, "request.timeout.ms": 1_000})
     rig.hold.add(MetadataRequest)
@@ -351,7 +351,7 @@ def test_why_partitions_were_not_added_is_not_why_an_abort_waits() -> None:
     assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; abort_transaction waits")
 
 
-def test_a_request_that_an_abort_came_after_fails_for_nobody() -> None:
+def test_late_failure_of_a_request_before_an_abort_is_ignored() -> None:
     """The partitions are asked for when the abort is called; after they failed the wait for the next request is a long one."""
     rig = Rig(options={"transactional.id": "t", "retry.backoff.ms": 10_000, "retry.backoff.max.ms": 10_000})
     rig.call(events.InitTransactionsCalled, "init")
@@ -366,7 +366,7 @@ def test_a_request_that_an_abort_came_after_fails_for_nobody() -> None:
     assert "abort" not in rig.calls
 
 
-def test_a_line_that_nobody_was_there_for_is_not_used_up() -> None:
+def test_log_line_without_waiters_is_not_used_up() -> None:
     """During an outage, of which the log tells, nothing more is said of records; a commit that is called then is told of at once."""
     rig = started()
     rig.hold.add(MetadataRequest)
@@ -384,7 +384,7 @@ def test_a_line_that_nobody_was_there_for_is_not_used_up() -> None:
     assert line.endswith("; commit_transaction waits, still asking, for up to 60000 ms more (max.block.ms)")
 
 
-def test_aborts_that_ask_nobody_anything_do_not_hasten_what_is_asked_next() -> None:
+def test_aborts_without_requests_keep_the_backoff() -> None:
     """The wait before a request is asked again grows until a broker says yes, whatever is begun and given up meanwhile."""
     rig = Rig(options={"transactional.id": "t", "retry.backoff.ms": 100, "retry.backoff.max.ms": 10_000})
     rig.call(events.InitTransactionsCalled, "init")

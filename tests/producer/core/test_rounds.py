@@ -1,4 +1,4 @@
-"""The round after an event: what it leaves out where there is nothing to do would have done nothing, and only who waits is woken."""
+"""Rounds of the core: skipped steps would have had no effect, and only waiting callers are woken."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_round_without_work_would_have_done_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
-def test_whoever_waits_for_memory_is_woken_when_some_is_free(waiting: int) -> None:
+def test_memory_waiter_is_woken_by_free_memory(waiting: int) -> None:
     rig, woken = rig_that_counts_wake_ups()
     rig.core.callers.memory_waiters = waiting
     rig.send("a")
@@ -68,7 +68,7 @@ def test_whoever_waits_for_memory_is_woken_when_some_is_free(waiting: int) -> No
     assert len(woken) == waiting
 
 
-def test_a_transaction_that_fails_wakes_whoever_waits_in_it() -> None:
+def test_failed_transaction_wakes_waiting_callers() -> None:
     rig, woken = rig_that_counts_wake_ups({"transactional.id": "me"})
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
@@ -79,7 +79,7 @@ def test_a_transaction_that_fails_wakes_whoever_waits_in_it() -> None:
 
 
 @pytest.mark.parametrize("code", [codes.INVALID_PRODUCER_EPOCH, codes.GROUP_AUTHORIZATION_FAILED], ids=lambda code: code.name)
-def test_a_transaction_that_its_coordinator_fails_wakes_whoever_waits_in_it(code: ErrorCode) -> None:
+def test_transaction_failed_by_coordinator_wakes_waiting_callers(code: ErrorCode) -> None:
     """Fatally, and so that it can be aborted. No record fails with it: none has been sent."""
     rig, woken = rig_that_counts_wake_ups({"transactional.id": "me"})
     rig.call(events.InitTransactionsCalled, "init")
@@ -91,7 +91,7 @@ def test_a_transaction_that_its_coordinator_fails_wakes_whoever_waits_in_it(code
     assert woken
 
 
-def test_a_ready_made_batch_is_worth_a_look_unless_it_stands_behind_another() -> None:
+def test_ready_made_batch_needs_a_round_unless_behind_another() -> None:
     rig = Rig(options={"linger.ms": 1000})
     assert rig.hand_over("a", "b") == [True, False]
     assert rig.hand_over("c", tp=ORDERS_1) == [True]
@@ -105,7 +105,7 @@ def test_a_ready_made_batch_is_worth_a_look_unless_it_stands_behind_another() ->
     assert rig.hand_over("g") == [True]
 
 
-def test_whoever_waits_for_memory_ends_the_lingering() -> None:
+def test_memory_waiter_ends_lingering() -> None:
     rig = Rig(options={"linger.ms": 1000})
     rig.hand_over("a", "b")
     assert not rig.core.memory_wait_began(), "nothing changes for them"
@@ -150,7 +150,7 @@ def test_what_lacks_of_the_cluster_is_found_again_after_each_answer() -> None:
     assert watch.is_due(rig.steady_ms), "one is there no more"
 
 
-def test_all_that_may_go_goes_in_one_round() -> None:
+def test_all_ready_batches_are_sent_in_one_round() -> None:
     rig = Rig()
     rig.send("a")
     rig.answer(OK)

@@ -1,4 +1,4 @@
-"""Topics by their ids (KIP-516): one that is deleted and created again under its name is noticed, and gets what was not sent, in order."""
+"""Topic ids (KIP-516): a recreated topic is detected, and gets the unsent records in order."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_broker_that_lags_behind_does_not_renew_a_topic() -> None:
     assert len([report for report in rig.reports if "created again" in report]) == 1
 
 
-def test_the_log_says_what_becomes_of_the_records() -> None:
+def test_recreated_topic_log_line_counts_records() -> None:
     rig = Rig(topic_id=OLD)
     rig.send("ab")
     rig.send("c")

@@ -46,7 +46,7 @@ def test_whatever_the_coordinator_answers_after_an_endtxn_without_an_answer(code
         check_in_doubt(rig)
 
 
-def test_the_error_says_what_is_known_and_what_settles_it() -> None:
+def test_commit_in_doubt_error_has_cause_and_advice() -> None:
     error = check_in_doubt(run_whole(Step.END, LOST, codes.TRANSACTION_ABORTABLE))
     assert error.message == (
         "the commit of transactional.id 't' may have happened, EndTxn was sent and its result is unknown; it cannot be requested "
@@ -65,7 +65,7 @@ def test_every_later_call_says_the_same(call: type) -> None:
     check_in_doubt(rig, "later")
 
 
-def test_a_coordinator_that_is_not_told_any_more() -> None:
+def test_unknown_new_coordinator() -> None:
     """It has to be looked up for the next EndTxn, and that is refused."""
     rig = rig_in(State.COMMITTING)
     refusal = FindCoordinatorResponse(error_code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number)
@@ -91,7 +91,7 @@ def test_a_login_that_is_refused_afterwards(was_sent: bool) -> None:
     assert error.__cause__ is refusal
 
 
-def test_an_answer_that_nobody_knows_leaves_it_in_doubt() -> None:
+def test_unknown_error_code_leaves_the_commit_in_doubt() -> None:
     check_in_doubt(run_whole(Step.END, codes.UNKNOWN_SERVER_ERROR))
     check_in_doubt(run_whole(Step.END, codes.by_number(31_000)))
 

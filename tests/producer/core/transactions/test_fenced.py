@@ -1,4 +1,4 @@
-"""Who is fenced hears by what, and who asks for too long a time hears for which."""
+"""Errors of fenced producers name the cause, and those of a too long transaction time-out the limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER, ADVICE = "another producer with transactional.id 't' took over", "; produ
         (3_900, f"the transaction was open for 3.9 s, transaction.timeout.ms is 4000: {OTHER}"),
     ],
 )
-def test_who_is_fenced_is_told_by_what_and_with_which_figures(open_ms: int, who: str) -> None:
+def test_fenced_error_names_cause_and_limits(open_ms: int, who: str) -> None:
     rig = rig_in(State.IN_TRANSACTION, **{"transaction.timeout.ms": 4_000, "max.block.ms": 3_999})
     rig.steady_ms += open_ms
     rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
@@ -42,7 +42,7 @@ def test_a_transaction_that_closing_finds_aborted_is_told_once_with_the_option_t
     assert rig.reports == []
 
 
-def test_a_record_of_a_fenced_producer_is_told_why_beside_the_words_of_the_broker() -> None:
+def test_fenced_record_error_has_cause_and_broker_message() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     rig.steady_ms += 1_000
     rig.send("x")
@@ -65,7 +65,7 @@ def test_a_record_under_way_when_the_producer_is_fenced_is_not_said_to_be_a_matt
     assert rig.error("y").topic_partition == ORDERS_1
 
 
-def test_who_is_fenced_before_the_transaction_is_told_of_the_other_producer_alone() -> None:
+def test_fenced_without_transaction_names_only_the_other_producer() -> None:
     rig = Rig(options={"transactional.id": "t"})
     rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.PRODUCER_FENCED.number)]
     assert rig.call(events.InitTransactionsCalled, "init").message == OTHER + ADVICE

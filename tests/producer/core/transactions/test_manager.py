@@ -118,7 +118,7 @@ def test_every_call_in_every_state(state: State, move: Move) -> None:
 
 
 @IN_EACH_VERSION
-def test_who_begins_anew_without_the_abort_is_told_that_it_comes_first() -> None:
+def test_begin_before_abort_is_refused_with_advice() -> None:
     """And why: the error of the record, told again, said neither."""
     rig = rig_in(State.ABORTABLE_ERROR)
     outcome = rig.call(events.BeginTransactionCalled, "call")
@@ -284,7 +284,7 @@ def test_after_a_refused_init_the_call_can_be_made_again() -> None:
 
 
 @pytest.mark.parametrize("request_type", [FindCoordinatorRequest, InitProducerIdRequest])
-def test_a_refused_login_is_told_to_who_initializes_and_the_call_can_be_made_again(request_type: type) -> None:
+def test_failed_login_fails_init_which_can_be_repeated(request_type: type) -> None:
     rig = Rig(options={"transactional.id": "t"})
     rig.hold.add(request_type)
     rig.call(events.InitTransactionsCalled, "init")
@@ -318,7 +318,7 @@ def test_what_was_asked_before_the_abort_does_not_matter_any_more() -> None:
 
 
 @IN_EACH_VERSION
-def test_a_transaction_without_records_asks_nobody() -> None:
+def test_transaction_without_records_sends_no_request() -> None:
     rig = rig_in(State.READY)
     for end in (events.CommitCalled, events.AbortCalled):
         rig.calls.clear()
@@ -328,7 +328,7 @@ def test_a_transaction_without_records_asks_nobody() -> None:
 
 
 @IN_EACH_VERSION
-def test_no_offsets_ask_nobody() -> None:
+def test_no_offsets_send_no_request() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     before = len(rig.requests)
     assert rig.call(events.SendOffsetsCalled, "offsets", offsets={}, group=GROUP) == "done"

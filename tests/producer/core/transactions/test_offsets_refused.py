@@ -30,7 +30,7 @@ OFFSETS = {TopicPartition("input", partition): OffsetAndMetadata(5) for partitio
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_the_error_names_the_group_and_says_what_to_do(code: ErrorCode, error_class: type[KafkaException], why: str) -> None:
+def test_offsets_error_names_the_group_and_advice(code: ErrorCode, error_class: type[KafkaException], why: str) -> None:
     rig = Rig(options={"transactional.id": "t"})
     refused = TxnOffsetCommitResponsePartition(partition_index=0, error_code=code.number)
     rig.scripted[TxnOffsetCommitRequest] = [

@@ -76,7 +76,7 @@ def test_several_partitions_go_at_once() -> None:
 
 @pytest.mark.parametrize(("request_type", "version"), [(EndTxnRequest, 5), (TxnOffsetCommitRequest, 5), (InitProducerIdRequest, None)])
 @pytest.mark.parametrize("spoken", [1, 2])
-def test_requests_tell_the_version_by_their_own(
+def test_requests_use_versions_of_the_transaction_version(
     monkeypatch: pytest.MonkeyPatch, request_type: type, version: int | None, spoken: int
 ) -> None:
     monkeypatch.setattr(Rig, "transaction_version", spoken)
@@ -220,7 +220,7 @@ def test_the_latest_word_counts_from_the_next_transaction_on(told: tuple[int, in
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_an_earlier_word_is_heard_no_more(level: int) -> None:
+def test_earlier_features_are_ignored(level: int) -> None:
     rig = Rig(options={"transactional.id": "t"})
     rig.connect(2, epoch=7)
     rig.connect(level, epoch=6)
@@ -290,7 +290,7 @@ def test_what_a_broker_has_is_committed(is_first: bool) -> None:
     assert ends(rig) == [(True, 0)]
 
 
-def test_nobody_is_told_that_nothing_may_have_been_committed() -> None:
+def test_commit_without_content_is_never_in_doubt() -> None:
     rig = left_with_nothing()
     rig.scripted[EndTxnRequest] = [LOST, EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
     rig.call(events.CommitCalled, "commit")
@@ -318,7 +318,7 @@ def test_what_is_under_way_is_sent_again_though_the_transaction_has_failed() -> 
     assert rig.call(events.AbortCalled, "abort") == "done"
 
 
-def test_what_is_left_open_is_said_once_anything_was_written() -> None:
+def test_open_transaction_with_records_is_logged() -> None:
     rig = rig_in(State.READY)
     transaction_of = rig.core.transaction
     assert transaction_of is not None

@@ -74,7 +74,7 @@ def test_a_call_that_is_refused_in_between_changes_nothing() -> None:
     assert rig.call(events.CommitCalled, "again") == "done"
 
 
-def test_a_commit_that_is_over_is_not_told_to_another_call() -> None:
+def test_finished_commit_does_not_complete_another_call() -> None:
     rig = rig_in(State.COMMITTING)
     rig.sleep(60_001)
     rig.release()
