@@ -131,7 +131,7 @@ class Peer(asyncio.BufferedProtocol):
         # The transport calls the frames directly, without a method in between.
         self.get_buffer = frames.get_buffer  # type: ignore[method-assign, assignment]
 
-    # What the transport calls ---------------------------------------------------------------------------------------------------------
+    # Called by the transport ----------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of asyncio.Transport.
@@ -215,7 +215,7 @@ class Peer(asyncio.BufferedProtocol):
         self._set_queued_bytes(0)
         self._owner.disconnected(self)
 
-    # What the server calls ------------------------------------------------------------------------------------------------------------
+    # Called by the server -------------------------------------------------------------------------------------------------------------
 
     @property
     def open_count(self) -> int:
@@ -364,7 +364,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # Inside ---------------------------------------------------------------------------------------------------------------------------
+    # Internal -------------------------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         """Stop all processing and sending for this connection."""

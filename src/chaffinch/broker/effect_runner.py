@@ -160,7 +160,7 @@ class EffectRunner:
             LOG.warning(SYNC_SUCCEEDED)
         self.run(effects)
 
-    # Time, and lines in the log -------------------------------------------------------------------------------------------------------
+    # Time and log lines ---------------------------------------------------------------------------------------------------------------
 
     def _time_passed(self) -> None:
         effects = self._core.apply(TimePassed(), self.time.steady_ms())
@@ -180,7 +180,7 @@ class EffectRunner:
         self.run(refusals.take())
         self.time.arm()
 
-    # Ending ---------------------------------------------------------------------------------------------------------------------------
+    # Shutdown -------------------------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Start no new work from now on."""

@@ -57,8 +57,13 @@ class EmbeddedBroker:
         port: port of the first node on the loopback address; 0 for free ports.
         users: names and passwords of the users who may log in, if `security.protocol` requires a login.
 
-    The attribute `faults` injects faults. Raises ConfigException for wrong arguments and options, an ApiException for a topic that is
-    refused, OSError for a port in use, and StorageError for a data directory that is in use, foreign or damaged.
+    Raises:
+        ConfigException: an argument or option is wrong.
+        ApiException: a topic is refused.
+        OSError: a port is in use.
+        StorageError: the data directory is in use, foreign or damaged.
+
+    The attribute `faults` injects faults.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class EmbeddedBroker:
             self.close()
             raise
 
-    # Life -----------------------------------------------------------------------------------------------------------------------------
+    # Lifecycle ------------------------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +152,7 @@ class EmbeddedBroker:
             )
         )
 
-    # Looking ----------------------------------------------------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
@@ -179,7 +184,7 @@ class EmbeddedBroker:
         """States of the declared nodes by id: `running`, `stopped`, or `lagging` (stopped abruptly, and still in the in-sync sets)."""
         return self._call(lambda core: {node.id: core.state.nodes.state_of(node.id) for node in core.state.nodes.nodes})
 
-    # Changing -------------------------------------------------------------------------------------------------------------------------
+    # Changes --------------------------------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, Any] | None = None) -> None:
         """Create a topic; -1 uses the broker's default. Raises ConfigException, or the ApiException of Kafka's error code."""
@@ -227,7 +232,7 @@ class EmbeddedBroker:
         except RequestRefused as refused:
             raise refused.as_exception("CreateTopics") from None
 
-    # Inside ---------------------------------------------------------------------------------------------------------------------------
+    # Internal -------------------------------------------------------------------------------------------------------------------------
 
     @property
     def _is_in_other_process(self) -> bool:

@@ -166,7 +166,7 @@ class BrokerServer:
         if found:
             LOG.warning("topic %s already exists and is not changed: %s", argument.name, "; ".join(found))
 
-    # Ending ---------------------------------------------------------------------------------------------------------------------------
+    # Shutdown -------------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stop accepting connections, send the responses that are ready or due, close the connections and the data directory.

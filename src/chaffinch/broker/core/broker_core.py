@@ -126,7 +126,7 @@ class BrokerCore:
         self._stepped_offset_ms = 0
         self.lends_files = False
 
-    # What a shell calls ---------------------------------------------------------------------------------------------------------------
+    # Called by shells -----------------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, steady_ms: int) -> list[Effect]:
         """Process an event; carry out the returned effects in order. With `flush.policy=always` everything they promise is synced.
@@ -216,7 +216,7 @@ class BrokerCore:
         """Stop like a killed process: write nothing more, only release the lock."""
         self._directory.close()
 
-    # What tests and tools call ----------------------------------------------------------------------------------------------------------
+    # Called by tests and tools ----------------------------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> TopicRegistry:
@@ -334,7 +334,7 @@ class BrokerCore:
             self._effects.append(Respond(event.connection_id, event.request, result.message))
             self._finish(event, Close())
 
-    # Answers that wait ----------------------------------------------------------------------------------------------------------------
+    # Delayed responses ----------------------------------------------------------------------------------------------------------------
 
     def _wake(self, steady_ms: int) -> None:
         """Try the delayed responses that wait for what changed. If others are queued already, these are tried together with them."""

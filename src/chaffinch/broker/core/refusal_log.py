@@ -96,7 +96,7 @@ class RefusalLog:
         lines, self.lines = self.lines, []
         return lines
 
-    # As a chore -----------------------------------------------------------------------------------------------------------------------
+    # Scheduled task -------------------------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -134,7 +134,7 @@ class RefusalLog:
             self.log(self._take_suppressed())
         return self.take()
 
-    # Inside ---------------------------------------------------------------------------------------------------------------------------
+    # Internal -------------------------------------------------------------------------------------------------------------------------
 
     def _log_rate_limited(self, key: tuple[str, str], prefix: str, label: str, text: str, steady_ms: int) -> None:
         window = self._windows.get(key)

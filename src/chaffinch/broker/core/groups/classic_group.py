@@ -85,7 +85,7 @@ class ClassicGroup:
     _pending_bytes: int = field(default=0, init=False)
     _supporters: Counter[str] = field(default_factory=Counter, init=False)  # Protocol -> number of members that support it.
 
-    # Looking ------------------------------------------------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -152,7 +152,7 @@ class ClassicGroup:
             votes[name] = votes.get(name, 0) + 1
         return max(votes, key=lambda name: votes[name])
 
-    # Changing -----------------------------------------------------------------------------------------------------------------------
+    # Changes ------------------------------------------------------------------------------------------------------------------------
 
     def move_to(self, state: ClassicState, wall_ms: int) -> None:
         assert state in MOVES[self.state], f"group {self.group_id!r} cannot go from {self.state} to {state}"

@@ -143,7 +143,7 @@ class ClassicRebalance:
             self.extend_session(group, member_id, steady_ms)
         group.syncs = {}
 
-    # Members that go --------------------------------------------------------------------------------------------------------------------
+    # Removing members -------------------------------------------------------------------------------------------------------------------
 
     def session_due(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """The session of a member or pending member has expired. Members that wait for a response are kept, unless they are new."""

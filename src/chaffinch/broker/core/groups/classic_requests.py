@@ -91,7 +91,7 @@ class ClassicRequests:
             self._rebalance.forget(group, member_id)
             self._rebalance.complete_if_all_joined(group, steady_ms)
 
-    # Newcomers --------------------------------------------------------------------------------------------------------------------------
+    # New members ------------------------------------------------------------------------------------------------------------------------
 
     def _add(
         self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, client: Client, steady_ms: int
@@ -113,7 +113,7 @@ class ClassicRequests:
         self._rebalance.prepare_or_complete(group, steady_ms)
         return deferred
 
-    # Members that join again --------------------------------------------------------------------------------------------------------------
+    # Rejoining members --------------------------------------------------------------------------------------------------------------------
 
     def _rejoin(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, client: Client, steady_ms: int) -> JoinResult:
         member_id = request.member_id
@@ -174,7 +174,7 @@ class ClassicRequests:
         deferred = group.joins[member_id] = Deferred[JoinGroupResponse]()
         return deferred
 
-    # What members say once they are members ---------------------------------------------------------------------------------------------
+    # Requests of members ----------------------------------------------------------------------------------------------------------------
 
     def sync(self, group: ClassicGroup, request: SyncGroupRequest, steady_ms: int) -> SyncResult:
         """Handle SyncGroup. Raises StorageError if the assignment cannot be stored: all members must join again."""

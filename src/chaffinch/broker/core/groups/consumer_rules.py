@@ -54,7 +54,7 @@ class ConsumerRules:
         self._journal = journal
         self._topics = topics
 
-    # Members that stay ----------------------------------------------------------------------------------------------------------------
+    # Heartbeats -----------------------------------------------------------------------------------------------------------------------
 
     def heartbeat(
         self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client, steady_ms: int
@@ -193,7 +193,7 @@ class ConsumerRules:
             assignment=assignment,
         )
 
-    # Members that go --------------------------------------------------------------------------------------------------------------------
+    # Removing members -------------------------------------------------------------------------------------------------------------------
 
     def leave(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         """A member leaves: permanently (-1), or temporarily (-2), when its partitions stay reserved until its session ends."""

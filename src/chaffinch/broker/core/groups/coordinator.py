@@ -232,7 +232,7 @@ class GroupCoordinator:
         if group_id not in self._groups:
             self._groups[group_id] = ClassicGroup(group_id=group_id, state_since_ms=self._context.wall.at(steady_ms))
 
-    # Groups that go -------------------------------------------------------------------------------------------------------------------
+    # Deleting groups ------------------------------------------------------------------------------------------------------------------
 
     def delete(self, group_id: str) -> ErrorCode:
         """Delete a group and its offsets. 69: it does not exist; 68: it has members. Raises StorageError."""
@@ -253,7 +253,7 @@ class GroupCoordinator:
         del self._groups[group.group_id]
         self._context.memory.note(group.group_id, 0)
 
-    # What is due ----------------------------------------------------------------------------------------------------------------------
+    # Deadlines ------------------------------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -291,7 +291,7 @@ class GroupCoordinator:
             self._context.lines.append(f"group {group.group_id!r}: the removal cannot be written: {error}")
             self._context.timers.schedule(key, steady_ms + RETRY_MS)
 
-    # Inside ---------------------------------------------------------------------------------------------------------------------------
+    # Internal -------------------------------------------------------------------------------------------------------------------------
 
     def _note(self, group: Group) -> None:
         """Record a group's memory. A group that no client ever joined is dropped immediately, however many are tried."""

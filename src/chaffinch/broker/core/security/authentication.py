@@ -246,7 +246,7 @@ class Authentication:
         session.ends_at_ms = steady_ms + self._session_ms if self._session_ms else None
         return Outcome(SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=self._session_ms))
 
-    # Inside ---------------------------------------------------------------------------------------------------------------------------
+    # Internal -------------------------------------------------------------------------------------------------------------------------
 
     def _out_of_turn(self, event: RequestReceived, steady_ms: int) -> Outcome:
         """Another request during a login: return an error if the API has a field for it, and close the connection."""

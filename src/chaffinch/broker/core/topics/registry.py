@@ -140,7 +140,7 @@ class TopicRegistry:
             if key.startswith(_TOPIC_PREFIX):
                 self._remember(self._read(key[len(_TOPIC_PREFIX) :].decode(), value, steady_ms))
 
-    # Looking ------------------------------------------------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -185,7 +185,7 @@ class TopicRegistry:
         """Queue all partitions with segments for maintenance."""
         self.maintenance_queue += [partition.topic_partition for partition in self.partitions() if partition.log.files.segments]
 
-    # Changing -----------------------------------------------------------------------------------------------------------------------
+    # Changes ------------------------------------------------------------------------------------------------------------------------
 
     def create(
         self,
@@ -317,7 +317,7 @@ class TopicRegistry:
             f"for example, is now {TOPIC_OPTIONS.name_of(spelled)}"
         )
 
-    # Inside -------------------------------------------------------------------------------------------------------------------------
+    # Internal -----------------------------------------------------------------------------------------------------------------------
 
     def _existing(self, name: str) -> Topic:
         topic = self._topics.get(name)

@@ -135,7 +135,7 @@ class TransactionCoordinator:
                 # At startup both clocks agree, unless the wall clock was set back since this was written.
                 self._begin_timeout(metadata, min(_begin_ms(metadata), steady_ms))
 
-    # Looking ------------------------------------------------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> TransactionMetadata | None:
         return self._transactions.get(transactional_id)
@@ -285,7 +285,7 @@ class TransactionCoordinator:
         except StorageError as error:
             return IdentityAnswer(NOT_WRITTEN, failure=error)
 
-    # Time and start -----------------------------------------------------------------------------------------------------------------
+    # Timeouts and startup -----------------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -340,7 +340,7 @@ class TransactionCoordinator:
         if self._sync_decisions:
             self._journal.sync()
 
-    # Moves --------------------------------------------------------------------------------------------------------------------------
+    # Transitions --------------------------------------------------------------------------------------------------------------------
 
     def _fence_and_abort(self, metadata: TransactionMetadata, steady_ms: int) -> None:
         """Abort under a raised epoch, so that the markers carry it to every partition and late batches are refused there too.

@@ -62,7 +62,7 @@ COMPLETED: Mapping[TransactionState, TransactionState] = {
 
 
 class Move(Enum):
-    """What an accepted request does in a state."""
+    """The action of an accepted request in a state."""
 
     NEW_EPOCH = "give the producer its next epoch"
     FENCE = "raise the epoch, abort, let the client retry"
