@@ -192,7 +192,7 @@ class ProducerSequences:
         if expected is not None and header.base_sequence > expected.sequence:
             return ProducerRefusal(
                 codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"{_name(header)} sent sequence {header.base_sequence}, but its transaction must begin with {expected.sequence}",
+                f"{_name(header)} sent sequence {header.base_sequence} while its transaction is to begin with {expected.sequence}",
             )
         if state is None:
             return None
@@ -201,7 +201,7 @@ class ProducerSequences:
         if header.base_sequence != next_sequence and state.epoch != NO_EPOCH:
             return ProducerRefusal(
                 codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"{_name(header)} sent sequence {header.base_sequence}, expected {next_sequence} "
+                f"{_name(header)} sent sequence {header.base_sequence} where {next_sequence} must follow "
                 f"(epoch {state.epoch} is stored up to sequence {state.last_sequence})",
             )
         if state.first_offset != NO_OFFSET and not header.is_transactional:
