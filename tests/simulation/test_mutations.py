@@ -301,7 +301,7 @@ def forgets_topics(patch: Patch) -> None:
 
 def leaves_swaps_undone(patch: Patch) -> None:
     """A start takes no notice of a swap that was decided."""
-    patch.setattr(recovery, "settle", lambda *_: None)
+    patch.setattr(recovery, "complete_pending_swap", lambda *_: None)
 
 
 def compacts_the_latest_too(patch: Patch) -> None:
