@@ -85,7 +85,7 @@ def _created_again(topic: str) -> str:
 
 def _commit(client: SyncClient, group: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]) -> Any:
     """By id where ids are given, by name otherwise."""
-    committed = {place: OffsetAndMetadata(offset) for place, offset in offsets.items()}
-    ids = {place: topic_ids[place.topic] for place in offsets} if topic_ids else {}
+    committed = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+    ids = {tp: topic_ids[tp.topic] for tp in offsets} if topic_ids else {}
     version_max = VERSION_WITH_IDS if topic_ids else None
     return client.coordinator_request(group, "group", offset_commit(group, committed, ids), version_max=version_max)

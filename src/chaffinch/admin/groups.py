@@ -175,18 +175,18 @@ def delete_offsets(client: SyncClient, group: str, partitions: Sequence[TopicPar
 
 def plan_reset(client: SyncClient, group: str, partitions: Iterable[TopicPartition], target: Target) -> list[Reset]:
     """What a reset would do. Partitions without a committed offset are left out of a shift, and go to their end for `current`."""
-    places = sorted(partitions)
-    first, end = offsets.earliest(client, places), offsets.latest(client, places)
-    before = {place: found.offset for place, found in committed_offsets(client, group, places).items()}
+    tps = sorted(partitions)
+    first, end = offsets.earliest(client, tps), offsets.latest(client, tps)
+    before = {tp: found.offset for tp, found in committed_offsets(client, group, tps).items()}
     times: dict[TopicPartition, int] = {}
     if target.kind == "time":
-        times = offsets.list_offsets(client, dict.fromkeys(places, target.number))
+        times = offsets.list_offsets(client, dict.fromkeys(tps, target.number))
     plan = []
-    for place in places:
-        wanted = _wanted(target, before.get(place), first[place], end[place], times.get(place, NO_OFFSET))
+    for tp in tps:
+        wanted = _wanted(target, before.get(tp), first[tp], end[tp], times.get(tp, NO_OFFSET))
         if wanted is not None:
-            after = min(max(wanted, first[place]), end[place])
-            plan.append(Reset(topic_partition=place, before=before.get(place), wanted=wanted, after=after))
+            after = min(max(wanted, first[tp]), end[tp])
+            plan.append(Reset(topic_partition=tp, before=before.get(tp), wanted=wanted, after=after))
     return plan
 
 
@@ -194,7 +194,7 @@ def execute_reset(client: SyncClient, group: str, plan: Iterable[Reset]) -> None
     """Commit what was planned. GroupNotEmptyException while the group has members; UnknownTopicIdException if a topic was deleted and
     created again since the plan was made."""
     wanted = {reset.topic_partition: reset.after for reset in plan}
-    topic_ids = {place.topic: client.cluster.topic_id(place.topic) or ZERO_UUID for place in wanted}
+    topic_ids = {tp.topic: client.cluster.topic_id(tp.topic) or ZERO_UUID for tp in wanted}
     for listing in list_groups(client):
         if listing.group == group and listing.state and listing.state not in WITHOUT_MEMBERS:
             raise GroupNotEmptyException(
@@ -280,31 +280,31 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 def _with_offsets(client: SyncClient, found: list[GroupDescription]) -> list[GroupDescription]:
     committed = [committed_offsets(client, description.listing.group) for description in found]
-    owners = [{place: member for member in description.members for place in member.partitions} for description in found]
+    owners = [{tp: member for member in description.members for tp in member.partitions} for description in found]
     ends = _ends(client, set().union(*committed, *owners))
     return [
         replace(
             description,
             offsets=tuple(
                 GroupOffset(
-                    topic_partition=place,
-                    committed=commits[place].offset if place in commits else None,
-                    end=ends.get(place),
-                    member=members.get(place),
+                    topic_partition=tp,
+                    committed=commits[tp].offset if tp in commits else None,
+                    end=ends.get(tp),
+                    member=members.get(tp),
                 )
-                for place in sorted({*commits, *members})
+                for tp in sorted({*commits, *members})
             ),
         )
         for description, commits, members in zip(found, committed, owners, strict=True)
     ]
 
 
-def _ends(client: SyncClient, places: set[TopicPartition]) -> dict[TopicPartition, int]:
+def _ends(client: SyncClient, tps: set[TopicPartition]) -> dict[TopicPartition, int]:
     """The ends of the partitions that there are and that have a leader, of all groups at once: what has none is waited for once."""
-    if not places:
+    if not tps:
         return {}
-    cluster = client.refresh_metadata({place.topic for place in places})
-    return offsets.latest(client, [place for place in places if cluster.partition(place) is not None], leaderless_ms=LEADERLESS_MS)
+    cluster = client.refresh_metadata({tp.topic for tp in tps})
+    return offsets.latest(client, [tp for tp in tps if cluster.partition(tp) is not None], leaderless_ms=LEADERLESS_MS)
 
 
 def _wanted(target: Target, before: int | None, first: int, end: int, of_time: int) -> int | None:

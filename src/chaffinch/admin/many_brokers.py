@@ -53,12 +53,12 @@ def ask_leaders(
     api = api_of(request_for([])).name
     what = f"{api} request to the leaders of {pluralize(len(wanted), 'partition')}"
     deadline = client.deadline(timeout_ms, what)
-    patience = None if leaderless_ms is None else client.deadline(leaderless_ms, what)
+    leader_deadline = None if leaderless_ms is None else client.deadline(leaderless_ms, what)
     found: dict[TopicPartition, Any] = {}
     missing = list(wanted)
     while True:
-        if patience is not None:
-            missing = _with_leaders(client, missing, patience)
+        if leader_deadline is not None:
+            missing = _with_leaders(client, missing, leader_deadline)
         for leader, partitions in group_by_leader(client, missing, timeout_ms=max(1, deadline.left_ms)).items():
             try:
                 answer = client.request(
@@ -88,12 +88,12 @@ def ask_leaders(
         client.refresh_metadata({partition.topic for partition in missing}, timeout_ms=max(1, deadline.left_ms))
 
 
-def _with_leaders(client: SyncClient, partitions: list[TopicPartition], patience: Deadline) -> list[TopicPartition]:
-    """The partitions without those that have no leader while there is patience; of each the metadata is known."""
+def _with_leaders(client: SyncClient, partitions: list[TopicPartition], leader_deadline: Deadline) -> list[TopicPartition]:
+    """The partitions without those that have no leader while there is leader_deadline; of each the metadata is known."""
     while leaderless := {partition for partition in partitions if client.cluster.leader_of(partition) is None}:
-        if patience.is_over:
+        if leader_deadline.is_over:
             return [partition for partition in partitions if partition not in leaderless]
-        client.pause(PAUSE_MS, patience)
+        client.pause(PAUSE_MS, leader_deadline)
         client.refresh_metadata({partition.topic for partition in leaderless})
     return partitions
 

@@ -24,7 +24,7 @@ from chaffinch.settings import Settings
 
 RECORDS_MAX: Final = 2**31
 """More than an answer holds."""
-TOPIC_IS_ANOTHER: Final = frozenset({codes.UNKNOWN_TOPIC_ID.number, codes.INCONSISTENT_TOPIC_ID.number})
+TOPIC_RECREATED_CODES: Final = frozenset({codes.UNKNOWN_TOPIC_ID.number, codes.INCONSISTENT_TOPIC_ID.number})
 """Also said by brokers that have yet to hear of a topic: what metadata says decides."""
 
 
@@ -56,23 +56,23 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, RecordColumns]]:
         """Records of one partition at a time, in the order of their offsets; `columns.offsets` has them."""
-        patience = self._client.deadline(None, "reading")
+        read_deadline = self._client.deadline(None, "reading")
         while (open_partitions := self._open_partitions()) and self._left != 0:
             before = dict(self.positions)
-            for place, data in self._fetch(open_partitions).items():
-                for columns, position in self._parts(place, data):
+            for tp, data in self._fetch(open_partitions).items():
+                for columns, position in self._parts(tp, data):
                     if len(columns):
-                        yield place, columns
-                    self.positions[place] = position
+                        yield tp, columns
+                    self.positions[tp] = position
                     if self._left == 0:
                         return
             if self.positions != before:
-                patience = self._client.deadline(None, "reading")
-            elif self._ends is not None and patience.is_over:
-                place = open_partitions[0]
+                read_deadline = self._client.deadline(None, "reading")
+            elif self._ends is not None and read_deadline.is_over:
+                tp = open_partitions[0]
                 raise TimeoutException(
-                    f"{place} gave nothing at offset {self.positions[place]} for {patience.waited_ms} ms; it ends at {self._ends[place]}",
-                    topic_partition=place,
+                    f"{tp} gave nothing at offset {self.positions[tp]} for {read_deadline.waited_ms} ms; it ends at {self._ends[tp]}",
+                    topic_partition=tp,
                     stored=Stored.NO,
                     api="Fetch",
                 )
@@ -85,7 +85,7 @@ class RecordReader:
     def _open_partitions(self) -> list[TopicPartition]:
         if self._ends is None:
             return list(self.positions)
-        return [place for place, position in self.positions.items() if position < self._ends[place]]
+        return [tp for tp, position in self.positions.items() if position < self._ends[tp]]
 
     def _fetch(self, partitions: list[TopicPartition]) -> dict[TopicPartition, PartitionData]:
         leader_count = len(group_by_leader(self._client, partitions))
@@ -105,35 +105,35 @@ class RecordReader:
         def read(answer: FetchResponse) -> Iterator[PartitionAnswer]:
             for topic in answer.responses:
                 for data in topic.partitions:
-                    place = TopicPartition(topic.topic or names[topic.topic_id], data.partition_index)
+                    tp = TopicPartition(topic.topic or names[topic.topic_id], data.partition_index)
                     code = answer.error_code or data.error_code
-                    self._check_position(place, code, is_by_name=bool(topic.topic))
-                    yield PartitionAnswer(place, code, None, data)
+                    self._check_position(tp, code, is_by_name=bool(topic.topic))
+                    yield PartitionAnswer(tp, code, None, data)
 
         # By ids, where brokers tell them: by its name a topic made anew would be read on as if it were the one before.
-        knows_ids = all(place.topic in self._topic_ids for place in partitions)
-        version_max = api_of(FetchRequest).reach[-1] if knows_ids else None
+        has_ids = all(tp.topic in self._topic_ids for tp in partitions)
+        version_max = api_of(FetchRequest).reach[-1] if has_ids else None
         return ask_leaders(self._client, partitions, request_for, read, version_max=version_max)
 
     def _learn_topic_ids(self) -> None:
         """The ids of the topics as they are first heard of: positions belong to these."""
-        for topic in {place.topic for place in self.positions} - self._topic_ids.keys():
+        for topic in {tp.topic for tp in self.positions} - self._topic_ids.keys():
             topic_id = self._client.cluster.topic_id(topic)
             if topic_id is not None and topic_id != ZERO_UUID:
                 self._topic_ids[topic] = topic_id
 
-    def _check_position(self, place: TopicPartition, code: int, *, is_by_name: bool) -> None:
+    def _check_position(self, tp: TopicPartition, code: int, *, is_by_name: bool) -> None:
         """Raise OffsetOutOfRangeException where the answer says that the position is not, or may be that of another record."""
         if code == codes.OFFSET_OUT_OF_RANGE.number:
-            text = f"offset {self.positions[place]} is not there, or not any more"
-        elif (is_by_name or code in TOPIC_IS_ANOTHER) and self._was_made_anew(place.topic):
-            text = f"topic {place.topic!r} was deleted and created anew: offset {self.positions[place]} was one of the topic before"
-            self.positions = {other: position for other, position in self.positions.items() if other.topic != place.topic}
+            text = f"offset {self.positions[tp]} is not there, or not any more"
+        elif (is_by_name or code in TOPIC_RECREATED_CODES) and self._was_recreated(tp.topic):
+            text = f"topic {tp.topic!r} was deleted and created anew: offset {self.positions[tp]} was one of the topic before"
+            self.positions = {other: position for other, position in self.positions.items() if other.topic != tp.topic}
         else:
             return
-        raise OffsetOutOfRangeException(text, topic_partition=place, stored=Stored.NO, api="Fetch")
+        raise OffsetOutOfRangeException(text, topic_partition=tp, stored=Stored.NO, api="Fetch")
 
-    def _was_made_anew(self, topic: str) -> bool:
+    def _was_recreated(self, topic: str) -> bool:
         begun_with, now = self._topic_ids.get(topic), self._client.cluster.topic_id(topic)
         return begun_with is not None and now not in (None, ZERO_UUID, begun_with)
 
@@ -152,12 +152,12 @@ class RecordReader:
             found.topic_id = self._topic_ids[topic]
         return found
 
-    def _parts(self, place: TopicPartition, data: PartitionData) -> Iterator[tuple[RecordColumns, int]]:
+    def _parts(self, tp: TopicPartition, data: PartitionData) -> Iterator[tuple[RecordColumns, int]]:
         """The records of an answer in parts, each with the position after it. A part may be empty."""
         assert not isinstance(data.records, list), "records that were received are one buffer"
-        end = None if self._ends is None else self._ends[place]
+        end = None if self._ends is None else self._ends[tp]
         aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
-        records = FetchedRecords(data.records or b"", self.positions[place], aborted=aborted, checks_crc=self._settings["check.crcs"])
+        records = FetchedRecords(data.records or b"", self.positions[tp], aborted=aborted, checks_crc=self._settings["check.crcs"])
         try:
             while self._left != 0 and (end is None or records.position < end):
                 piece = records.read(RECORDS_MAX if self._left is None else self._left)
@@ -168,5 +168,5 @@ class RecordReader:
                     self._left -= len(columns)
                 yield columns, records.position
         except RecordsError as error:
-            raise CorruptRecordException(str(error), topic_partition=place, stored=Stored.NO, api="Fetch") from None
+            raise CorruptRecordException(str(error), topic_partition=tp, stored=Stored.NO, api="Fetch") from None
         yield RecordColumns.from_lists([], [], []), records.position

@@ -226,9 +226,9 @@ def _with_offsets(client: SyncClient, found: list[Topic]) -> tuple[list[Topic], 
         replace(
             topic,
             partitions=tuple(
-                replace(part, first_offset=first.get(place), end_offset=end.get(place))
+                replace(part, first_offset=first.get(tp), end_offset=end.get(tp))
                 for part in topic.partitions
-                for place in [TopicPartition(topic.name, part.partition)]
+                for tp in [TopicPartition(topic.name, part.partition)]
             ),
         )
         for topic in found

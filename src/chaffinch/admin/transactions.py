@@ -128,10 +128,10 @@ def describe_producers(client: SyncClient, partitions: Iterable[TopicPartition])
 def _read_producers(answer: DescribeProducersResponse) -> Iterator[PartitionAnswer]:
     for topic in answer.topics:
         for found in topic.partitions:
-            place = TopicPartition(topic.name, found.partition_index)
+            tp = TopicPartition(topic.name, found.partition_index)
             producers = [
                 PartitionProducer(
-                    topic_partition=place,
+                    topic_partition=tp,
                     producer_id=state.producer_id,
                     producer_epoch=state.producer_epoch,
                     coordinator_epoch=state.coordinator_epoch,
@@ -141,7 +141,7 @@ def _read_producers(answer: DescribeProducersResponse) -> Iterator[PartitionAnsw
                 )
                 for state in sorted(found.active_producers, key=lambda state: state.producer_id)
             ]
-            yield PartitionAnswer(place, found.error_code, found.error_message, producers)
+            yield PartitionAnswer(tp, found.error_code, found.error_message, producers)
 
 
 def find_hanging(
@@ -164,38 +164,38 @@ def find_hanging(
         except TransactionalIdNotFoundException:
             continue
         if description.state in STATES_WITHOUT_END:
-            known |= {(description.producer_id, place) for place in description.partitions}
+            known |= {(description.producer_id, tp) for tp in description.partitions}
     return sorted(
         (producer for producer in suspects if (producer.producer_id, producer.topic_partition) not in known),
         key=lambda producer: (producer.topic_partition, producer.producer_id),
     )
 
 
-def open_transaction_at(client: SyncClient, place: TopicPartition, start_offset: int) -> PartitionProducer:
+def open_transaction_at(client: SyncClient, tp: TopicPartition, start_offset: int) -> PartitionProducer:
     """The producer whose open transaction begins at this offset. InvalidTxnStateException names those there are when none does."""
-    producers = _with_open_transactions(client, place)
+    producers = _with_open_transactions(client, tp)
     for producer in producers:
         if producer.transaction_start_offset == start_offset:
             return producer
     starts = ", ".join(str(producer.transaction_start_offset) for producer in producers)
     hint = f"open ones begin at {starts}" if starts else "none is open there"
-    raise InvalidTxnStateException(f"no open transaction begins at offset {start_offset} of {place}; {hint}", api="DescribeProducers")
+    raise InvalidTxnStateException(f"no open transaction begins at offset {start_offset} of {tp}; {hint}", api="DescribeProducers")
 
 
-def check_open(client: SyncClient, place: TopicPartition, producer_id: int) -> None:
+def check_open(client: SyncClient, tp: TopicPartition, producer_id: int) -> None:
     """InvalidTxnStateException, naming those that have one, unless this producer has an open transaction in the partition: brokers write
     an abort marker for anyone. UnsupportedVersionException of brokers that do not tell (before Kafka 2.8)."""
-    having = [producer.producer_id for producer in _with_open_transactions(client, place)]
+    having = [producer.producer_id for producer in _with_open_transactions(client, tp)]
     if producer_id not in having:
         hint = f"open ones are of {', '.join(map(str, having))}" if having else "none is open there"
-        raise InvalidTxnStateException(f"producer {producer_id} has no open transaction in {place}; {hint}", api="DescribeProducers")
+        raise InvalidTxnStateException(f"producer {producer_id} has no open transaction in {tp}; {hint}", api="DescribeProducers")
 
 
-def _with_open_transactions(client: SyncClient, place: TopicPartition) -> list[PartitionProducer]:
-    return [found for found in describe_producers(client, [place])[place] if found.transaction_start_offset is not None]
+def _with_open_transactions(client: SyncClient, tp: TopicPartition) -> list[PartitionProducer]:
+    return [found for found in describe_producers(client, [tp])[tp] if found.transaction_start_offset is not None]
 
 
-def abort_in_partition(client: SyncClient, place: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+def abort_in_partition(client: SyncClient, tp: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
     """Write an abort marker into one partition, past the coordinator: for transactions that hang, and for no others."""
     marker = WritableTxnMarker(
         producer_id=producer_id,
@@ -203,7 +203,7 @@ def abort_in_partition(client: SyncClient, place: TopicPartition, *, producer_id
         # A partition that never saw a marker of this producer has no epoch of its coordinator.
         coordinator_epoch=max(0, coordinator_epoch),
         transaction_result=False,
-        topics=[WritableTxnMarkerTopic(name=place.topic, partition_indexes=[place.partition])],
+        topics=[WritableTxnMarkerTopic(name=tp.topic, partition_indexes=[tp.partition])],
     )
 
     def read(answer: MarkersResponse) -> Iterator[PartitionAnswer]:
@@ -212,7 +212,7 @@ def abort_in_partition(client: SyncClient, place: TopicPartition, *, producer_id
                 for found in topic.partitions:
                     yield PartitionAnswer(TopicPartition(topic.name, found.partition_index), found.error_code, None, None)
 
-    ask_leaders(client, [place], lambda asked: WriteTxnMarkersRequest(markers=[marker] if asked else []), read)
+    ask_leaders(client, [tp], lambda asked: WriteTxnMarkersRequest(markers=[marker] if asked else []), read)
 
 
 def terminate(client: SyncClient, transactional_id: str) -> None:
@@ -221,5 +221,5 @@ def terminate(client: SyncClient, transactional_id: str) -> None:
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
     answer = client.coordinator_request(transactional_id, "transaction", request)
     for code, _ in answers.codes_in(answer):
-        told = normalized_coordinator_code(code)
-        raise exception_for(told, message=f"transactional id {transactional_id!r}: {told.text}", api="InitProducerId")
+        error_code = normalized_coordinator_code(code)
+        raise exception_for(error_code, message=f"transactional id {transactional_id!r}: {error_code.text}", api="InitProducerId")
