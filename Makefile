@@ -56,8 +56,8 @@ coverage: setup ## the tests, and which share of each package's lines and branch
 format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-lint: setup ## ruff and codespell
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src simulation tests docs benchmarks tools *.md
+lint: setup ## ruff, codespell, and words that plain English does without
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src simulation tests docs benchmarks tools *.md && $(BIN)/python -m tools.plain_words
 
 types: setup ## mypy, strict
 	@$(BIN)/mypy
