@@ -136,7 +136,7 @@ def test_in_a_transaction(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(manager, "spoken_version", lambda _levels: version)
+    monkeypatch.setattr(manager, "transaction_version_of", lambda _levels: version)
     config = {"group.initial.rebalance.delay.ms": 0, "auto.create.topics.enable": False}
     with EmbeddedBroker(topics=[name, "out"], config=config) as broker:
         write(broker, name, b"old", OLD)

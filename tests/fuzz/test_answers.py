@@ -13,7 +13,7 @@ def test_clients_survive_answers_without_sense(seed: int) -> None:
     assert len({answer for answer, _ in reached}) > 12, "the requests do not get anywhere"
 
 
-@pytest.mark.parametrize("part", ["consumer.core.fetcher.Fetcher", "producer.core.delivery.Delivery"])
+@pytest.mark.parametrize("part", ["consumer.core.fetcher.Fetcher", "producer.core.produce_response_handler.ProduceResponseHandler"])
 def test_a_client_that_fails_on_an_answer_is_noticed(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     def fail(*_: object) -> None:
         raise KeyError("a mistake")
