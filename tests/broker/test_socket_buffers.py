@@ -23,7 +23,7 @@ def kept_of_a_connection() -> int:
 
 
 LARGEST = int(Path("/proc/sys/net/core/wmem_max").read_text()) if sys.platform.startswith("linux") else sys.maxsize
-LINUX_ONLY = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells twice what it was asked for, others do not")
+LINUX_ONLY = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux reports twice the size that was set")
 
 
 @pytest.mark.parametrize(("requested", "is_granted"), [pytest.param(100_000, True, marks=LINUX_ONLY), (1 << 30, False)])

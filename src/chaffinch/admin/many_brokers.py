@@ -101,9 +101,8 @@ def _with_leaders(client: SyncClient, partitions: list[TopicPartition], leader_d
 def ask_nodes(client: SyncClient, message: Message) -> list[tuple[int, Any]]:
     """Each node's answer, by node id. One that still loads what it coordinates, as after its start, is asked again.
 
-    Where a node leaves the cluster meanwhile, all are asked anew: what it coordinated is with others now, perhaps with one that has
-    answered. Raises the exception of the first code that is final; TimeoutException, with the last code in it, when the client's timeout
-    is over, which holds for all nodes together.
+    If a node leaves the cluster in the meantime, all nodes are asked again: other nodes coordinate its groups and ids now. Raises the
+    exception of the first final code, and TimeoutException, with the last code in it, when the client's timeout for all nodes is over.
     """
     deadline = client.deadline(None, "to every node", message)
     while True:

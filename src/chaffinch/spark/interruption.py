@@ -72,7 +72,7 @@ def _wait_for_tasks(context: Any) -> None:
     while sum(executor.numRunningTasks() for executor in context._jsc.sc().statusTracker().getExecutorInfos()):
         if time.monotonic() >= deadline_s:
             return
-        time.sleep(_LOOK_S)  # Nobody tells when a task that was cancelled has ended.
+        time.sleep(_LOOK_S)  # Spark reports no event when a cancelled task ends.
 
 
 class JavaStart:

@@ -220,7 +220,7 @@ def dropped_under(plan: ReplayPlan, token: str, *, is_others: bool = False) -> M
         return {}
     deadline_s = time.monotonic() + MARKER_WAIT_S
     while (found := _marker_of(plan.client, token)) is None and time.monotonic() < deadline_s:
-        time.sleep(MARKER_PAUSE_S)
+        time.sleep(MARKER_PAUSE_S)  # Brokers send no event when a marker becomes visible.
     return {} if found is None else found.dropped
 
 

@@ -209,7 +209,7 @@ class CommitShell:
                 return self._wait(operation)
 
     def _wait(self, operation: Wait) -> None:
-        """The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do."""
+        """Wait between two attempts. It sleeps: the Spark thread that runs the commit has no other work."""
         if operation.about is not None:
             self._waits.retry(operation.about, _steady_ms(), operation.ms, self._operation_ms)
         time.sleep(operation.ms / 1000)

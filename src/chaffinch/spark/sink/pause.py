@@ -45,5 +45,5 @@ def pause(path: str, step: Step, batch_id: int) -> None:
     while os.getppid() == parent:
         if os.path.exists(go_path(path, step, batch_id)):
             return
-        time.sleep(POLL_S)  # It is there to be killed; of its parent's end nobody tells it.
+        time.sleep(POLL_S)  # A test kills this process here; the end of its parent gives no signal.
     os._exit(1)
