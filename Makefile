@@ -13,7 +13,7 @@ SEEDS ?= 1000
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-setup: ## create .venv: locked dependencies, Java where there is none, compiled kernels
+setup: ## create .venv: locked dependencies, Java if there is none, compiled loops
 	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python 3.11 or newer found: install it with 'apt-get install python3 python3-venv'" >&2; exit 1; fi
 	@$(PYTHON) tools/setup_environment.py $(if $(filter file,$(origin PYTHON)),,--as-given)
 
@@ -22,8 +22,8 @@ demo: setup ## the main job on real input: Spark to Kafka, with kills, counted b
 
 test: setup lint types layers unit ## everything CI runs
 
-# Tests that mostly wait: for Spark, or for other processes and clients' timers. The others mostly compute, the simulated worlds half of that time:
-# next to each other they use two processors.
+# Spark's tests and the next group mostly wait: for Spark, other processes, timers of clients. The rest mostly computes, half of that time
+# in simulated worlds. Run at the same time, they keep two processors busy.
 SPARK := tests/spark tests/upgrades
 WAITING := tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/test_documents.py
 
@@ -43,39 +43,39 @@ unit-computing:
 unit-simulation:
 	@$(PYTEST) tests/simulation
 
-quick: setup ## the tests that need a minute at most in one process: no Spark, no processes, few examples; says what it leaves out
+quick: setup ## a minute of tests in one process: no Spark, no other processes, few examples; prints what it leaves out
 	@$(PYTEST) --quick
 
-pythons: setup ## the quick tests and a write from Spark, with each Python from 3.11 up of this machine (5 minutes for the first run of each)
+pythons: setup ## the quick tests and a write from Spark, with each Python from 3.11 on this machine (5 minutes for the first run of each)
 	@$(BIN)/python -m tools.pythons --quick -- tests/spark/test_spark_write.py
 
-coverage: setup ## the tests, and which share of each package's lines and branches they run (20 minutes)
+coverage: setup ## the tests, with the share of lines and branches they run per package (20 minutes)
 	@$(BIN)/coverage erase
 	@$(MAKE) --no-print-directory unit PYTEST="$(BIN)/coverage run -m pytest"; failed=$$?; $(BIN)/python -m tools.coverage_table && exit $$failed
 
 format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-lint: setup ## ruff, codespell, and words that plain English does without
+lint: setup ## ruff, codespell, and the count of words that plain English does without
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src simulation tests docs benchmarks tools *.md && $(BIN)/python -m tools.plain_words
 
 types: setup ## mypy, strict
 	@$(BIN)/mypy
 
-layers: setup ## who may import whom
+layers: setup ## import contracts: which package may import which
 	@$(BIN)/lint-imports
 
-simulate: setup ## simulated worlds on all processors: make simulate SEEDS=100000; one with its story: make simulate SEED=17
+simulate: setup ## simulated worlds on all processors: make simulate SEEDS=100000; one world with its log: make simulate SEED=17
 	@$(BIN)/python -m simulation $(SEED) $(if $(filter command line,$(origin SEED)),$(if $(filter command line,$(origin SEEDS)),--count $(SEEDS),--verbose),--count $(SEEDS))
 
-cuts: setup ## the commit of a Spark batch cut at every step, in every way: make cuts SEEDS=10 (4 minutes for each)
+cuts: setup ## the Spark commit, interrupted at every step in every way: make cuts SEEDS=10 (4 minutes per seed)
 	@$(BIN)/python -m tests.simulation.all_cuts --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),3)
 
-fuzz: setup ## parsers, guided by coverage; cores and connections, by dice; with bounds checks on in the compiled loops (3 minutes)
+fuzz: setup ## parsers under coverage-guided input, cores and connections under random requests; compiled loops check bounds (3 minutes)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
 
-interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (18 minutes)
+interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (30 minutes)
 	@$(BIN)/python -m tests.interop
 	@$(BIN)/python -m tests.interop.our_clients
 	@$(BIN)/python -m tests.interop.our_spark
@@ -84,35 +84,35 @@ interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker:
 versions: setup ## our clients and the Spark format on six versions of Apache Kafka, from 2.8 to 4.4: docs/kafka-versions.md (75 minutes)
 	@$(BIN)/python -m tests.interop.versions
 
-pyspark: setup ## the tests of the Spark format on the oldest PySpark that it takes, 4.1; make test has the newest (7 minutes)
+pyspark: setup ## the tests of the Spark format on the oldest supported PySpark, 4.1; make test uses the newest (7 minutes)
 	@$(BIN)/python -m tests.interop.spark_environments spark-4.1 pytest -p no:cacheprovider tests/spark
 
 cluster: setup ## the Spark format on clusters of this machine: retries, a killed executor, speculation, shipping, Connect, S3 (12 minutes)
 	@$(BIN)/pytest -p no:cacheprovider tests/spark/clusters/on_a_cluster.py tests/spark/clusters/on_connect.py tests/spark/clusters/on_an_object_store.py
 	@$(BIN)/python -m tests.interop.spark_environments spark-4.2 pytest -p no:cacheprovider tests/spark/clusters/on_a_moved_checkpoint.py
 
-differential: setup ## the same requests to Apache Kafka and to chaffinch broker: every difference is meant, or a failure
+differential: setup ## the same requests to Apache Kafka and to chaffinch broker: a difference that is not intended fails
 	@$(BIN)/python -m tests.interop.differential
 
-bench: setup ## the benchmarks, side by side, as ratios
+bench: setup ## the benchmarks, each next to an alternative, as ratios
 	@$(BIN)/python -m benchmarks
 
-bench-broker: setup ## chaffinch broker beside Apache Kafka, in one run (20 to 40 minutes; fetches Apache Kafka)
+bench-broker: setup ## chaffinch broker next to Apache Kafka, in one run (20 to 40 minutes; fetches Apache Kafka)
 	@$(BIN)/python -m benchmarks.broker_beside_apache
 
-bench-producer: setup ## our producer and consumer beside confluent-kafka, on both brokers (20 minutes; fetches Apache Kafka)
+bench-producer: setup ## our producer and consumer next to confluent-kafka, on both brokers (20 minutes; fetches Apache Kafka)
 	@$(BIN)/python -m benchmarks.producer_beside_confluent
 
-bench-spark: setup ## our sink and source beside Spark's own Kafka connector, on Apache Kafka (15 minutes; fetches both, and PySpark 4.2)
+bench-spark: setup ## our sink and source next to Spark's own Kafka connector, on Apache Kafka (15 minutes; fetches both, and PySpark 4.2)
 	@$(BIN)/python -m benchmarks.spark_beside_connector
 
-soak: setup ## a broker killed 200 times under clients of others, ten minutes under our own, 32 events around a Spark query, 60 around other ways to write; all counted
+soak: setup ## long runs with kills, every record counted: 200 broker kills under other clients, 10 minutes under ours, 92 events under Spark jobs
 	@$(BIN)/python -m tests.soak
 
-spark-memory: setup ## a micro-batch of 5 GB through a driver of 2 GB: what each process takes at most (needs 11 GB of disk)
+spark-memory: setup ## a micro-batch of 5 GB through a driver of 2 GB: the peak memory of each process (needs 11 GB of disk)
 	@$(BIN)/python -m tests.soak spark-memory
 
-docs: setup ## print the documents that come from tables
+docs: setup ## write the parts of the documents that are generated from tables
 	@$(BIN)/python -m tools.print_documents
 
 lock: ## renew the lock files (needs uv)
@@ -123,4 +123,4 @@ lock: ## renew the lock files (needs uv)
 clean: ## remove .venv, .interop and caches
 	@rm -rf .venv .interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-all: test simulate cuts fuzz interop pyspark bench docs ## all that takes minutes, one after the other; not soak, cluster, versions, spark-memory, bench-spark
+all: test simulate cuts fuzz interop pyspark bench docs ## all checks that take minutes, one after the other; without soak, cluster, versions, spark-memory, bench-spark
