@@ -11,8 +11,8 @@ from typing import Any
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.cluster import ClusterState
-from chaffinch.client.connections import Answered, BrokerConnection, ConnectionEvent, Failed
-from chaffinch.client.coordinators import CoordinatorKind, Coordinators, find_request, read_answer
+from chaffinch.client.connections import BrokerConnection, ConnectionEvent, RequestFailed, ResponseReceived
+from chaffinch.client.coordinators import CoordinatorKind, Coordinators, find_request, parse_find_response
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -21,7 +21,7 @@ from simulation.network import Network
 from simulation.transport import Transport
 from simulation.world import World
 
-Done = Callable[[Answered | Failed], None]
+Done = Callable[[ResponseReceived | RequestFailed], None]
 Found = Callable[[Address | None, str], None]
 """Called with the address, or with None and the reason."""
 
@@ -69,11 +69,11 @@ class Lookups:
             found(known, "")
             return
 
-        def answered(event: Answered | Failed) -> None:
-            if isinstance(event, Failed):
+        def answered(event: ResponseReceived | RequestFailed) -> None:
+            if isinstance(event, RequestFailed):
                 found(None, event.reason)
                 return
-            answer = read_answer(event.message)
+            answer = parse_find_response(event.message)
             if answer.code is codes.NONE:
                 self.coordinators.learn(key, kind, answer.address)
                 found(answer.address, "")
@@ -87,8 +87,8 @@ class Lookups:
             found(known, "")
             return
 
-        def answered(event: Answered | Failed) -> None:
-            if isinstance(event, Failed):
+        def answered(event: ResponseReceived | RequestFailed) -> None:
+            if isinstance(event, RequestFailed):
                 found(None, event.reason)
                 return
             self.cluster.update(event.message, self._world.steady_ms)
@@ -106,6 +106,6 @@ class Lookups:
 
     def _told(self, events: Sequence[ConnectionEvent]) -> None:
         for event in events:
-            if isinstance(event, Answered | Failed) and not self._transport.is_closed:
+            if isinstance(event, ResponseReceived | RequestFailed) and not self._transport.is_closed:
                 done: Any = event.token
                 done(event)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, ConnectionEvent, Failed
+from chaffinch.client.connections import ConnectionEvent, RequestFailed, ResponseReceived
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.fetch import (
@@ -216,12 +216,12 @@ class CommittedReader:
     def _told(self, events: Sequence[ConnectionEvent]) -> None:
         is_behind = False
         for event in events:
-            if isinstance(event, Answered):
+            if isinstance(event, ResponseReceived):
                 places, is_last_look = event.token
                 response: FetchResponse = event.message
                 parts = [part for topic in response.responses for part in topic.partitions]
                 is_behind |= self._take_all(dict(zip(places, parts, strict=True)), is_last_look)
-            elif isinstance(event, Failed):
+            elif isinstance(event, RequestFailed):
                 self._idle += event.token[0]
         if self._idle:
             wait_ms = 0 if is_behind else 10 if self._is_finishing else self._world.dice.randint(10, FOLLOW_MS_MAX)

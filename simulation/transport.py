@@ -100,20 +100,22 @@ class Transport:
         *,
         timeout_ms: int | None = None,
         version_max: int | None = None,
-        expects_answer: bool = True,
+        expects_response: bool = True,
     ) -> None:
         """Hand over a request. Its outcome is told once, with its token."""
         connection = self._connections.get(address) or self._connect(address)
         steady_ms = self.world.steady_ms
         self.happened(
-            connection.core.send(message, token, steady_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer)
+            connection.core.send(
+                message, token, steady_ms, timeout_ms=timeout_ms, version_max=version_max, expects_response=expects_response
+            )
         )
         self.flush(connection)
 
     def lend(self, address: Address) -> Connection | None:
         """As `Network.lend`."""
         connection = self._connections.get(address)
-        return connection if connection is not None and connection.core.is_at_rest else None
+        return connection if connection is not None and connection.core.is_idle else None
 
     def take_back(self, address: Address, events: Sequence[ConnectionEvent], *, is_lost: bool) -> None:
         """As `Network.take_back`."""
@@ -183,7 +185,7 @@ class Transport:
         if connection.is_lost:
             return
         if connection.link is not None:
-            while connection.core.wants_write:
+            while connection.core.needs_write:
                 data = joined(connection.core.buffers())
                 self.happened(connection.core.written(len(data)))
                 connection.link.to_broker.send(data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.consumer.core.consumer_core import ConsumerCore, Event, TimePassed
 from chaffinch.consumer.core.fetcher import Portion
@@ -230,7 +230,7 @@ class ConsumerShell:
         if self._is_dead:
             return
         for event in heard:
-            if isinstance(event, Answered | Failed):
+            if isinstance(event, ResponseReceived | RequestFailed):
                 self._commit_ended(event)
         self._perform_all(self.core.handle_all(heard, self._world.steady_ms))
 
@@ -322,12 +322,12 @@ class ConsumerShell:
         self._world.count("commits sent")
         self._world.tell(self.who, f"commits {', '.join(f'{commit.place} {commit.offset}' for commit in found)}")
 
-    def _commit_ended(self, event: Answered | Failed) -> None:
+    def _commit_ended(self, event: ResponseReceived | RequestFailed) -> None:
         known = next((entry for entry in self._commits if entry[0] is event.token), None)
         if known is None:
             return
         self._commits.remove(known)
-        if isinstance(event, Failed):
+        if isinstance(event, RequestFailed):
             for commit in known[1]:
                 commit.is_refused = not event.was_sent
             return

@@ -209,7 +209,7 @@ class Lane:
     def _goes_over(self, end: Connection) -> None:
         self._end = end
 
-    def get_ready_to_lend(self) -> None:
+    def prepare_to_lend(self) -> None:
         pass
 
     def was_used(self, addresses: Iterable[Address]) -> None:

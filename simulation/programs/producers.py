@@ -421,7 +421,7 @@ class ProducerProcess(ProgramProcess):
                     effect.token,
                     timeout_ms=effect.timeout_ms,
                     version_max=effect.version_max,
-                    expects_answer=effect.expects_answer,
+                    expects_response=effect.expects_response,
                 )
             case CompleteBatch():
                 self._complete(effect)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, BrokerConnection, Failed
+from chaffinch.client.connections import BrokerConnection, RequestFailed, ResponseReceived
 from chaffinch.client.coordinators import CoordinatorKind
 from chaffinch.errors import KafkaException, Stored, TransactionAbortableException, codes
 from chaffinch.errors.codes import ErrorCode
@@ -233,11 +233,11 @@ class Version2Process(ProgramProcess):
             else:
                 self._client.request(address, request, answered)
 
-        def answered(event: Answered | Failed) -> None:
+        def answered(event: ResponseReceived | RequestFailed) -> None:
             if self._is_dead:
                 return
-            code = codes.by_number(code_of(event.message)) if isinstance(event, Answered) else codes.NETWORK_EXCEPTION
-            if code.is_retriable or isinstance(event, Failed):
+            code = codes.by_number(code_of(event.message)) if isinstance(event, ResponseReceived) else codes.NETWORK_EXCEPTION
+            if code.is_retriable or isinstance(event, RequestFailed):
                 again(sent=True)
             else:
                 done(event.message, code, attempts)

@@ -13,7 +13,7 @@ import numpy as np
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import RETRY_BACKOFF
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
@@ -176,7 +176,7 @@ class Driver:
             has_handler=query.has_handler,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             push_bytes_per_s=1e6,
-            patience=Patience(block_max_ms=BLOCK_MAX_MS, wait_ms=partial(RETRY_BACKOFF.wait_ms, dice=self._world.dice)),
+            patience=Patience(block_max_ms=BLOCK_MAX_MS, wait_ms=partial(RETRY_BACKOFF.wait_ms, rng=self._world.dice)),
         )
 
     # The generator ---------------------------------------------------------------------------------------------------------------------
@@ -324,8 +324,8 @@ class Driver:
             else:
                 self._client.request(address, operation.message, answered)
 
-        def answered(event: Answered | Failed) -> None:
-            if isinstance(event, Failed):
+        def answered(event: ResponseReceived | RequestFailed) -> None:
+            if isinstance(event, RequestFailed):
                 self._reply(operation, Lost(reason=event.reason, was_sent=event.was_sent))
             elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
                 self._client.disconnect(event.address)
@@ -366,8 +366,8 @@ class Driver:
             else:
                 self._client.request(address, remains.question([left.pop(0)]), answered)
 
-        def answered(event: Answered | Failed) -> None:
-            if isinstance(event, Failed):
+        def answered(event: ResponseReceived | RequestFailed) -> None:
+            if isinstance(event, RequestFailed):
                 self._reply(operation, Remains(reason=event.reason))
             elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
                 self._client.disconnect(event.address)
@@ -405,8 +405,8 @@ class Driver:
             else:
                 self._client.request(address, request, answered)
 
-        def answered(event: Answered | Failed) -> None:
-            if isinstance(event, Failed):
+        def answered(event: ResponseReceived | RequestFailed) -> None:
+            if isinstance(event, RequestFailed):
                 self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason=event.reason, was_sent=event.was_sent)))
             elif loses_answer is not None:
                 self._made_after(loses_answer, operation.step)

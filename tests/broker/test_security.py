@@ -17,7 +17,7 @@ from chaffinch.admin.topics import list_topics
 from chaffinch.broker import listeners
 from chaffinch.broker.metrics import families
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.sync_client import SyncClient
@@ -196,15 +196,15 @@ def test_certificates_that_are_wrong_in_one_thing(server: str, text: str, certif
         assert (unchecked is None) is (server == "elsewhere"), "only the name may be left unchecked"
 
 
-def ask(broker: EmbeddedBroker, options: Mapping[str, Any]) -> Answered | Failed:
+def ask(broker: EmbeddedBroker, options: Mapping[str, Any]) -> ResponseReceived | RequestFailed:
     """What becomes of one request to a broker at 127.0.0.1, whatever bootstrap.servers is."""
     network = Network(ConnectionSettings.of(ADMIN_TABLE.parse(options)))
     network.send(Address("127.0.0.1", port_of(broker)), MetadataRequest(topics=[]), "t")
     events: list[Any] = []
-    while not any(isinstance(event, Answered | Failed) for event in events):
+    while not any(isinstance(event, ResponseReceived | RequestFailed) for event in events):
         events += network.poll(1_000)
     network.close()
-    (outcome,) = [event for event in events if isinstance(event, Answered | Failed)]
+    (outcome,) = [event for event in events if isinstance(event, ResponseReceived | RequestFailed)]
     return outcome
 
 
@@ -213,7 +213,7 @@ def test_who_told_the_address_that_a_certificate_does_not_fit(given: str, certif
     with broker_of(certificates, "SSL", ssl_keystore_location=certificates.elsewhere) as broker:
         options = options_for(broker, certificates, "SSL", **{"bootstrap.servers": f"{given}:{port_of(broker)}"})
         outcome = ask(broker, options)
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, RequestFailed)
     told = outcome.reason.endswith("; this address was told by the broker (advertised), not given in bootstrap.servers")
     assert told is (given != "127.0.0.1")
 
@@ -225,9 +225,9 @@ def test_protocols_that_differ_end_with_a_hint(
 ) -> None:
     outcome = ask(brokers[theirs], options_for(brokers[theirs], certificates, ours))
     if ours == theirs:
-        assert isinstance(outcome, Answered)
+        assert isinstance(outcome, ResponseReceived)
         return
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, RequestFailed)
     if (ours, theirs) in {("SASL_PLAINTEXT", "PLAINTEXT"), ("SASL_SSL", "SSL")}:
         assert isinstance(outcome.error, IllegalSaslStateException), "a listener that says that it knows no logins"
     else:

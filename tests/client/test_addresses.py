@@ -14,7 +14,7 @@ A, B = Address("a", 1), Address("b", 2)
 
 
 class Steady:
-    """Dice that always show the middle."""
+    """Rng that always show the middle."""
 
     def random(self) -> float:
         return 0.5
@@ -58,8 +58,8 @@ def test_backoff_doubles_to_its_limit() -> None:
 
 
 def test_jitter_stays_within_a_fifth() -> None:
-    dice = random.Random(1)
-    waits = {Backoff(initial_ms=100, max_ms=1000).wait_ms(1, dice) for _ in range(1000)}
+    rng = random.Random(1)
+    waits = {Backoff(initial_ms=100, max_ms=1000).wait_ms(1, rng) for _ in range(1000)}
     assert min(waits) >= 80
     assert max(waits) <= 120
     assert len(waits) > 20
@@ -84,7 +84,7 @@ def test_the_description_names_addresses_reasons_and_time() -> None:
     attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
     attempts.failed(A, "refused", 0)
     assert attempts.describe([A, B, A], 300) == "no broker reachable at a:1 (refused), b:2 (not asked yet); tried for 300 ms"
-    attempts.asks(B._replace(lane=1))
+    attempts.request_sent(B._replace(lane=1))
     assert attempts.describe([A, B], 300) == "no broker reachable at a:1 (refused), b:2 (no answer yet); tried for 300 ms"
     assert attempts.describe([A]) == "no broker reachable at a:1 (refused)"
 
@@ -98,5 +98,5 @@ def test_who_hangs_up_before_any_answer_is_tried_less_and_less() -> None:
         attempts.succeeded(A)
         assert attempts.failures(A) == 0
     assert waits == [100, 200, 400, 800, 1000]
-    attempts.failed(A, "closed", 0, was_answered=True)
+    attempts.failed(A, "closed", 0, had_response=True)
     assert attempts.retry_at_ms(A, 0) == 100, "it was of use in between"

@@ -9,8 +9,8 @@ import pytest
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.authentication import MECHANISMS, Credentials, Login
-from chaffinch.client.connections import Answered, BrokerConnection, Connected, Disconnected, Failed
-from chaffinch.client.security import user_of_jaas
+from chaffinch.client.connections import BrokerConnection, Connected, Disconnected, RequestFailed, ResponseReceived
+from chaffinch.client.security import parse_jaas_config
 from chaffinch.errors import (
     AuthenticationException,
     ConfigException,
@@ -164,17 +164,17 @@ def test_requests_wait_for_the_login() -> None:
     wire.negotiate()
     assert wire.log_in() == [Connected(address=Address("b", 1))]
     (request,) = wire.requests()
-    assert isinstance(wire.answer(request, MetadataResponse())[0], Answered)
+    assert isinstance(wire.answer(request, MetadataResponse())[0], ResponseReceived)
 
 
-@pytest.mark.parametrize(("lifetime_ms", "is_at_rest"), [(0, True), (60_000, False)])
-def test_a_connection_whose_login_ends_is_never_at_rest(lifetime_ms: int, is_at_rest: bool) -> None:
+@pytest.mark.parametrize(("lifetime_ms", "is_idle"), [(0, True), (60_000, False)])
+def test_a_connection_whose_login_ends_is_never_at_rest(lifetime_ms: int, is_idle: bool) -> None:
     """Else who borrows it would have to log in."""
     wire = Wire()
     wire.negotiate()
-    assert not wire.connection.is_at_rest
+    assert not wire.connection.is_idle
     wire.log_in(lifetime_ms)
-    assert wire.connection.is_at_rest is is_at_rest
+    assert wire.connection.is_idle is is_idle
 
 
 def test_a_login_is_renewed_before_the_next_request() -> None:
@@ -212,7 +212,7 @@ def test_a_failed_login_is_the_end_of_the_connection() -> None:
     assert isinstance(refusal, UnsupportedSaslMechanismException)
     assert refusal.message.startswith("b:1: login of user 'alice' by PLAIN")
     failed, lost = wire.connection.lost(refusal.message, error=refusal)
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert isinstance(lost, Disconnected)
     assert (failed.error, failed.was_sent, lost.error) == (refusal, False, refusal)
 
@@ -239,8 +239,8 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
     ],
 )
 def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
-    assert user_of_jaas(text, mechanism) == found
-    assert user_of_jaas(f" kafkashaded.{text.lstrip()}", mechanism) == found, "as Databricks has its users write it"
+    assert parse_jaas_config(text, mechanism) == found
+    assert parse_jaas_config(f" kafkashaded.{text.lstrip()}", mechanism) == found, "as Databricks has its users write it"
 
 
 @pytest.mark.parametrize(
@@ -259,6 +259,6 @@ def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
 )
 def test_jaas_that_cannot_be_used(text: str, mechanism: str, words: str) -> None:
     with pytest.raises(ConfigException) as caught:
-        user_of_jaas(text, mechanism)
+        parse_jaas_config(text, mechanism)
     assert words in str(caught.value)
     assert "s3cret" not in str(caught.value)

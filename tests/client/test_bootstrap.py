@@ -9,9 +9,9 @@ import pytest
 
 from chaffinch.client.addresses import Address, Attempts
 from chaffinch.client.backoff import Backoff
-from chaffinch.client.bootstrap import Bootstrap, first_patience_ms
+from chaffinch.client.bootstrap import Bootstrap, first_response_timeout_ms
 from chaffinch.client.cluster import ClusterState
-from chaffinch.client.connections import Disconnected, Failed
+from chaffinch.client.connections import Disconnected, RequestFailed
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.sync_client import SyncClient
@@ -51,13 +51,13 @@ def test_whether_the_first_ones_are_asked_once_the_cluster_is_known(strategy: st
 def test_the_known_are_forgotten_after_a_time_without_an_answer() -> None:
     bootstrap, cluster = bootstrap_of(metadata_recovery_rebootstrap_trigger_ms="1000")
     cluster.learn_node(0, KNOWN)
-    bootstrap.unanswered(5_000)
-    bootstrap.unanswered(5_999)
+    bootstrap.metadata_failed(5_000)
+    bootstrap.metadata_failed(5_999)
     assert cluster.nodes
-    bootstrap.answered()
-    bootstrap.unanswered(6_000)
+    bootstrap.metadata_received()
+    bootstrap.metadata_failed(6_000)
     assert cluster.nodes, "an answer begins the time anew"
-    bootstrap.unanswered(7_000)
+    bootstrap.metadata_failed(7_000)
     assert not cluster.nodes
     assert bootstrap.candidates() == [FIRST]
 
@@ -65,8 +65,8 @@ def test_the_known_are_forgotten_after_a_time_without_an_answer() -> None:
 def test_without_the_strategy_nothing_is_forgotten() -> None:
     bootstrap, cluster = bootstrap_of(metadata_recovery_strategy="none", metadata_recovery_rebootstrap_trigger_ms="0")
     cluster.learn_node(0, KNOWN)
-    bootstrap.unanswered(5_000)
-    bootstrap.begin_again()
+    bootstrap.metadata_failed(5_000)
+    bootstrap.rebootstrap()
     assert bootstrap.candidates() == [KNOWN]
 
 
@@ -116,33 +116,33 @@ A, B, C = (Address(host, 1) for host in "abc")
 
 
 @pytest.mark.parametrize(
-    ("setup_ms", "limit_ms", "patience_ms"),
+    ("setup_ms", "limit_ms", "timeout_ms"),
     [(10_000, 60_000, 2_000), (10_000, 6_000, 1_000), (10_000, 0, 100), (400_000, 600_000, 30_000)],
     ids=["a part of a connection's time", "a part of the callers' time", "not too little", "no more than anybody has"],
 )
-def test_a_silent_one_does_not_hold_up_the_next(setup_ms: int, limit_ms: int, patience_ms: int) -> None:
+def test_a_silent_one_does_not_hold_up_the_next(setup_ms: int, limit_ms: int, timeout_ms: int) -> None:
     attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))
 
-    def patience(address: Address) -> int:
-        return first_patience_ms(address, [A, B, C], attempts, setup_ms=setup_ms, request_ms=30_000, limit_ms=limit_ms)
+    def first_timeout(address: Address) -> int:
+        return first_response_timeout_ms(address, [A, B, C], attempts, setup_ms=setup_ms, request_ms=30_000, limit_ms=limit_ms)
 
-    assert patience(A) == patience_ms
+    assert first_timeout(A) == timeout_ms
     attempts.failed(A, "no answer", 0)
-    assert patience(B) == patience_ms
+    assert first_timeout(B) == timeout_ms
     attempts.failed(B, "no answer", 0)
-    assert (patience(C), patience(A)) == (30_000, 30_000), "the last one may just be slow, and so may the others be"
+    assert (first_timeout(C), first_timeout(A)) == (30_000, 30_000), "the last one may just be slow, and so may the others be"
 
 
 def test_a_broker_that_is_known_has_its_time() -> None:
     bootstrap, cluster = bootstrap_of(bootstrap_servers="first:1,second:1")
     attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))
-    assert bootstrap.patience_ms(FIRST, attempts) == 2_000
+    assert bootstrap.response_timeout_ms(FIRST, attempts) == 2_000
     cluster.learn_node(0, KNOWN)
-    assert bootstrap.patience_ms(KNOWN, attempts) == 30_000
+    assert bootstrap.response_timeout_ms(KNOWN, attempts) == 30_000
 
 
 def test_one_alone_has_its_time() -> None:
-    assert bootstrap_of()[0].patience_ms(FIRST, Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))) == 30_000
+    assert bootstrap_of()[0].response_timeout_ms(FIRST, Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))) == 30_000
 
 
 SERVERS = {"bootstrap.servers": "a:1,b:1"}
@@ -156,7 +156,7 @@ def test_a_consumer_asks_the_next() -> None:
         (MetadataRequest, A, 2_000),
         (FindCoordinatorRequest, A, 2_000),
     }
-    lost = [Failed(address=A, token=sent.token, reason="no answer", was_sent=True, is_timeout=True) for sent in rig.waiting]
+    lost = [RequestFailed(address=A, token=sent.token, reason="no answer", was_sent=True, is_timeout=True) for sent in rig.waiting]
     rig.waiting.clear()
     assert "at a:1 (no answer yet), b:1 (not asked yet)" in str(rig.core.wiring.time_out("late"))
     rig.step(*lost, Disconnected(address=A, reason="no answer"))
@@ -171,7 +171,7 @@ def test_a_producer_asks_the_next() -> None:
     core = ProducerCore(PRODUCER_OPTIONS.parse(SERVERS), Random(1))
     sent = [effect for effect in core.handle(TopicRequested(topic="t"), 0) if isinstance(effect, SendRequest)]
     assert {(request.address, request.timeout_ms) for request in sent} == {(A, 2_000)}
-    lost = [Failed(address=A, token=request.token, reason="no answer", was_sent=True, is_timeout=True) for request in sent]
+    lost = [RequestFailed(address=A, token=request.token, reason="no answer", was_sent=True, is_timeout=True) for request in sent]
     again = [*core.handle_all([*lost, Disconnected(address=A, reason="no answer")], 2_000), *core.handle(TimePassed(), 2_200)]
     assert {(effect.address, effect.timeout_ms) for effect in again if isinstance(effect, SendRequest)} == {(B, 30_000)}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from chaffinch.client.busy_poll import AWAKE_US, WAITS_ASLEEP_MAX, BusyPoll
+from chaffinch.client.busy_poll import SKIPPED_WAITS_MAX, SPIN_US, BusyPoll
 
 LOOK_US = 10
 ANSWER = ["answer"]
@@ -38,19 +38,19 @@ def waits(answers_us: Sequence[float | None]) -> list[int]:
     awake = BusyPoll(lambda: selector.now_us)
     for answer_us in answers_us:
         before = selector.looks
-        found = awake.look(selector.select(answer_us))
+        found = awake.poll(selector.select(answer_us))
         looks.append(selector.looks - before)
         assert looks[-1] == 0 or bool(found) == (answer_us is not None and answer_us <= LOOK_US * looks[-1])
     return looks
 
 
-IN_VAIN = AWAKE_US // LOOK_US
+IN_VAIN = SPIN_US // LOOK_US
 HERE = LOOK_US * 3
 TABLE: list[tuple[str, list[float | None], list[int]]] = [
     ("one that is there", [0, 0], [1, 1]),
     ("one that comes soon", [HERE, HERE], [3, 3]),
     ("the next 1, 2, 4 sleep", [None] * 8, [IN_VAIN, 0, IN_VAIN, 0, 0, IN_VAIN, 0, 0]),
-    ("one that comes too late is none", [AWAKE_US + 100, HERE, HERE], [IN_VAIN, 0, 3]),
+    ("one that comes too late is none", [SPIN_US + 100, HERE, HERE], [IN_VAIN, 0, 3]),
     ("one that came makes up for all", [None, 0, HERE, None, 0, HERE], [IN_VAIN, 0, 3, IN_VAIN, 0, 3]),
 ]
 
@@ -61,10 +61,10 @@ def test_how_often_it_looks(answers_us: list[float | None], looks: list[int]) ->
 
 
 def test_it_never_stops_trying() -> None:
-    looks = waits([None] * 4 * WAITS_ASLEEP_MAX)
+    looks = waits([None] * 4 * SKIPPED_WAITS_MAX)
     asleep = [len(list(group)) for looked, group in itertools.groupby(looks, key=bool) if not looked]
-    assert max(asleep) == WAITS_ASLEEP_MAX
-    assert asleep.count(WAITS_ASLEEP_MAX) >= 2
+    assert max(asleep) == SKIPPED_WAITS_MAX
+    assert asleep.count(SKIPPED_WAITS_MAX) >= 2
 
 
 @pytest.mark.parametrize(("answer_us", "times"), [(0, 0), (HERE, 2), (None, IN_VAIN - 1)])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, BrokerConnection, Connected, Disconnected, Failed, Written
+from chaffinch.client.connections import BrokerConnection, Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.errors import UnsupportedCompressionTypeException
 from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -84,7 +84,7 @@ def test_answers_find_their_requests_however_they_arrive(step: int | None) -> No
     wire.to_server()
     for number in range(3):
         wire.answer(MetadataResponse(controller_id=number), step=step)
-    answered = [event for event in wire.events if isinstance(event, Answered)]
+    answered = [event for event in wire.events if isinstance(event, ResponseReceived)]
     assert [(event.token, event.message.controller_id) for event in answered] == [("a", 0), ("b", 1), ("c", 2)]
     assert wire.connection.in_flight_count == 0
 
@@ -125,11 +125,11 @@ def test_a_request_without_an_answer_is_done_when_its_last_byte_is_out() -> None
     wire = Wire()
     wire.open()
     wire.events.clear()
-    wire.connection.send(produce(0), "a", 0, expects_answer=False)
+    wire.connection.send(produce(0), "a", 0, expects_response=False)
     wire.to_server(10)
     assert not wire.events
     wire.to_server()
-    assert wire.events == [Written(address=HERE, token="a")]
+    assert wire.events == [RequestWritten(address=HERE, token="a")]
     assert wire.connection.deadline_ms is None
 
 
@@ -153,14 +153,14 @@ def test_a_lost_connection_says_which_requests_may_have_reached_the_broker() -> 
     wire.to_server(5)
     wire.connection.send(produce(-1), "not at all", 0)
     events = wire.connection.lost("gone", steady_ms=5)
-    failed = [event for event in events if isinstance(event, Failed)]
+    failed = [event for event in events if isinstance(event, RequestFailed)]
     assert [(event.token, event.was_sent, event.is_timeout) for event in failed] == [
         ("whole", True, False),
         ("partly", True, False),
         ("not at all", False, False),
     ]
     assert events[-1] == Disconnected(address=HERE, reason="gone")
-    assert not wire.connection.wants_write
+    assert not wire.connection.needs_write
 
 
 def test_before_the_negotiation_nothing_was_sent() -> None:
@@ -169,7 +169,7 @@ def test_before_the_negotiation_nothing_was_sent() -> None:
     wire.connection.send(produce(-1), "waiting", 0)
     wire.to_server()
     failed, _ = wire.connection.lost("refused", steady_ms=2000)
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert (failed.was_sent, failed.is_timeout, failed.version) == (False, True, None)
 
 
@@ -179,7 +179,7 @@ def test_a_request_that_cannot_be_said_fails_alone() -> None:
     wire.to_server()
     wire.answer(ApiVersionsResponse())
     (failed,) = wire.connection.send(MetadataRequest(topics=[]), "a", 0)
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert failed.is_unsupported
     assert "Metadata" in failed.reason
 
@@ -212,7 +212,7 @@ def test_zstd_is_refused_before_a_broker_that_cannot_read_it_gets_it(
         assert outcome == []
         return
     (failed,) = outcome
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, RequestFailed)
     assert isinstance(failed.error, UnsupportedCompressionTypeException)
     assert (failed.was_sent, failed.reason) == (
         False,
@@ -246,6 +246,6 @@ def test_the_outcome_says_in_which_version_a_request_went_out(version_max: int |
     wire.to_server()
     wire.answer(ProduceResponse())
     answered, lost = wire.events[-1], wire.connection.lost("gone")[0]
-    assert isinstance(answered, Answered)
-    assert isinstance(lost, Failed)
+    assert isinstance(answered, ResponseReceived)
+    assert isinstance(lost, RequestFailed)
     assert [(event.token, event.version) for event in (answered, lost)] == [("answered", version), ("lost", version)]

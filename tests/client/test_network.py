@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.client.connections import Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -21,7 +21,7 @@ from chaffinch.runtime.clock import ManualClock
 from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
 
 
-def until(network: Network, count: int, kinds: tuple[type, ...] = (Answered, Failed, Written)) -> list[Any]:
+def until(network: Network, count: int, kinds: tuple[type, ...] = (ResponseReceived, RequestFailed, RequestWritten)) -> list[Any]:
     """Poll until so many events of these kinds have come; all events."""
     events: list[Any] = []
     give_up = time.monotonic() + 250
@@ -53,7 +53,7 @@ def test_answers_in_order_after_the_connection(network: Network) -> None:
         for token in range(5):
             network.send(address(server), MetadataRequest(topics=[]), token, timeout_ms=10_000)
         events = until(network, 5)
-        assert [type(event) for event in events] == [Connected] + [Answered] * 5
+        assert [type(event) for event in events] == [Connected] + [ResponseReceived] * 5
         assert [event.token for event in events[1:]] == list(range(5))
         assert network.is_connected(address(server))
         assert network.in_flight_count(address(server)) == 0
@@ -68,14 +68,14 @@ def test_requests_larger_than_any_buffer(network: Network) -> None:
     with ScriptedServer(script) as server:
         for size in sizes:
             network.send(address(server), produce(size), size, timeout_ms=200_000)
-        assert [event.token for event in until(network, 3) if isinstance(event, Answered)] == sizes
+        assert [event.token for event in until(network, 3) if isinstance(event, ResponseReceived)] == sizes
         assert [len(request.topics[0].partitions[0].records) for request in server.requests(ProduceRequest)] == sizes
 
 
 def test_a_request_without_an_answer(network: Network) -> None:
     with ScriptedServer(lambda server, message: STAY_SILENT if isinstance(message, ProduceRequest) else None) as server:
-        network.send(address(server), produce(10, acks=0), "t", expects_answer=False, timeout_ms=10_000)
-        assert isinstance(until(network, 1)[-1], Written)
+        network.send(address(server), produce(10, acks=0), "t", expects_response=False, timeout_ms=10_000)
+        assert isinstance(until(network, 1)[-1], RequestWritten)
 
 
 def test_a_stuck_connection_is_given_up_with_everything_on_it(network: Network) -> None:
@@ -83,7 +83,7 @@ def test_a_stuck_connection_is_given_up_with_everything_on_it(network: Network) 
         network.send(address(server), MetadataRequest(topics=[]), "late")
         network.send(address(server), MetadataRequest(topics=[]), "behind it", timeout_ms=60_000)
         events = until(network, 2)
-    failed = [event for event in events if isinstance(event, Failed)]
+    failed = [event for event in events if isinstance(event, RequestFailed)]
     assert [(event.token, event.was_sent, event.is_timeout) for event in failed] == [("late", True, True), ("behind it", True, False)]
     assert isinstance(events[-1], Disconnected)
 
@@ -91,11 +91,11 @@ def test_a_stuck_connection_is_given_up_with_everything_on_it(network: Network) 
 def test_a_connection_that_is_cut(network: Network) -> None:
     with ScriptedServer(lambda server, message: HANG_UP if isinstance(message, MetadataRequest) else None) as server:
         network.send(address(server), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
-        (failed,) = [event for event in until(network, 1) if isinstance(event, Failed)]
+        (failed,) = [event for event in until(network, 1) if isinstance(event, RequestFailed)]
         assert (failed.was_sent, failed.is_timeout) == (True, False)
         network.send(address(server), produce(1), "again", timeout_ms=10_000)
         server.script = lambda server, message: ProduceResponse() if isinstance(message, ProduceRequest) else None
-        assert isinstance(until(network, 1)[-1], Answered), "the next request makes a new connection"
+        assert isinstance(until(network, 1)[-1], ResponseReceived), "the next request makes a new connection"
 
 
 def test_nobody_listens_and_nobody_by_that_name(network: Network) -> None:
@@ -104,7 +104,7 @@ def test_nobody_listens_and_nobody_by_that_name(network: Network) -> None:
     for where, reason in ((closed, "refused"), (Address("nobody.invalid", 1), "name not known")):
         network.send(where, MetadataRequest(topics=[]), "t", timeout_ms=10_000)
         failed, lost = until(network, 1)
-        assert isinstance(failed, Failed)
+        assert isinstance(failed, RequestFailed)
         assert isinstance(lost, Disconnected)
         assert reason in failed.reason
         assert not failed.was_sent
@@ -135,7 +135,7 @@ def test_the_next_address_of_a_name_is_tried(network: Network, monkeypatch: pyte
         places = [(socket.AF_INET, closed), (socket.AF_INET, ("127.0.0.1", server.port))]
         monkeypatch.setattr("chaffinch.runtime.sockets.resolve", lambda host, port: places)
         network.send(Address("both", 1), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
-        assert isinstance(until(network, 1)[-1], Answered)
+        assert isinstance(until(network, 1)[-1], ResponseReceived)
 
 
 def test_so_it_is_when_one_of_them_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_so_it_is_when_one_of_them_says_nothing(monkeypatch: pytest.MonkeyPatch)
         clock.advance(20_000)
         assert "no connection within" in until(network, 1)[0].reason
         network.send(Address("both", 1), MetadataRequest(topics=[]), "second", timeout_ms=60_000)
-        assert isinstance(until(network, 1)[-1], Answered)
+        assert isinstance(until(network, 1)[-1], ResponseReceived)
 
 
 def test_disconnect_fails_what_is_under_way(network: Network) -> None:
@@ -168,7 +168,7 @@ def test_disconnect_fails_what_is_under_way(network: Network) -> None:
         until(network, 1, (Connected,))
         network.disconnect(address(server), "enough")
         failed, lost = network.poll(0)
-        assert isinstance(failed, Failed)
+        assert isinstance(failed, RequestFailed)
         assert isinstance(lost, Disconnected)
         assert (failed.reason, lost.reason) == ("enough", "enough")
         network.disconnect(address(server), "again")
@@ -197,7 +197,7 @@ def test_who_waits_for_an_answer_has_it_without_a_sleep(network: Network, monkey
     monkeypatch.setattr(network._selector, "select", noted)
     with ScriptedServer() as server:
         network.send(address(server), MetadataRequest(topics=[]), "token")
-        while not any(isinstance(event, Answered) for event in network.poll(1000, is_awaited=True)):
+        while not any(isinstance(event, ResponseReceived) for event in network.poll(1000, is_awaited=True)):
             pass
     assert waits
     assert not any(waits)

@@ -13,7 +13,7 @@ import pytest
 
 from chaffinch.admin.options import ADMIN_TABLE
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Disconnected, Failed
+from chaffinch.client.connections import Disconnected, RequestFailed, ResponseReceived
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings, reconnect_backoff, retry_backoff
 from chaffinch.consumer.core.consumer_core import ConsumerCore
@@ -27,7 +27,7 @@ from chaffinch.runtime.clock import ManualClock
 from tests.client.scripted_server import ScriptedServer
 
 
-class EvenDice:
+class EvenRng:
     """Waits without jitter."""
 
     def random(self) -> float:
@@ -37,14 +37,14 @@ class EvenDice:
 @contextlib.contextmanager
 def network_of(clock: ManualClock, **options: Any) -> Iterator[Network]:
     settings = ADMIN_TABLE.parse({"bootstrap.servers": "x:1", **options})
-    network = Network(ConnectionSettings.of(settings), clock=clock, dice=EvenDice())
+    network = Network(ConnectionSettings.of(settings), clock=clock, rng=EvenRng())
     yield network
     network.close()
 
 
 def ask(network: Network, server: ScriptedServer) -> None:
     network.send(Address("127.0.0.1", server.port), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
-    while not any(isinstance(event, Answered) for event in network.poll(10_000)):
+    while not any(isinstance(event, ResponseReceived) for event in network.poll(10_000)):
         pass
 
 
@@ -153,7 +153,7 @@ def test_the_time_to_open_a_connection_doubles_up_to_its_maximum(monkeypatch: py
             assert network.poll(0) == []
             clock.advance(1)
             failed, lost = network.poll(0)
-            assert isinstance(failed, Failed)
+            assert isinstance(failed, RequestFailed)
             assert isinstance(lost, Disconnected)
             assert "socket.connection.setup.timeout.ms" in lost.reason
     for other in others:
@@ -198,11 +198,11 @@ def test_each_client_has_its_own_numbers_of_32_bits(parse: Any, name: str) -> No
 
 
 def _producer(settings: Any) -> Any:
-    return ProducerCore(settings, EvenDice())
+    return ProducerCore(settings, EvenRng())
 
 
 def _consumer(settings: Any) -> Any:
-    return ConsumerCore(settings, EvenDice())
+    return ConsumerCore(settings, EvenRng())
 
 
 @pytest.mark.parametrize(("table", "core_of"), [(PRODUCER_OPTIONS, _producer), (CONSUMER_OPTIONS, _consumer)], ids=["producer", "consumer"])

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from chaffinch.admin import topics
-from chaffinch.client import answers
+from chaffinch.client import response_errors
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Backoff
-from chaffinch.client.connections import Answered
-from chaffinch.client.exchange import Exchange
+from chaffinch.client.connections import ResponseReceived
+from chaffinch.client.pending_request import PendingRequest
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import (
     CoordinatorNotAvailableException,
@@ -172,7 +172,7 @@ def test_what_was_sent_and_answered_is_given_back_at_once() -> None:
             before = gc.get_objects()
             client.refresh_metadata(["orders"])
             new = {id(found) for found in gc.get_objects()} - {id(found) for found in before}
-            assert [found for found in gc.get_objects() if id(found) in new and type(found) in (Exchange, Answered)] == []
+            assert [found for found in gc.get_objects() if id(found) in new and type(found) in (PendingRequest, ResponseReceived)] == []
         finally:
             gc.enable()
 
@@ -232,7 +232,7 @@ def test_leader_request_returns_what_is_not_retriable_and_times_out_on_what_is()
         return produced(-1, codes["now"]) if isinstance(message, ProduceRequest) else None
 
     with ScriptedServer(script) as server, client_of(server) as client:
-        assert [code.name for code, _ in answers.codes_in(client.leader_request(ORDERS_0, produce(b"ab")))] == ["INVALID_RECORD"]
+        assert [code.name for code, _ in response_errors.codes_in(client.leader_request(ORDERS_0, produce(b"ab")))] == ["INVALID_RECORD"]
         codes["now"] = 6
         error = times_out("NOT_LEADER_OR_FOLLOWER", lambda: client.leader_request(ORDERS_0, produce(b"ab"), timeout_ms=60))
         assert isinstance(error.__cause__, NotLeaderOrFollowerException)
@@ -345,9 +345,9 @@ def test_a_pause_moves_bytes_while_no_other_thread_does(monkeypatch: pytest.Monk
 
 def test_raise_for() -> None:
     with pytest.raises(NotLeaderOrFollowerException):
-        answers.raise_for(produced(-1, 6))
-    answers.raise_for(produced(3))
-    assert not list(answers.codes_in(ListOffsetsResponse()))
+        response_errors.raise_for(produced(-1, 6))
+    response_errors.raise_for(produced(3))
+    assert not list(response_errors.codes_in(ListOffsetsResponse()))
     assert ListOffsetsRequest() is not None
 
 
@@ -361,7 +361,7 @@ def test_pipeline_keeps_order_and_window() -> None:
         received = []
         for i in range(100):
             received += pipeline.send(produce(b"x" * (1 + i)))
-            assert len(pipeline.unanswered) <= 3
+            assert len(pipeline.pending) <= 3
         received += pipeline.finish()
         assert [answer.responses[0].partition_responses[0].base_offset for answer in received] == list(range(100))
         requests = server.requests(ProduceRequest)
@@ -384,10 +384,10 @@ def test_pipeline_that_breaks_tells_what_was_answered_and_what_was_not() -> None
             received += pipeline.send(produce(b"ab"))
         with pytest.raises(NetworkException) as caught:
             pipeline.finish()
-        received += pipeline.take_answers()
+        received += pipeline.take_responses()
         assert caught.value.stored is Stored.POSSIBLY
         assert len(received) == 2
-        assert len(pipeline.unanswered) == 2
+        assert len(pipeline.pending) == 2
 
 
 def test_pipeline_left_open_is_a_mistake() -> None:

@@ -14,8 +14,8 @@ from chaffinch.admin.options import ADMIN_TABLE
 from chaffinch.cli.connection import open_client, warn
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Backoff
-from chaffinch.client.connections import Answered, Disconnected, Failed
-from chaffinch.client.known_cluster import HINT
+from chaffinch.client.connections import Disconnected, RequestFailed, ResponseReceived
+from chaffinch.client.known_cluster import ADVERTISED_HINT
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS, Wait, WaitLog
 from chaffinch.errors import TimeoutException
@@ -38,7 +38,7 @@ class PretendNetwork:
 
     def send(self, address: Address, message: Any, token: Any, *, version_max: int | None, timeout_ms: int | None) -> None:
         if self._refuses:
-            self._heard.append(Failed(address=address, token=token, reason="refused", was_sent=False))
+            self._heard.append(RequestFailed(address=address, token=token, reason="refused", was_sent=False))
             self._heard.append(Disconnected(address=address, reason="refused"))
 
     def poll(self, wait_ms: int) -> list[Any]:
@@ -49,7 +49,7 @@ class PretendNetwork:
     def disconnect(self, address: Address, reason: str) -> None:
         self._heard.append(Disconnected(address=address, reason=reason))
 
-    def start_anew(self) -> None: ...
+    def reset_connections(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -73,7 +73,7 @@ def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, 
         timeout_ms=70_000,
         clock=clock,
         reconnect_backoff=steady,
-        dice=random.Random(1),
+        rng=random.Random(1),
         on_wait=lambda text: said.append((clock.steady_ms(), text)),
     )
     pretend(client, PretendNetwork(clock, refuses=refuses))
@@ -94,18 +94,18 @@ class PartlyReachable(PretendNetwork):
             super().send(address, message, token, version_max=version_max, timeout_ms=timeout_ms)
         else:
             answer = metadata({"t": 1}, {1: UNREACHABLE.port})
-            self._heard.append(Answered(address=address, token=token, message=answer))
+            self._heard.append(ResponseReceived(address=address, token=token, message=answer))
 
 
 def test_an_advertised_address_that_is_unreachable_is_named_alone() -> None:
     clock = ManualClock()
     said: list[str] = []
-    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=said.append)
+    client = SyncClient("127.0.0.1:9092", clock=clock, rng=random.Random(1), on_wait=said.append)
     pretend(client, PartlyReachable(clock, refuses=True))
     with pytest.raises(TimeoutException) as raised:
         client.leader_request(TopicPartition("t", 0), MetadataRequest(topics=[]), timeout_ms=9_000)
     (line,) = said
-    where = f"no broker reachable at 127.0.0.1:9 (refused; {HINT})"
+    where = f"no broker reachable at 127.0.0.1:9 (refused; {ADVERTISED_HINT})"
     assert f": {where}; still asking, for up to " in line
     assert where in str(raised.value)
     assert "9092" not in line
@@ -113,7 +113,7 @@ def test_an_advertised_address_that_is_unreachable_is_named_alone() -> None:
 
 def test_a_caller_without_time_says_nothing_about_an_advertised_address() -> None:
     clock = ManualClock()
-    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1))
+    client = SyncClient("127.0.0.1:9092", clock=clock, rng=random.Random(1))
     pretend(client, PartlyReachable(clock, refuses=False))
     with pytest.raises(TimeoutException):
         client.leader_request(TopicPartition("t", 0), MetadataRequest(topics=[]), timeout_ms=9_000)
@@ -123,7 +123,7 @@ def test_a_caller_without_time_says_nothing_about_an_advertised_address() -> Non
 def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
     clock = ManualClock()
     said: list[int] = []
-    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.steady_ms()))
+    client = SyncClient("127.0.0.1:9092", clock=clock, rng=random.Random(1), on_wait=lambda text: said.append(clock.steady_ms()))
     pretend(client, PretendNetwork(clock, refuses=False))
     with pytest.raises(TimeoutException):
         client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=7_400)
@@ -136,7 +136,7 @@ def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
 def test_many_calls_that_take_long_are_spoken_of_as_seldom_as_one() -> None:
     clock = ManualClock()
     said: list[int] = []
-    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.steady_ms()))
+    client = SyncClient("127.0.0.1:9092", clock=clock, rng=random.Random(1), on_wait=lambda text: said.append(clock.steady_ms()))
     pretend(client, PretendNetwork(clock, refuses=False))
     for _ in range(10):
         with pytest.raises(TimeoutException):

@@ -16,7 +16,7 @@ from typing import Any
 
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, BrokerConnection
+from chaffinch.client.connections import BrokerConnection, ResponseReceived
 from chaffinch.client.effects import CompleteCall, FailCall, SendRequest
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.consumer_core import TimePassed as ConsumerTimePassed
@@ -57,7 +57,7 @@ class Wire:
 
     def write(self) -> None:
         """Let the broker have what the client has to say."""
-        while self.connection.wants_write and self.closed is None:
+        while self.connection.needs_write and self.closed is None:
             data = b"".join(self.connection.buffers())
             self._world.heard += self.connection.written(len(data))
             self._backlog += self._server.receive(data)
@@ -117,7 +117,7 @@ class World:
             wire.write()
         heard, self.heard = self.heard, []
         for event in heard:
-            if isinstance(event, Answered):
+            if isinstance(event, ResponseReceived):
                 if self.dice.random() < self._nonsense:
                     for _ in range(self.dice.randint(1, 3)):
                         self.maker.change(event.message, event.version or 0)
@@ -153,7 +153,7 @@ class World:
             self.cluster.steady_ms,
             timeout_ms=request.timeout_ms,
             version_max=request.version_max,
-            expects_answer=request.expects_answer,
+            expects_response=request.expects_response,
         )
 
     def _lose(self, address: Address) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from chaffinch.client.connections import Answered
+from chaffinch.client.connections import ResponseReceived
 from chaffinch.errors import TimeoutException, TransactionAbortableException, UnknownTopicOrPartitionException, codes
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import NonRetriableResponse, RetriableResponse
@@ -200,7 +200,7 @@ class TestWaitingBatches:
         rig.hold.add(MetadataRequest)
         rig.answer(Answer(codes.NOT_LEADER_OR_FOLLOWER))
         (request,) = rig.held
-        rig.step(Answered(address=request.address, token=request.token, message=unknown_topic(), numbering="apache"))
+        rig.step(ResponseReceived(address=request.address, token=request.token, message=unknown_topic(), numbering="apache"))
         assert rig.fate("abc") == fates
         assert rig.asked == ["abc UNKNOWN_TOPIC_OR_PARTITION"]
 
@@ -220,7 +220,7 @@ class TestWaitingBatches:
         rig.core.wiring.metadata.refresh()
         rig.sleep(1_100)
         (request,) = rig.held
-        rig.step(Answered(address=request.address, token=request.token, message=unknown_topic(), numbering="apache"))
+        rig.step(ResponseReceived(address=request.address, token=request.token, message=unknown_topic(), numbering="apache"))
         rig.sleep(699)
         assert rig.fate("a") == ["open"]
         assert rig.core.next_deadline_ms == rig.steady_ms + 1

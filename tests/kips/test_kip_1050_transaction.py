@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chaffinch import Producer
-from chaffinch.client.connections import Failed
+from chaffinch.client.connections import RequestFailed
 from chaffinch.errors import (
     ErrorCode,
     Group,
@@ -286,7 +286,7 @@ class TestInvalidConfiguration:
         """The request that is held is not served."""
         sent = rig.held.pop()
         rig.hold.clear()
-        rig.step(Failed(address=sent.address, token=sent.token, reason="", was_sent=False, error=error))
+        rig.step(RequestFailed(address=sent.address, token=sent.token, reason="", was_sent=False, error=error))
 
     @ERRORS
     def test_a_request_of_the_transaction_that_is_not_served(self, error: NotServed) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from chaffinch.client.connections import Answered, Disconnected, Failed
+from chaffinch.client.connections import Disconnected, RequestFailed, ResponseReceived
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
@@ -35,7 +35,7 @@ def server() -> Iterator[ScriptedServer]:
 def network(server: ScriptedServer) -> Iterator[Network]:
     """With a connection at rest."""
     made = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000))
-    made.get_ready_to_lend()
+    made.prepare_to_lend()
     made.send(address(server), MESSAGE, "first")
     until(made, 1)
     yield made
@@ -76,21 +76,22 @@ def request(server: ScriptedServer) -> SendRequest:
 
 
 def told(events: list[Any]) -> list[tuple[type, Any]]:
-    return [(type(event), getattr(event, "token", None)) for event in events if isinstance(event, (Answered, Failed, Disconnected))]
+    kinds = (ResponseReceived, RequestFailed, Disconnected)
+    return [(type(event), getattr(event, "token", None)) for event in events if isinstance(event, kinds)]
 
 
 def test_with_tls_nothing_is_lent() -> None:
     """Bytes may have come that the socket does not show."""
     tls = Security(tls=TlsSettings())
     network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000, security=tls))
-    network.get_ready_to_lend()
-    assert (network.lends, network._epoll, network._event_fd) == (False, None, None)
+    network.prepare_to_lend()
+    assert (network.can_lend, network._epoll, network._event_fd) == (False, None, None)
     network.close()
 
 
 def test_what_is_not_at_rest_is_not_lent(server: ScriptedServer) -> None:
     network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000))
-    network.get_ready_to_lend()
+    network.prepare_to_lend()
     assert network.lend(address(server)) is None
     network.send(address(server), MESSAGE, "first")
     assert network.lend(address(server)) is None
@@ -116,7 +117,7 @@ def test_an_exchange_past_the_one_who_polls(network: Network, server: ScriptedSe
     assert response.message == expected
     lent.socket.resume_reads()
     network.send(address(server), MESSAGE, "next")
-    assert told(until(network, 1)) == [(Answered, "next")]
+    assert told(until(network, 1)) == [(ResponseReceived, "next")]
 
 
 def api() -> Any:
@@ -138,9 +139,9 @@ def test_what_is_taken_back_is_answered_as_any_other(network: Network, server: S
         rest = server_bytes(server, inline_request, lent.version)
         inline_request.received += rest
     take_back(network, request(server), inline_request)
-    assert told(until(network, 1)) == [(Answered, "lent")]
+    assert told(until(network, 1)) == [(ResponseReceived, "lent")]
     network.send(address(server), MESSAGE, "next")
-    assert told(until(network, 1)) == [(Answered, "next")]
+    assert told(until(network, 1)) == [(ResponseReceived, "next")]
 
 
 def server_bytes(server: ScriptedServer, inline_request: InlineRequest, version: int) -> bytes:
@@ -156,8 +157,8 @@ def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Net
     inline_request = begin(lent_by(network, server))
     inline_request.written, inline_request.is_reading = len(inline_request.frame) if is_reading else None, is_reading
     take_back(network, request(server), inline_request)
-    failed, disconnected = [event for event in network.poll(0) if isinstance(event, (Failed, Disconnected))]
-    assert isinstance(failed, Failed)
+    failed, disconnected = [event for event in network.poll(0) if isinstance(event, (RequestFailed, Disconnected))]
+    assert isinstance(failed, RequestFailed)
     assert (failed.token, failed.was_sent) == ("lent", True)
     assert isinstance(disconnected, Disconnected)
     assert "interrupted" in disconnected.reason
@@ -170,7 +171,7 @@ def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: 
     inline_request.written, inline_request.created_ms = 0, network._clock.steady_ms() - 60_000
     take_back(network, SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), inline_request)
     assert lent.connection.deadline_ms == inline_request.created_ms + 60_000
-    (failed,) = [event for event in until(network, 1) if isinstance(event, Failed)]
+    (failed,) = [event for event in until(network, 1) if isinstance(event, RequestFailed)]
     assert (failed.token, failed.is_timeout) == ("late", True)
 
 

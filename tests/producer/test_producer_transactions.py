@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from chaffinch import EmbeddedBroker, OffsetAndMetadata, Producer, TopicPartition
-from chaffinch.client.answers import raise_for
+from chaffinch.client.response_errors import raise_for
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import (
     IllegalStateException,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chaffinch.client import answers
+from chaffinch.client import response_errors
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.protocol.messages import describe_configs as messages
 from chaffinch.protocol.messages.describe_configs import (
@@ -57,7 +57,7 @@ def describe_topic_configs(client: SyncClient, topics: Iterable[str]) -> dict[st
     if not resources:
         return {}
     answer: DescribeConfigsResponse = client.request(DescribeConfigsRequest(resources=resources, include_synonyms=True))
-    answers.raise_for(answer)
+    response_errors.raise_for(answer)
     return {result.resource_name: {config.name: _entry(config) for config in result.configs} for result in answer.results}
 
 
@@ -77,4 +77,4 @@ def alter_topic_configs(client: SyncClient, topic: str, *, changed: Mapping[str,
     changes = [AlterableConfig(name=name, config_operation=OPERATION_SET, value=value) for name, value in changed.items()]
     changes += [AlterableConfig(name=name, config_operation=OPERATION_DELETE, value=None) for name in deleted]
     resource = AlterConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=topic, configs=changes)
-    answers.raise_for(client.controller_request(IncrementalAlterConfigsRequest(resources=[resource])))
+    response_errors.raise_for(client.controller_request(IncrementalAlterConfigsRequest(resources=[resource])))

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from chaffinch.admin.many_brokers import by_topic
-from chaffinch.client import answers
+from chaffinch.client import response_errors
 from chaffinch.client.offset_requests import VERSION_WITH_IDS, offset_commit, offset_fetch
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import Stored, UnsupportedVersionException, codes, exception_for
@@ -38,7 +38,7 @@ def committed_offsets(
     if wanted == []:
         return {}
     answer: OffsetFetchResponse = client.coordinator_request(group, "group", offset_fetch(group, wanted))
-    answers.raise_for(answer)
+    response_errors.raise_for(answer)
     topics = answer.groups[0].topics if answer.groups else answer.topics
     return {
         TopicPartition(topic.name, found.partition_index): CommittedOffset(
@@ -70,7 +70,7 @@ def commit_offsets(
             if name in known and cluster.topic_id(name) not in (None, ZERO_UUID, known[name]):
                 raise exception_for(codes.UNKNOWN_TOPIC_ID, message=_created_again(name), stored=Stored.NO, api="OffsetCommit")
         answer = _commit(client, group, offsets, {})
-    for code, message in answers.codes_in(answer):
+    for code, message in response_errors.codes_in(answer):
         if code is codes.UNKNOWN_MEMBER_ID:
             message = f"group {group!r} has members: only they commit its offsets; stop them first"
         elif code is codes.UNKNOWN_TOPIC_ID:

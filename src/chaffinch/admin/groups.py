@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from chaffinch.admin import offsets
 from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
 from chaffinch.admin.many_brokers import ask_nodes, by_topic
-from chaffinch.client import answers
+from chaffinch.client import response_errors
 from chaffinch.client.arguments import checked_names
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import GroupIdNotFoundException, GroupNotEmptyException, UnsupportedVersionException, codes, exception_for
@@ -153,7 +153,7 @@ def delete_groups(client: SyncClient, names: Iterable[str]) -> None:
                 raise _unknown(name, known)
     for index, name in enumerate(wanted):
         answer = client.coordinator_request(name, "group", DeleteGroupsRequest(groups_names=[name]))
-        for code, _ in answers.codes_in(answer):
+        for code, _ in response_errors.codes_in(answer):
             if code is codes.GROUP_ID_NOT_FOUND:
                 raise _unknown(name, [listing.group for listing in list_groups(client)])
             done = f" Deleted before it: {', '.join(map(repr, wanted[:index]))}." if index else ""
@@ -167,7 +167,7 @@ def delete_offsets(client: SyncClient, group: str, partitions: Sequence[TopicPar
         for topic, numbers in by_topic(partitions).items()
     ]
     answer = client.coordinator_request(group, "group", OffsetDeleteRequest(group_id=group, topics=topics_wanted))
-    for code, _ in answers.codes_in(answer):
+    for code, _ in response_errors.codes_in(answer):
         if code is codes.GROUP_ID_NOT_FOUND:
             raise _unknown(group, [listing.group for listing in list_groups(client)])
         raise exception_for(code, message=f"group {group!r}: {code.text}", api="OffsetDelete")
@@ -222,7 +222,7 @@ def _described(client: SyncClient, listing: GroupListing) -> GroupDescription:
 
 def _of_consumer(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]]:
     answer = client.coordinator_request(name, "group", ConsumerGroupDescribeRequest(group_ids=[name]))
-    answers.raise_for(answer)
+    response_errors.raise_for(answer)
     group: DescribedConsumerGroup = answer.groups[0]
     members = [
         Member(
@@ -241,7 +241,7 @@ def _of_consumer(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]
 
 def _of_classic(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]]:
     answer = client.coordinator_request(name, "group", DescribeGroupsRequest(groups=[name]))
-    for code, message in answers.codes_in(answer):
+    for code, message in response_errors.codes_in(answer):
         # From version 6 on the answer about a group that only has offsets, or has none any more.
         if code is codes.GROUP_ID_NOT_FOUND:
             return "", ()

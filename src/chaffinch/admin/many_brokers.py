@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from chaffinch.client import answers
-from chaffinch.client.exchange import Deadline
+from chaffinch.client import response_errors
+from chaffinch.client.pending_request import Deadline
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import (
     BrokerNotAvailableException,
@@ -118,7 +118,7 @@ def ask_nodes(client: SyncClient, message: Message) -> list[tuple[int, Any]]:
 
 def _answer(client: SyncClient, node: int, message: Message, deadline: Deadline) -> Any:
     answer = client.node_request(node, message, timeout_ms=max(1, deadline.left_ms))
-    answers.raise_for(answer)
+    response_errors.raise_for(answer)
     return answer
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from chaffinch.admin import configs, offsets
 from chaffinch.admin.configs import ConfigEntry
 from chaffinch.admin.many_brokers import PAUSE_MS
-from chaffinch.client import answers
+from chaffinch.client import response_errors
 from chaffinch.client.arguments import checked_names
 from chaffinch.client.sync_client import SyncClient, Target
 from chaffinch.errors import ApiException, UnknownTopicOrPartitionException, codes, exception_for
@@ -128,7 +128,7 @@ def create_topic(
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS)
     answer: CreateTopicsResponse = client.controller_request(request)
-    answers.raise_for(answer)
+    response_errors.raise_for(answer)
 
 
 def wait_for_topic(client: SyncClient, name: str) -> list[TopicDescription]:
@@ -149,14 +149,14 @@ def add_partitions(client: SyncClient, name: str, partitions: int, *, is_trial: 
     """Let a topic have `partitions` in all. The broker refuses fewer than there are, and as many; with `is_trial` it does no more."""
     topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
     request = CreatePartitionsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS, validate_only=is_trial)
-    answers.raise_for(client.controller_request(request))
+    response_errors.raise_for(client.controller_request(request))
 
 
 def delete_topics(client: SyncClient, names: Iterable[str]) -> None:
     """Delete topics. Raises for the first that is refused; others may be deleted then."""
     wanted = checked_names(names)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in wanted], topic_names=wanted, timeout_ms=CHANGE_TIMEOUT_MS)
-    answers.raise_for(client.controller_request(request))
+    response_errors.raise_for(client.controller_request(request))
 
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:
@@ -173,7 +173,7 @@ def _metadata(client: SyncClient, names: list[str] | None, node: Target = "any",
     request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
     answer: MetadataResponse = client.request(request, node, timeout_ms=timeout_ms)
     if answer.error_code and not answer.topics:  # No list at all is not an empty one; told since version 13.
-        answers.raise_for(answer)
+        response_errors.raise_for(answer)
     known = []
     for topic in answer.topics:
         code = codes.by_number(topic.error_code)

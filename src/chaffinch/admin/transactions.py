@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaffinch.admin.many_brokers import PartitionAnswer, ask_leaders, ask_nodes, by_topic
-from chaffinch.client import answers
+from chaffinch.client import response_errors
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import InvalidTxnStateException, TransactionalIdNotFoundException, exception_for
 from chaffinch.errors.handling import normalized_coordinator_code
@@ -99,7 +99,7 @@ def describe_transaction(client: SyncClient, transactional_id: str) -> Transacti
     """What the coordinator knows. TransactionalIdNotFoundException for an id that nobody used, or not for a long time."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     answer = client.coordinator_request(transactional_id, "transaction", request)
-    for code, _ in answers.codes_in(answer):
+    for code, _ in response_errors.codes_in(answer):
         raise exception_for(code, message=f"transactional id {transactional_id!r}: {code.text}", api="DescribeTransactions")
     state: DescribeTransactionsState = answer.transaction_states[0]
     # Brokers may go on telling when the last one began.
@@ -220,6 +220,6 @@ def terminate(client: SyncClient, transactional_id: str) -> None:
     describe_transaction(client, transactional_id)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
     answer = client.coordinator_request(transactional_id, "transaction", request)
-    for code, _ in answers.codes_in(answer):
+    for code, _ in response_errors.codes_in(answer):
         error_code = normalized_coordinator_code(code)
         raise exception_for(error_code, message=f"transactional id {transactional_id!r}: {error_code.text}", api="InitProducerId")

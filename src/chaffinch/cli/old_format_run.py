@@ -16,7 +16,7 @@ from chaffinch.admin.topics import Topic
 from chaffinch.cli.produce_run import how_far, span
 from chaffinch.cli.rows.rejected import RejectedRows, rejected_table
 from chaffinch.cli.rows.sources import Piece
-from chaffinch.client import answers
+from chaffinch.client import response_errors
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import InvalidRecordException, KafkaException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition
@@ -111,4 +111,4 @@ class OldFormatRun:
         topic = TopicProduceData(name=self._topic, partitions=[PartitionProduceData(index=run.partition, records=data)])
         request = ProduceRequest(acks=self._acks, timeout_ms=TIMEOUT_MS, topics=[topic])
         answer = self._client.leader_request(TopicPartition(self._topic, run.partition), request, version_max=VERSION_MAX[self._magic])
-        answers.raise_for(answer)
+        response_errors.raise_for(answer)

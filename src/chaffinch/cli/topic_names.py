@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from chaffinch.client.arguments import INT32_MAX, why_illegal
+from chaffinch.client.arguments import INT32_MAX, illegal_topic_reason
 from chaffinch.errors import ConfigException
 
 PARTITION_OPTION: Final = "--partition"
@@ -18,14 +18,14 @@ _DIGITS_MAX: Final = len(str(INT32_MAX))
 
 def legal_topic(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:
     """A callback of typer for an option. ConfigException, naming the option, for what cannot be a topic."""
-    if name is None or (reason := why_illegal(name)) is None:
+    if name is None or (reason := illegal_topic_reason(name)) is None:
         return name
     option = max(parameter.opts, key=len)
     if not name.strip():
         raise ConfigException(f"{option} is empty")
     before, _, after = name.rpartition(":")
     where = ""
-    if _is_partition(after) and why_illegal(before) is None and _has_partitions(context):
+    if _is_partition(after) and illegal_topic_reason(before) is None and _has_partitions(context):
         where = f"; the partition goes into an option of its own: {option} {before} {PARTITION_OPTION} {after}"
     raise ConfigException(f"{option} {name!r} cannot be a topic: {reason}{where}")
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.backoff import Backoff, Rng
 from chaffinch.errors import ConfigException
 
 PORT_MAX: Final = 65535
@@ -59,38 +59,38 @@ def _parse(text: str) -> Address:
 class Attempts:
     """What came of connecting to each address: failures in a row, the last reason, and when it may be tried again."""
 
-    __slots__ = ("_asked", "_backoff", "_dice", "_failures", "_forgiven", "_reached", "_reasons", "_wait_until_ms")
+    __slots__ = ("_backoff", "_failures", "_failures_before_success", "_reached", "_reasons", "_requested", "_rng", "_wait_until_ms")
 
-    def __init__(self, backoff: Backoff, dice: Dice) -> None:
+    def __init__(self, backoff: Backoff, rng: Rng) -> None:
         self._backoff = backoff
-        self._dice = dice
+        self._rng = rng
         self._failures: dict[Address, int] = {}
         self._reasons: dict[Address, str] = {}
         self._wait_until_ms: dict[Address, int] = {}
-        self._asked: set[Address] = set()
-        self._forgiven: dict[Address, int] = {}
+        self._requested: set[Address] = set()
+        self._failures_before_success: dict[Address, int] = {}
         """Failures before the connection there is now."""
         self._reached: set[Address] = set()
 
-    def asks(self, address: Address) -> None:
+    def request_sent(self, address: Address) -> None:
         """Something is sent there."""
-        self._asked.add(address.first_lane)
+        self._requested.add(address.first_lane)
 
     def succeeded(self, address: Address) -> None:
         """A connection is ready: forget the failures, unless it ends before it has answered anything."""
         self._reached.add(address.first_lane)
         if address in self._failures:
-            self._forgiven[address] = self._failures.pop(address)
-        for facts in (self._reasons, self._wait_until_ms):
-            facts.pop(address, None)
+            self._failures_before_success[address] = self._failures.pop(address)
+        for values in (self._reasons, self._wait_until_ms):
+            values.pop(address, None)
 
-    def failed(self, address: Address, reason: str, steady_ms: int, *, was_answered: bool = False) -> None:
-        """The address refused, was lost, or did not answer. `was_answered`: its connection had been of use."""
-        forgiven = self._forgiven.pop(address, 0)
-        failures = self._failures.get(address, 0 if was_answered else forgiven) + 1
+    def failed(self, address: Address, reason: str, steady_ms: int, *, had_response: bool = False) -> None:
+        """The address refused, was lost, or did not answer. `had_response`: its connection had been of use."""
+        failures_before_success = self._failures_before_success.pop(address, 0)
+        failures = self._failures.get(address, 0 if had_response else failures_before_success) + 1
         self._failures[address] = failures
         self._reasons[address] = reason.removeprefix(f"{address}: ")
-        self._wait_until_ms[address] = steady_ms + self._backoff.wait_ms(failures, self._dice)
+        self._wait_until_ms[address] = steady_ms + self._backoff.wait_ms(failures, self._rng)
 
     def throttled(self, address: Address, until_ms: int) -> None:
         """The broker answered, and wants nothing more until then (`throttle_time_ms`, KIP-219)."""
@@ -133,4 +133,4 @@ class Attempts:
         return self._reasons.get(address, "")
 
     def _reason(self, address: Address) -> str:
-        return self._reasons.get(address, "no answer yet" if address.first_lane in self._asked else "not asked yet")
+        return self._reasons.get(address, "no answer yet" if address.first_lane in self._requested else "not asked yet")

@@ -35,7 +35,7 @@ def checked_names(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def why_illegal(topic: str) -> str | None:
+def illegal_topic_reason(topic: str) -> str | None:
     """What is wrong with a topic name that no broker would accept; None if it is legal."""
     if _TOPIC_LEGAL.fullmatch(topic):
         return None
@@ -44,13 +44,13 @@ def why_illegal(topic: str) -> str | None:
     return "a name has letters, digits, '.', '_' and '-', at most 249 of them"
 
 
-def illegal_topic(topic: str) -> InvalidTopicException | None:
+def illegal_topic_error(topic: str) -> InvalidTopicException | None:
     """The same as an error."""
-    reason = why_illegal(topic)
+    reason = illegal_topic_reason(topic)
     return None if reason is None else InvalidTopicException(f"topic {shown_value(topic)} is not a legal name: {reason}", stored=Stored.NO)
 
 
-def checked_text(text: str, name: str) -> bytes:
+def checked_utf8(text: str, name: str) -> bytes:
     """A string as UTF-8; half a surrogate pair has none."""
     try:
         return text.encode()
@@ -58,35 +58,33 @@ def checked_text(text: str, name: str) -> bytes:
         raise ValueError(f"argument {name} has no UTF-8: character {error.start} of {shown_value(text)} is half a surrogate pair") from None
 
 
-def checked_place(place: Any) -> TopicPartition:
+def checked_topic_partition(tp: Any) -> TopicPartition:
     """A TopicPartition, or a pair like one."""
-    index = whole(place[1]) if isinstance(place, tuple) and len(place) == 2 else None
-    if isinstance(place, TopicPartition) and not isinstance(place.topic, str):
-        raise TypeError(f"argument partition is {shown_value(place)}: its topic must be a str, not {type(place.topic).__name__}")
-    if isinstance(place, TopicPartition) and index is None:
-        raise TypeError(
-            f"argument partition is {shown_value(place)}: its partition is a {type(place.partition).__name__} and must be an int"
-        )
-    if index is None or not isinstance(place[0], str):
-        raise TypeError(f"argument partition must be a TopicPartition, not {shown_value(place)}")
+    index = as_int(tp[1]) if isinstance(tp, tuple) and len(tp) == 2 else None
+    if isinstance(tp, TopicPartition) and not isinstance(tp.topic, str):
+        raise TypeError(f"argument partition is {shown_value(tp)}: its topic must be a str, not {type(tp.topic).__name__}")
+    if isinstance(tp, TopicPartition) and index is None:
+        raise TypeError(f"argument partition is {shown_value(tp)}: its partition is a {type(tp.partition).__name__} and must be an int")
+    if index is None or not isinstance(tp[0], str):
+        raise TypeError(f"argument partition must be a TopicPartition, not {shown_value(tp)}")
     if not 0 <= index <= INT32_MAX:
         raise ValueError(f"argument partition has the number {index}: it must be from 0 to {INT32_MAX}")
-    if (error := illegal_topic(place[0])) is not None:
+    if (error := illegal_topic_error(tp[0])) is not None:
         raise error
-    return TopicPartition(place[0], index)
+    return TopicPartition(tp[0], index)
 
 
 def checked_offset(offset: Any) -> OffsetAndMetadata:
     """An offset from 0 up, alone or as OffsetAndMetadata."""
     found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-    number, epoch = whole(found.offset), whole(found.leader_epoch)
+    number, epoch = as_int(found.offset), as_int(found.leader_epoch)
     if number is None:
         raise TypeError(f"argument offset must be an int or an OffsetAndMetadata, not {shown_value(offset)}")
     if not 0 <= number <= INT64_MAX:
         raise ValueError(f"argument offset must be from 0 to {INT64_MAX}, not {number}")
     if not isinstance(found.metadata, str):
         raise TypeError(f"argument offset has the metadata {shown_value(found.metadata)}, which is not a str")
-    checked_text(found.metadata, "offset, in its metadata,")
+    checked_utf8(found.metadata, "offset, in its metadata,")
     if epoch is None:
         raise TypeError(f"argument offset has the leader_epoch {shown_value(found.leader_epoch)}, which is not an int")
     if not -1 <= epoch <= INT32_MAX:
@@ -98,7 +96,7 @@ def checked_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     """Offsets to commit, by partition."""
     if not isinstance(offsets, Mapping):
         raise TypeError(f"argument offsets must be a mapping of TopicPartition to OffsetAndMetadata, not {type(offsets).__name__}")
-    return {checked_place(place): checked_offset(offset) for place, offset in offsets.items()}
+    return {checked_topic_partition(tp): checked_offset(offset) for tp, offset in offsets.items()}
 
 
 def checked_timeout_ms(timeout: Any) -> int | None:
@@ -113,7 +111,7 @@ def checked_timeout_ms(timeout: Any) -> int | None:
     return int(float(min(timeout, TIMEOUT_MAX_S)) * 1000)
 
 
-def whole(value: Any) -> int | None:
+def as_int(value: Any) -> int | None:
     """A whole number as Python's own; None for anything that would have to be rounded or interpreted, truth values among it."""
     if isinstance(value, bool):
         return None

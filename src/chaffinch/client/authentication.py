@@ -1,7 +1,7 @@
 """Logging in with SASL, as states without I/O: which mechanism (SaslHandshake), its tokens (SaslAuthenticate), and how long it holds.
 
 `Login` is one login on one connection; a connection whose session ends logs in again before (KIP-368). A mechanism is one class and one
-row of `MECHANISMS`. Dice are passed in: nonces come from them, so they must be hard to guess.
+row of `MECHANISMS`. Rng are passed in: nonces come from them, so they must be hard to guess.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SESSION_SHARE: Final = 0.85
 SESSION_SHARE_SPREAD: Final = 0.10
 
 
-class SecureDice(Protocol):
+class SecureRng(Protocol):
     """Where nonces come from: `random.SystemRandom` fits."""
 
     def getrandbits(self, k: int, /) -> int: ...
@@ -50,7 +50,7 @@ class Mechanism(Protocol):
 class Plain:
     """RFC 4616: the password as it is. Only for connections with TLS."""
 
-    def __init__(self, credentials: Credentials, dice: SecureDice) -> None:
+    def __init__(self, credentials: Credentials, rng: SecureRng) -> None:
         self._tokens = [f"\0{credentials.user}\0{credentials.password}".encode()]
 
     def respond(self, challenge: bytes) -> bytes | None:
@@ -60,10 +60,10 @@ class Plain:
 class Scram:
     """RFC 5802: both sides prove that they know the password, and neither sends it."""
 
-    def __init__(self, mechanism: ScramMechanism, credentials: Credentials, dice: SecureDice) -> None:
+    def __init__(self, mechanism: ScramMechanism, credentials: Credentials, rng: SecureRng) -> None:
         self._mechanism = mechanism
         self._password = credentials.password
-        self._nonce = f"{dice.getrandbits(NONCE_BITS):048x}"
+        self._nonce = f"{rng.getrandbits(NONCE_BITS):048x}"
         self._first_bare = scram.client_first_bare(credentials.user, self._nonce)
         self._signature = b""
         self._step: Callable[[bytes], bytes | None] = self._begin
@@ -94,47 +94,47 @@ class Scram:
             raise ScramError("the broker does not know the password itself: its signature is wrong")
 
 
-MECHANISMS: Final[Mapping[str, Callable[[Credentials, SecureDice], Mechanism]]] = {
+MECHANISMS: Final[Mapping[str, Callable[[Credentials, SecureRng], Mechanism]]] = {
     "PLAIN": Plain,
-    "SCRAM-SHA-256": lambda credentials, dice: Scram(ScramMechanism.SCRAM_SHA_256, credentials, dice),
-    "SCRAM-SHA-512": lambda credentials, dice: Scram(ScramMechanism.SCRAM_SHA_512, credentials, dice),
+    "SCRAM-SHA-256": lambda credentials, rng: Scram(ScramMechanism.SCRAM_SHA_256, credentials, rng),
+    "SCRAM-SHA-512": lambda credentials, rng: Scram(ScramMechanism.SCRAM_SHA_512, credentials, rng),
 }
 
 
 class Login:
     """One login: send `first()`, then what `next` returns for each answer, until it is None. AuthenticationException when it fails."""
 
-    def __init__(self, credentials: Credentials, dice: SecureDice) -> None:
+    def __init__(self, credentials: Credentials, rng: SecureRng) -> None:
         self.session_ms = 0
         """How long the login holds, once it is done: when to log in again; 0 is for ever."""
         self._credentials = credentials
-        self._dice = dice
-        self._mechanism = MECHANISMS[credentials.mechanism](credentials, dice)
+        self._rng = rng
+        self._mechanism = MECHANISMS[credentials.mechanism](credentials, rng)
 
     def first(self) -> Message:
         return SaslHandshakeRequest(mechanism=self._credentials.mechanism)
 
-    def next(self, answer: Message) -> Message | None:
+    def next(self, response: Message) -> Message | None:
         """The next request; None when the login is done."""
-        if isinstance(answer, SaslHandshakeResponse):
-            self._check_handshake(answer)
+        if isinstance(response, SaslHandshakeResponse):
+            self._check_handshake(response)
             return self._token(b"")
-        assert isinstance(answer, SaslAuthenticateResponse)
-        if answer.error_code:
-            code = codes.by_number(answer.error_code)
-            raise self._failed(answer.error_message or code.text, exception_class=type(exception_for(code)))
-        request = self._token(bytes(answer.auth_bytes))
+        assert isinstance(response, SaslAuthenticateResponse)
+        if response.error_code:
+            code = codes.by_number(response.error_code)
+            raise self._failed(response.error_message or code.text, exception_class=type(exception_for(code)))
+        request = self._token(bytes(response.auth_bytes))
         if request is None:
-            share = SESSION_SHARE + SESSION_SHARE_SPREAD * self._dice.random()
-            self.session_ms = int(answer.session_lifetime_ms * share)
+            share = SESSION_SHARE + SESSION_SHARE_SPREAD * self._rng.random()
+            self.session_ms = int(response.session_lifetime_ms * share)
         return request
 
-    def _check_handshake(self, answer: SaslHandshakeResponse) -> None:
-        if answer.error_code == codes.UNSUPPORTED_SASL_MECHANISM.number:
-            offered = ", ".join(answer.mechanisms) or "none"
+    def _check_handshake(self, response: SaslHandshakeResponse) -> None:
+        if response.error_code == codes.UNSUPPORTED_SASL_MECHANISM.number:
+            offered = ", ".join(response.mechanisms) or "none"
             raise self._failed(f"the broker offers {offered}", exception_class=UnsupportedSaslMechanismException)
-        if answer.error_code:
-            code = codes.by_number(answer.error_code)
+        if response.error_code:
+            code = codes.by_number(response.error_code)
             raise self._failed(code.text, exception_class=type(exception_for(code)))
 
     def _token(self, challenge: bytes) -> Message | None:

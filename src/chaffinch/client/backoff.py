@@ -1,6 +1,6 @@
 """How long to wait before trying again: exponential, with jitter (KIP-144, KIP-580; ExponentialBackoff.java).
 
-The dice are passed in, so that a seeded run repeats itself.
+The rng are passed in, so that a seeded run repeats itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ JITTER: Final = 0.2
 EXPONENT_MAX: Final = 30
 
 
-class Dice(Protocol):
+class Rng(Protocol):
     """Where chance comes from: `random.Random` fits."""
 
     def random(self) -> float:
@@ -30,13 +30,13 @@ class Backoff:
     initial_ms: int
     max_ms: int
 
-    def wait_ms(self, failures: int, dice: Dice) -> int:
+    def wait_ms(self, failures: int, rng: Rng) -> int:
         """Milliseconds to wait after `failures` failures in a row (1 or more; 0 waits nothing)."""
         if failures <= 0:
             return 0
         exponent = min(failures - 1, EXPONENT_MAX)
         wait = min(self.initial_ms * MULTIPLIER**exponent, self.max_ms)
-        return max(0, int(wait * (1 - JITTER + 2 * JITTER * dice.random())))
+        return max(0, int(wait * (1 - JITTER + 2 * JITTER * rng.random())))
 
 
 RETRY_BACKOFF: Final = Backoff(initial_ms=100, max_ms=1_000)

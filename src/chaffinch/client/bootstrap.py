@@ -39,19 +39,19 @@ RECOVERY_OPTIONS: Final = (
 )
 
 # Of socket.connection.setup.timeout.ms, which alone would be a long time to wait for one of several.
-_PARTS: Final = 5
+_FIRST_TIMEOUT_DIVISOR: Final = 5
 # Less may be too little for a broker that does answer.
-_PATIENCE_MS_MIN: Final = 100
+_FIRST_TIMEOUT_MS_MIN: Final = 100
 
 
-def first_patience_ms(
+def first_response_timeout_ms(
     address: Address, servers: Collection[Address], attempts: Attempts, *, setup_ms: int, request_ms: int, limit_ms: int
 ) -> int:
     """How long a broker may take for the first answer about a cluster of which nothing is known. Callers wait for `limit_ms`, half of
     which is enough for all of them."""
     if attempts.failures(address) or all(attempts.failures(other) for other in servers if other != address):
         return request_ms
-    return min(request_ms, max(_PATIENCE_MS_MIN, min(setup_ms // _PARTS, limit_ms // (2 * len(servers)))))
+    return min(request_ms, max(_FIRST_TIMEOUT_MS_MIN, min(setup_ms // _FIRST_TIMEOUT_DIVISOR, limit_ms // (2 * len(servers)))))
 
 
 class Bootstrap:
@@ -63,36 +63,36 @@ class Bootstrap:
         self._limit_ms = limit_ms
         self.servers = parse_bootstrap_servers(settings["bootstrap.servers"])
         self._cluster = cluster
-        self._goes_back: bool = settings["metadata.recovery.strategy"] == REBOOTSTRAP
+        self._can_rebootstrap: bool = settings["metadata.recovery.strategy"] == REBOOTSTRAP
         self._trigger_ms: int = settings["metadata.recovery.rebootstrap.trigger.ms"]
-        self._unanswered_since_ms: int | None = None
+        self._failing_since_ms: int | None = None
 
     def candidates(self) -> list[Address]:
         """The cluster's brokers, and where it was first looked for."""
         known = self._cluster.nodes.values()
-        return list(known) if known and not self._goes_back else list(dict.fromkeys([*known, *self.servers]))
+        return list(known) if known and not self._can_rebootstrap else list(dict.fromkeys([*known, *self.servers]))
 
-    def patience_ms(self, address: Address, attempts: Attempts) -> int:
+    def response_timeout_ms(self, address: Address, attempts: Attempts) -> int:
         """How long to wait for the answer to such a question."""
         if self._cluster.nodes:
             return self._request_ms
-        return first_patience_ms(
+        return first_response_timeout_ms(
             address, self.servers, attempts, setup_ms=self._setup_ms, request_ms=self._request_ms, limit_ms=self._limit_ms
         )
 
-    def answered(self) -> None:
+    def metadata_received(self) -> None:
         """Metadata has come."""
-        self._unanswered_since_ms = None
+        self._failing_since_ms = None
 
-    def unanswered(self, steady_ms: int) -> None:
+    def metadata_failed(self, steady_ms: int) -> None:
         """A question for metadata got no answer: after too long a time without one, begin again."""
-        if self._unanswered_since_ms is None:
-            self._unanswered_since_ms = steady_ms
-        if steady_ms - self._unanswered_since_ms >= self._trigger_ms:
-            self.begin_again()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = steady_ms
+        if steady_ms - self._failing_since_ms >= self._trigger_ms:
+            self.rebootstrap()
 
-    def begin_again(self) -> None:
+    def rebootstrap(self) -> None:
         """The cluster is another one, or has moved: what is known of its brokers is worth nothing."""
-        if self._goes_back:
-            self._unanswered_since_ms = None
+        if self._can_rebootstrap:
+            self._failing_since_ms = None
             self._cluster.forget_nodes()

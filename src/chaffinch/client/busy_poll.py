@@ -1,7 +1,7 @@
 """Staying awake for a moment for an answer that somebody waits for.
 
 A broker nearby answers before the system could put a thread to sleep and wake it again. So the thread looks for the answer at once, again
-and again, for at most `AWAKE_US`; each look lets go of the interpreter's lock, and of the processor, if anybody else wants it. Where that
+and again, for at most `SPIN_US`; each look lets go of the interpreter's lock, and of the processor, if anybody else wants it. Where that
 was in vain the next one, two, four ... waits sleep as usual: brokers that are slow to answer, and busy machines, cost next to nothing.
 """
 
@@ -16,9 +16,9 @@ from chaffinch.runtime.skip_backoff import SkipBackoff
 
 T = TypeVar("T")
 
-AWAKE_US: Final = 150
+SPIN_US: Final = 150
 """About twice what `chaffinch broker` takes for one record on the same machine."""
-WAITS_ASLEEP_MAX: Final = 256
+SKIPPED_WAITS_MAX: Final = 256
 """So many waits at most are slept through without looking. With one each millisecond the thread is awake four times a second then."""
 
 
@@ -26,7 +26,7 @@ def _now_us() -> float:
     return time.perf_counter() * 1e6
 
 
-def _step_aside() -> None:
+def _yield_processor() -> None:
     if hasattr(os, "sched_yield"):
         os.sched_yield()
 
@@ -36,18 +36,18 @@ class BusyPoll:
 
     def __init__(self, now_us: Callable[[], float] = _now_us) -> None:
         self._now_us = now_us
-        self._pauses = SkipBackoff(WAITS_ASLEEP_MAX)
+        self._backoff = SkipBackoff(SKIPPED_WAITS_MAX)
 
-    def look(self, select: Callable[[], list[T]]) -> list[T]:
+    def poll(self, select: Callable[[], list[T]]) -> list[T]:
         """What `select`, which does not wait, finds in the next moment; empty when nothing came, or when it is not worth while to look."""
-        if self._pauses.should_skip():
+        if self._backoff.should_skip():
             return []
         now_us = self._now_us
-        until_us = now_us() + AWAKE_US
+        until_us = now_us() + SPIN_US
         while not (found := select()) and now_us() < until_us:
-            _step_aside()
+            _yield_processor()
         if found:
-            self._pauses.succeeded()
+            self._backoff.succeeded()
         else:
-            self._pauses.failed()
+            self._backoff.failed()
         return found

@@ -33,7 +33,7 @@ class ClientThread(ABC):
         self._is_stopping = False
         self._unclosed: object | None = None
         """The client, when nobody else holds it any more and nobody has closed it."""
-        self._after_last: Callable[[], None] | None = None
+        self._on_ended: Callable[[], None] | None = None
         self._kind = kind
         self._log = log
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -64,12 +64,12 @@ class ClientThread(ABC):
         if not self.is_own_thread:
             self._thread.join(None if timeout_ms is None else timeout_ms / 1000)
 
-    def abandon(self, client: object, after_last: Callable[[], None] | None = None) -> None:
-        """Nobody holds the client any more, and nobody has closed it: end in its stead, and call `after_last` then.
+    def abandon(self, client: object, on_ended: Callable[[], None] | None = None) -> None:
+        """Nobody holds the client any more, and nobody has closed it: end in its stead, and call `on_ended` then.
 
         Takes no lock and warns nobody: Python may collect the client in any thread, in the midst of anything. This thread does both.
         """
-        self._after_last = after_last
+        self._on_ended = on_ended
         self._unclosed = client
         self._network.wakeup()
 
@@ -99,8 +99,8 @@ class ClientThread(ABC):
             self._network.close()
             if self._unclosed is not None:
                 self.warn_of_unclosed()
-            if self._after_last is not None:
-                self._after_last()
+            if self._on_ended is not None:
+                self._on_ended()
 
     @abstractmethod
     def _loop(self) -> None:

@@ -35,7 +35,7 @@ class TopicState:
     topic_id: UUID
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     code: ErrorCode = codes.NONE
-    heard_ms: int = 0
+    received_ms: int = 0
 
     @property
     def partition_count(self) -> int:
@@ -72,10 +72,10 @@ class ClusterState:
         code = codes.by_number(topic.error_code)
         known = self._topics.get(name)
         if code.is_retriable and known is not None and known.partitions and code is not codes.UNKNOWN_TOPIC_OR_PARTITION:
-            return TopicState(name=name, topic_id=known.topic_id, partitions=known.partitions, heard_ms=steady_ms)
+            return TopicState(name=name, topic_id=known.topic_id, partitions=known.partitions, received_ms=steady_ms)
         before = known.partitions if known is not None and known.topic_id == topic.topic_id else {}
         partitions = {p.partition_index: _newer(p, before.get(p.partition_index)) for p in topic.partitions}
-        return TopicState(name=name, topic_id=topic.topic_id, partitions=partitions, code=code, heard_ms=steady_ms)
+        return TopicState(name=name, topic_id=topic.topic_id, partitions=partitions, code=code, received_ms=steady_ms)
 
     def learn_leader(self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int) -> bool:
         """A broker that does not lead a partition has said who does (KIP-951). Whether that is news."""
@@ -98,9 +98,9 @@ class ClusterState:
         """Drop what is known of a topic."""
         self._topics.pop(topic, None)
 
-    def learn_absence(self, topic: str, steady_ms: int) -> None:
+    def learn_missing_topic(self, topic: str, steady_ms: int) -> None:
         """All topics were asked for, and this one was not told."""
-        self._topics[topic] = TopicState(name=topic, topic_id=ZERO_UUID, code=codes.UNKNOWN_TOPIC_OR_PARTITION, heard_ms=steady_ms)
+        self._topics[topic] = TopicState(name=topic, topic_id=ZERO_UUID, code=codes.UNKNOWN_TOPIC_OR_PARTITION, received_ms=steady_ms)
 
     def topic(self, name: str) -> TopicState | None:
         """The topic as last heard; None when nothing was heard yet."""
@@ -140,12 +140,12 @@ class ClusterState:
         return self.nodes.get(node_id)
 
 
-def _newer(heard: MetadataResponsePartition, before: PartitionState | None) -> PartitionState:
-    if before is not None and 0 <= heard.leader_epoch < before.leader_epoch:
+def _newer(received: MetadataResponsePartition, before: PartitionState | None) -> PartitionState:
+    if before is not None and 0 <= received.leader_epoch < before.leader_epoch:
         return before
-    has_leader = heard.leader_id >= 0 and codes.by_number(heard.error_code) is not codes.LEADER_NOT_AVAILABLE
+    has_leader = received.leader_id >= 0 and codes.by_number(received.error_code) is not codes.LEADER_NOT_AVAILABLE
     return PartitionState(
-        leader_id=heard.leader_id if has_leader else NO_NODE,
-        leader_epoch=heard.leader_epoch,
-        replica_count=len(heard.replica_nodes),
+        leader_id=received.leader_id if has_leader else NO_NODE,
+        leader_epoch=received.leader_epoch,
+        replica_count=len(received.replica_nodes),
     )

@@ -24,7 +24,7 @@ class Condition(threading.Condition):
         self.__enter__, self.__exit__ = lock.__enter__, lock.__exit__  # type: ignore[method-assign]
         self.is_owned: Any = lock._is_owned
         """Whether the caller's thread holds the lock."""
-        self._take_back: Any = lock._acquire_restore
+        self._reacquire: Any = lock._acquire_restore
 
     def wait(self, timeout: float | None = None) -> bool:
         """As that of the standard class, which holds the lock no more if it was interrupted just after it had let it go."""
@@ -34,4 +34,4 @@ class Condition(threading.Condition):
             return super().wait(timeout)
         finally:
             if not self.is_owned():
-                self._take_back((1, threading.get_ident()))
+                self._reacquire((1, threading.get_ident()))

@@ -3,7 +3,7 @@
 The first request on a connection asks for the broker's API versions (KIP-511, with the software name `chaffinch`), the next ones log in
 if that is asked for; what was handed over before waits. A login that ends with time is renewed before the next request.
 
-Requests are answered in order, so one without an answer in time means that the connection is stuck: it is given up, as Java's
+Requests are answered in order, so one without an response in time means that the connection is stuck: it is given up, as Java's
 NetworkClient does, and every request in flight fails with it.
 
 A failed request says whether any of its bytes had been handed to the network. Only then may the broker have acted on it.
@@ -53,7 +53,7 @@ _ENDED_BY_BROKER: Final = frozenset({"closed by the broker", "reset by the broke
 
 
 @dataclass(slots=True, kw_only=True)
-class Answered:
+class ResponseReceived:
     """The broker answered a request. `numbering`: how this broker numbers its error codes."""
 
     address: Address
@@ -65,7 +65,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class RequestWritten:
     """A request that has no answer (Produce with acks=0) has been handed to the network whole."""
 
     address: Address
@@ -73,7 +73,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class RequestFailed:
     """A request that will get no answer. `was_sent`: bytes of it had been handed to the network, so the broker may have acted on it."""
 
     address: Address
@@ -114,11 +114,11 @@ class Disconnected:
     address: Address
     reason: str
     error: AuthenticationException | None = None
-    was_answered: bool = False
+    had_response: bool = False
     """Whether any request had been: a broker that hangs up before has nothing to say to us."""
 
 
-ConnectionEvent = Answered | Written | Failed | Connected | Disconnected
+ConnectionEvent = ResponseReceived | RequestWritten | RequestFailed | Connected | Disconnected
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class _Request:
     token: Any
     message: Message
     deadline_ms: int
-    expects_answer: bool
+    expects_response: bool
     version_max: int | None
     version: int | None = None
     """In which it is written; None while it waits."""
@@ -150,12 +150,12 @@ class BrokerConnection:
         self._protocol = ClientConnection(client_id, software_version=VERSION)
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[int, _Request] = {}
-        self._unanswered: deque[_Request] = deque()
+        self._without_response: deque[_Request] = deque()
         self._outgoing: deque[memoryview] = deque()
         self._queued_bytes = 0
         self._sent_bytes = 0
         self._negotiations = 0
-        self._was_answered = False
+        self._had_response = False
         self._make_login = make_login
         self._login: Login | None = None
         self._session_ends_ms: int | None = None
@@ -166,23 +166,23 @@ class BrokerConnection:
         return self._protocol.error_numbering
 
     @property
-    def is_useless(self) -> bool:
+    def is_unusable(self) -> bool:
         """Whether it is to be closed: for a violation or a refusal."""
         return self.violation is not None or self.refusal is not None
 
     @property
     def in_flight_count(self) -> int:
         """Requests handed over and not done yet, those included that wait for the negotiation."""
-        return len(self._waiting) + len(self._in_flight) + len(self._unanswered)
+        return len(self._waiting) + len(self._in_flight) + len(self._without_response)
 
     @property
-    def wants_write(self) -> bool:
+    def needs_write(self) -> bool:
         return bool(self._outgoing)
 
     @property
     def deadline_ms(self) -> int | None:
         """When the first request in flight is too late; None when none is."""
-        requests = [*self._in_flight.values(), *self._waiting, *self._unanswered]
+        requests = [*self._in_flight.values(), *self._waiting, *self._without_response]
         return min([request.deadline_ms for request in requests]) if requests else None
 
     def opened(self, steady_ms: int) -> None:
@@ -199,11 +199,11 @@ class BrokerConnection:
         *,
         timeout_ms: int | None = None,
         version_max: int | None = None,
-        expects_answer: bool = True,
+        expects_response: bool = True,
     ) -> list[ConnectionEvent]:
         """Hand over a request; it waits for the negotiation if need be. A request that cannot be encoded fails at once."""
         deadline_ms = steady_ms + (self.request_timeout_ms if timeout_ms is None else timeout_ms)
-        request = _Request(token, message, deadline_ms, expects_answer, version_max)
+        request = _Request(token, message, deadline_ms, expects_response, version_max)
         if self._session_ends_ms is not None and steady_ms >= self._session_ends_ms:
             self._log_in(steady_ms)
         if not self.is_negotiated:
@@ -218,19 +218,19 @@ class BrokerConnection:
                 _refuse_zstd(request.message, self.address)
             correlation_id, buffers = self._protocol.encode_request(request.message, request.version)
         except (UnencodableMessage, UnsupportedVersionException) as error:
-            return [Failed(address=self.address, token=request.token, reason=str(error), was_sent=False, is_unsupported=True)]
+            return [RequestFailed(address=self.address, token=request.token, reason=str(error), was_sent=False, is_unsupported=True)]
         except UnsupportedCompressionTypeException as error:
-            return [Failed(address=self.address, token=request.token, reason=error.message, was_sent=False, error=error)]
+            return [RequestFailed(address=self.address, token=request.token, reason=error.message, was_sent=False, error=error)]
         request.starts_at = self._queued_bytes
         for buffer in buffers:
             if len(buffer):
                 self._outgoing.append(memoryview(buffer))
                 self._queued_bytes += len(buffer)
         request.ends_at = self._queued_bytes
-        if request.expects_answer:
+        if request.expects_response:
             self._in_flight[correlation_id] = request
         else:
-            self._unanswered.append(request)
+            self._without_response.append(request)
         return []
 
     def _version(self, request: _Request) -> int:
@@ -240,9 +240,9 @@ class BrokerConnection:
         return versions.choose(api, request.version_max)
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether requests can go now, and none is under way; nor does a login end one day."""
-        return self.is_negotiated and self._session_ends_ms is None and not (self._outgoing or self.in_flight_count or self.is_useless)
+        return self.is_negotiated and self._session_ends_ms is None and not (self._outgoing or self.in_flight_count or self.is_unusable)
 
     def version_for(self, message: Message, version_max: int | None) -> int:
         """In which version a request would go. Raises UnsupportedVersionException."""
@@ -282,8 +282,8 @@ class BrokerConnection:
             count -= first.nbytes
             self._outgoing.popleft()
         events: list[ConnectionEvent] = []
-        while self._unanswered and self._unanswered[0].ends_at <= self._sent_bytes:
-            events.append(Written(address=self.address, token=self._unanswered.popleft().token))
+        while self._without_response and self._without_response[0].ends_at <= self._sent_bytes:
+            events.append(RequestWritten(address=self.address, token=self._without_response.popleft().token))
         return events
 
     def get_buffer(self) -> memoryview:
@@ -303,11 +303,11 @@ class BrokerConnection:
             if request.token is NEGOTIATION_TOKEN:
                 self._negotiate(response.message, steady_ms, events)
             elif request.token is LOGIN_TOKEN:
-                self._go_on_with_login(response.message, steady_ms, events)
+                self._continue_login(response.message, steady_ms, events)
             else:
-                self._was_answered = True
+                self._had_response = True
                 events.append(
-                    Answered(
+                    ResponseReceived(
                         address=self.address,
                         token=request.token,
                         message=response.message,
@@ -321,7 +321,7 @@ class BrokerConnection:
         """As `received`, of bytes that were read into other memory."""
         events: list[ConnectionEvent] = []
         left = memoryview(data)
-        while left and not self.is_useless:
+        while left and not self.is_unusable:
             buffer = self.get_buffer()
             count = min(len(buffer), len(left))
             buffer[:count] = left[:count]
@@ -329,16 +329,16 @@ class BrokerConnection:
             left = left[count:]
         return events
 
-    def _negotiate(self, answer: Message, steady_ms: int, events: list[ConnectionEvent]) -> None:
+    def _negotiate(self, response: Message, steady_ms: int, events: list[ConnectionEvent]) -> None:
         if self._protocol.versions is not None:
             if self._make_login is None:
-                self._ready(events)
+                self._become_ready(events)
             else:
                 self._log_in(steady_ms)
         elif self._negotiations < NEGOTIATIONS_MAX:
             self.opened(steady_ms)  # The broker does not know our version of ApiVersions and has said which it knows.
         else:
-            self.violation = f"the broker refuses ApiVersions: {answer}"
+            self.violation = f"the broker refuses ApiVersions: {response}"
 
     def _log_in(self, steady_ms: int) -> None:
         """Begin a login; requests wait until it is done."""
@@ -347,10 +347,10 @@ class BrokerConnection:
         self._login = self._make_login()
         self._send_login(self._login.first(), steady_ms)
 
-    def _go_on_with_login(self, answer: Message, steady_ms: int, events: list[ConnectionEvent]) -> None:
+    def _continue_login(self, response: Message, steady_ms: int, events: list[ConnectionEvent]) -> None:
         assert self._login is not None
         try:
-            message = self._login.next(answer)
+            message = self._login.next(response)
         except AuthenticationException as error:
             self.refusal = type(error)(f"{self.address}: {error.message}")
             return
@@ -359,13 +359,13 @@ class BrokerConnection:
             return
         self._session_ends_ms = steady_ms + self._login.session_ms if self._login.session_ms else None
         self._login = None
-        self._ready(events)
+        self._become_ready(events)
 
     def _send_login(self, message: Message, steady_ms: int) -> None:
         if self._encode(_Request(LOGIN_TOKEN, message, steady_ms + self.request_timeout_ms, True, None)):
             self.refusal = IllegalSaslStateException(f"{self.address}: the broker does not know SaslHandshake: no login there")
 
-    def _ready(self, events: list[ConnectionEvent]) -> None:
+    def _become_ready(self, events: list[ConnectionEvent]) -> None:
         self.is_negotiated = True
         assert self._protocol.versions is not None, "they are asked for first"
         events.append(Connected(address=self.address, features=self._protocol.versions.finalized))
@@ -379,19 +379,19 @@ class BrokerConnection:
 
     def lost(self, reason: str, *, steady_ms: int | None = None, error: AuthenticationException | None = None) -> list[ConnectionEvent]:
         """The connection is gone: all its requests fail, in the order in which they were handed over."""
-        if not self._was_answered and reason in _ENDED_BY_BROKER:
+        if not self._had_response and reason in _ENDED_BY_BROKER:
             reason += (
                 " before its first answer: its listener may want TLS, a certificate or a login (security.protocol), or none of these,"
                 " or be no Kafka broker"
             )
-        requests = [*self._in_flight.values(), *self._unanswered, *self._waiting]
+        requests = [*self._in_flight.values(), *self._without_response, *self._waiting]
         self._in_flight.clear()
-        self._unanswered.clear()
+        self._without_response.clear()
         self._waiting.clear()
         self._outgoing.clear()
         self._protocol.close()
         events: list[ConnectionEvent] = [
-            Failed(
+            RequestFailed(
                 address=self.address,
                 token=request.token,
                 reason=reason,
@@ -403,7 +403,7 @@ class BrokerConnection:
             for request in requests
             if request.token is not NEGOTIATION_TOKEN and request.token is not LOGIN_TOKEN
         ]
-        return [*events, Disconnected(address=self.address, reason=reason, error=error, was_answered=self._was_answered)]
+        return [*events, Disconnected(address=self.address, reason=reason, error=error, had_response=self._had_response)]
 
 
 def _refuse_zstd(message: ProduceRequest, address: Address) -> None:

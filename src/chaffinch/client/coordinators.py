@@ -29,7 +29,7 @@ def find_request(key: str, kind: CoordinatorKind) -> FindCoordinatorRequest:
     return FindCoordinatorRequest(key=key, key_type=KEY_TYPES[kind], coordinator_keys=[key])
 
 
-def read_answer(response: FindCoordinatorResponse) -> CoordinatorFound:
+def parse_find_response(response: FindCoordinatorResponse) -> CoordinatorFound:
     """The coordinator in an answer about one key, whatever its version."""
     found = response.coordinators[0] if response.coordinators else response
     return CoordinatorFound(codes.by_number(found.error_code), found.node_id, Address(found.host, found.port), found.error_message)

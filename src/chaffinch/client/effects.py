@@ -11,14 +11,14 @@ from chaffinch.errors import KafkaException
 
 @dataclass(slots=True, kw_only=True)
 class SendRequest:
-    """Send a request. Its outcome comes back as Answered, Written or Failed with this token, exactly once."""
+    """Send a request. Its outcome comes back as ResponseReceived, Written or Failed with this token, exactly once."""
 
     address: Address
     message: Any  # One of the request classes of protocol/messages.
     token: Any  # The core's own.
     timeout_ms: int
     version_max: int | None = None
-    expects_answer: bool = True
+    expects_response: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,51 +10,51 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from chaffinch.client.addresses import Address, Attempts
-from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.backoff import Backoff, Rng
 from chaffinch.client.bootstrap import Bootstrap
 from chaffinch.client.cluster import ClusterState
-from chaffinch.client.connections import Disconnected, Failed
+from chaffinch.client.connections import Disconnected, RequestFailed
 from chaffinch.client.options import reconnect_backoff, retry_backoff
 from chaffinch.settings import Settings
 
-HINT: Final = "brokers advertise this address (advertised.listeners), bootstrap.servers does not have it"
+ADVERTISED_HINT: Final = "brokers advertise this address (advertised.listeners), bootstrap.servers does not have it"
 
 AnyEvent = TypeVar("AnyEvent")
 
 
-def hinted(reason: str, address: Address, servers: Collection[Address]) -> str:
+def with_advertised_hint(reason: str, address: Address, servers: Collection[Address]) -> str:
     """`servers`: the addresses in `bootstrap.servers`."""
-    return reason if address.first_lane in servers else f"{reason}; {HINT}"
+    return reason if address.first_lane in servers else f"{reason}; {ADVERTISED_HINT}"
 
 
-def explained(event: AnyEvent, attempts: Attempts, servers: Collection[Address]) -> AnyEvent:
+def explain_unreachable(event: AnyEvent, attempts: Attempts, servers: Collection[Address]) -> AnyEvent:
     """The event with the hint, where no connection to the address was ever ready: all texts about the failure take its reason."""
-    if not isinstance(event, (Failed, Disconnected)):
+    if not isinstance(event, (RequestFailed, Disconnected)):
         return event
-    is_answer = event.was_answered if isinstance(event, Disconnected) else event.was_sent or event.is_unsupported
+    is_answer = event.had_response if isinstance(event, Disconnected) else event.was_sent or event.is_unsupported
     if is_answer or event.error is not None or attempts.was_reached(event.address):
         return event
-    reason = hinted(event.reason, event.address, servers)
+    reason = with_advertised_hint(event.reason, event.address, servers)
     return event if reason == event.reason else replace(event, reason=reason)
 
 
 class KnownCluster:
     """Fixed but for `cluster` and `attempts`, which live. `limit_ms`: how long a caller waits for the first answer."""
 
-    def __init__(self, settings: Settings, dice: Dice, *, limit_ms: int) -> None:
-        self.dice: Final = dice
+    def __init__(self, settings: Settings, rng: Rng, *, limit_ms: int) -> None:
+        self.rng: Final = rng
         self.retry_backoff: Final[Backoff] = retry_backoff(settings)
         self.cluster: Final = ClusterState()
         self.bootstrap: Final = Bootstrap(settings, self.cluster, limit_ms=limit_ms)
-        self.attempts: Final = Attempts(reconnect_backoff(settings), dice)
+        self.attempts: Final = Attempts(reconnect_backoff(settings), rng)
 
     def wait_ms(self, failures: int) -> int:
         """How long to wait before something is tried again after so many failures."""
-        return self.retry_backoff.wait_ms(failures, self.dice)
+        return self.retry_backoff.wait_ms(failures, self.rng)
 
-    def explained(self, event: AnyEvent) -> AnyEvent:
+    def explain_unreachable(self, event: AnyEvent) -> AnyEvent:
         """The event with what is known here of why the address cannot be reached."""
-        return explained(event, self.attempts, self.bootstrap.servers)
+        return explain_unreachable(event, self.attempts, self.bootstrap.servers)
 
     @property
     def known_addresses(self) -> list[Address]:

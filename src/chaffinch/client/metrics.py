@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from chaffinch.client.cluster import ClusterState
 
 
-class Wiring(Protocol):
+class ClientContext(Protocol):
     """What the parts of either core share."""
 
     @property
@@ -18,11 +18,11 @@ class Wiring(Protocol):
     def cluster(self) -> ClusterState: ...
 
 
-class Core(Protocol):
+class ClientCore(Protocol):
     """Either client's core, as far as the numbers below look into it."""
 
     @property
-    def wiring(self) -> Wiring: ...
+    def wiring(self) -> ClientContext: ...
 
 
 CoreT = TypeVar("CoreT")
@@ -35,12 +35,12 @@ class Metric(NamedTuple, Generic[CoreT]):
     read: Callable[[CoreT, int], float]
 
 
-def count(name: str) -> Callable[[Core, int], float]:
+def count(name: str) -> Callable[[ClientCore, int], float]:
     """One of the core's own counters."""
     return lambda core, steady_ms: core.wiring.counts[name]
 
 
-def metadata_age_s(core: Core, steady_ms: int) -> float:
+def metadata_age_s(core: ClientCore, steady_ms: int) -> float:
     """Seconds since the last answer about the cluster; -1 before the first."""
     updated_ms = core.wiring.cluster.updated_ms
     return -1.0 if updated_ms is None else (steady_ms - updated_ms) / 1000

@@ -1,7 +1,7 @@
 """The sockets of a client: one selector, one connection per address, driven by the one thread that calls `poll`.
 
 The shell around `connections.py`: it moves bytes, and knows nothing of Kafka. Received bytes go straight into the buffers that the
-protocol lends; requests leave as lists of buffers in one system call, without being joined.
+protocol can_lend; requests leave as lists of buffers in one system call, without being joined.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.backoff import Dice
+from chaffinch.client.backoff import Rng
 from chaffinch.client.busy_poll import BusyPoll
-from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, Failed
+from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, RequestFailed
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.errors import AuthenticationException, SslAuthenticationException
@@ -55,7 +55,7 @@ class _Transport:
     alternatives: list[tuple[int, Any]] = field(default_factory=list)
     is_open: bool = False
     active_ms: int = 0
-    events_wanted: int = 0
+    interest: int = 0
     send: Callable[[Any, Sequence[memoryview]], int] = sockets.send_some
     receive: Callable[[Any, memoryview], int | None] = sockets.receive_some
     tls: ssl.SSLSocket | None = None
@@ -65,10 +65,10 @@ class _Transport:
 class Network:
     """Connections by address, made when first used. Everything but `wakeup` and `lend` belongs to one thread."""
 
-    def __init__(self, settings: ConnectionSettings, *, clock: Clock | None = None, dice: Dice | None = None) -> None:
+    def __init__(self, settings: ConnectionSettings, *, clock: Clock | None = None, rng: Rng | None = None) -> None:
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._dice = dice or random.Random()
+        self._rng = rng or random.Random()
         self._setup_failures: Counter[Address] = Counter()
         self._tls = _tls_of(settings.security.tls)
         self._make_login = _login_of(settings.security.credentials)
@@ -91,7 +91,7 @@ class Network:
         *,
         timeout_ms: int | None = None,
         version_max: int | None = None,
-        expects_answer: bool = True,
+        expects_response: bool = True,
     ) -> None:
         """Hand over a request. `token` comes back with its outcome from `poll`, exactly once, whatever happens."""
         steady_ms = self._clock.steady_ms()
@@ -99,11 +99,11 @@ class Network:
         try:
             transport = self._transports.get(address) or self._connect(address, steady_ms)
         except SocketFailed as failure:
-            self._events.append(Failed(address=address, token=token, reason=str(failure), was_sent=False))
+            self._events.append(RequestFailed(address=address, token=token, reason=str(failure), was_sent=False))
             self._events.append(Disconnected(address=address, reason=str(failure)))
             return
         self._events += transport.connection.send(
-            message, token, steady_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer
+            message, token, steady_ms, timeout_ms=timeout_ms, version_max=version_max, expects_response=expects_response
         )
         transport.active_ms = steady_ms
         if transport.is_open:
@@ -117,18 +117,18 @@ class Network:
             request.token,
             timeout_ms=request.timeout_ms,
             version_max=request.version_max,
-            expects_answer=request.expects_answer,
+            expects_response=request.expects_response,
         )
 
     def poll(self, timeout_ms: int, *, is_awaited: bool = False) -> list[ConnectionEvent]:
         """Move bytes and wait up to `timeout_ms`, at most an hour, until something has happened; what did.
 
         `is_awaited`: somebody waits for an answer that is on its way; the thread does not fall asleep at once."""
-        look_at_ms = self._look_at_ms()
+        check_at_ms = self._next_check_ms()
         wait_ms = 0 if self._events else min(timeout_ms, WAIT_MS_MAX)
-        if look_at_ms is not None and wait_ms:
-            wait_ms = min(wait_ms, max(0, look_at_ms - self._clock.steady_ms()))
-        ready = self._busy_poll.look(self._ready_now) if is_awaited and wait_ms != 0 else []
+        if check_at_ms is not None and wait_ms:
+            wait_ms = min(wait_ms, max(0, check_at_ms - self._clock.steady_ms()))
+        ready = self._busy_poll.poll(self._ready_now) if is_awaited and wait_ms != 0 else []
         ready = ready or self._selector.select(wait_ms / 1000)
         if self.on_awake is not None:
             self.on_awake()
@@ -139,8 +139,8 @@ class Network:
                 continue
             self._guarded(transport, transport.advance, mask)
         # What the events above brought has deadlines of its own, later than those.
-        if look_at_ms is not None and self._clock.steady_ms() >= look_at_ms:
-            self._look_around()
+        if check_at_ms is not None and self._clock.steady_ms() >= check_at_ms:
+            self._check_deadlines()
         events, self._events = self._events, []
         return events
 
@@ -164,23 +164,23 @@ class Network:
         None if there is no idle one, or it cannot be lent: with TLS, with a login that ends, or on a system without epoll. The socket is a
         new object each time, because the thread that used the last one may still be waking up."""
         transport = self._transports.get(address)
-        if self._epoll is None or self._event_fd is None or transport is None or not transport.connection.is_at_rest:
+        if self._epoll is None or self._event_fd is None or transport is None or not transport.connection.is_idle:
             return None
         return transport.connection, InlineSocket(transport.opened, self._epoll, self._event_fd)
 
-    def get_ready_to_lend(self) -> None:
+    def prepare_to_lend(self) -> None:
         """Make what `lend` needs, if that is possible and file descriptors are left."""
-        if self._epoll is None and self.lends:
+        if self._epoll is None and self.can_lend:
             with contextlib.suppress(OSError):
                 self._event_fd = EventFd()
                 self._epoll = sockets.epoll_of(self._selector)
 
     @property
-    def lends(self) -> bool:
+    def can_lend(self) -> bool:
         """Whether connections may be lent at all."""
         return self._tls is None and InlineSocket.IS_SUPPORTED
 
-    def was_used(self, addresses: Iterable[Address]) -> None:
+    def note_traffic(self, addresses: Iterable[Address]) -> None:
         """Connections that were lent are not idle: requests went over them, and answers came."""
         steady_ms = self._clock.steady_ms()
         for address in addresses:
@@ -203,7 +203,7 @@ class Network:
         if transport is not None:
             self._lose(transport, reason)
 
-    def start_anew(self) -> None:
+    def reset_connections(self) -> None:
         """Close every connection, in whatever state `send` or `poll` has left it when Ctrl-C came; what was under way is forgotten."""
         self._close_connections()
         self._events = []
@@ -233,7 +233,7 @@ class Network:
     def _ready_now(self) -> list[tuple[selectors.SelectorKey, int]]:
         return self._selector.select(0)
 
-    def _look_at_ms(self) -> int | None:
+    def _next_check_ms(self) -> int | None:
         """When the first connection has to be looked at: its set-up or an answer takes too long, or nobody has used it."""
         found = None
         for transport in self._transports.values():
@@ -267,7 +267,7 @@ class Network:
         # Not the same one first again: it may have said nothing at all, and used up the time for those behind it.
         first = failures % max(1, len(found))
         opened, alternatives = self._open_first(found[first:] + found[:first])
-        setup_ms = settings.setup_backoff.wait_ms(failures + 1, self._dice)
+        setup_ms = settings.setup_backoff.wait_ms(failures + 1, self._rng)
         transport = _Transport(connection, opened, steady_ms + setup_ms, self._finish_connecting, alternatives)
         self._transports[address] = transport
         self._register(transport)
@@ -285,12 +285,12 @@ class Network:
         raise failure
 
     def _register(self, transport: _Transport) -> None:
-        transport.events_wanted = selectors.EVENT_WRITE
+        transport.interest = selectors.EVENT_WRITE
         self._selector.register(transport.opened, selectors.EVENT_WRITE, transport)
 
-    def _want(self, transport: _Transport, events: int) -> None:
-        if transport.events_wanted != events:
-            transport.events_wanted = events
+    def _set_interest(self, transport: _Transport, events: int) -> None:
+        if transport.interest != events:
+            transport.interest = events
             self._selector.modify(transport.opened, events, transport)
 
     def _guarded(self, transport: _Transport, step: Callable[..., None], *arguments: Any) -> None:
@@ -311,9 +311,9 @@ class Network:
         # With TLS 1.3 a broker looks at our certificate when for us the handshake is done already.
         if failure.is_refusal and not transport.connection.is_negotiated:
             address, given = transport.connection.address, self._settings.given_addresses
-            is_told = bool(given) and address.first_lane not in given
-            told = "; this address was told by the broker (advertised), not given in bootstrap.servers" if is_told else ""
-            return SslAuthenticationException(f"{address}: {failure}{told}")
+            is_advertised = bool(given) and address.first_lane not in given
+            hint = "; this address was told by the broker (advertised), not given in bootstrap.servers" if is_advertised else ""
+            return SslAuthenticationException(f"{address}: {failure}{hint}")
         return None
 
     def _finish_connecting(self, transport: _Transport, _mask: int) -> None:
@@ -339,9 +339,9 @@ class Network:
     def _shake_hands(self, transport: _Transport, _mask: int) -> None:
         assert self._tls is not None
         assert transport.tls is not None
-        wanted = self._tls.continue_handshake(transport.tls)
-        if wanted:
-            self._want(transport, wanted)
+        interest = self._tls.continue_handshake(transport.tls)
+        if interest:
+            self._set_interest(transport, interest)
         else:
             self._opened(transport)
 
@@ -358,33 +358,33 @@ class Network:
         transport.active_ms = self._clock.steady_ms()
         if mask & selectors.EVENT_READ:
             self._read(transport)
-        if transport.connection.wants_write:  # What was read may have led to it.
+        if transport.connection.needs_write:  # What was read may have led to it.
             self._write(transport)
 
     def _read(self, transport: _Transport) -> None:
-        turns = 0
+        reads = 0
         # What TLS has unpacked already makes no socket readable again.
-        while turns < READS_PER_TURN_MAX or (transport.tls is not None and transport.tls.pending()):
-            turns += 1
+        while reads < READS_PER_TURN_MAX or (transport.tls is not None and transport.tls.pending()):
+            reads += 1
             buffer = transport.connection.get_buffer()
             count = transport.receive(transport.opened, buffer)
             if count is None:
                 return
             self._events += transport.connection.received(count, transport.active_ms)
-            if transport.connection.is_useless or (count < len(buffer) and transport.tls is None):
+            if transport.connection.is_unusable or (count < len(buffer) and transport.tls is None):
                 return
 
     def _write(self, transport: _Transport) -> None:
-        connection, wanted = transport.connection, selectors.EVENT_READ
-        while connection.wants_write:
+        connection, interest = transport.connection, selectors.EVENT_READ
+        while connection.needs_write:
             count = transport.send(transport.opened, connection.buffers())
             if not count:
-                wanted |= selectors.EVENT_WRITE
+                interest |= selectors.EVENT_WRITE
                 break
             self._events += connection.written(count)
-        self._want(transport, wanted)
+        self._set_interest(transport, interest)
 
-    def _look_around(self) -> None:
+    def _check_deadlines(self) -> None:
         """Give up what takes too long, and close what nobody uses."""
         steady_ms = self._clock.steady_ms()
         for address, transport in list(self._transports.items()):

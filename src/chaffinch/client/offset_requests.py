@@ -34,11 +34,11 @@ def offset_commit(
 ) -> OffsetCommitRequest:
     """With `topic_ids`, which may be empty, only versions with ids can carry it."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
-    for place, committed in offsets.items():
-        topic_id = topic_ids.get(place, ZERO_UUID)
-        topics.setdefault(place.topic, OffsetCommitRequestTopic(name=place.topic, topic_id=topic_id)).partitions.append(
+    for tp, committed in offsets.items():
+        topic_id = topic_ids.get(tp, ZERO_UUID)
+        topics.setdefault(tp.topic, OffsetCommitRequestTopic(name=tp.topic, topic_id=topic_id)).partitions.append(
             OffsetCommitRequestPartition(
-                partition_index=place.partition,
+                partition_index=tp.partition,
                 committed_offset=committed.offset,
                 committed_leader_epoch=committed.leader_epoch,
                 committed_metadata=committed.metadata,
@@ -55,19 +55,19 @@ def offset_commit(
 
 def offset_fetch(
     group_id: str,
-    places: Iterable[TopicPartition] | None,
+    tps: Iterable[TopicPartition] | None,
     topic_ids: Mapping[TopicPartition, UUID] = NO_IDS,
     *,
     require_stable: bool = False,
 ) -> OffsetFetchRequest:
-    """`places` None: all that the group has committed. `topic_ids` as for `offset_commit`."""
-    if places is None:
+    """`tps` None: all that the group has committed. `topic_ids` as for `offset_commit`."""
+    if tps is None:
         groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
         return OffsetFetchRequest(group_id=group_id, topics=None, groups=groups, require_stable=require_stable)
-    ids = {place.topic: topic_id for place, topic_id in topic_ids.items()}
+    ids = {tp.topic: topic_id for tp, topic_id in topic_ids.items()}
     numbers: dict[str, list[int]] = {}
-    for place in places:
-        numbers.setdefault(place.topic, []).append(place.partition)
+    for tp in tps:
+        numbers.setdefault(tp.topic, []).append(tp.partition)
     with_ids = [
         OffsetFetchRequestTopics(name=topic, topic_id=ids.get(topic, ZERO_UUID), partition_indexes=found)
         for topic, found in numbers.items()

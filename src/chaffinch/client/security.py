@@ -103,7 +103,7 @@ class Security:
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """From `SECURITY_OPTIONS`, parsed. ConfigException for what is missing or contradicts. No file is read."""
         protocol = settings["security.protocol"]
-        _refuse_idle(settings)
+        _reject_unused(settings)
         if protocol == "PLAINTEXT":  # The common case loads nothing.
             return cls()
         return cls(
@@ -115,19 +115,19 @@ class Security:
 PLAINTEXT: Final = Security()
 
 
-def _refuse_idle(settings: Mapping[str, Any]) -> None:
+def _reject_unused(settings: Mapping[str, Any]) -> None:
     """Who gives a password or certificates expects them to be used: with a protocol that has no use for them nothing is sent at all."""
     protocol = settings["security.protocol"]
     for prefix, protocols in (("sasl.", SASL_PROTOCOLS), ("ssl.", TLS_PROTOCOLS)):
         if protocol in protocols:
             continue
         rows = [option for option in SECURITY_OPTIONS if option.name.startswith(prefix)]
-        idle = [option.name for option in rows if settings[option.name] != option.default]
-        if idle:
-            fitting = " or ".join(name for name in SECURITY_PROTOCOLS if name in protocols)
+        unused = [option.name for option in rows if settings[option.name] != option.default]
+        if unused:
+            suitable = " or ".join(name for name in SECURITY_PROTOCOLS if name in protocols)
             raise ConfigException(
-                f"option{'' if len(idle) == 1 else 's'} {', '.join(idle)} cannot be used with security.protocol={protocol}: "
-                f"set it to {fitting}, or leave them out"
+                f"option{'' if len(unused) == 1 else 's'} {', '.join(unused)} cannot be used with security.protocol={protocol}: "
+                f"set it to {suitable}, or leave them out"
             )
 
 
@@ -147,7 +147,7 @@ def _credentials(settings: Mapping[str, Any]) -> Credentials:
     if jaas_config is not None:
         if user is not None or password is not None:
             raise ConfigException("option sasl.jaas.config says who logs in, and so do sasl.username and sasl.password: give one of both")
-        user, password = user_of_jaas(jaas_config, mechanism)
+        user, password = parse_jaas_config(jaas_config, mechanism)
     for name, value in (("sasl.username", user), ("sasl.password", password)):
         if not value:
             raise ConfigException(f"option {name} is missing: security.protocol={protocol} needs it, or sasl.jaas.config")
@@ -168,7 +168,7 @@ _JAAS_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _JAAS_EXAMPLE: Final = 'MODULE required username="..." password="...";'
 
 
-def user_of_jaas(text: str, mechanism: str) -> tuple[str, str]:
+def parse_jaas_config(text: str, mechanism: str) -> tuple[str, str]:
     """User and password for a mechanism, from `sasl.jaas.config` as Java's clients take it: one login module with its options, of those
     whose mechanisms are spoken here. ConfigException, which never quotes the text: it has a password in it.
 

@@ -16,17 +16,17 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 from uuid import UUID
 
-from chaffinch.client import answers, coordinators
+from chaffinch.client import coordinators, response_errors
 from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
-from chaffinch.client.backoff import RETRY_BACKOFF, Backoff, Dice
-from chaffinch.client.bootstrap import first_patience_ms
+from chaffinch.client.backoff import RETRY_BACKOFF, Backoff, Rng
+from chaffinch.client.bootstrap import first_response_timeout_ms
 from chaffinch.client.cluster import ClusterState
-from chaffinch.client.connections import Answered, Connected, ConnectionEvent, Disconnected, Failed, Written
+from chaffinch.client.connections import Connected, ConnectionEvent, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.client.coordinators import CoordinatorKind, Coordinators
-from chaffinch.client.exchange import Deadline, Exchange, Pipeline, failure_of
-from chaffinch.client.known_cluster import explained
+from chaffinch.client.known_cluster import explain_unreachable
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
+from chaffinch.client.pending_request import Deadline, PendingRequest, Pipeline, request_error
 from chaffinch.client.wait_log import WaitLog
 from chaffinch.errors import (
     ApiException,
@@ -59,9 +59,9 @@ OUT_OF_TIME: Final = "no answer within the caller's time-out"
 POLL_MS_MAX: Final = 1_000
 
 # Asking again changes nothing: the broker has no such API, or one of the two does not accept the other.
-_FINAL: Final = (UnsupportedVersionException, UnsupportedCompressionTypeException, AuthenticationException)
+_FINAL_ERRORS: Final = (UnsupportedVersionException, UnsupportedCompressionTypeException, AuthenticationException)
 # What any broker can answer.
-_ASKED_FIRST: Final = (MetadataRequest, FindCoordinatorRequest)
+_ANY_BROKER_REQUESTS: Final = (MetadataRequest, FindCoordinatorRequest)
 
 Target = int | Address | Literal["any"]
 
@@ -82,21 +82,21 @@ class SyncClient:
         retry_backoff: Backoff = RETRY_BACKOFF,
         reconnect_backoff: Backoff = RECONNECT_BACKOFF,
         clock: Clock | None = None,
-        dice: Dice | None = None,
+        rng: Rng | None = None,
         on_wait: Callable[[str], None] | None = None,
     ) -> None:
         self.cluster = ClusterState()
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         self._clock = clock or SystemClock()
-        self._dice = dice or random.Random()
+        self._rng = rng or random.Random()
         self._timeout_ms = timeout_ms
         self._on_wait = on_wait
         self._wait_log = WaitLog()
         self._retry_backoff = retry_backoff
-        self._attempts = Attempts(reconnect_backoff, self._dice)
+        self._attempts = Attempts(reconnect_backoff, self._rng)
         self._coordinators = Coordinators()
         self._connections = connections
-        self._network = Network(connections, clock=self._clock, dice=self._dice)
+        self._network = Network(connections, clock=self._clock, rng=self._rng)
         self.lock = threading.RLock()
         self._is_closed = False
 
@@ -128,13 +128,13 @@ class SyncClient:
         the last reason as its cause; UnsupportedVersionException when the broker has no version of the API. `version_max`: another newest
         version than is used unasked, see `ApiVersionTable.choose`.
         """
-        deadline = self.deadline(timeout_ms, f"to {_named(node)}", message)
+        deadline = self.deadline(timeout_ms, f"to {_format_target(node)}", message)
 
         def find() -> Address | None:
             return self._address(node, deadline)
 
         with self.lock:
-            return self._until_answered(find, message, deadline, retries=retries, version_max=version_max).message
+            return self._request_until_response(find, message, deadline, retries=retries, version_max=version_max).message
 
     def controller_request(self, message: Message, *, timeout_ms: int | None = None) -> Any:
         """Send one request to the controller; while the broker asked says that it is not (any more), look for the controller anew.
@@ -144,22 +144,22 @@ class SyncClient:
         """
         deadline = self.deadline(timeout_ms, "to the controller", message)
         with self.lock:
-            return self._until_settled(
+            return self._request_until_final(
                 lambda: self._controller_address(deadline),
                 lambda: self._refresh([], deadline),
                 message,
                 deadline,
-                handling_of=answers.handling_of_controllers,
+                handling_of=response_errors.handling_of_controllers,
             )
 
     def node_request(self, node: int, message: Message, *, timeout_ms: int | None = None) -> Any:
         """Send one request to a node, and again while it answers with retriable codes: what it is asked for is loaded, for example.
 
-        An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
+        An answer with another code is returned: `response_errors.raise_for` raises it. TimeoutException when time is over.
         """
-        deadline = self.deadline(timeout_ms, f"to {_named(node)}", message)
+        deadline = self.deadline(timeout_ms, f"to {_format_target(node)}", message)
         with self.lock:
-            return self._until_settled(lambda: self._address(node, deadline), lambda: None, message, deadline)
+            return self._request_until_final(lambda: self._address(node, deadline), lambda: None, message, deadline)
 
     def leader_request(
         self, where: TopicPartition, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None,
@@ -167,8 +167,8 @@ class SyncClient:
     ) -> Any:  # fmt: skip
         """Send one request to the leader of a partition; retriable codes in the answer are tried again with fresh metadata.
 
-        An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over. `version_max`: what
-        the request holds fits no later version of its API. `topic_id`: UnknownTopicIdException once fresh metadata have another id.
+        An answer with another code is returned: `response_errors.raise_for` raises it. TimeoutException when time is over.
+        `version_max`: the newest version that can carry the request. `topic_id`: UnknownTopicIdException once metadata has another id.
         """
         deadline = self.deadline(timeout_ms, f"to the leader of {where}", message)
 
@@ -182,7 +182,7 @@ class SyncClient:
                 raise exception_for(codes.UNKNOWN_TOPIC_ID, topic_partition=where, api=api_of(message).name)
 
         with self.lock:
-            return self._until_settled(find, forget, message, deadline, version_max=version_max)
+            return self._request_until_final(find, forget, message, deadline, version_max=version_max)
 
     def coordinator_request(
         self, key: str, kind: CoordinatorKind, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None
@@ -190,17 +190,17 @@ class SyncClient:
         """Send one request to the coordinator of a group or transactional id; retriable codes are tried again, the coordinator looked up,
         but for UNKNOWN_TOPIC_OR_PARTITION.
 
-        An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
+        An answer with another code is returned: `response_errors.raise_for` raises it. TimeoutException when time is over.
         """
         deadline = self.deadline(timeout_ms, f"to the coordinator of {kind} {key!r}", message)
         with self.lock:
-            return self._until_settled(
+            return self._request_until_final(
                 lambda: self._coordinator_address(key, kind, deadline),
                 lambda: self._coordinators.forget(key, kind),
                 message,
                 deadline,
                 version_max=version_max,
-                handling_of=answers.handling_of_coordinators,
+                handling_of=response_errors.handling_of_coordinators,
             )
 
     def refresh_metadata(self, topics: Iterable[str] | None = None, *, node: Target = "any", timeout_ms: int | None = None) -> ClusterState:
@@ -233,18 +233,18 @@ class SyncClient:
 
     def pipeline(self, node: Target, *, window: int = WINDOW_REQUESTS, timeout_ms: int | None = None) -> Pipeline:
         """A window of requests in flight to one broker; see `Pipeline`."""
-        deadline = self.deadline(timeout_ms, f"opening a pipeline to {_named(node)}")
+        deadline = self.deadline(timeout_ms, f"opening a pipeline to {_format_target(node)}")
         with self.lock:
-            return Pipeline(self, self._until_found(lambda: self._address(node, deadline), deadline), window)
+            return Pipeline(self, self._wait_for_address(lambda: self._address(node, deadline), deadline), window)
 
     def pause(self, pause_ms: int, deadline: Deadline | None = None) -> None:
         """Wait, but go on moving bytes: between two questions about what no broker tells of itself."""
         until_ms = min(self._clock.steady_ms() + pause_ms, deadline.at_ms if deadline is not None else sys.maxsize)
         with self.lock:
             while (left_ms := until_ms - self._clock.steady_ms()) > 0:
-                self.pump(left_ms if deadline is None else min(left_ms, self._until_line_ms(deadline)))
+                self.pump(left_ms if deadline is None else min(left_ms, self._until_log_ms(deadline)))
                 if deadline is not None:
-                    self._say(deadline)
+                    self._log_wait(deadline)
 
     # What follows is called with the lock held.
 
@@ -252,40 +252,40 @@ class SyncClient:
         """Until when a call goes on; `message` is the request it is about, if it is about one."""
         api = None if message is None else api_of(message).name
         what = what if api is None else f"{api} request {what}"
-        asked_to_wait_ms = getattr(message, "max_wait_ms", 0)  # A Fetch for what is not there yet.
-        return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what, api, asked_to_wait_ms)
+        broker_wait_ms = getattr(message, "max_wait_ms", 0)  # A Fetch for what is not there yet.
+        return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what, api, broker_wait_ms)
 
-    def start(self, message: Message, address: Address, version_max: int | None = None, timeout_ms: int | None = None) -> Exchange:
+    def start(self, message: Message, address: Address, version_max: int | None = None, timeout_ms: int | None = None) -> PendingRequest:
         """Hand over a request without waiting for its answer. `timeout_ms`: how long that may take."""
         if self._is_closed:
             raise IllegalStateException("the client is closed")
-        exchange = Exchange(message, address)
-        self._attempts.asks(address)
-        with self._whole_network():
-            self._network.send(address, message, exchange, version_max=version_max, timeout_ms=timeout_ms)
-        return exchange
+        request = PendingRequest(message, address)
+        self._attempts.request_sent(address)
+        with self._reset_on_interrupt():
+            self._network.send(address, message, request, version_max=version_max, timeout_ms=timeout_ms)
+        return request
 
     def pump(self, wait_ms: int) -> None:
         """Move bytes, waiting up to `wait_ms` until something happens; outcomes go to their exchanges."""
         if self._is_closed:
             raise IllegalStateException("the client is closed")
-        with self._whole_network():
+        with self._reset_on_interrupt():
             for event in self._network.poll(min(wait_ms, POLL_MS_MAX)):
-                self._take_in(event)
+                self._handle_event(event)
 
     @contextmanager
-    def _whole_network(self) -> Iterator[None]:
+    def _reset_on_interrupt(self) -> Iterator[None]:
         """Nothing is raised here but by signal handlers, Ctrl-C for example, and then anything may be done by half."""
         try:
             yield
         except BaseException:
-            self._network.start_anew()
+            self._network.reset_connections()
             raise
 
-    def _take_in(self, event: ConnectionEvent) -> None:
-        event = explained(event, self._attempts, self._bootstrap)
+    def _handle_event(self, event: ConnectionEvent) -> None:
+        event = explain_unreachable(event, self._attempts, self._bootstrap)
         match event:
-            case Answered() | Failed() | Written():
+            case ResponseReceived() | RequestFailed() | RequestWritten():
                 # Without the way back: each would keep the other, and the bytes sent or received, until a collection of garbage.
                 event.token.outcome = replace(event, token=None)
             case Connected():
@@ -293,23 +293,23 @@ class SyncClient:
             case Disconnected():
                 # That the caller has no more time says nothing about the broker.
                 if not event.reason.startswith(OUT_OF_TIME):
-                    self._attempts.failed(event.address, event.reason, self._clock.steady_ms(), was_answered=event.was_answered)
+                    self._attempts.failed(event.address, event.reason, self._clock.steady_ms(), had_response=event.had_response)
                 self._coordinators.forget_address(event.address)
 
-    def _say(self, deadline: Deadline, asked: Address | None = None) -> None:
+    def _log_wait(self, deadline: Deadline, awaited: Address | None = None) -> None:
         """Report the wait when a line about it is due. `asked`: the broker whose answer is awaited."""
         steady_ms = self._clock.steady_ms()
         if self._on_wait is None or deadline.is_over or steady_ms < self._wait_log.due_ms(None, deadline.waits_since_ms):
             return
         self._wait_log.logged(None, deadline.waits_since_ms, steady_ms)
-        self._on_wait(deadline.wait(self._why(deadline) if asked is None else f"no answer from {asked} yet").line(steady_ms))
+        self._on_wait(deadline.wait(self._failure_reason(deadline) if awaited is None else f"no answer from {awaited} yet").line(steady_ms))
 
-    def _until_line_ms(self, deadline: Deadline) -> int:
-        """How long to wait at most before `_say` has something to report, or time is over."""
+    def _until_log_ms(self, deadline: Deadline) -> int:
+        """How long to wait at most before `_log_wait` has something to report, or time is over."""
         due_ms = self._wait_log.due_ms(None, deadline.waits_since_ms) - self._clock.steady_ms()
         return min(deadline.left_ms, due_ms) if due_ms > 0 else deadline.left_ms
 
-    def _until_found(self, find: Callable[[], Address | None], deadline: Deadline) -> Address:
+    def _wait_for_address(self, find: Callable[[], Address | None], deadline: Deadline) -> Address:
         while (address := find()) is None:
             if deadline.is_over:
                 raise self._unreachable(deadline)
@@ -319,9 +319,9 @@ class SyncClient:
         return address
 
     def _unreachable(self, deadline: Deadline) -> TimeoutException:
-        return deadline.error(self._why(deadline))
+        return deadline.error(self._failure_reason(deadline))
 
-    def _why(self, deadline: Deadline) -> str:
+    def _failure_reason(self, deadline: Deadline) -> str:
         last, known = deadline.last_error, [*self._bootstrap, *self.cluster.nodes.values()]
         failing = [address for address in known if self._attempts.failures(address)]
         # Where a broker gave the last answer, that others cannot be reached is not why.
@@ -330,7 +330,7 @@ class SyncClient:
         # Of a lost connection the reason says more than its name; of an answer the name is enough, it is the cause.
         return f"the last error was {last.message if isinstance(last, NetworkException) else getattr(last, 'name', last)}"
 
-    def _until_answered(
+    def _request_until_response(
         self,
         find: Callable[[], Address | None],
         message: Message,
@@ -338,38 +338,38 @@ class SyncClient:
         *,
         retries: bool = True,
         version_max: int | None = None,
-    ) -> Answered:
+    ) -> ResponseReceived:
         while True:
-            address = self._until_found(find, deadline)
+            address = self._wait_for_address(find, deadline)
             if deadline.last_error is not None and deadline.is_over:
                 raise self._unreachable(deadline)
-            exchange = self.start(message, address, version_max, self._patience_ms(message, address, deadline))
-            while exchange.outcome is None and not deadline.is_over:
-                self.pump(self._until_line_ms(deadline))
-                if exchange.outcome is None:
-                    self._say(deadline, address)
-            if isinstance(exchange.outcome, Answered):
-                return exchange.outcome
-            if exchange.outcome is None:
+            request = self.start(message, address, version_max, self._response_timeout_ms(message, address, deadline))
+            while request.outcome is None and not deadline.is_over:
+                self.pump(self._until_log_ms(deadline))
+                if request.outcome is None:
+                    self._log_wait(deadline, address)
+            if isinstance(request.outcome, ResponseReceived):
+                return request.outcome
+            if request.outcome is None:
                 self._network.disconnect(address, OUT_OF_TIME)
                 self.pump(0)
-            error = failure_of(exchange)
+            error = request_error(request)
             deadline.note(error, is_new=OUT_OF_TIME not in error.message)
-            if not retries or isinstance(error, _FINAL):
+            if not retries or isinstance(error, _FINAL_ERRORS):
                 raise error
             if deadline.is_over:
                 raise self._unreachable(deadline)
 
-    def _patience_ms(self, message: Message, address: Address, deadline: Deadline) -> int | None:
+    def _response_timeout_ms(self, message: Message, address: Address, deadline: Deadline) -> int | None:
         """How long one of the first addresses may be silent; None: as long as any."""
-        if self.cluster.nodes or not isinstance(message, _ASKED_FIRST):
+        if self.cluster.nodes or not isinstance(message, _ANY_BROKER_REQUESTS):
             return None
         setup_ms, request_ms = self._connections.setup_timeout_ms, self._connections.request_timeout_ms
-        return first_patience_ms(
+        return first_response_timeout_ms(
             address, self._bootstrap, self._attempts, setup_ms=setup_ms, request_ms=request_ms, limit_ms=deadline.total_ms
         )
 
-    def _until_settled(
+    def _request_until_final(
         self,
         find: Callable[[], Address | None],
         forget: Callable[[], None],
@@ -377,27 +377,28 @@ class SyncClient:
         deadline: Deadline,
         *,
         version_max: int | None = None,
-        handling_of: Callable[[Message], Handling] = answers.worst_handling,
+        handling_of: Callable[[Message], Handling] = response_errors.worst_handling,
     ) -> Message:
         failures = 0
         while True:
-            answer: Message = self._until_answered(find, message, deadline, version_max=version_max).message
-            handling = handling_of(answer)
-            if handling not in answers.RETRIED:
-                return answer
+            response: Message = self._request_until_response(find, message, deadline, version_max=version_max).message
+            handling = handling_of(response)
+            if handling not in response_errors.RETRIED:
+                return response
             failures += 1
-            code, text = next(iter(answers.codes_in(answer)))
+            code, text = next(iter(response_errors.codes_in(response)))
             deadline.note(exception_for(code, message=text, api=api_of(message).name))
             if deadline.is_over:
                 raise deadline.error(f"the last answer was {code.name}")
             if handling is Handling.REFRESH_AND_RETRY:
                 forget()
-            self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+            self.pause(self._retry_backoff.wait_ms(failures, self._rng), deadline)
 
     def _refresh(self, topics: list[str] | None, deadline: Deadline, node: Target = "any") -> None:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        self.cluster.update(self._until_answered(lambda: self._address(node, deadline), request, deadline).message, self._clock.steady_ms())
+        response = self._request_until_response(lambda: self._address(node, deadline), request, deadline).message
+        self.cluster.update(response, self._clock.steady_ms())
 
     def _address(self, node: Target, deadline: Deadline) -> Address | None:
         """Where to send now; None while every candidate waits after a failure."""
@@ -413,15 +414,15 @@ class SyncClient:
             address = self.cluster.address_of(node)
         if address is None:
             known = ", ".join(map(str, sorted(self.cluster.nodes))) or "none"
-            raise exception_for(codes.BROKER_NOT_AVAILABLE, message=f"{_named(node)} is not in the cluster; its nodes are: {known}")
+            raise exception_for(codes.BROKER_NOT_AVAILABLE, message=f"{_format_target(node)} is not in the cluster; its nodes are: {known}")
         return self._attempts.pick([address], self._clock.steady_ms())
 
     def _controller_address(self, deadline: Deadline) -> Address:
-        nobody = exception_for(codes.NOT_CONTROLLER, message="the cluster has no controller", stored=Stored.NO, api="Metadata")
-        return self._elected(lambda: self.cluster.address_of(self.cluster.controller_id), [], deadline, nobody)
+        no_broker = exception_for(codes.NOT_CONTROLLER, message="the cluster has no controller", stored=Stored.NO, api="Metadata")
+        return self._wait_for_elected(lambda: self.cluster.address_of(self.cluster.controller_id), [], deadline, no_broker)
 
     def _leader_address(self, topic_partition: TopicPartition, deadline: Deadline) -> Address:
-        return self._elected(
+        return self._wait_for_elected(
             lambda: self.cluster.leader_address(topic_partition),
             [topic_partition.topic],
             deadline,
@@ -429,17 +430,17 @@ class SyncClient:
             lambda: self._raise_for_topic(topic_partition),
         )
 
-    def _elected(
+    def _wait_for_elected(
         self,
         known: Callable[[], Address | None],
         topics: list[str],
         deadline: Deadline,
-        nobody: ApiException,
+        no_broker: ApiException,
         check: Callable[[], None] = lambda: None,
     ) -> Address:
         """Where the broker listens that the others have chosen, once metadata of `topics` names one that can be reached.
 
-        `nobody`: what it means that there is none. `check` raises for answers, from the second on, that say there will be none."""
+        `no_broker`: what it means that there is none. `check` raises for answers, from the second on, that say there will be none."""
         failures = 0
         while True:
             address = known()
@@ -452,11 +453,11 @@ class SyncClient:
             if address is not None and self._attempts.may_try(address, self._clock.steady_ms()):
                 return address
             if address is None:
-                deadline.note(nobody)
+                deadline.note(no_broker)
             failures += 1
-            self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+            self.pause(self._retry_backoff.wait_ms(failures, self._rng), deadline)
             if deadline.is_over:
-                raise deadline.error(self._attempts.describe([address]) if address else nobody.message)
+                raise deadline.error(self._attempts.describe([address]) if address else no_broker.message)
 
     def _raise_for_topic(self, topic_partition: TopicPartition) -> None:
         """A topic that is unknown twice in a row, or cannot be used, is an error, not something to wait for."""
@@ -476,8 +477,8 @@ class SyncClient:
             if address is not None and self._attempts.may_try(address, self._clock.steady_ms()):
                 return address
             request = coordinators.find_request(key, kind)
-            answer = self._until_answered(lambda: self._address("any", deadline), request, deadline).message
-            found = coordinators.read_answer(answer)
+            response = self._request_until_response(lambda: self._address("any", deadline), request, deadline).message
+            found = coordinators.parse_find_response(response)
             if found.code is codes.NONE:
                 self._coordinators.learn(key, kind, found.address)
                 if self._attempts.may_try(found.address, self._clock.steady_ms()):
@@ -490,10 +491,10 @@ class SyncClient:
             if deadline.is_over:
                 raise deadline.error(f"the last answer was {found.code.name}")
             failures += 1
-            self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+            self.pause(self._retry_backoff.wait_ms(failures, self._rng), deadline)
 
 
-def _named(node: Target) -> str:
+def _format_target(node: Target) -> str:
     if isinstance(node, Address):
         return str(node)
     return f"node {node}" if isinstance(node, int) else "any broker"

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from chaffinch.client.arguments import INT64_MAX, illegal_topic, whole
+from chaffinch.client.arguments import INT64_MAX, as_int, illegal_topic_error
 from chaffinch.client.arguments import checked_offset as checked_offset
 from chaffinch.client.arguments import checked_offsets as checked_offsets
-from chaffinch.client.arguments import checked_place as checked_place
 from chaffinch.client.arguments import checked_timeout_ms as checked_timeout_ms
 from chaffinch.client.arguments import checked_topic as _checked_text_of_topic
+from chaffinch.client.arguments import checked_topic_partition as checked_topic_partition
 from chaffinch.identifiers import TopicPartition
 from chaffinch.settings import shown_value
 
@@ -22,7 +22,7 @@ _BYTES = (bytes, bytearray, memoryview)
 def checked_topic(topic: Any) -> str:
     """The name of one topic. InvalidTopicException for one that no broker would accept."""
     name = _checked_text_of_topic(topic)
-    if (error := illegal_topic(name)) is not None:
+    if (error := illegal_topic_error(name)) is not None:
         raise error
     return name
 
@@ -49,7 +49,7 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
                 f"argument topics has {shown_value(name)}, which is no topic's name: a pattern is compiled, and matches whole names:"
                 f" subscribe(re.compile({shown_value(pattern)}))"
             )
-        if (error := illegal_topic(name)) is not None:
+        if (error := illegal_topic_error(name)) is not None:
             raise error
     return names
 
@@ -58,21 +58,21 @@ def checked_places(places: Any) -> list[TopicPartition]:
     """Several; each once."""
     if isinstance(places, (str, TopicPartition, Mapping, *_BYTES)) or not isinstance(places, Iterable):
         raise TypeError(f"argument partitions must be a list of TopicPartitions, not {shown_value(places)}")
-    return list(dict.fromkeys(checked_place(place) for place in places))
+    return list(dict.fromkeys(checked_topic_partition(tp) for tp in places))
 
 
 def checked_times(times: Any) -> dict[TopicPartition, int]:
     if not isinstance(times, Mapping):
         raise TypeError(f"argument times must be a mapping of TopicPartition to milliseconds, not {type(times).__name__}")
-    return {checked_place(place): _checked_time_ms(time_ms, place) for place, time_ms in times.items()}
+    return {checked_topic_partition(tp): _checked_time_ms(time_ms, tp) for tp, time_ms in times.items()}
 
 
-def _checked_time_ms(time_ms: Any, place: Any) -> int:
-    found = whole(time_ms)
+def _checked_time_ms(time_ms: Any, tp: Any) -> int:
+    found = as_int(time_ms)
     if found is None:
-        raise TypeError(f"argument times has {shown_value(time_ms)} for {place}: it must be an int, ms since 1970")
+        raise TypeError(f"argument times has {shown_value(time_ms)} for {tp}: it must be an int, ms since 1970")
     if not 0 <= found <= INT64_MAX:
-        raise ValueError(f"argument times has {found} for {place}: it must be from 0 to {INT64_MAX}")
+        raise ValueError(f"argument times has {found} for {tp}: it must be from 0 to {INT64_MAX}")
     return found
 
 

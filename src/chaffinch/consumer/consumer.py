@@ -249,7 +249,7 @@ class Consumer:
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record that `poll` gives of an assigned partition; looked up if need be, for `timeout` seconds at most."""
-        place = arguments.checked_place(partition)
+        place = arguments.checked_topic_partition(partition)
         deadline_ms, limit = self._limit(timeout)
 
         def step() -> Position | None:
@@ -269,7 +269,7 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading an assigned partition from there."""
-        place, found = arguments.checked_place(partition), arguments.checked_offset(offset)
+        place, found = arguments.checked_topic_partition(partition), arguments.checked_offset(offset)
         self._do("seek", lambda: self._core.seek(place, Position(found.offset, found.leader_epoch)))
 
     def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise, repeat
 from typing import Any, Final, NamedTuple
 
-from chaffinch.client.named import named
+from chaffinch.client.plugins import import_plugin
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.errors import ConfigException, RecordDeserializationException
 from chaffinch.identifiers import TopicPartition
@@ -54,7 +54,7 @@ def deserializer(settings: Settings, option: str) -> Deserializer | None:
             raise ConfigException(f"option {option} cannot be {given!r}, a class of Java: write {_INSTEAD[java]}")
         if "." not in given:
             raise _refusal(option, given, "")
-    found = named(option, given)
+    found = import_plugin(option, given)
     if found is str:
         raise _refusal(option, given, ": str(b'x') is \"b'x'\", so write bytes.decode")
     if not callable(found):
@@ -90,7 +90,7 @@ class ConsumerRecord(NamedTuple):
     leader_epoch: int = -1
 
     def __repr__(self) -> str:
-        """As of any named tuple, but without what is not there, and of long keys and values the beginning."""
+        """As of any import_plugin tuple, but without what is not there, and of long keys and values the beginning."""
         shown = dict(zip(self._fields, self, strict=True))
         if not self.headers:
             del shown["headers"]

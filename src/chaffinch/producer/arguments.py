@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from chaffinch.client.arguments import INT32_MAX as INT32_MAX
 from chaffinch.client.arguments import INT64_MAX as INT64_MAX
+from chaffinch.client.arguments import as_int, checked_utf8
 from chaffinch.client.arguments import checked_offsets as checked_offsets
-from chaffinch.client.arguments import checked_text, whole
 from chaffinch.client.arguments import checked_timeout_ms as checked_timeout_ms
 from chaffinch.client.arguments import checked_topic as checked_topic
-from chaffinch.client.arguments import illegal_topic as illegal_topic
-from chaffinch.client.named import name_of
+from chaffinch.client.arguments import illegal_topic_error as illegal_topic_error
 from chaffinch.client.options import STRING_BYTES_MAX
+from chaffinch.client.plugins import callable_name
 from chaffinch.identifiers import ConsumerGroupMetadata
 from chaffinch.producer.records import GroupMetadata, Headers
 from chaffinch.settings import shown_value
@@ -42,14 +42,14 @@ def content(value: Any, name: str, serializer: Callable[[Any], Any] | None = Non
         try:
             value = serializer(value)
         except BaseException as error:
-            whose = f"the {name}.serializer {name_of(serializer)}"
+            whose = f"the {name}.serializer {callable_name(serializer)}"
             error.add_note(f"raised by {whose}, which was called for the {name} of a record of {shown_value(topic)}")
             raise
         name = f"{name} (the result of {name}.serializer)"
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
-        return checked_text(value, name)
+        return checked_utf8(value, name)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise TypeError(f"argument {name} must be bytes, str or None, not {type(value).__name__}")
@@ -59,7 +59,7 @@ def checked_number(value: Any, name: str, maximum: int) -> int | None:
     """Check a partition or timestamp: None, or from 0 up to `maximum`."""
     if value is None:
         return None
-    number = whole(value)
+    number = as_int(value)
     if number is None:
         raise _type_error(value, name)
     if not 0 <= number <= maximum:
@@ -84,7 +84,7 @@ def checked_headers(headers: Any) -> Headers:
     for entry in headers:
         if not isinstance(entry, tuple | list) or len(entry) != 2 or not isinstance(entry[0], str):
             raise TypeError(f"argument headers must be a sequence of (str, bytes) pairs; one entry is {shown_value(entry)}")
-        checked_text(entry[0], "headers, in a key,")
+        checked_utf8(entry[0], "headers, in a key,")
         value = entry[1]
         if value is not None and type(value) is not bytes:
             value = content(value, f"headers[{shown_value(entry[0])}]")
@@ -120,7 +120,7 @@ def checked_group(group: Any) -> GroupMetadata:
     _check_text_of_group("group_id", found.group_id)
     if not found.group_id:
         raise ValueError("argument group_metadata has an empty group_id: it must be the id of a group, as in the option group.id")
-    generation = whole(found.generation_id)
+    generation = as_int(found.generation_id)
     if generation is None:
         raise TypeError(f"argument group_metadata has the generation_id {shown_value(found.generation_id)}, which is not an int")
     if not -1 <= generation <= INT32_MAX:
@@ -137,6 +137,6 @@ def checked_group(group: Any) -> GroupMetadata:
 def _check_text_of_group(field: str, text: Any) -> None:
     if not isinstance(text, str):
         raise TypeError(f"argument group_metadata has the {field} {shown_value(text)}, which is not a str")
-    size = len(checked_text(text, f"group_metadata, in its {field},"))
+    size = len(checked_utf8(text, f"group_metadata, in its {field},"))
     if size > STRING_BYTES_MAX:
         raise ValueError(f"argument group_metadata has a {field} of {size} bytes: it must have at most {STRING_BYTES_MAX}")

@@ -85,7 +85,7 @@ class InlineConnection:
     def wait(self, timeout_ms: int) -> bool:
         """Wait for bytes, the end of the connection, or the bell; whether one of them is there. Called without any lock."""
         look = self.socket.look
-        return bool(self.busy_poll.look(partial(look, 0)) or look(timeout_ms))
+        return bool(self.busy_poll.poll(partial(look, 0)) or look(timeout_ms))
 
 
 @dataclass(slots=True, eq=False)
@@ -268,7 +268,7 @@ class InlineSender:
 
     def open(self) -> int:
         """Let callers send until `close`: the core has nothing left to do. Returns how many ms the sender thread may sleep."""
-        self._network.get_ready_to_lend()
+        self._network.prepare_to_lend()
         self._callers_read_responses = self._callers_read_responses and self.was_used
         self._is_open, self.is_free, self.was_used = True, True, False
         return min(POLL_INTERVAL_MS, self._poll_ms) if self._callers_read_responses else self._poll_ms
@@ -286,7 +286,7 @@ class InlineSender:
                     lent.socket.resume_reads()
                 self._has_suspended = False
         if self.was_used:
-            self._network.was_used([target.address for target, _ in routes])
+            self._network.note_traffic([target.address for target, _ in routes])
         if inline_request is not None and request is not None:
             self._network.take_back(
                 request.address,

@@ -1,11 +1,11 @@
-"""Plugins named by options: exception handler, partitioner and serializers, given as an object or as a dotted name to import."""
+"""Plugins import_plugin by options: exception handler, partitioner and serializers, given as an object or as a dotted name to import."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from chaffinch.client.named import named
+from chaffinch.client.plugins import import_plugin
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
 from chaffinch.producer.core.partitioner import MURMUR2, ROUND_ROBIN, Rule
@@ -29,7 +29,7 @@ PARTITION_RULES: Final = {
 
 def exception_handler(settings: Settings) -> ProducerExceptionHandler:
     """The configured exception handler of the options. Raises ConfigException if the value is not one."""
-    found = named(HANDLER, settings[HANDLER]) or ProducerExceptionHandler
+    found = import_plugin(HANDLER, settings[HANDLER]) or ProducerExceptionHandler
     if isinstance(found, type) and issubclass(found, ProducerExceptionHandler):
         kind = found
         try:
@@ -50,7 +50,7 @@ def exception_handler(settings: Settings) -> ProducerExceptionHandler:
 def serializer(settings: Settings, option: str) -> Serializer | None:
     """The serializer of keys or values; None: they are bytes or str already."""
     given = settings[option]
-    found = None if isinstance(given, str) and unshaded(given) in JAVA_SERIALIZERS else named(option, given)
+    found = None if isinstance(given, str) and unshaded(given) in JAVA_SERIALIZERS else import_plugin(option, given)
     if found is not None and not callable(found):
         raise ConfigException(f"option {option} cannot be {given!r}: it must be a function of one value, or its dotted name")
     return found
@@ -61,7 +61,7 @@ def partition_rule(settings: Settings) -> Rule | str:
     given = settings[PARTITIONER]
     if isinstance(given, str) and unshaded(given) in PARTITION_RULES:
         return PARTITION_RULES[unshaded(given)]
-    found: Rule | str = named(PARTITIONER, given) if not isinstance(given, str) or "." in given else given
+    found: Rule | str = import_plugin(PARTITIONER, given) if not isinstance(given, str) or "." in given else given
     if isinstance(found, type) or not callable(found):
         what = f"{MURMUR2}, {ROUND_ROBIN}, or a function of topic, key, value and number of partitions, or its dotted name"
         raise ConfigException(f"option {PARTITIONER} cannot be {given!r}: it must be {what}")

@@ -171,7 +171,7 @@ class SendGate:
     def request_topics(self, topics: Iterable[str]) -> None:
         """Request the metadata of all topics together, before waiting for each."""
         for topic in topics:
-            if arguments.illegal_topic(topic) is None:
+            if arguments.illegal_topic_error(topic) is None:
                 self._sender.submit(events.TopicRequested(topic=topic, is_stale=True))
 
     def wait_for_topic(
@@ -186,7 +186,7 @@ class SendGate:
 
         `started_ms`: start of the wait on the steady clock, by default now. `call`: name of the public method, for error texts.
         """
-        illegal = arguments.illegal_topic(topic)
+        illegal = arguments.illegal_topic_error(topic)
         if illegal is not None:
             return illegal
         started_ms = self.clock.steady_ms() if started_ms is None else started_ms

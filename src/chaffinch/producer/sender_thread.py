@@ -71,7 +71,7 @@ class SenderThread(ClientThread):
         self._clock = clock
         self.inline_sender = InlineSender(core, network, clock, self.lock, self.wakeup)
         self.read_response, self.expedite = self.inline_sender.read_response, self.inline_sender.expedite
-        self._has_inline_send = core.allows_inline_send and network.lends
+        self._has_inline_send = core.allows_inline_send and network.can_lend
         network.on_awake = self.inline_sender.close
         self._on_outcome = on_outcome
         self._on_question = on_question

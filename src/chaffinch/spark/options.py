@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from chaffinch import plain_text
 from chaffinch.client.backoff import Backoff
-from chaffinch.client.hints import OF_CONSUMERS, OF_PRODUCERS
+from chaffinch.client.option_hints import CONSUMER_OPTION_NAMES, PRODUCER_OPTION_NAMES
 from chaffinch.client.options import (
     METADATA_OPTIONS,
     WITHOUT_EFFECT,
@@ -41,13 +41,13 @@ INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column
 OF_SINK: Final = (
     "deliveryGuarantee", "stagingLocation", "errors.tolerance", "errors.tolerance.max", "errors.dead.letter.queue.topic.name",
     "errors.dead.letter.path", "idempotencyToken", "onMissingMarker", "markerTopic",
-    *(f"kafka.{name}" for name in sorted(OF_PRODUCERS)),
+    *(f"kafka.{name}" for name in sorted(PRODUCER_OPTION_NAMES)),
 )  # fmt: skip
 OF_SOURCE: Final = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
     "endingTimestamp", "endingOffsetsByTimestamp", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "kafkaConsumer.pollTimeoutMs", *(f"kafka.{name}" for name in sorted(OF_CONSUMERS)),
+    "kafkaConsumer.pollTimeoutMs", *(f"kafka.{name}" for name in sorted(CONSUMER_OPTION_NAMES)),
 )  # fmt: skip
 
 # What this process has said of options: they are read anew for each micro-batch.

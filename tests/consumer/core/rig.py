@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Disconnected, Failed
+from chaffinch.client.connections import Disconnected, RequestFailed, ResponseReceived
 from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.consumer.core.consumer_core import ConsumerCore, TimePassed
 from chaffinch.consumer.core.fetcher import Portion
@@ -148,14 +148,14 @@ class Rig:
 
     def answer(self, sent: SendRequest | type, message: Any) -> None:
         request = sent if isinstance(sent, SendRequest) else self.take(sent)
-        self.step(Answered(address=request.address, token=request.token, message=message))
+        self.step(ResponseReceived(address=request.address, token=request.token, message=message))
 
     def fail(self, kind: type, *, is_unsupported: bool = False) -> None:
         """The connection breaks."""
         sent = self.take(kind)
         reason = "closed by the broker"
         lost = [] if is_unsupported else [Disconnected(address=sent.address, reason=reason)]
-        self.step(Failed(address=sent.address, token=sent.token, reason=reason, was_sent=True, is_unsupported=is_unsupported), *lost)
+        self.step(RequestFailed(address=sent.address, token=sent.token, reason=reason, was_sent=True, is_unsupported=is_unsupported), *lost)
 
     def metadata(self, code: int = 0) -> MetadataResponse:
         partitions = [
@@ -232,8 +232,8 @@ class Rig:
         """The connection ends, and all that waits on it fails."""
         lost = [sent for sent in self.waiting if sent.address == address]
         self.waiting = [sent for sent in self.waiting if sent.address != address]
-        failed = [Failed(address=address, token=sent.token, reason=reason, was_sent=True) for sent in lost]
-        self.step(*failed, Disconnected(address=address, reason=reason, was_answered=True))
+        failed = [RequestFailed(address=address, token=sent.token, reason=reason, was_sent=True) for sent in lost]
+        self.step(*failed, Disconnected(address=address, reason=reason, had_response=True))
 
     # Ways to a state.
 

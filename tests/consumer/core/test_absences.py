@@ -174,7 +174,7 @@ def test_beside_a_pattern_all_topics_are_asked_for_and_one_that_is_not_among_the
 def test_what_is_absent_for_long_hides_no_later_deadline() -> None:
     core = Rig().core
     for topic, steady_ms in (("first", 10_000), ("second", 12_000)):
-        core.wiring.cluster.learn_absence(topic, steady_ms)
+        core.wiring.cluster.learn_missing_topic(topic, steady_ms)
         core.absences.look([TopicPartition(topic, -1)], steady_ms)
     told_ms = [10_000 + ABSENT_MS, 12_000 + ABSENT_MS]
     assert [core.absences.next_deadline_ms(steady_ms) for steady_ms in (12_000, *told_ms)] == [*told_ms, None]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.client.connections import Answered
+from chaffinch.client.connections import ResponseReceived
 from chaffinch.consumer.core.join_checks import IN_FLIGHT_MS
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
@@ -38,7 +38,7 @@ class ProbeRig(Rig):
         group = DescribedGroup(group_id="g", group_state=state, error_code=code, members=members)
         sent = self.take(DescribeGroupsRequest)
         assert sent.address.lane == 0, "the JoinGroup waits on the other connection"
-        self.step(Answered(address=sent.address, token=sent.token, message=DescribeGroupsResponse(groups=[group]), version=version))
+        self.step(ResponseReceived(address=sent.address, token=sent.token, message=DescribeGroupsResponse(groups=[group]), version=version))
 
     def is_joining_again(self) -> bool:
         """Whether the connection was closed; the coordinator is looked for, and the member joins again."""
@@ -210,7 +210,7 @@ def test_stale_probe_says_nothing_about_the_next_join() -> None:
     rig.answer_join(code=number_of("REBALANCE_IN_PROGRESS"))
     rig.advance(1_000)
     message = DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", group_state="Stable")])
-    rig.step(Answered(address=stale.address, token=stale.token, message=message, version=5))
+    rig.step(ResponseReceived(address=stale.address, token=stale.token, message=message, version=5))
     rig.advance(IN_FLIGHT_MS)
     assert not rig.reports
     assert rig.pending(JoinGroupRequest)

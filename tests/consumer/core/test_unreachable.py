@@ -4,7 +4,7 @@ import pytest
 
 from chaffinch import errors
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Disconnected, Failed
+from chaffinch.client.connections import Disconnected, RequestFailed
 from chaffinch.client.effects import FailCall
 from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.lookups import OffsetsCall
@@ -73,7 +73,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
         self.ask(rig, call)
         for _ in range(30):
             waiting, rig.waiting = rig.waiting, []
-            lost = [Failed(address=B, token=sent.token, reason="refused", was_sent=False) for sent in waiting]
+            lost = [RequestFailed(address=B, token=sent.token, reason="refused", was_sent=False) for sent in waiting]
             rig.step(*lost, Disconnected(address=B, reason="refused"))
             rig.advance(100)
         assert self.error(rig).startswith(f"{what} {LIMIT}: no broker reachable at b:1 (refused)")

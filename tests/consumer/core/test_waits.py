@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Connected, Disconnected, Failed
+from chaffinch.client.connections import Connected, Disconnected, RequestFailed
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.positions import PartitionState
@@ -60,7 +60,7 @@ class World(Rig):
             if listener in self.refuses:
                 if not (self.is_silent and listener == NODE):
                     self.waiting.remove(sent)
-                    failed = Failed(address=sent.address, token=sent.token, reason="refused", was_sent=False)
+                    failed = RequestFailed(address=sent.address, token=sent.token, reason="refused", was_sent=False)
                     self.step(failed, Disconnected(address=sent.address, reason="refused"))
             elif isinstance(sent.message, MetadataRequest):
                 self.waiting.remove(sent)
@@ -136,7 +136,7 @@ def test_coordinator_that_has_to_respond_to_nothing_is_not_waited_for() -> None:
     world.reach(State.STABLE)
     world.answer_offsets({0: 5, 1: 7})
     world.step(Connected(address=NODE._replace(lane=LANE_FETCH)))
-    world.core.wiring.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.steady_ms, was_answered=True)
+    world.core.wiring.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.steady_ms, had_response=True)
     world.group.finder.forget()
     world.group.finder.answered(FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.steady_ms)
     for _ in range(60):
@@ -192,7 +192,7 @@ class TestNoBroker:
         world.step()
         for _ in range(30):
             waiting, world.waiting = world.waiting, []
-            lost = [Failed(address=BOOTSTRAP, token=sent.token, reason="closed", was_sent=True) for sent in waiting]
+            lost = [RequestFailed(address=BOOTSTRAP, token=sent.token, reason="closed", was_sent=True) for sent in waiting]
             world.step(Connected(address=BOOTSTRAP), *lost, Disconnected(address=BOOTSTRAP, reason="closed"))
             world.advance(100)
         assert len(world.reports) == 1

@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.client.connections import Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
@@ -236,7 +236,9 @@ class Rig:
             was_sent = answers[0] != NOT_SENT
             is_timeout = answers[0] == TIMED_OUT
             self.step(
-                Failed(address=sent.address, token=token, reason=answers[0], was_sent=was_sent, version=version, is_timeout=is_timeout)
+                RequestFailed(
+                    address=sent.address, token=token, reason=answers[0], was_sent=was_sent, version=version, is_timeout=is_timeout
+                )
             )
             return
         listed = [a for a in answers if isinstance(a, Answer)]
@@ -251,7 +253,7 @@ class Rig:
         for node in self.told_nodes:
             response.node_endpoints.append(NodeEndpoint(node_id=node, host=BROKER.host, port=PORT + node - 1))
         response.throttle_time_ms = self.throttle_time_ms
-        self.step(Answered(address=sent.address, token=token, message=response, numbering=listed[0].numbering, version=version))
+        self.step(ResponseReceived(address=sent.address, token=token, message=response, numbering=listed[0].numbering, version=version))
 
     def lead(self, partition: int, node: int) -> None:
         """From now on another node leads the partition; the core does not know it yet."""
@@ -260,7 +262,7 @@ class Rig:
 
     def written(self) -> None:
         """The open request of acks=0 is out."""
-        self.step(Written(address=BROKER, token=self.open.pop(0).token))
+        self.step(RequestWritten(address=BROKER, token=self.open.pop(0).token))
 
     def disconnect(self) -> None:
         self.step(Disconnected(address=BROKER, reason="refused"))
@@ -280,7 +282,7 @@ class Rig:
     def release(self) -> None:
         """Answer the first held request in the rig's own way."""
         effect = self.held.pop(0)
-        self.step(Answered(address=effect.address, token=effect.token, message=self._answer_to(effect.message)))
+        self.step(ResponseReceived(address=effect.address, token=effect.token, message=self._answer_to(effect.message)))
 
     def say(self) -> None:
         """The handler answers its first question."""
@@ -335,8 +337,8 @@ class Rig:
         answers = self.scripted.get(type(message))
         answer = answers.pop(0) if answers else self._answer_to(message)
         if answer in (LOST, NOT_SENT):
-            return [Failed(address=effect.address, token=effect.token, reason=answer, was_sent=answer == LOST)]
-        return [Answered(address=effect.address, token=effect.token, message=answer)]
+            return [RequestFailed(address=effect.address, token=effect.token, reason=answer, was_sent=answer == LOST)]
+        return [ResponseReceived(address=effect.address, token=effect.token, message=answer)]
 
     def _note(self, effect: Any) -> None:
         match effect:

@@ -6,7 +6,7 @@ import pytest
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Disconnected
-from chaffinch.client.known_cluster import HINT
+from chaffinch.client.known_cluster import ADVERTISED_HINT
 from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS
 from chaffinch.errors import KafkaException, TimeoutException, codes
 from chaffinch.errors.exceptions import TEXT_CHARACTERS_MAX
@@ -155,7 +155,7 @@ CAUSES = {
         unreachable,
         "orders-1 at 127.0.0.1:9",
         "NETWORK_EXCEPTION",
-        f"its leader cannot be reached: no broker reachable at 127.0.0.1:9 (connection refused; {HINT})",
+        f"its leader cannot be reached: no broker reachable at 127.0.0.1:9 (connection refused; {ADVERTISED_HINT})",
     ),
 }
 
@@ -268,4 +268,4 @@ def test_a_request_that_did_not_get_to_an_advertised_address_fails_with_the_hint
     rig.send("a")
     rig.answer(NOT_SENT)
     rig.sleep(4_000)
-    assert HINT in str(rig.error("a"))
+    assert ADVERTISED_HINT in str(rig.error("a"))

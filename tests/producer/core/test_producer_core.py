@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chaffinch.client.connections import Failed
+from chaffinch.client.connections import RequestFailed
 from chaffinch.errors import (
     IllegalStateException,
     KafkaException,
@@ -329,13 +329,13 @@ def test_all_calls_fail_when_the_shell_gives_up() -> None:
 
 
 def test_partition_missing_in_the_response_is_retried() -> None:
-    from chaffinch.client.connections import Answered
+    from chaffinch.client.connections import ResponseReceived
     from chaffinch.protocol.messages.produce import ProduceResponse
 
     rig = Rig()
     rig.send("a")
     effect = rig.open.pop()
-    rig.step(Answered(address=effect.address, token=effect.token, message=ProduceResponse()))
+    rig.step(ResponseReceived(address=effect.address, token=effect.token, message=ProduceResponse()))
     rig.sleep(1_000)
     rig.answer(OK)
     assert rig.trace == ["a@0/0", "a@0/0"]
@@ -370,7 +370,7 @@ def test_a_connection_that_is_refused_after_time_was_up(transactional_id: str | 
     assert before == ((["TransactionAbortableException possibly"] if transactional_id else ["TimeoutException possibly"]) * 2, 2)
     sent = rig.open.pop(0)
     error = None if is_unsupported else SaslAuthenticationException("no such user")
-    refused = Failed(
+    refused = RequestFailed(
         address=sent.address, token=sent.token, reason="refused", was_sent=was_sent, is_unsupported=is_unsupported, error=error
     )
     rig.step(refused)
@@ -384,7 +384,7 @@ def test_what_was_on_a_connection_that_is_refused_may_be_stored_if_it_was_sent(w
     rig.send("a")
     sent = rig.open.pop()
     error = SaslAuthenticationException("the login is over")
-    rig.step(Failed(address=sent.address, token=sent.token, reason="refused", was_sent=was_sent, error=error))
+    rig.step(RequestFailed(address=sent.address, token=sent.token, reason="refused", was_sent=was_sent, error=error))
     assert rig.fate("a") == [f"SaslAuthenticationException {stored}"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata
@@ -281,7 +281,7 @@ def held_find_says(rig: Rig, port: int) -> None:
     """The coordinator asked for is there."""
     find = rig.held.pop(0)
     found = FindCoordinatorResponse(node_id=port - PORT + 1, host="127.0.0.1", port=port)
-    rig.step(Answered(address=find.address, token=find.token, message=found))
+    rig.step(ResponseReceived(address=find.address, token=find.token, message=found))
 
 
 def moved_coordinator() -> Rig:
@@ -360,7 +360,7 @@ def test_late_failure_of_a_request_before_an_abort_is_ignored() -> None:
     rig.send("a")
     rig.call(events.AbortCalled, "abort")
     held = rig.held.pop()
-    rig.step(Failed(address=held.address, token=held.token, reason=NOT_SENT, was_sent=False))
+    rig.step(RequestFailed(address=held.address, token=held.token, reason=NOT_SENT, was_sent=False))
     wait(rig, 2 * FIRST_LINE_MS)
     assert rig.reports == []
     assert "abort" not in rig.calls

@@ -21,7 +21,7 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client import wait_log
 from chaffinch.client.addresses import Address
 from chaffinch.client.cluster import ClusterState
-from chaffinch.client.exchange import Exchange
+from chaffinch.client.pending_request import PendingRequest
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import NetworkException, codes
 from chaffinch.errors.codes import Group
@@ -118,7 +118,7 @@ def test_partitions_share_the_connections_to_a_broker_and_each_keeps_to_its_own(
 ) -> None:
     start, lanes = SyncClient.start, dict[int, set[int]]()
 
-    def noted(self: SyncClient, message: Message, address: Address, *args: Any, **options: Any) -> Exchange:
+    def noted(self: SyncClient, message: Message, address: Address, *args: Any, **options: Any) -> PendingRequest:
         if isinstance(message, ProduceRequest):
             lanes.setdefault(message.topics[0].partitions[0].index, set()).add(address.lane)
         return start(self, message, address, *args, **options)

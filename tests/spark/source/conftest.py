@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.client.exchange import Deadline
+from chaffinch.client.pending_request import Deadline
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest
 from chaffinch.protocol.messages.fetch import FetchRequest

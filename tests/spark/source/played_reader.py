@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from chaffinch.client.exchange import Deadline
+from chaffinch.client.pending_request import Deadline
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.protocol.messages.fetch import FetchRequest
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest

@@ -12,8 +12,8 @@ import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed
-from chaffinch.client.exchange import Deadline, Exchange
+from chaffinch.client.connections import RequestFailed, ResponseReceived
+from chaffinch.client.pending_request import Deadline, PendingRequest
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import NetworkException, Stored, codes
 from chaffinch.identifiers import NO_PRODUCER, OFFSET_LATEST, TopicPartition
@@ -52,14 +52,14 @@ class Cluster:
         self.clock = ManualClock()
         self.lock = contextlib.nullcontext()
         self.cluster = SimpleNamespace(leader_address=lambda where: LEADER)
-        self._ahead: list[Exchange] = []
+        self._ahead: list[PendingRequest] = []
 
     def deadline(self, timeout_ms: int, what: str) -> Deadline:
         return Deadline(self.clock, timeout_ms, what)
 
-    def start(self, request: FetchRequest, address: Address, *, version_max: object) -> Exchange:
+    def start(self, request: FetchRequest, address: Address, *, version_max: object) -> PendingRequest:
         self.log.append(("ahead", position_of(request)))
-        self._ahead.append(Exchange(request, address))
+        self._ahead.append(PendingRequest(request, address))
         return self._ahead[-1]
 
     def pump(self, wait_ms: int) -> None:
@@ -68,9 +68,9 @@ class Cluster:
         while self._ahead:
             exchange, answer = self._ahead.pop(0), self._next()
             if isinstance(answer, Exception):
-                exchange.outcome = Failed(address=LEADER, token=exchange, reason="gone", was_sent=True)
+                exchange.outcome = RequestFailed(address=LEADER, token=exchange, reason="gone", was_sent=True)
             else:
-                exchange.outcome = Answered(address=LEADER, token=exchange, message=response(answer))
+                exchange.outcome = ResponseReceived(address=LEADER, token=exchange, message=response(answer))
 
     def _next(self) -> Answer:
         return self.script.pop(0) if self.script else b""

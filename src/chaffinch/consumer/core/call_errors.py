@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from chaffinch.client.connections import Failed
+from chaffinch.client.connections import RequestFailed
 from chaffinch.errors import (
     CommitFailedException,
     KafkaException,
@@ -33,7 +33,7 @@ def names_of(places: Collection[TopicPartition]) -> str:
     return named if len(places) <= _NAMED_MAX else f"{named} and {len(places) - _NAMED_MAX} more"
 
 
-def network_error(event: Failed, api: str | None = None) -> KafkaException:
+def network_error(event: RequestFailed, api: str | None = None) -> KafkaException:
     """A request without an answer, as an exception."""
     text = f"{event.address}: {event.reason}"
     if event.is_unsupported:
@@ -42,7 +42,7 @@ def network_error(event: Failed, api: str | None = None) -> KafkaException:
     return kind(text, stored=Stored.NO, api=api)
 
 
-def lost(event: Failed, api: str) -> KafkaException:
+def lost(event: RequestFailed, api: str) -> KafkaException:
     """A request to the coordinator without an answer: it may have been carried out."""
     stored = Stored.POSSIBLY if event.was_sent else Stored.NO
     if event.is_unsupported:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.offset_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS, offset_commit
 from chaffinch.consumer.core.absences import ABSENT_MS, Absences
 from chaffinch.consumer.core.call_errors import (
@@ -252,7 +252,7 @@ class Commits:
             else:
                 commit.past.add(place)
 
-    def topics_answered(self, event: Answered) -> None:
+    def topics_answered(self, event: ResponseReceived) -> None:
         """The coordinator's metadata, which the core has taken in: what was read of topics that are others now is dropped."""
         commit: Commit = event.token.commit
         counts = {topic.name: len(topic.partitions) for topic in event.message.topics if not topic.error_code}
@@ -314,7 +314,7 @@ class Commits:
 
     # Answers.
 
-    def commit_answered(self, event: Answered, steady_ms: int) -> None:
+    def commit_answered(self, event: ResponseReceived, steady_ms: int) -> None:
         token: CommitSent = event.token
         results = [
             (TopicPartition(topic.name or token.names.get(topic.topic_id, ""), found.partition_index), found.error_code)
@@ -394,7 +394,7 @@ class Commits:
             self._finder.forget()
         return error
 
-    def commit_failed(self, token: CommitSent | TopicsAsked, event: Failed, steady_ms: int) -> None:
+    def commit_failed(self, token: CommitSent | TopicsAsked, event: RequestFailed, steady_ms: int) -> None:
         token.commit.is_under_way = False
         if isinstance(token, CommitSent) and token.names and event.is_unsupported:
             self._only_names.add(event.address.first_lane)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from chaffinch.client import offset_requests
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.effects import CompleteCall, FailCall
 from chaffinch.client.offset_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS
 from chaffinch.consumer.core.call_errors import IN_TIME, lost, names_of
@@ -109,7 +109,7 @@ class CommittedOffsets:
 
     # Answers.
 
-    def answered(self, event: Answered, steady_ms: int) -> None:
+    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         lookup: Lookup = event.token
         lookup.is_under_way = False
         answer = event.message
@@ -139,7 +139,7 @@ class CommittedOffsets:
         else:
             self._wiring.out.append(CompleteCall(call=lookup.call, result=found))
 
-    def failed(self, lookup: Lookup, event: Failed, steady_ms: int) -> None:
+    def failed(self, lookup: Lookup, event: RequestFailed, steady_ms: int) -> None:
         """No answer."""
         lookup.is_under_way = False
         if event.is_unsupported and lookup.has_ids:

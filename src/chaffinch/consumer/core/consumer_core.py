@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.arguments import INT64_MAX
-from chaffinch.client.backoff import Dice
-from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.client.backoff import Rng
+from chaffinch.client.connections import Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.client.effects import CompleteCall
 from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.call_errors import network_error
@@ -47,13 +47,13 @@ class TimePassed:
     """Nothing else; said when `next_deadline_ms` is reached."""
 
 
-Event: TypeAlias = TimePassed | Answered | Failed | Written | Connected | Disconnected
+Event: TypeAlias = TimePassed | ResponseReceived | RequestFailed | RequestWritten | Connected | Disconnected
 
 
 class ConsumerCore:
     """One consumer. `next_deadline_ms` is when to call `handle` next without an event."""
 
-    def __init__(self, settings: Settings, dice: Dice) -> None:
+    def __init__(self, settings: Settings, dice: Rng) -> None:
         self.wiring = Wiring(settings, dice)
         self.subscriptions = self.wiring.subscriptions
         self.watch = TopicWatch(self.wiring)
@@ -81,19 +81,19 @@ class ConsumerCore:
     def handle_all(self, heard: Iterable[Event], steady_ms: int) -> list[Effect]:
         """Several events of one moment, in order, and one round for all."""
         for event in heard:
-            event = self.wiring.explained(event)
+            event = self.wiring.explain_unreachable(event)
             if not isinstance(event, TimePassed):
                 self.waits.note(event, steady_ms)
             match event:
-                case Answered():
+                case ResponseReceived():
                     self._answered(event, steady_ms)
-                case Failed():
+                case RequestFailed():
                     self._failed(event, steady_ms)
                 case Connected():
                     self._refused.pop(event.address, None)
                     self.wiring.attempts.succeeded(event.address)
                 case Disconnected():
-                    self.wiring.attempts.failed(event.address, event.reason, steady_ms, was_answered=event.was_answered)
+                    self.wiring.attempts.failed(event.address, event.reason, steady_ms, had_response=event.had_response)
                     self.wiring.refresh()
                     if self.group is not None:
                         self.group.lost(event.address)
@@ -101,11 +101,11 @@ class ConsumerCore:
                         self._refused[event.address] = event.error
                         self.wiring.wake()
                         self._fail_callers(event.error)
-                case TimePassed() | Written():
+                case TimePassed() | RequestWritten():
                     pass
         return self.drain(steady_ms)
 
-    def _answered(self, event: Answered, steady_ms: int) -> None:
+    def _answered(self, event: ResponseReceived, steady_ms: int) -> None:
         token = event.token
         throttle_ms = getattr(event.message, "throttle_time_ms", 0)
         if throttle_ms > 0:
@@ -125,7 +125,7 @@ class ConsumerCore:
                     self.renewals.take(self.watch.learn(event.message, steady_ms))
                 self.group.answered(event, steady_ms)
 
-    def _failed(self, event: Failed, steady_ms: int) -> None:
+    def _failed(self, event: RequestFailed, steady_ms: int) -> None:
         token = event.token
         match token:
             case FetchSent():
@@ -140,7 +140,7 @@ class ConsumerCore:
                 assert self.group is not None, f"a failure of nothing: {event}"
                 self.group.failed(event, steady_ms)
 
-    def _metadata_heard(self, event: Answered, steady_ms: int) -> None:
+    def _metadata_heard(self, event: ResponseReceived, steady_ms: int) -> None:
         renewals = self.watch.answered(event.message, steady_ms)
         self.resets.learn()
         self.renewals.take(renewals)

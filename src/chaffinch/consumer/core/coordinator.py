@@ -63,7 +63,7 @@ class CoordinatorFinder:
     def answered(self, response: FindCoordinatorResponse, steady_ms: int) -> None:
         """Take the answer in; an error that does not pass is the caller's."""
         self._is_under_way = False
-        found = coordinators.read_answer(response)
+        found = coordinators.parse_find_response(response)
         if found.code is codes.NONE:
             self._address, self._failures, self._wiring.coordinator_error = found.address._replace(lane=LANE_GROUP), 0, None
             return

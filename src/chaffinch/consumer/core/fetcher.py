@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered
+from chaffinch.client.connections import ResponseReceived
 from chaffinch.consumer.core.fetch_session import SESSION_ERRORS, FetchSession, Wanted
 from chaffinch.consumer.core.options import NONE
 from chaffinch.consumer.core.positions import PartitionState, Position
@@ -154,7 +154,7 @@ class Fetcher:
 
     # Answers.
 
-    def answered(self, event: Answered, steady_ms: int) -> None:
+    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         """Keep what an answer brings; leaders that it names are followed at once (KIP-951)."""
         token: FetchSent = event.token
         response: FetchResponse = event.message

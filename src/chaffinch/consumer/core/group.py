@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.call_errors import network_error
 from chaffinch.consumer.core.commits import Commits
@@ -32,7 +32,7 @@ class Group:
     def needs_coordinator(self) -> bool:
         return self.membership.is_active or self.commits.is_busy
 
-    def answered(self, event: Answered, steady_ms: int) -> None:
+    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         membership, commits, token = self.membership, self.commits, event.token
         match token:
             case CoordinatorAsked():
@@ -53,7 +53,7 @@ class Group:
                 assert isinstance(token, Lookup), f"an answer to nothing: {event}"
                 commits.committed.answered(event, steady_ms)
 
-    def failed(self, event: Failed, steady_ms: int) -> None:
+    def failed(self, event: RequestFailed, steady_ms: int) -> None:
         """No answer: it is asked for again. That the connection is gone, and the coordinator perhaps with it, comes by `lost`."""
         membership, commits, token = self.membership, self.commits, event.token
         match token:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered
+from chaffinch.client.connections import ResponseReceived
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.group_protocol import PROTOCOL_TYPE
 from chaffinch.consumer.core.group_requests import Identity
@@ -91,7 +91,7 @@ class JoinProbe:
             return
         self._wiring.send(self._address.first_lane, group_requests.describe(self._wiring.group_id), JoinProbed(self._attempt))
 
-    def answered(self, event: Answered, steady_ms: int) -> None:
+    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         if event.token.attempt != self._attempt:
             return
         self._failures = 0
@@ -179,7 +179,7 @@ class RefusedJoin:
         for message, is_consumer_protocol in requests:
             self._wiring.send(address.first_lane, message, GroupKindAsked(self._attempt, is_consumer_protocol))
 
-    def answered(self, event: Answered) -> None:
+    def answered(self, event: ResponseReceived) -> None:
         for group in event.message.groups:
             code = codes.by_number(group.error_code, numbering=event.numbering)
             if event.token.attempt != self._attempt:

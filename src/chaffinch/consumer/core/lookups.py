@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.call_errors import IN_TIME, names_of, network_error
@@ -244,7 +244,7 @@ class OffsetLookups:
 
     # Answers.
 
-    def list_answered(self, event: Answered, steady_ms: int) -> None:
+    def list_answered(self, event: ResponseReceived, steady_ms: int) -> None:
         token: ListSent = event.token
         self._forget(token)
         for topic in event.message.topics:
@@ -303,7 +303,7 @@ class OffsetLookups:
         else:
             self._wiring.fail(exception_for(code, topic_partition=state.place, stored=Stored.NO, api=api))
 
-    def list_failed(self, token: ListSent, event: Failed, steady_ms: int) -> None:
+    def list_failed(self, token: ListSent, event: RequestFailed, steady_ms: int) -> None:
         self._forget(token)
         if token.call is not None:
             token.call.last_error = network_error(event, "ListOffsets")
@@ -317,7 +317,7 @@ class OffsetLookups:
             if state is not None:
                 state.wait(steady_ms + self._wiring.wait_ms(1))
 
-    def epochs_answered(self, event: Answered, steady_ms: int) -> None:
+    def epochs_answered(self, event: ResponseReceived, steady_ms: int) -> None:
         token: EpochsSent = event.token
         self._under_way -= token.positions.keys()
         for topic in event.message.topics:
@@ -355,7 +355,7 @@ class OffsetLookups:
             self._wiring.report(f"{text}; going on there")
             state.seek(Position(end_offset, epoch, leader_epoch))
 
-    def epochs_failed(self, token: EpochsSent, event: Failed, steady_ms: int) -> None:
+    def epochs_failed(self, token: EpochsSent, event: RequestFailed, steady_ms: int) -> None:
         self._under_way -= token.positions.keys()
         if not event.is_unsupported:
             self._unanswered(token.positions, steady_ms)

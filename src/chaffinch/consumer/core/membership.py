@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.assignors import ASSIGNORS
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
@@ -282,7 +282,7 @@ class Membership:
 
     # Answers.
 
-    def answered(self, token: GroupAsked, event: Answered, steady_ms: int) -> None:
+    def answered(self, token: GroupAsked, event: ResponseReceived, steady_ms: int) -> None:
         self._under_way.discard(token.kind)
         self.refusal = None
         if token.kind == "describe":
@@ -298,7 +298,7 @@ class Membership:
         elif token.identity == self.identity and token.kind == "heartbeat":
             self._heartbeat_answered(code, steady_ms)
 
-    def failed(self, token: GroupAsked, event: Failed, steady_ms: int) -> None:
+    def failed(self, token: GroupAsked, event: RequestFailed, steady_ms: int) -> None:
         self._under_way.discard(token.kind)
         if token.kind == "join":
             self.probe.end()
@@ -389,7 +389,7 @@ class Membership:
         elif code is not codes.NONE and not self._passes(code, steady_ms):
             self._refused(exception_for(code, message=f"group {self._wiring.group_id!r}: {code.text}", api="Heartbeat"))
 
-    def _described(self, event: Answered, steady_ms: int) -> None:
+    def _described(self, event: ResponseReceived, steady_ms: int) -> None:
         """What the others have, while there is no other round that leaves nothing out."""
         for group in event.message.groups:
             code = codes.by_number(group.error_code, numbering=event.numbering)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from chaffinch.client import options as client_options
-from chaffinch.client.arguments import why_illegal
-from chaffinch.client.hints import CONSUMER_HINTS
+from chaffinch.client.arguments import illegal_topic_reason
+from chaffinch.client.option_hints import CONSUMER_HINTS
 from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST
@@ -206,7 +206,7 @@ def _check_group(settings: Settings) -> None:
         if settings[name] == "":
             raise ConfigException(f"option {name} cannot be empty: leave it out")
     instance_id = settings["group.instance.id"]
-    if instance_id is not None and why_illegal(instance_id) is not None:
+    if instance_id is not None and illegal_topic_reason(instance_id) is not None:
         allowed = "letters, digits, '.', '_' and '-', at most 249 of them, and neither '.' nor '..'"
         raise ConfigException(f"option group.instance.id cannot be {instance_id!r}: it must be {allowed}, as the name of a topic")
     if settings["group.id"] is None and settings["group.instance.id"] is not None:

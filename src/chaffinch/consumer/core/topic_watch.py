@@ -96,7 +96,7 @@ class TopicWatch:
         cluster = self._wiring.cluster
         self._is_under_way = False
         self._wiring.metadata_error = None
-        self._wiring.bootstrap.answered()
+        self._wiring.bootstrap.metadata_received()
         renewals = self.learn(response, steady_ms)
         if self._asked[1]:
             self._all_heard_ms = steady_ms
@@ -104,13 +104,13 @@ class TopicWatch:
             for gone in [topic for topic in cluster.topics() if topic not in present]:
                 cluster.forget(gone)
             for absent in self._topics - present:
-                cluster.learn_absence(absent, steady_ms)
+                cluster.learn_missing_topic(absent, steady_ms)
         self.internal |= {topic.name for topic in response.topics if topic.is_internal and topic.name is not None}
         self._repeats = self._repeats if self._is_lacking else 1
         self._not_before_ms = steady_ms + self._wiring.wait_ms(self._repeats)
         code = codes.by_number(response.error_code)
         if code is codes.REBOOTSTRAP_REQUIRED:
-            self._wiring.bootstrap.begin_again()
+            self._wiring.bootstrap.rebootstrap()
         self._wiring.is_metadata_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
         return renewals
 
@@ -125,7 +125,7 @@ class TopicWatch:
         self._is_under_way = False
         self._wiring.is_metadata_wanted = True
         self._wiring.metadata_error = error
-        self._wiring.bootstrap.unanswered(steady_ms)
+        self._wiring.bootstrap.metadata_failed(steady_ms)
 
     def refusals(self) -> dict[str, ErrorCode]:
         """Topics of interest that cannot be used, and it is no use to wait."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.client.connections import Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.client.effects import SendRequest
-from chaffinch.client.known_cluster import hinted
+from chaffinch.client.known_cluster import with_advertised_hint
 from chaffinch.client.wait_log import FIRST_LINE_MS, Wait, WaitLog, in_words
 from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.group import Group
@@ -64,10 +64,10 @@ class PendingResponses:
     def connected(self, address: Address) -> None:
         self._connected.add(address)
 
-    def disconnected(self, address: Address, steady_ms: int, *, was_answered: bool) -> None:
-        """`was_answered`: the connection was of use, so the wait for the next one begins now."""
+    def disconnected(self, address: Address, steady_ms: int, *, had_response: bool) -> None:
+        """`had_response`: the connection was of use, so the wait for the next one begins now."""
         self._connected.discard(address)
-        if was_answered and address in self._since_ms:
+        if had_response and address in self._since_ms:
             self._since_ms[address] = steady_ms
 
     def is_connected(self, address: Address) -> bool:
@@ -111,18 +111,18 @@ class Waits:
 
     # What the network reports.
 
-    def note(self, event: Answered | Failed | Written | Connected | Disconnected, steady_ms: int) -> None:
+    def note(self, event: ResponseReceived | RequestFailed | RequestWritten | Connected | Disconnected, steady_ms: int) -> None:
         address, responses = event.address, self.responses
         match event:
-            case Answered():
+            case ResponseReceived():
                 responses.answered(address, steady_ms)
-            case Failed():
+            case RequestFailed():
                 responses.failed(address, steady_ms, was_refused_here=event.is_unsupported)
             case Connected():
                 responses.connected(address)
             case Disconnected():
-                responses.disconnected(address, steady_ms, was_answered=event.was_answered)
-            case Written():
+                responses.disconnected(address, steady_ms, had_response=event.had_response)
+            case RequestWritten():
                 pass
 
     def note_sent(self, effects: Iterable[Effect], steady_ms: int) -> None:
@@ -239,7 +239,7 @@ class Waits:
             return "no response yet"
         attempts, listener = self._wiring.attempts, address.first_lane
         why = attempts.reason(address) or attempts.reason(listener)
-        return why or hinted("no connection yet", listener, self._wiring.bootstrap.servers)
+        return why or with_advertised_hint("no connection yet", listener, self._wiring.bootstrap.servers)
 
     # The group.
 

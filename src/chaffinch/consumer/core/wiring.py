@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.backoff import Dice
+from chaffinch.client.backoff import Rng
 from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.client.known_cluster import KnownCluster
 from chaffinch.consumer.core.options import ResetStrategy, reset_strategy
@@ -72,7 +72,7 @@ class Cause(NamedTuple):
 class Wiring(KnownCluster):
     """Built once per consumer. `counts`, `out`, `ids` and `subscriptions` live, too."""
 
-    def __init__(self, settings: Settings, dice: Dice) -> None:
+    def __init__(self, settings: Settings, dice: Rng) -> None:
         super().__init__(settings, dice, limit_ms=settings["default.api.timeout.ms"])
         self.settings = settings
         self.request_timeout_ms: int = settings["request.timeout.ms"]
@@ -125,10 +125,10 @@ class Wiring(KnownCluster):
 
     def ask_any(self, address: Address, message: Any, token: Any) -> None:
         """Send what any broker can answer to one that `any_address` has given."""
-        self.send(address, message, token, timeout_ms=self.bootstrap.patience_ms(address, self.attempts))
+        self.send(address, message, token, timeout_ms=self.bootstrap.response_timeout_ms(address, self.attempts))
 
     def send(self, address: Address, message: Any, token: Any, *, timeout_ms: int | None = None, version_max: int | None = None) -> None:
-        self.attempts.asks(address)
+        self.attempts.request_sent(address)
         self.out.append(
             SendRequest(
                 address=address,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.errors import (
     KafkaException,
     codes,
@@ -161,13 +161,13 @@ class AuxiliaryRequests:
             self._request(address, message, StepToken(step), self._context.request_timeout_ms, version_max)
 
     def _send_to_any(self, address: Address, message: Any, token: Any) -> None:
-        self._request(address, message, token, self._context.bootstrap.patience_ms(address, self._context.attempts))
+        self._request(address, message, token, self._context.bootstrap.response_timeout_ms(address, self._context.attempts))
 
     def _request(self, address: Address, message: Any, token: Any, timeout_ms: int, version_max: int | None = None) -> None:
-        self._context.attempts.asks(address)
+        self._context.attempts.request_sent(address)
         self._context.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms, version_max=version_max))
 
-    def answered(self, event: Answered, steady_ms: int) -> None:
+    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         """A broker has responded to one of these requests."""
         token = event.token
         match token:
@@ -187,7 +187,7 @@ class AuxiliaryRequests:
                 assert self._transaction is not None
                 self._context.out += self._transaction.answered(token.step, event.message, self._step_wait_ms(), steady_ms)
 
-    def failed(self, event: Failed, steady_ms: int) -> None:
+    def failed(self, event: RequestFailed, steady_ms: int) -> None:
         """One of these requests will get no response."""
         token, error = event.token, event.exception()
         is_final = event.is_unsupported or event.error is not None

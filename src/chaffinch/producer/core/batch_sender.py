@@ -176,7 +176,7 @@ class BatchSender:
         if self._transaction is not None:
             self._transaction.mark_started()
         self._requests[sent.address] += 1
-        context.attempts.asks(sent.address)
+        context.attempts.request_sent(sent.address)
         context.counts["requests_sent"] += 1
         context.counts["batches_sent"] += len(sent.batches)
         context.counts["records_sent"] += sent.record_count
@@ -187,7 +187,7 @@ class BatchSender:
             token=sent,
             timeout_ms=context.request_timeout_ms,
             version_max=sent.version_max(None if self._transaction is None else self._transaction.version),
-            expects_answer=context.acks != 0,
+            expects_response=context.acks != 0,
         )
 
     def next_deadline_ms(self, steady_ms: int, *, skip_linger: bool) -> int | None:

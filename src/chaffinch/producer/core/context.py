@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from chaffinch.client.backoff import Dice
+from chaffinch.client.backoff import Rng
 from chaffinch.client.known_cluster import KnownCluster
 from chaffinch.producer.core.effects import Effect
 from chaffinch.producer.core.exception_handler import Question
@@ -35,7 +35,7 @@ COUNTERS: Final = (
 class ProducerContext(KnownCluster):
     """Created once per producer. `metadata`, `transaction`, `counts` and `out` change over its life."""
 
-    def __init__(self, settings: Settings, rng: Dice, questions: frozenset[Question] = frozenset()) -> None:
+    def __init__(self, settings: Settings, rng: Rng, questions: frozenset[Question] = frozenset()) -> None:
         super().__init__(settings, rng, limit_ms=settings["max.block.ms"])
         self.questions = questions
         """The cases that the exception handler decides."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.client.connections import Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core.batches.batch import ProducerBatch
@@ -99,7 +99,7 @@ class AbortCalled:
 
 
 TransactionCall: TypeAlias = InitTransactionsCalled | BeginTransactionCalled | SendOffsetsCalled | CommitCalled | AbortCalled
-NetworkEvent: TypeAlias = Answered | Failed | Written | Connected | Disconnected
+NetworkEvent: TypeAlias = ResponseReceived | RequestFailed | RequestWritten | Connected | Disconnected
 Event: TypeAlias = (
     TimePassed | TopicRequested | FlushCalled | CloseCalled | RecordsRejected | HandlerDecided | TransactionCall | NetworkEvent
 )

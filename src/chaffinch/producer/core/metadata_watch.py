@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.backoff import Backoff, Rng
 from chaffinch.client.bootstrap import Bootstrap
 from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import KafkaException, codes
@@ -13,7 +13,7 @@ class MetadataWatch:
     """The topics in use, and whether to request their metadata now. One request is in flight at a time."""
 
     def __init__(
-        self, cluster: ClusterState, bootstrap: Bootstrap, *, age_ms_max: int, idle_ms_max: int, backoff: Backoff, rng: Dice
+        self, cluster: ClusterState, bootstrap: Bootstrap, *, age_ms_max: int, idle_ms_max: int, backoff: Backoff, rng: Rng
     ) -> None:
         self.cluster = cluster
         self._bootstrap = bootstrap
@@ -81,14 +81,14 @@ class MetadataWatch:
         """Handle the response. The same request is repeated only after a backoff, which grows while the topics stay the same."""
         self._is_in_flight = False
         self.last_error = None
-        self._bootstrap.answered()
+        self._bootstrap.metadata_received()
         self.cluster.update(response, steady_ms)
         is_settled = not self._is_incomplete
         self._repeats = 1 if is_settled else self._repeats
         self._not_before_ms = steady_ms + self._backoff.wait_ms(self._repeats, self._rng)
         code = codes.by_number(response.error_code)
         if code is codes.REBOOTSTRAP_REQUIRED:
-            self._bootstrap.begin_again()
+            self._bootstrap.rebootstrap()
         self._is_refresh_requested |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
 
     def unanswered(self, error: KafkaException, steady_ms: int) -> None:
@@ -96,7 +96,7 @@ class MetadataWatch:
         self._is_in_flight = False
         self._is_refresh_requested = True
         self.last_error = error
-        self._bootstrap.unanswered(steady_ms)
+        self._bootstrap.metadata_failed(steady_ms)
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When to check again without an event. A past time: as soon as a broker is available."""

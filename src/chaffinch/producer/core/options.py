@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from chaffinch.client import options as client_options
-from chaffinch.client.hints import PRODUCER_HINTS
+from chaffinch.client.option_hints import PRODUCER_HINTS
 from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.settings import INT_MAX, LONG_MAX, Option, OptionTable, Settings

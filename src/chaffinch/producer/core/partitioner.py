@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from chaffinch.client.backoff import Dice
-from chaffinch.client.named import name_of
+from chaffinch.client.backoff import Rng
+from chaffinch.client.plugins import callable_name
 from chaffinch.identifiers import TopicPartition, format_partitions
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Accumulator
 from chaffinch.producer.core.context import ProducerContext
@@ -82,7 +82,7 @@ class Partitioner:
 
     def __init__(
         self,
-        rng: Dice,
+        rng: Rng,
         loads: Loads,
         *,
         batch_bytes: int,
@@ -231,7 +231,7 @@ def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: in
             chosen = np.asarray(decide(topic, columns, partition_count))
         if chosen.shape != (columns.count,) or not np.issubdtype(chosen.dtype, np.integer):
             what = f"{chosen.dtype} {chosen.shape} for {columns.count} records of {topic!r}"
-            raise ValueError(f"{FOR_COLUMNS} of the partitioner {name_of(rule)} gave {what}")
+            raise ValueError(f"{FOR_COLUMNS} of the partitioner {callable_name(rule)} gave {what}")
         beyond = np.flatnonzero((chosen < -1) | (chosen >= partition_count))
         if len(beyond):
             _checked(int(chosen[beyond[0]]), rule, topic, partition_count)
@@ -258,11 +258,11 @@ class _named:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            error.add_note(f"raised by the partitioner {name_of(self._rule)}, which was called for a record of {self._topic!r}")
+            error.add_note(f"raised by the partitioner {callable_name(self._rule)}, which was called for a record of {self._topic!r}")
 
 
 def _checked(chosen: object, rule: Rule, topic: str, partition_count: int) -> int:
     if not isinstance(chosen, int | np.integer) or isinstance(chosen, bool) or not 0 <= chosen < partition_count:
         words = format_partitions(partition_count)
-        raise ValueError(f"the partitioner {name_of(rule)} chose {chosen!r} for a record of {topic!r}, which has {words}")
+        raise ValueError(f"the partitioner {callable_name(rule)} chose {chosen!r} for a record of {topic!r}, which has {words}")
     return int(chosen)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed, Written
+from chaffinch.client.connections import RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.errors import (
     ErrorCode,
     KafkaException,
@@ -71,7 +71,7 @@ class ProduceResponseHandler:
 
     # Outcomes of Produce requests.
 
-    def answered(self, event: Answered, steady_ms: int) -> None:
+    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         """A broker has responded to a Produce request."""
         sent: ProduceSent = event.token
         cluster = self._context.cluster
@@ -88,13 +88,13 @@ class ProduceResponseHandler:
             else:
                 self._judge(batch, batch_responses.read_response(part, event.numbering), steady_ms)
 
-    def written(self, event: Written, steady_ms: int) -> None:
+    def written(self, event: RequestWritten, steady_ms: int) -> None:
         """A request that gets no response (acks=0) has been written: its batches count as written."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
             self._written(batch, NO_OFFSET, -1, steady_ms)
 
-    def failed(self, event: Failed, steady_ms: int) -> None:
+    def failed(self, event: RequestFailed, steady_ms: int) -> None:
         """A Produce request got no response."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():

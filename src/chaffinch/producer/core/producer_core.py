@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from chaffinch.client.backoff import Dice
-from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.client.backoff import Rng
+from chaffinch.client.connections import Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition, pluralize
 from chaffinch.producer.core import events
@@ -48,7 +48,7 @@ from chaffinch.settings import Settings
 class ProducerCore:
     """One producer. `handle` takes an event and returns effects, to be executed in order; `next_deadline_ms` says when to call it next."""
 
-    def __init__(self, settings: Settings, rng: Dice, *, questions: frozenset[Question] = frozenset(), rule: Rule | str = MURMUR2) -> None:
+    def __init__(self, settings: Settings, rng: Rng, *, questions: frozenset[Question] = frozenset(), rule: Rule | str = MURMUR2) -> None:
         """`questions`: cases that the exception handler decides (effect AskHandler). `rule`: the partitioner."""
         self.wiring = context = ProducerContext(settings, rng, questions)
         self.transaction = context.transaction
@@ -286,12 +286,12 @@ class ProducerCore:
                 self.records_rejected(event.count, event.error, event.transaction_number)
             case events.HandlerDecided():
                 self.response_handler.handler_answered(event, steady_ms)
-            case Answered():
+            case ResponseReceived():
                 self._answered(event, steady_ms)
-            case Written():
+            case RequestWritten():
                 self.batch_sender.request_done(event.token)
                 self.response_handler.written(event, steady_ms)
-            case Failed():
+            case RequestFailed():
                 self._failed(event, steady_ms)
             case Connected():
                 self._connected(event)
@@ -319,8 +319,8 @@ class ProducerCore:
             self.transaction.features_received(event.features)
 
     def _disconnected(self, event: Disconnected, steady_ms: int) -> None:
-        event = self.wiring.explained(event)
-        self.wiring.attempts.failed(event.address, event.reason, steady_ms, was_answered=event.was_answered)
+        event = self.wiring.explain_unreachable(event)
+        self.wiring.attempts.failed(event.address, event.reason, steady_ms, had_response=event.had_response)
         if self.outage_log.lost(steady_ms):
             self.batch_wait_log.log.logged(OUTAGE, steady_ms, steady_ms)
         self.wiring.metadata.refresh()
@@ -330,7 +330,7 @@ class ProducerCore:
         if self.transaction is not None:
             self.transaction.coordinators.forget_address(event.address)
 
-    def _answered(self, event: Answered, steady_ms: int) -> None:
+    def _answered(self, event: ResponseReceived, steady_ms: int) -> None:
         token = event.token
         self.outage_log.answered(event.address, steady_ms)
         if throttle_ms := getattr(event.message, "throttle_time_ms", 0):
@@ -341,8 +341,8 @@ class ProducerCore:
         else:
             self.requests.answered(event, steady_ms)
 
-    def _failed(self, event: Failed, steady_ms: int) -> None:
-        event = self.wiring.explained(event)
+    def _failed(self, event: RequestFailed, steady_ms: int) -> None:
+        event = self.wiring.explain_unreachable(event)
         if isinstance(event.token, ProduceSent):
             self.batch_sender.request_done(event.token)
             self.response_handler.failed(event, steady_ms)

@@ -100,7 +100,7 @@ class OutageLog:
     def __init__(self, context: ProducerContext, outstanding: Outstanding) -> None:
         self._context = context
         self._outstanding = outstanding
-        self.was_answered = False
+        self.had_response = False
         """Some broker has responded at least once."""
         self._since_ms: int | None = None
         self.is_reported = False
@@ -126,7 +126,7 @@ class OutageLog:
 
     def answered(self, address: Address, steady_ms: int) -> None:
         """A broker has responded: the outage is over."""
-        self.was_answered = True
+        self.had_response = True
         if self.is_reported and self._since_ms is not None:
             self._report(f"the broker at {address} answers after an outage of {steady_ms - self._since_ms} ms; {self._waiting()}")
         self._since_ms, self.is_reported = None, False
@@ -134,7 +134,7 @@ class OutageLog:
     def unreachable(self) -> str | None:
         """Text for the error of a caller that waited for `max.block.ms` while no broker could be reached; None if one can."""
         attempts, addresses = self._context.attempts, self._context.known_addresses
-        if self.was_answered and not all(map(attempts.failures, addresses)):
+        if self.had_response and not all(map(attempts.failures, addresses)):
             return None
         return attempts.describe(addresses, self._context.block_ms)
 

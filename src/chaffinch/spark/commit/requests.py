@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal
 
-from chaffinch.client.answers import codes_in
 from chaffinch.client.offset_requests import offset_fetch
+from chaffinch.client.response_errors import codes_in
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import normalized_coordinator_code

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from chaffinch.client.hints import OF_JAVA
+from chaffinch.client.option_hints import JAVA_ONLY_OPTIONS
 from chaffinch.client.options import connection_options
 from chaffinch.errors import ConfigException, codes
 from chaffinch.settings import Option, OptionTable, shown_value
@@ -41,7 +41,7 @@ def _bare(option: str | Option) -> str | Option:
 COMMAND: Final = OptionTable(
     (*connection_options("chaffinch-replay"), *(replace(option, name=option.name.removeprefix(KAFKA)) for option in WRITING.options)),
     without_effect=[bare for option in SINK_WITHOUT_EFFECT if (bare := _bare(option)) != option],
-    hints={**OF_JAVA, **_REFUSED},
+    hints={**JAVA_ONLY_OPTIONS, **_REFUSED},
 )
 """How the cluster is reached and how it is written to, as the command takes both: under Kafka's names."""
 

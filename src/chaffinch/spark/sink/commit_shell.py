@@ -19,8 +19,8 @@ import numpy as np
 from chaffinch import plain_text
 from chaffinch.client import wait_log
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed
-from chaffinch.client.exchange import Exchange, failure_of
+from chaffinch.client.connections import RequestFailed, ResponseReceived
+from chaffinch.client.pending_request import PendingRequest, request_error
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
 from chaffinch.errors.codes import ErrorCode, Group
@@ -105,7 +105,7 @@ class _InFlight:
     batch: StagedBatch
     kept: tuple[int, ...] | None
     byte_count: int
-    exchange: Exchange
+    exchange: PendingRequest
     sent_ms: int
 
 
@@ -330,10 +330,10 @@ class CommitShell:
 
     def _answer(self, ticket: int, sent: _InFlight) -> BatchAnswer:
         exchange, outcome = sent.exchange, sent.exchange.outcome
-        if isinstance(outcome, Failed) and (outcome.error is not None or outcome.is_unsupported):
-            raise refusal_of(failure_of(exchange))  # Trying again is no use.
-        if not isinstance(outcome, Answered):
-            reason, was_sent = (outcome.reason, outcome.was_sent) if isinstance(outcome, Failed) else ("no answer", True)
+        if isinstance(outcome, RequestFailed) and (outcome.error is not None or outcome.is_unsupported):
+            raise refusal_of(request_error(exchange))  # Trying again is no use.
+        if not isinstance(outcome, ResponseReceived):
+            reason, was_sent = (outcome.reason, outcome.was_sent) if isinstance(outcome, RequestFailed) else ("no answer", True)
             return BatchAnswer(ticket=ticket, lost=Lost(reason=f"{exchange.address}: {reason}", was_sent=was_sent))
         part: PartitionProduceResponse = outcome.message.responses[0].partition_responses[0]
         message = part.error_message or ""

@@ -139,7 +139,7 @@ class Committer:
             has_handler=options.handler is not None,
             transaction_timeout_ms=options.transaction_timeout_ms,
             push_bytes_per_s=_push_bytes_per_s.get(options.client.bootstrap_servers, PUSH_BYTES_PER_S_ASSUMED),
-            patience=Patience(block_max_ms=options.block_max_ms, wait_ms=partial(options.client.retry_backoff.wait_ms, dice=random)),
+            patience=Patience(block_max_ms=options.block_max_ms, wait_ms=partial(options.client.retry_backoff.wait_ms, rng=random)),
         )
 
     def learn(self, result: CommitResult) -> None:

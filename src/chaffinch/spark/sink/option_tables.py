@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from chaffinch.client.hints import OF_JAVA
+from chaffinch.client.option_hints import JAVA_ONLY_OPTIONS
 from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX
 from chaffinch.client.options import WITHOUT_EFFECT as OF_CLIENTS_WITHOUT_EFFECT
 from chaffinch.errors import ConfigException
@@ -98,7 +98,7 @@ _BYTES: Final = "keys and values are written as they are, string or binary; cast
 _PARTITION: Final = "a row goes where its column partition says, or else its key; leave the key out where it shall not"
 _OF_SOURCE: Final = "that is an option of the source; the target is named by the option topic, or in a column topic"
 _HINTS: Final = {
-    **{f"kafka.{name}": hint for name, hint in OF_JAVA.items()},
+    **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
     "kafka.key.serializer": _BYTES,
     "kafka.value.serializer": _BYTES,
     "kafka.group.id": "a sink is in no group",

@@ -25,7 +25,7 @@ from chaffinch.spark.topic_ids import created_again, loss
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chaffinch.client.exchange import Exchange
+    from chaffinch.client.pending_request import PendingRequest
     from chaffinch.client.sync_client import SyncClient
     from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
     from chaffinch.records.fetched import Piece
@@ -168,7 +168,7 @@ def _report_end(where: TopicPartition, position: int, end: int, options: SourceO
 @dataclass(frozen=True, slots=True)
 class _Ahead:
     position: int
-    exchange: Exchange
+    exchange: PendingRequest
 
 
 class Fetches:
@@ -214,7 +214,7 @@ class Fetches:
 
     def answer(self, position: int, end: int) -> PartitionData:
         """What the leader has from `position` on; its code is NONE or OFFSET_OUT_OF_RANGE. Raises ApiException."""
-        from chaffinch.client.answers import raise_for
+        from chaffinch.client.response_errors import raise_for
 
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.position == position and (data := self._answer_ahead(ahead.exchange)) is not None:
@@ -231,15 +231,15 @@ class Fetches:
             raise_for(response)
         return data
 
-    def _answer_ahead(self, exchange: Exchange) -> PartitionData | None:
-        from chaffinch.client.connections import Answered
+    def _answer_ahead(self, exchange: PendingRequest) -> PartitionData | None:
+        from chaffinch.client.connections import ResponseReceived
 
         patience, waits = self._client.deadline(self._options.timeout_ms, f"reading {self._where}"), SourceWaits()
         with self._client.lock:
             while exchange.outcome is None and not patience.is_over:
                 self._client.pump(min(patience.left_ms, LOOK_MS))
                 waits.say(patience, f"no answer from {exchange.address} yet")
-        if not isinstance(exchange.outcome, Answered) or exchange.outcome.message.error_code:
+        if not isinstance(exchange.outcome, ResponseReceived) or exchange.outcome.message.error_code:
             return None
         data = self._only_part(exchange.outcome.message)
         return None if data.error_code else data

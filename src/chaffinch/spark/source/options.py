@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from chaffinch.client.hints import OF_JAVA
+from chaffinch.client.option_hints import JAVA_ONLY_OPTIONS
 from chaffinch.client.options import WITHOUT_EFFECT as OF_CLIENTS_WITHOUT_EFFECT
 from chaffinch.consumer.core.options import OPTIONS as CONSUMER_OPTIONS
 from chaffinch.consumer.core.options import WITHOUT_EFFECT as OF_CONSUMERS_WITHOUT_EFFECT
@@ -80,7 +80,7 @@ _WITHOUT_EFFECT: Final = (
 )  # fmt: skip
 _BYTES: Final = "keys and values are read as binary; cast them in Spark"
 _HINTS: Final = {
-    **{f"kafka.{name}": hint for name, hint in OF_JAVA.items()},
+    **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
     "path": "load() takes no path here; topics are named by one of subscribe, subscribePattern and assign",
     "kafka.auto.offset.reset": "say where to start with startingOffsets",
     "kafka.auto.offset.reset.new.partitions": "partitions that come while a query runs are read from their first record",

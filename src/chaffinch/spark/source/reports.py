@@ -13,7 +13,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.refusals import Refusal, invalid, refusal_of
 
 if TYPE_CHECKING:
-    from chaffinch.client.exchange import Deadline
+    from chaffinch.client.pending_request import Deadline
 
 _log = plain_text.logger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from chaffinch import plain_text
-from chaffinch.client.arguments import why_illegal
+from chaffinch.client.arguments import illegal_topic_reason
 from chaffinch.errors import ConfigException, TimeoutException, UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, pluralize
@@ -110,7 +110,7 @@ class Discovery:
         options = self._options
         option = "subscribe" if options.topics else "assign"
         for name in (*options.topics, *(where.topic for where in options.assignment)):
-            if (reason := why_illegal(name)) is not None:
+            if (reason := illegal_topic_reason(name)) is not None:
                 text = f"topic {shown_value(name)} (option {option}) is not a legal name: {reason}; correct the option"
                 raise Refusal(Group.INVALID_CONFIGURATION, codes.INVALID_TOPIC_EXCEPTION.name, text)
 

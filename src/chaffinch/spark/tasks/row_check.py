@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chaffinch.client.arguments import illegal_topic
+from chaffinch.client.arguments import illegal_topic_error
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
@@ -141,7 +141,7 @@ class RowCheck:
         if topic is None:
             self._reject_all(columns, numbers, TopicPartition("", -1), codes.INVALID_TOPIC_EXCEPTION, _NO_TOPIC)
             return
-        if (illegal := illegal_topic(topic)) is not None:  # Nobody can create it: neither waiting nor a handler helps.
+        if (illegal := illegal_topic_error(topic)) is not None:  # Nobody can create it: neither waiting nor a handler helps.
             self._reject_all(columns, numbers, TopicPartition(topic, -1), codes.INVALID_TOPIC_EXCEPTION, illegal.message)
             return
         snapshot = self._snapshot(topic, columns, numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.client.connections import Failed
+from chaffinch.client.connections import RequestFailed
 from chaffinch.errors import (
     ErrorCode,
     Group,
@@ -71,7 +71,7 @@ def test_unknown_new_coordinator() -> None:
     refusal = FindCoordinatorResponse(error_code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number)
     rig.scripted[FindCoordinatorRequest] = [refusal]
     (sent,) = rig.held
-    rig.step(Failed(address=sent.address, token=sent.token, reason=LOST, was_sent=True))
+    rig.step(RequestFailed(address=sent.address, token=sent.token, reason=LOST, was_sent=True))
     rig.sleep(1_000)
     check_in_doubt(rig, "first commit")
 
@@ -81,11 +81,11 @@ def test_a_login_that_is_refused_afterwards(was_sent: bool) -> None:
     rig = rig_in(State.COMMITTING)
     first = rig.held.pop()
     if not was_sent:
-        rig.step(Failed(address=first.address, token=first.token, reason=LOST, was_sent=True))
+        rig.step(RequestFailed(address=first.address, token=first.token, reason=LOST, was_sent=True))
         rig.sleep(1_000)
         first = rig.held.pop()
     refusal = SaslAuthenticationException("wrong password")
-    rig.step(Failed(address=first.address, token=first.token, reason="", was_sent=was_sent, error=refusal))
+    rig.step(RequestFailed(address=first.address, token=first.token, reason="", was_sent=was_sent, error=refusal))
     error = check_in_doubt(rig, "first commit")
     assert "wrong password" in error.message
     assert error.__cause__ is refusal

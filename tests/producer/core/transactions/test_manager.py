@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.client.connections import Failed
+from chaffinch.client.connections import RequestFailed
 from chaffinch.errors import (
     ApiException,
     CommitFailedException,
@@ -290,7 +290,7 @@ def test_failed_login_fails_init_which_can_be_repeated(request_type: type) -> No
     rig.call(events.InitTransactionsCalled, "init")
     (sent,) = rig.held
     refusal = SaslAuthenticationException("no such user")
-    rig.step(Failed(address=sent.address, token=sent.token, reason="refused", was_sent=False, error=refusal))
+    rig.step(RequestFailed(address=sent.address, token=sent.token, reason="refused", was_sent=False, error=refusal))
     error = rig.calls["init"]
     assert (type(error), error.message, error.group) == (SaslAuthenticationException, "no such user", Group.INVALID_CONFIGURATION)
     rig.hold.clear()
@@ -405,7 +405,7 @@ def test_a_broker_that_takes_no_member_of_a_group_with_offsets_says_what_to_give
     rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GroupMetadata("group", 1, "member"))
     sent = rig.held.pop()
     why = "cannot encode TxnOffsetCommitRequest v2: generation_id: 1 needs version 3 or later"
-    rig.step(Failed(address=sent.address, token=sent.token, reason=why, was_sent=False, is_unsupported=True))
+    rig.step(RequestFailed(address=sent.address, token=sent.token, reason=why, was_sent=False, is_unsupported=True))
     error = rig.calls["offsets"]
     assert isinstance(error, UnsupportedVersionException)
     assert f"{why}; brokers before 2.5 take no member and generation of a group" in str(error)
@@ -465,6 +465,6 @@ def test_the_gravest_code_of_many_partitions_decides() -> None:
 
 
 def _answered(effect: Any, message: Any) -> Any:
-    from chaffinch.client.connections import Answered
+    from chaffinch.client.connections import ResponseReceived
 
-    return Answered(address=effect.address, token=effect.token, message=message)
+    return ResponseReceived(address=effect.address, token=effect.token, message=message)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.errors import codes
 from chaffinch.producer.core import events
 from chaffinch.producer.core.transactions.moves import State
@@ -36,9 +36,9 @@ def test_an_abort_of_what_the_coordinator_never_knew_is_done(step: Step, answer:
     (request,) = rig.held
     rig.hold.clear()
     if answer is LOST:
-        rig.step(Failed(address=request.address, token=request.token, reason=LOST, was_sent=True))
+        rig.step(RequestFailed(address=request.address, token=request.token, reason=LOST, was_sent=True))
     else:
-        rig.step(Answered(address=request.address, token=request.token, message=with_code(step, request.message, answer)))
+        rig.step(ResponseReceived(address=request.address, token=request.token, message=with_code(step, request.message, answer)))
     rig.sleep(5_000)
     assert rig.calls["abort"] == "done"
     rig.call(events.BeginTransactionCalled, "next")

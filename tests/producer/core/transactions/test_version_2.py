@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.client.connections import Answered
+from chaffinch.client.connections import ResponseReceived
 from chaffinch.errors import ApiException, ErrorCode, ProducerFencedException, Stored, codes
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.produce_requests import VERSION_THAT_ADDS
@@ -182,7 +182,9 @@ class TestWhileTheLastOneIsBeingCompleted:
         for _ in range(3):
             (sent,) = rig.held
             rig.held.clear()
-            rig.step(Answered(address=sent.address, token=sent.token, message=committed(sent.message, codes.CONCURRENT_TRANSACTIONS)))
+            rig.step(
+                ResponseReceived(address=sent.address, token=sent.token, message=committed(sent.message, codes.CONCURRENT_TRANSACTIONS))
+            )
             rig.sleep(CONCURRENT_WAIT_MS)
         rig.release()
         assert rig.calls["offsets"] == "done"

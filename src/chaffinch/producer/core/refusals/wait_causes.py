@@ -51,14 +51,14 @@ class WaitCauses:
         if self.authentication_error is not None and self.authentication_error[1] >= received_since_ms:
             return copy_for_raise(self.authentication_error[0])
         state = self._context.cluster.topic(topic)
-        if state is None or state.code is codes.NONE or state.code.is_retriable or state.heard_ms < received_since_ms:
+        if state is None or state.code is codes.NONE or state.code.is_retriable or state.received_ms < received_since_ms:
             return None
         return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
 
     def unknown_topic(self, topic: str, partition: int | None, received_since_ms: int) -> UnknownTopicOrPartitionException | None:
         """The error of an unknown topic or partition, if metadata received at or after a time says so."""
         state = self._context.cluster.topic(topic)
-        if state is None or state.heard_ms < received_since_ms:
+        if state is None or state.received_ms < received_since_ms:
             return None
         if state.code is codes.UNKNOWN_TOPIC_OR_PARTITION:
             what = f"no broker knows the topic {topic!r}"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.coordinators import Coordinators, read_answer
+from chaffinch.client.coordinators import Coordinators, parse_find_response
 from chaffinch.errors import (
     ApiException,
     IllegalStateException,
@@ -406,7 +406,7 @@ class TransactionManager:
         self._open.is_known |= step in ADDING_STEPS
         match step:
             case Step.FIND_COORDINATOR:
-                self.coordinators.learn(self._transactional_id, "transaction", read_answer(answer).address)
+                self.coordinators.learn(self._transactional_id, "transaction", parse_find_response(answer).address)
             case Step.INIT_PRODUCER_ID:
                 self._adopt_identity(answer)
                 if self.state is State.INITIALIZING:
@@ -434,7 +434,7 @@ class TransactionManager:
     def _offsets_done(self, step: Step, answer: Any, first: Offsets) -> list[Effect]:
         """A step for the first waiting offsets has succeeded. If they were given up in the meantime, the response has no effect."""
         if step is Step.FIND_GROUP:
-            self.coordinators.learn(first.group.group_id, "group", read_answer(answer).address)
+            self.coordinators.learn(first.group.group_id, "group", parse_find_response(answer).address)
         elif step is Step.ADD_OFFSETS:
             first.is_group_added = True
         elif step is Step.CHECK_TOPICS:

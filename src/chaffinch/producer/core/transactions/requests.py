@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
-from chaffinch.client.coordinators import CoordinatorKind, find_request, read_answer
+from chaffinch.client.coordinators import CoordinatorKind, find_request, parse_find_response
 from chaffinch.errors import ErrorCode, codes
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of, normalized_coordinator_code
 from chaffinch.identifiers import OffsetAndMetadata, ProducerIdentity, TopicPartition
@@ -209,7 +209,7 @@ def partition_codes(step: Step, answer: Any, names: Mapping[UUID, str] = Mapping
 def code_of(step: Step, answer: Any, first: Offsets | None, steady_ms: int) -> tuple[ErrorCode, str | None, TopicPartition | None]:
     """The deciding error code, the broker's message, and the partition. `first`: the offsets of the step, if it has any."""
     if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):
-        found = read_answer(answer)
+        found = parse_find_response(answer)
         return found.code, found.message, None
     if step in (Step.ADD_PARTITIONS, Step.COMMIT_OFFSETS):
         names = {} if first is None else {topic_id: tp.topic for tp, topic_id in first.topic_ids.items()}

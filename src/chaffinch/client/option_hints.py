@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-OF_PRODUCERS: Final = frozenset(
+PRODUCER_OPTION_NAMES: Final = frozenset(
     {
         "acks",
         "batch.size",
@@ -40,7 +40,7 @@ OF_PRODUCERS: Final = frozenset(
         "value.serializer",
     }
 )
-OF_CONSUMERS: Final = frozenset(
+CONSUMER_OPTION_NAMES: Final = frozenset(
     {
         "allow.auto.create.topics",
         "auto.commit.interval.ms",
@@ -72,20 +72,20 @@ OF_CONSUMERS: Final = frozenset(
     }
 )
 
-_LOGIN: Final = "it is a class of Java's: who logs in is said by sasl.username and sasl.password, or sasl.jaas.config"
-OF_JAVA: Final[Mapping[str, str]] = {
+_LOGIN_CLASS: Final = "it is a class of Java's: who logs in is said by sasl.username and sasl.password, or sasl.jaas.config"
+JAVA_ONLY_OPTIONS: Final[Mapping[str, str]] = {
     "config.providers": "it fills in ${...} in Java: here values are taken as they are, so write the values themselves",
-    "sasl.client.callback.handler.class": _LOGIN,
-    "sasl.login.callback.handler.class": _LOGIN,
-    "sasl.login.class": _LOGIN,
+    "sasl.client.callback.handler.class": _LOGIN_CLASS,
+    "sasl.login.callback.handler.class": _LOGIN_CLASS,
+    "sasl.login.class": _LOGIN_CLASS,
     "ssl.engine.factory.class": "it is a class of Java's: TLS is set up by ssl.truststore.location, ssl.keystore.location and their like",
     "ssl.keystore.password": "keystores are PEM files here: the password of the key in it is ssl.key.password",
     "ssl.truststore.password": "truststores are PEM files here, which have no password",
 }
 """Kafka's options that do something there which would be missing here."""
 
-_EVERYWHERE: Final = {
-    **OF_JAVA,
+_COMMON: Final = {
+    **JAVA_ONLY_OPTIONS,
     "metadata.broker.list": "it is bootstrap.servers",
     "socket.timeout.ms": "it is request.timeout.ms",
     "topic.metadata.refresh.interval.ms": "it is metadata.max.age.ms",
@@ -148,12 +148,12 @@ _PRODUCER: Final = {
 }
 
 PRODUCER_HINTS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(OF_CONSUMERS, "it is an option of consumers, leave it out of a producer's"),
-    **_EVERYWHERE,
+    **dict.fromkeys(CONSUMER_OPTION_NAMES, "it is an option of consumers, leave it out of a producer's"),
+    **_COMMON,
     **_PRODUCER,
 }
 CONSUMER_HINTS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(OF_PRODUCERS, "it is an option of producers, leave it out of a consumer's"),
-    **_EVERYWHERE,
+    **dict.fromkeys(PRODUCER_OPTION_NAMES, "it is an option of producers, leave it out of a consumer's"),
+    **_COMMON,
     **_CONSUMER,
 }

@@ -9,12 +9,12 @@ from typing import Any
 from chaffinch.errors import ConfigException
 
 
-def name_of(function: Callable[..., object]) -> str:
+def callable_name(function: Callable[..., object]) -> str:
     """How messages call somebody's function, or an object that is called like one."""
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
-def named(option: str, value: Any) -> Any:
+def import_plugin(option: str, value: Any) -> Any:
     """The object that a dotted name stands for; anything but a str is the object itself."""
     if not isinstance(value, str):
         return value

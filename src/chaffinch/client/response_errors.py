@@ -1,4 +1,4 @@
-"""The error codes in an answer, wherever its API puts them: found by the fields' names, which Kafka keeps alike.
+"""The error codes in an response, wherever its API puts them: found by the fields' names, which Kafka keeps alike.
 
 For answers with few entries (management and transaction requests, single partitions); the produce path reads its own fields.
 """
@@ -18,11 +18,11 @@ MESSAGE_FIELDS: Final = ("error_message",)
 RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
 
 
-def codes_in(answer: Message) -> Iterator[tuple[ErrorCode, str | None]]:
-    """Every code other than NONE in an answer, each with the broker's own words for it, outermost first."""
-    message = next((getattr(answer, name, None) for name in MESSAGE_FIELDS if hasattr(answer, name)), None)
-    for field in answer.FIELDS:
-        value = getattr(answer, field.name)
+def codes_in(response: Message) -> Iterator[tuple[ErrorCode, str | None]]:
+    """Every code other than NONE in an response, each with the broker's own words for it, outermost first."""
+    message = next((getattr(response, name, None) for name in MESSAGE_FIELDS if hasattr(response, name)), None)
+    for field in response.FIELDS:
+        value = getattr(response, field.name)
         if field.name in CODE_FIELDS:
             if value:
                 yield codes.by_number(value, message=message), message
@@ -35,15 +35,15 @@ def codes_in(answer: Message) -> Iterator[tuple[ErrorCode, str | None]]:
                 yield from codes_in(element)
 
 
-def raise_for(answer: Message) -> None:
-    """Raise the exception of the first code other than NONE in an answer, if there is one."""
-    for code, message in codes_in(answer):
-        raise exception_for(code, message=message, api=api_of(answer).name)
+def raise_for(response: Message) -> None:
+    """Raise the exception of the first code other than NONE in an response, if there is one."""
+    for code, message in codes_in(response):
+        raise exception_for(code, message=message, api=api_of(response).name)
 
 
-def worst_handling(answer: Message) -> Handling:
+def worst_handling(response: Message) -> Handling:
     """COMPLETE without an error; RETRY or REFRESH_AND_RETRY when every code is retriable; else what the first other code asks."""
-    found = [handling_of(code, TRANSACTION) for code, _ in codes_in(answer)]
+    found = [handling_of(code, TRANSACTION) for code, _ in codes_in(response)]
     final = [handling for handling in found if handling not in RETRIED]
     if final:
         return final[0]
@@ -52,13 +52,13 @@ def worst_handling(answer: Message) -> Handling:
     return found[0] if found else Handling.COMPLETE
 
 
-def handling_of_coordinators(answer: Message) -> Handling:
+def handling_of_coordinators(response: Message) -> Handling:
     """As `worst_handling`; but a partition that the coordinator does not know of is not waited for: the caller has named it."""
-    is_unknown = any(code in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID) for code, _ in codes_in(answer))
-    return Handling.COMPLETE if is_unknown else worst_handling(answer)
+    is_unknown = any(code in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID) for code, _ in codes_in(response))
+    return Handling.COMPLETE if is_unknown else worst_handling(response)
 
 
-def handling_of_controllers(answer: Message) -> Handling:
+def handling_of_controllers(response: Message) -> Handling:
     """REFRESH_AND_RETRY where the broker is not the controller; else COMPLETE: the caller reads the codes."""
-    is_elsewhere = any(code is codes.NOT_CONTROLLER for code, _ in codes_in(answer))
+    is_elsewhere = any(code is codes.NOT_CONTROLLER for code, _ in codes_in(response))
     return Handling.REFRESH_AND_RETRY if is_elsewhere else Handling.COMPLETE

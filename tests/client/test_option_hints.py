@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.client import hints
+from chaffinch.client import option_hints
 from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
@@ -19,11 +19,13 @@ def names_of(table: OptionTable) -> set[str]:
 
 def test_the_lists_of_names_are_those_of_the_tables() -> None:
     producers, consumers = names_of(PRODUCER_OPTIONS), names_of(CONSUMER_OPTIONS)
-    assert producers - consumers == hints.OF_PRODUCERS
-    assert consumers - producers == hints.OF_CONSUMERS
+    assert producers - consumers == option_hints.PRODUCER_OPTION_NAMES
+    assert consumers - producers == option_hints.CONSUMER_OPTION_NAMES
 
 
-@pytest.mark.parametrize(("table", "told"), [(PRODUCER_OPTIONS, hints.PRODUCER_HINTS), (CONSUMER_OPTIONS, hints.CONSUMER_HINTS)])
+@pytest.mark.parametrize(
+    ("table", "told"), [(PRODUCER_OPTIONS, option_hints.PRODUCER_HINTS), (CONSUMER_OPTIONS, option_hints.CONSUMER_HINTS)]
+)
 def test_nothing_that_is_known_has_a_hint_and_none_leads_astray(table: OptionTable, told: dict[str, str]) -> None:
     assert not names_of(table) & told.keys()
     for hint in told.values():

@@ -6,7 +6,7 @@ The names are those of ProducerConfig.configDef() and ConsumerConfig.configDef()
 import pytest
 
 from chaffinch.admin.options import ADMIN_TABLE, READING_TABLE
-from chaffinch.client.hints import CONSUMER_HINTS, OF_CONSUMERS, OF_JAVA, OF_PRODUCERS, PRODUCER_HINTS
+from chaffinch.client.option_hints import CONSUMER_HINTS, CONSUMER_OPTION_NAMES, JAVA_ONLY_OPTIONS, PRODUCER_HINTS, PRODUCER_OPTION_NAMES
 from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
@@ -44,8 +44,8 @@ OURS_IN_PRODUCERS = {"custom.exception.handler.class", "drop.invalid.large.recor
 OURS_IN_CONSUMERS = {"auto.offset.reset.new.partitions"}
 """Of KIP-1327, later than the release whose options are listed above."""
 
-PRODUCERS = OF_BOTH | OF_PRODUCERS - OURS_IN_PRODUCERS | {"partitioner.class"}
-CONSUMERS = OF_BOTH | OF_CONSUMERS - OURS_IN_CONSUMERS | {"internal.throw.on.fetch.stable.offset.unsupported"}
+PRODUCERS = OF_BOTH | PRODUCER_OPTION_NAMES - OURS_IN_PRODUCERS | {"partitioner.class"}
+CONSUMERS = OF_BOTH | CONSUMER_OPTION_NAMES - OURS_IN_CONSUMERS | {"internal.throw.on.fetch.stable.offset.unsupported"}
 each_client = pytest.mark.parametrize(
     ("table", "names", "ours"),
     [(PRODUCER_OPTIONS, PRODUCERS, OURS | OURS_IN_PRODUCERS), (CONSUMER_OPTIONS, CONSUMERS, OURS | OURS_IN_CONSUMERS)],
@@ -71,8 +71,8 @@ def test_what_has_no_use_is_accepted_and_kept_apart(table: OptionTable, names: f
 @pytest.mark.parametrize(
     ("table", "told", "name"),
     [
-        *((PRODUCER_OPTIONS, PRODUCER_HINTS, name) for name in [*OF_JAVA, "partitioner.class"]),
-        *((CONSUMER_OPTIONS, CONSUMER_HINTS, name) for name in [*OF_JAVA, "internal.throw.on.fetch.stable.offset.unsupported"]),
+        *((PRODUCER_OPTIONS, PRODUCER_HINTS, name) for name in [*JAVA_ONLY_OPTIONS, "partitioner.class"]),
+        *((CONSUMER_OPTIONS, CONSUMER_HINTS, name) for name in [*JAVA_ONLY_OPTIONS, "internal.throw.on.fetch.stable.offset.unsupported"]),
     ],
 )
 def test_what_would_be_missed_is_refused_with_what_to_do(table: OptionTable, told: dict[str, str], name: str) -> None:
@@ -82,6 +82,6 @@ def test_what_would_be_missed_is_refused_with_what_to_do(table: OptionTable, tol
 
 
 @pytest.mark.parametrize("table", [ADMIN_TABLE, READING_TABLE, SINK, SOURCE])
-@pytest.mark.parametrize("name", OF_JAVA)
+@pytest.mark.parametrize("name", JAVA_ONLY_OPTIONS)
 def test_the_other_parts_say_the_same(table: OptionTable, name: str) -> None:
-    assert OF_JAVA[name] in table.unknown(name if table in (ADMIN_TABLE, READING_TABLE) else f"kafka.{name}")
+    assert JAVA_ONLY_OPTIONS[name] in table.unknown(name if table in (ADMIN_TABLE, READING_TABLE) else f"kafka.{name}")

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Failed, Written
+from chaffinch.client.connections import RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.client.wait_log import Wait
 from chaffinch.errors import ApiException, IllegalStateException, NetworkException, Stored, TimeoutException
 from chaffinch.protocol.apis import api_of
@@ -18,24 +18,24 @@ from chaffinch.runtime.clock import Clock
 
 
 @dataclass(slots=True, eq=False)
-class Exchange:
+class PendingRequest:
     """One request under way: its outcome, once there is one."""
 
     message: Message
     address: Address
-    outcome: Answered | Failed | Written | None = None
+    outcome: ResponseReceived | RequestFailed | RequestWritten | None = None
 
 
 class Deadline:
     """Until when a call may go on, and what it would say then."""
 
-    def __init__(self, clock: Clock, timeout_ms: int, what: str, api: str | None = None, asked_to_wait_ms: int = 0) -> None:
+    def __init__(self, clock: Clock, timeout_ms: int, what: str, api: str | None = None, broker_wait_ms: int = 0) -> None:
         self._clock = clock
         self._api = api
         self._may_be_done = False
         self.started_ms = clock.steady_ms()
         self.at_ms = self.started_ms + timeout_ms
-        self.waits_since_ms = self.started_ms + asked_to_wait_ms
+        self.waits_since_ms = self.started_ms + broker_wait_ms
         self.what = what
         self.last_error: BaseException | None = None
 
@@ -74,84 +74,84 @@ class Deadline:
         return error
 
 
-def failure_of(exchange: Exchange) -> ApiException:
+def request_error(request: PendingRequest) -> ApiException:
     """The exception of a request that got no answer."""
-    outcome, api = exchange.outcome, api_of(exchange.message).name
-    if isinstance(outcome, Failed):
+    outcome, api = request.outcome, api_of(request.message).name
+    if isinstance(outcome, RequestFailed):
         return outcome.exception(api)
-    return TimeoutException(f"no answer from {exchange.address} in time", stored=Stored.POSSIBLY, api=api)
+    return TimeoutException(f"no answer from {request.address} in time", stored=Stored.POSSIBLY, api=api)
 
 
-class Owner(Protocol):
+class PipelineClient(Protocol):
     """What a pipeline needs of its client."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
-    def start(self, message: Message, address: Address) -> Exchange: ...
+    def start(self, message: Message, address: Address) -> PendingRequest: ...
     def deadline(self, timeout_ms: int | None, what: str) -> Deadline: ...
     def pump(self, wait_ms: int) -> None: ...
 
 
 class Pipeline:
-    """Requests in flight to one broker, in order, at most `window` of them; answers come back in the same order.
+    """Requests in flight to one broker, in order, at most `window` of them; responses come back in the same order.
 
     Nothing is tried again here: when the connection is lost, `send` or `finish` raises NetworkException (TimeoutException when time
-    is over). Then `take_answers()` has the answers that came before, and `unanswered` the requests, in order, whose fate the caller
+    is over). Then `take_responses()` has the responses that came before, and `pending` the requests, in order, whose fate the caller
     has to find out (Produce batches with sequences can simply be pushed again).
     """
 
-    def __init__(self, client: Owner, address: Address, window: int) -> None:
+    def __init__(self, client: PipelineClient, address: Address, window: int) -> None:
         if window < 1:
             raise ValueError(f"a window of {window} requests")
         self.address = address
         self._client = client
         self._window = window
-        self._open: deque[Exchange] = deque()
-        self._answers: list[Any] = []
+        self._pending: deque[PendingRequest] = deque()
+        self._responses: list[Any] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None and self._open:
-            raise IllegalStateException(f"{len(self._open)} requests to {self.address} were never waited for: call finish()")
+        if kind is None and self._pending:
+            raise IllegalStateException(f"{len(self._pending)} requests to {self.address} were never waited for: call finish()")
 
     @property
-    def unanswered(self) -> list[Any]:
+    def pending(self) -> list[Any]:
         """The requests without an answer, in the order in which they were sent."""
-        return [exchange.message for exchange in self._open]
+        return [request.message for request in self._pending]
 
-    def take_answers(self) -> list[Any]:
-        """The answers that have come and were not returned yet, in order."""
-        answers, self._answers = self._answers, []
-        return answers
+    def take_responses(self) -> list[Any]:
+        """The responses that have come and were not returned yet, in order."""
+        responses, self._responses = self._responses, []
+        return responses
 
     def send(self, message: Message, *, timeout_ms: int | None = None) -> list[Any]:
-        """Send, after waiting for room in the window; the answers that have come meanwhile, in order."""
+        """Send, after waiting for room in the window; the responses that have come meanwhile, in order."""
         with self._client.lock:
             self._wait(self._window - 1, timeout_ms)
-            self._open.append(self._client.start(message, self.address))
-            return self.take_answers()
+            self._pending.append(self._client.start(message, self.address))
+            return self.take_responses()
 
     def finish(self, *, timeout_ms: int | None = None) -> list[Any]:
         """Wait for every answer; those not returned yet, in order."""
         with self._client.lock:
             self._wait(0, timeout_ms)
-            return self.take_answers()
+            return self.take_responses()
 
-    def _wait(self, open_max: int, timeout_ms: int | None) -> None:
-        deadline = self._client.deadline(timeout_ms, f"waiting for {len(self._open)} answers of {self.address}")
+    def _wait(self, pending_max: int, timeout_ms: int | None) -> None:
+        deadline = self._client.deadline(timeout_ms, f"waiting for {len(self._pending)} responses of {self.address}")
         self._collect()
-        while len(self._open) > open_max:
+        while len(self._pending) > pending_max:
             if deadline.is_over:
                 deadline.note(NetworkException(f"no answer from {self.address} yet", stored=Stored.POSSIBLY))
-                raise deadline.error(f"{len(self._open)} requests have no answer")
+                raise deadline.error(f"{len(self._pending)} requests have no answer")
             self._client.pump(deadline.left_ms)
             self._collect()
 
     def _collect(self) -> None:
-        while self._open and (outcome := self._open[0].outcome) is not None:
-            if not isinstance(outcome, Answered):
-                raise failure_of(self._open[0])
-            self._open.popleft()
-            self._answers.append(outcome.message)
+        while self._pending and (outcome := self._pending[0].outcome) is not None:
+            if not isinstance(outcome, ResponseReceived):
+                raise request_error(self._pending[0])
+            self._pending.popleft()
+            self._responses.append(outcome.message)
