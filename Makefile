@@ -88,8 +88,8 @@ pyspark: setup ## the tests of the Spark format on the oldest supported PySpark,
 	@$(BIN)/python -m tests.interop.spark_environments spark-4.1 pytest -p no:cacheprovider tests/spark
 
 cluster: setup ## the Spark format on clusters of this machine: retries, a killed executor, speculation, shipping, Connect, S3 (12 minutes)
-	@$(BIN)/pytest -p no:cacheprovider tests/spark/clusters/on_a_cluster.py tests/spark/clusters/on_connect.py tests/spark/clusters/on_an_object_store.py
-	@$(BIN)/python -m tests.interop.spark_environments spark-4.2 pytest -p no:cacheprovider tests/spark/clusters/on_a_moved_checkpoint.py
+	@$(BIN)/pytest -p no:cacheprovider tests/spark/clusters/run_on_cluster.py tests/spark/clusters/run_on_connect.py tests/spark/clusters/run_on_object_store.py
+	@$(BIN)/python -m tests.interop.spark_environments spark-4.2 pytest -p no:cacheprovider tests/spark/clusters/run_moved_checkpoint.py
 
 differential: setup ## the same requests to Apache Kafka and to chaffinch broker: a difference that is not intended fails
 	@$(BIN)/python -m tests.interop.differential

@@ -28,8 +28,8 @@ from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.source.options import SOURCE as SPARK_SOURCE
+from chaffinch.spark.tasks.dead_letter_headers import Origin
 from chaffinch.spark.tasks.dead_letters import dead_letter_records, parquet_name, rows_stream
-from chaffinch.spark.tasks.letter_headers import Origin
 from tools import print_documents
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -33,7 +33,7 @@ from chaffinch.producer.metrics import METRICS as PRODUCER_METRICS
 from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable
 from chaffinch.spark.commit.operations import Step
-from chaffinch.spark.options import OF_SPARK
+from chaffinch.spark.options import SPARK_OPTION_NAMES
 from chaffinch.spark.sink import option_tables
 from chaffinch.spark.source import options as source_options
 from tests.interop.differential.meant import MEANT
@@ -227,7 +227,7 @@ _IN_ALL_COMMANDS = {"bootstrap_server", "command_config", "as_json"}
 
 def without_effect(table: OptionTable) -> str:
     """Names that a Spark table accepts; not those that Spark adds by itself and that say where the query lives."""
-    return names(table.without_effect - set(OF_SPARK))
+    return names(table.without_effect - set(SPARK_OPTION_NAMES))
 
 
 PARTS: Mapping[str, Callable[[], str]] = {

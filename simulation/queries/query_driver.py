@@ -54,8 +54,8 @@ from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.dead_letters import broker_found
-from chaffinch.spark.tasks.letter_headers import Origin
+from chaffinch.spark.tasks.dead_letter_headers import Origin
+from chaffinch.spark.tasks.dead_letters import broker_dead_letter_batches
 from simulation.brokers.broker_process import DOWN_MAX_MS
 from simulation.lookups import Lookups
 from simulation.network import Network
@@ -449,7 +449,7 @@ class Driver:
         rejections: list[Rejection] = list(operation.culprits)
         rows = _blamed(operation)
         origin = Origin(query=self._query.name, batch_id=self._batch_id, task=-1)
-        found = broker_found(rows, rejections, origin, self._query.dead_letter_target, self._world.steady_ms)
+        found = broker_dead_letter_batches(rows, rejections, origin, self._query.dead_letter_target, self._world.steady_ms)
         self._world.count("rows set aside", len(rejections))
         return DeadLetters(
             batches=tuple(StagedBatch(topic_partition=where, record_count=count, bytes=inline(data)) for where, count, data in found),

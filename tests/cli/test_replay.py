@@ -145,7 +145,7 @@ def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from chaffinch.spark.refusals import Refusal
 
     command_error = Refusal(Group.INVALID_CONFIGURATION, "UNKNOWN_TOPIC_OR_PARTITION", "topic 'd' (option subscribe) does not exist")
-    monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
+    monkeypatch.setattr(replaying, "check_cluster", lambda plan: None)
     monkeypatch.setattr(command, "_quiet_session", fail)
     status, out, err = run(*SERVER, "--topic", "d")
     assert (status, out) == (1, "")
@@ -180,7 +180,7 @@ def test_a_spark_that_cannot_be_stopped_does_not_stand_for_the_interruption(monk
         raise SystemExit(143)
 
     monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=RuntimeError("no such class"))))
-    monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
+    monkeypatch.setattr(replaying, "check_cluster", lambda plan: None)
     monkeypatch.setattr(replaying, "replay", interrupted)
     assert run(*SERVER, "--topic", "d") == (143, "", "chaffinch: interrupted: nothing was written\n")
 
@@ -205,7 +205,7 @@ def test_it_says_what_takes_so_long(monkeypatch: pytest.MonkeyPatch, more: tuple
 
     monkeypatch.setattr(command, "doing", doing)
     monkeypatch.setattr(command, "_quiet_session", quiet_session)
-    monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
+    monkeypatch.setattr(replaying, "check_cluster", lambda plan: None)
     monkeypatch.setattr(replaying, "replay", lambda spark, plan: REPORT)
     assert run(*SERVER, "--topic", "d", *more)[0] == 1
     assert said == ["starting Spark", "Spark is there", says, "the end"]
@@ -232,13 +232,13 @@ def test_a_host_that_is_not_known_is_told_at_once(no_spark: None, monkeypatch: p
         "chaffinch: option bootstrap.servers cannot be 'nowhere:9092,elsewhere:9092': "
         "nowhere: name not known: nobody of that name; elsewhere: name not known: nobody of that name\n"
     )
-    monkeypatch.setattr(writing, "asking", lambda client: 1 / 0)
+    monkeypatch.setattr(writing, "cluster_client", lambda client: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # One that is known is asked.
-        replaying.look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": "nowhere:9092,known:9092"}, topic="d"))
+        replaying.check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": "nowhere:9092,known:9092"}, topic="d"))
 
 
 def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replaying, "LOOK_MS", 100)
+    monkeypatch.setattr(replaying, "CHECK_TIMEOUT_MS", 100)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # Nobody listens there, and nobody else gets the port.
         address = "{}:{}".format(*taken.getsockname())
@@ -264,7 +264,7 @@ def test_an_interruption_while_spark_stops_says_what_is_written(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], report: ReplayReport, says: str
 ) -> None:
     monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=KeyboardInterrupt)))
-    monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
+    monkeypatch.setattr(replaying, "check_cluster", lambda plan: None)
     monkeypatch.setattr(replaying, "replay", lambda spark, plan: report)
     assert run(*SERVER, "--topic", "d", *arguments) == (130, "", f"chaffinch: interrupted: {says}\n")
 

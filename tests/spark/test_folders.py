@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.folders import Folder, OwnFolder, _normalised
+from chaffinch.spark.folders import Folder, PrivateFolder, _normalized
 from chaffinch.spark.refusals import Refusal
 
 
@@ -125,7 +125,7 @@ class TestFolder:
     )
     def test_no_password_of_a_location_is_shown(self, location: str, shown: str) -> None:
         assert Folder(location, "stagingLocation").shown == shown
-        refusal = Folder(location, "stagingLocation").refusal("cannot be opened", ValueError(f"cannot parse {_normalised(location)}"))
+        refusal = Folder(location, "stagingLocation").refusal("cannot be opened", ValueError(f"cannot parse {_normalized(location)}"))
         assert refusal.text.startswith(f"stagingLocation={shown} cannot be opened: cannot parse {shown}; ")
 
     def test_a_reason_without_end_is_cut(self) -> None:
@@ -145,7 +145,7 @@ class TestFolder:
         ],
     )
     def test_spellings_of_hadoop(self, location: str, expected: str) -> None:
-        assert _normalised(location) == expected
+        assert _normalized(location) == expected
 
     def test_options_of_a_file_system_stay_at_the_end_of_its_location(self) -> None:
         folder = Folder("s3://bucket/staging/?region=x", "stagingLocation").below("q", "3")
@@ -208,12 +208,12 @@ def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-class TestOwnFolder:
+class TestPrivateFolder:
     """A folder whose name others of the machine can tell."""
 
     def test_it_is_made_for_this_user_alone_when_something_is_written(self, tmp_path: Path) -> None:
         root = tmp_path / "own"
-        folder = OwnFolder(str(root), "stagingLocation").below("query", "0")
+        folder = PrivateFolder(str(root), "stagingLocation").below("query", "0")
         assert not root.exists()
         pickle.loads(pickle.dumps(folder)).write("a", [b"1"])
         assert stat.filemode(root.stat().st_mode) == "drwx------"
@@ -223,7 +223,7 @@ class TestOwnFolder:
 
     def test_one_that_others_may_read_is_closed_to_them(self, tmp_path: Path) -> None:
         (tmp_path / "own").mkdir(mode=0o755)
-        OwnFolder(str(tmp_path / "own"), "stagingLocation").write("a", [b"1"])
+        PrivateFolder(str(tmp_path / "own"), "stagingLocation").write("a", [b"1"])
         assert stat.filemode((tmp_path / "own").stat().st_mode) == "drwx------"
 
     @pytest.mark.parametrize("wrong", ["of another user", "writable for others", "writable for its group", "a link", "a file"])
@@ -243,7 +243,7 @@ class TestOwnFolder:
         with pytest.raises(
             Refusal, match=rf"^KAFKA\[InvalidConfiguration\] LOCATION_NOT_USABLE: stagingLocation={root} cannot be used"
         ) as caught:
-            OwnFolder(str(root), "stagingLocation").below("query").write("a", [b"1"])
+            PrivateFolder(str(root), "stagingLocation").below("query").write("a", [b"1"])
         wanted = f"; it must be a folder of user {os.getuid()} to which nobody else may write; name a folder that"
         assert wanted in str(caught.value)
         assert list(elsewhere.iterdir()) == []

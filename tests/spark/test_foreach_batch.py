@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.spark.folders import name_of
+from chaffinch.spark.folders import safe_name
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.direct import forget_producer
+from chaffinch.spark.tasks.task_sender import forget_producer
 from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", "b"], "value": [b"1", b"2"]}
@@ -65,7 +65,7 @@ def test_each_named_sink_writes_each_batch_once(kafka: EmbeddedBroker, write: Ca
         write("two.eu", 0)
     assert values(kafka, "orders") == {"1": 2, "2": 2}
     for name in ("one", "two.eu"):
-        state = json.loads((tmp_path / "chaffinch" / name_of(name) / "state.json").read_text())
+        state = json.loads((tmp_path / "chaffinch" / safe_name(name) / "state.json").read_text())
         seen = state["transactional.id"], state["totals"]["rows_written"], state["sink"]
         assert seen == (f"chaffinch-q-{name}", 2, name)
 

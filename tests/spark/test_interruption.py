@@ -13,7 +13,7 @@ from chaffinch.spark import interruption
 
 
 def test_ctrl_c_is_noted_and_raises_once_it_is_pressed_again() -> None:
-    with interruption.noted() as presses:
+    with interruption.deferred() as presses:
         assert not presses
         signal.raise_signal(signal.SIGINT)
         assert presses
@@ -43,7 +43,7 @@ class Context:
 def test_the_log_is_off_until_the_tasks_that_were_stopped_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
-    with interruption.quietly():
+    with interruption.silenced_log():
         assert (context.levels, context.running) == (["OFF"], 3)
     assert (context.levels, context.running) == (["OFF", "WARN"], 0)
 
@@ -51,7 +51,7 @@ def test_the_log_is_off_until_the_tasks_that_were_stopped_have_ended(monkeypatch
 def test_the_log_is_on_again_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
-    with pytest.raises(KeyboardInterrupt), interruption.quietly():
+    with pytest.raises(KeyboardInterrupt), interruption.silenced_log():
         raise KeyboardInterrupt
     assert context.levels == ["OFF", "WARN"]
 
@@ -64,7 +64,7 @@ def test_the_log_is_on_again_though_nobody_knows_of_the_tasks(
     context = Context()
     context._jsc.sc().statusTracker().getExecutorInfos.side_effect = error
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
-    with suppress(KeyboardInterrupt), interruption.quietly():
+    with suppress(KeyboardInterrupt), interruption.silenced_log():
         pass
     assert context.levels == ["OFF", "WARN"]
 
@@ -72,7 +72,7 @@ def test_the_log_is_on_again_though_nobody_knows_of_the_tasks(
 def test_a_spark_that_has_only_connect_is_stopped_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("pyspark.SparkContext")
     stopped = []
-    with interruption.quietly():
+    with interruption.silenced_log():
         stopped.append(True)
     assert stopped
 
@@ -80,7 +80,7 @@ def test_a_spark_that_has_only_connect_is_stopped_too(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("context", [None, Mock(_jvm=None)], ids=["Spark Connect", "Java has ended"])
 def test_where_there_is_no_log_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch, context: Mock | None) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
-    with interruption.quietly():
+    with interruption.silenced_log():
         pass
     assert context is None or not context._jsc.called
 
@@ -88,8 +88,8 @@ def test_where_there_is_no_log_nothing_is_asked_of_it(monkeypatch: pytest.Monkey
 def test_tasks_that_do_not_end_are_not_waited_for_longer_than_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     context.running = 1 << 30
-    monkeypatch.setattr(interruption, "_TASKS_END_S", 0.0)
+    monkeypatch.setattr(interruption, "_TASKS_STOP_S", 0.0)
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
-    with interruption.quietly():
+    with interruption.silenced_log():
         pass
     assert context.running == (1 << 30) - 1

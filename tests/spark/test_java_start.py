@@ -30,7 +30,7 @@ def popen_of_pyspark() -> type[subprocess.Popen[bytes]]:
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What PySpark keeps is that of other tests' Spark; handlers and Popen are as they were."""
-    monkeypatch.setattr(interruption, "_forget", lambda: None)
+    monkeypatch.setattr(interruption, "_reset_pyspark", lambda: None)
     before = [signal.getsignal(number) for number in SIGNALS]
     yield
     assert popen_of_pyspark() is subprocess.Popen
@@ -113,7 +113,7 @@ def test_what_pyspark_s_own_handler_raises_ends_java() -> None:
 
 def test_java_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    monkeypatch.setattr(interruption, "_JAVA_ENDS_S", 0.0)
+    monkeypatch.setattr(interruption, "_JAVA_EXIT_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         starting(lambda: started.append(java(ignores=True)), lambda: signal.raise_signal(signal.SIGINT))
     assert started[0].returncode == -signal.SIGKILL

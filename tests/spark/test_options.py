@@ -25,7 +25,7 @@ LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaffinch.spark.options._told", set())
+    monkeypatch.setattr("chaffinch.spark.options._logged", set())
 
 
 def test_what_has_no_effect_is_said_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,12 +19,12 @@ from chaffinch.cli import replay as command
 from chaffinch.errors import ConfigException
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import of_files, of_topic, writing
-from chaffinch.spark.replay.of_files import LettersFolder, look_at_folder
+from chaffinch.spark.replay import file_replay, topic_replay, writing
+from chaffinch.spark.replay.file_replay import DeadLetterFolder, check_folder
 from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX, ReplayReport
-from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
+from chaffinch.spark.replay.replaying import ReplayPlan, check_cluster, replay
 
-CLIENT = {"kafka.bootstrap.servers": "broker:9092"}
+CLIENT_OPTIONS = {"kafka.bootstrap.servers": "broker:9092"}
 COMMAND = typer.Typer(add_completion=False)
 COMMAND.command()(command.replay)
 IDLE = cast(SparkSession, SimpleNamespace(createDataFrame=lambda *_: pytest.fail("Spark was asked")))
@@ -63,7 +63,7 @@ def test_the_page_s_example_is_a_plan() -> None:
             {"client": "broker:9092"},
             "client cannot be 'broker:9092': it must be a mapping of options named kafka.* to values, strings both",
         ),
-        ({"client": {**CLIENT, "kafka.retries": 1}}, "it must be a mapping of options named kafka.* to values, strings both"),
+        ({"client": {**CLIENT_OPTIONS, "kafka.retries": 1}}, "it must be a mapping of options named kafka.* to values, strings both"),
         ({"writing": {"kafka.linger.ms": 5}}, "writing cannot be {'kafka.linger.ms': 5}: it must be a mapping of options named kafka.*"),
         ({"writing": {"kafka.compression.type": "zip"}}, "option kafka.compression.type cannot be 'zip': it must be "),
         ({"writing": {"topic": "t"}}, "unknown option 'topic'"),
@@ -78,7 +78,7 @@ def test_the_page_s_example_is_a_plan() -> None:
 )
 def test_a_plan_that_cannot_be(given: Mapping[str, Any], says: str) -> None:
     with pytest.raises(ConfigException) as caught:
-        ReplayPlan(**{"client": CLIENT, "topic": "d", **given})
+        ReplayPlan(**{"client": CLIENT_OPTIONS, "topic": "d", **given})
     assert says in str(caught.value)
 
 
@@ -86,7 +86,7 @@ def test_a_plan_that_cannot_be(given: Mapping[str, Any], says: str) -> None:
     ("spark", "plan", "says"),
     [
         (IDLE, 5, "plan cannot be 5: it must be a ReplayPlan"),
-        (None, ReplayPlan(client=CLIENT, topic="d"), "spark cannot be None: it must be a SparkSession"),
+        (None, ReplayPlan(client=CLIENT_OPTIONS, topic="d"), "spark cannot be None: it must be a SparkSession"),
     ],
 )
 def test_what_is_no_plan_or_no_session(spark: Any, plan: Any, says: str) -> None:
@@ -97,7 +97,7 @@ def test_what_is_no_plan_or_no_session(spark: Any, plan: Any, says: str) -> None
 @pytest.mark.parametrize(
     ("named", "option", "look"),
     [
-        ({"topic": "nope"}, "--topic", look_at_cluster),  # Before Java starts.
+        ({"topic": "nope"}, "--topic", check_cluster),  # Before Java starts.
         ({"path": "/p", "to": "nope"}, "--to", lambda plan: replay(IDLE, plan)),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(
 
 def test_a_folder_that_does_not_exist_is_told_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*/gone: there is no such folder"):
-        look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "gone")))
+        check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "gone")))
 
 
 def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker: Embe
     (tmp_path / "letters.parquet").write_text("")
     said = r"/letters\.parquet: that is a file, and letters are replayed by their folder; name the one that errors\.dead\.letter\.path had$"
     with pytest.raises(Refusal, match=rf"LOCATION_NOT_USABLE: --parquet=.*{said}"):
-        look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "letters.parquet")))
+        check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "letters.parquet")))
 
 
 @pytest.mark.parametrize(
@@ -139,26 +139,26 @@ def test_the_folder_above_that_of_the_letters_is_told_before_java_starts(tmp_pat
         (tmp_path / name).touch()
     said = f"NOT_DEAD_LETTERS: --parquet={tmp_path}: there is no Parquet file in that folder, but in 'orders' below it; name the one"
     with pytest.raises(Refusal, match=re.escape(said)) if is_refused else nullcontext():
-        look_at_folder(str(tmp_path))
+        check_folder(str(tmp_path))
 
 
 def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(folder: LettersFolder) -> None:
+    def refuses(folder: DeadLetterFolder) -> None:
         raise folder.refusal("cannot be listed", PermissionError("Permission denied"))
 
     monkeypatch.setattr(Folder, "names", refuses)
     said = "cannot be listed: Permission denied; name the one that errors.dead.letter.path had"
     with pytest.raises(Refusal, match=rf"LOCATION_NOT_USABLE: --parquet={tmp_path} {said}$"):
-        look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path)))
+        check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path)))
 
 
 def test_a_place_that_cannot_be_opened_is_not_one_to_be_written_to() -> None:
     with pytest.raises(
         Refusal, match=r"--parquet=nosuch://letters cannot be opened: .*; name the one that errors\.dead\.letter\.path had$"
     ):
-        look_at_folder("nosuch://letters")
+        check_folder("nosuch://letters")
 
 
 def interrupt(*_: object, **__: object) -> None:
@@ -166,7 +166,7 @@ def interrupt(*_: object, **__: object) -> None:
 
 
 def interrupted_behind_the_write() -> None:
-    with of_topic._told_as_written():
+    with topic_replay._errors_after_write():
         interrupt()
 
 
@@ -174,7 +174,7 @@ def interrupted_behind_the_write() -> None:
     ("work", "note"),
     [
         (
-            lambda: writing.write(Mock(write=Mock(format=interrupt)), ReplayPlan(client=CLIENT, topic="d"), "token", "d", {}),
+            lambda: writing.write(Mock(write=Mock(format=interrupt)), ReplayPlan(client=CLIENT_OPTIONS, topic="d"), "token", "d", {}),
             "whether it is written is not known; run it again: the marker tells, nothing is written twice",
         ),
         (interrupted_behind_the_write, "what was replayed is written"),
@@ -196,8 +196,8 @@ def test_an_interruption_notes_which_files_are_replayed(
 ) -> None:
     for name in ("a.parquet", "b.parquet"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(of_files, "_unsettled", lambda *_: set())
-    monkeypatch.setattr(of_files._FilesReplay, "file", lambda *given: interrupt() if at in given else ReplayReport())
+    monkeypatch.setattr(file_replay, "_unsettled", lambda *_: set())
+    monkeypatch.setattr(file_replay._FileReplay, "file", lambda *given: interrupt() if at in given else ReplayReport())
     with pytest.raises(KeyboardInterrupt) as caught:
-        of_files.replay_files(IDLE, ReplayPlan(client=CLIENT, path=str(tmp_path), is_dry_run=is_dry_run), str(tmp_path))
+        file_replay.replay_files(IDLE, ReplayPlan(client=CLIENT_OPTIONS, path=str(tmp_path), is_dry_run=is_dry_run), str(tmp_path))
     assert getattr(caught.value, "__notes__", []) == notes

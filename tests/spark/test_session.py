@@ -274,7 +274,7 @@ class Turns:
 def test_a_session_that_fails_takes_nothing_from_another_thread_s(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one begins when the first has set its Python and not failed yet."""
     turns = Turns()
-    monkeypatch.setattr(sys.modules["chaffinch.spark.session"], "_one_at_a_time", turns)
+    monkeypatch.setattr(sys.modules["chaffinch.spark.session"], "_session_lock", turns)
 
     def begin() -> None:
         session(config={"spark.master": "spark://host:7077"}, check=False)

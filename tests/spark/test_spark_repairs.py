@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors import ConfigException
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import of_topic, writing
+from chaffinch.spark.replay import topic_replay, writing
 from chaffinch.spark.replay.replaying import replay
 from tests.spark.test_spark_replay import bad_rows, outcome, plan
 from tests.spark.test_spark_write import values, write
@@ -34,7 +34,7 @@ pytestmark = [
 def test_a_repair_that_cannot_be_is_refused_before_anything_is_read(
     spark: SparkSession, broker: EmbeddedBroker, dead: str, monkeypatch: pytest.MonkeyPatch, expression: str, says: str
 ) -> None:
-    monkeypatch.setattr(of_topic, "read_ledger", None)
+    monkeypatch.setattr(topic_replay, "read_ledger", None)
     with pytest.raises(ConfigException, match=says):
         replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
 

@@ -15,7 +15,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark import target
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import of_topic, writing
+from chaffinch.spark.replay import topic_replay, writing
 from chaffinch.spark.replay.ledger import Ledger, read_ledger
 from chaffinch.spark.replay.plan import ReplayReport
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
@@ -23,7 +23,7 @@ from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.writers import task_plan
 from chaffinch.spark.snapshot import TargetSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.notes import NOTE, Notes
+from chaffinch.spark.tasks.replay_notes import NOTE, ReplayNotes
 from tests.spark.source.source_topics import drop_first
 from tests.spark.test_spark_write import alter, values, write
 
@@ -75,7 +75,7 @@ def test_a_topic_of_dead_letters(
     with monkeypatch.context() as patch:
         patch.setattr(writing, "write", noted)
         report = replay(spark, keyed)
-    notes = Notes.of_option(asked[0]["chaffinch.notes"])
+    notes = ReplayNotes.of_option(asked[0]["chaffinch.notes"])
     assert notes is not None
     assert notes.ends == {0: 2}
     assert outcome(report) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
@@ -91,7 +91,7 @@ def test_a_topic_of_dead_letters(
     # Another one that began at the same time, and saw a letter more.
     with monkeypatch.context() as patch:
         late = replace(before, spans=tuple(replace(span, end=span.end + 1) for span in before.spans))
-        patch.setattr(of_topic, "read_ledger", lambda *_: late)
+        patch.setattr(topic_replay, "read_ledger", lambda *_: late)
         with pytest.raises(Refusal, match=r"REPLAYED_MEANWHILE: another replay of .* was written meanwhile"):
             replay(spark, keyed)
 
@@ -187,7 +187,7 @@ def test_a_topic_of_letters_that_takes_no_note(
         with pytest.raises(Refusal, match=rf"{said} of {dead} allows 120; nothing was written; raise it to \d+ at least, and begin again$"):
             replay(spark, each)
     with monkeypatch.context() as patch:
-        patch.setattr(of_topic, "refuse_large", lambda *_: None)
+        patch.setattr(topic_replay, "refuse_large_notes", lambda *_: None)
         for _ in range(2):
             with pytest.raises(Exception, match=r"MESSAGE_TOO_LARGE: the dead letter topic itself refuses 1 of 1 notes of this replay"):
                 replay(spark, keyed)
@@ -233,8 +233,8 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str
 ) -> None:
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
-    strangers = spark.range(2).selectExpr("cast(id as string) as key", "'stranger' as value")
-    write(strangers, broker, dead)
+    non_letters = spark.range(2).selectExpr("cast(id as string) as key", "'stranger' as value")
+    write(non_letters, broker, dead)
     keyed = plan(broker, topic=dead, repairs={"key": "'k'", "value": "substring(value, 1, 3)"})
     for expected in ((4, 2, {"NOT_A_DEAD_LETTER": 2}), (0, 0, {})):
         tried, done = replay(spark, replace(keyed, is_dry_run=True)), replay(spark, keyed)
@@ -243,7 +243,7 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(
         if done.examples:
             assert done.examples[0].startswith(f"the first is {dead}-0 at offset 3: without the header __connect.errors.topic")
     assert broker.read(dead).column("value").to_pylist().count(b"stranger") == 2
-    write(strangers, broker, dead)
+    write(non_letters, broker, dead)
     assert outcome(replay(spark, keyed)) == (2, 0, {"NOT_A_DEAD_LETTER": 2}), "a topic that was replayed is one of dead letters"
     assert outcome(replay(spark, keyed)) == (0, 0, {})
 
@@ -251,7 +251,7 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(
 def test_a_dry_run_asks_the_users_handler(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value", f"'{topic}' as topic")
     handler = {"kafka.custom.exception.handler.class": "tests.spark.test_spark_direct.LeaveOutNine"}
-    tried = writing.tried(plan(broker, topic="letters", writing=handler), frame)
+    tried = writing.dry_run(plan(broker, topic="letters", writing=handler), frame)
     assert (tried.read, tried.written, tried.still_rejected, tried.dropped) == (
         10, 8, {"INVALID_COMPACTION_KEY": 1}, {"INVALID_COMPACTION_KEY": 1},
     )  # fmt: skip
@@ -265,7 +265,7 @@ def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch: pytes
     given = {"kafka.bootstrap.servers": "a:1", "kafka.max.block.ms": "9000", "kafka.retry.unknown.topic.partition.ms": "7000"}
     options = SinkOptions.parse(given, is_stream=False)
     tried = task_plan(options, TargetSnapshot(topics=()), TaskContextFacts(task=0), "")
-    assert tried.snapshot_of("late", tried.options.topic_patience_ms) is None
+    assert tried.snapshot_of("late", tried.options.topic_wait_ms) is None
     assert asked == [("late", 9_000, 7_000)]
 
 
@@ -274,7 +274,7 @@ def test_a_dry_run_finds_min_insync_above_the_replicas(spark: SparkSession, brok
     with pytest.raises(
         Exception, match=r"KAFKA\[InvalidConfiguration\] INCONSISTENT_REPLICATION_FACTOR: topic .*-two has replication factor 1"
     ):
-        writing.tried(plan(broker, topic="letters"), spark.range(10).selectExpr("cast(id as string) as value", f"'{topic}-two' as topic"))
+        writing.dry_run(plan(broker, topic="letters"), spark.range(10).selectExpr("cast(id as string) as value", f"'{topic}-two' as topic"))
 
 
 def test_letters_that_are_removed_while_they_are_read(
@@ -296,7 +296,7 @@ def test_letters_that_are_removed_while_they_are_read(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(of_topic, "read_ledger", late)
+        patch.setattr(topic_replay, "read_ledger", late)
         with pytest.raises(Refusal, match=r"LETTERS_REMOVED: .*-0 begins at offset 1, offset 0 was asked for: letters were removed"):
             replay(spark, plan(broker, topic=dead))
     assert rows_there() == before

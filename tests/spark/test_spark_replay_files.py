@@ -19,10 +19,10 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import letters, of_files, writing
+from chaffinch.spark.replay import dead_letters, file_replay, writing
+from chaffinch.spark.replay.letter_matching import MatchingTopics
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.replay.replaying import replay
-from chaffinch.spark.replay.same_letters import TopicsOfFiles
 from tests.spark.test_spark_replay import bad_rows, outcome, plan, rows
 from tests.spark.test_spark_write import values, write
 
@@ -54,7 +54,7 @@ def test_a_file_system_that_spark_does_not_know(
         raise Py4JError('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"')
 
     (tmp_path / "a.parquet").write_bytes(b"")
-    monkeypatch.setattr(letters, "letters_in_file", unknown)
+    monkeypatch.setattr(dead_letters, "dead_letters_in_file", unknown)
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*: Spark cannot read there: .* locations that begin with gs: name"):
         replay(spark, plan(broker, path=str(tmp_path)))
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_written_and_an_interruption_behind_that(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(of_files, step, interrupted)
+    monkeypatch.setattr(file_replay, step, interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
     assert caught.value.__notes__ == [f"{name} is written"]
@@ -128,7 +128,7 @@ def test_two_replays_of_one_file_to_different_topics(
     def late(*given: Any) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(writing, "write", really)
-            patch.setattr(of_files, "_done_with", lambda *_: None)
+            patch.setattr(file_replay, "_move_to_replayed", lambda *_: None)
             assert outcome(replay(spark, plan(broker, path=str(tmp_path), to=f"{dead}-2"))) == (2, 2, {})
         really(*given)
 
@@ -151,17 +151,17 @@ def test_a_file_that_another_replay_moves_once_it_is_read(
     """It is the same file to both: what one has written the other passes over, also where it looks before Kafka shows the marker."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
-    really = of_files._marker_topic
+    really = file_replay._marker_topic
 
     def meanwhile(*given: Any) -> str:
-        monkeypatch.setattr(of_files, "_marker_topic", really)
+        monkeypatch.setattr(file_replay, "_marker_topic", really)
         assert outcome(replay(spark, keyed)) == (2, 2, {})
         if not is_marker_seen:
             seen, really_of = [None], writing.writer_of
             monkeypatch.setattr(writing, "writer_of", lambda *asked: seen.pop() if seen else really_of(*asked))
         return really(*given)
 
-    monkeypatch.setattr(of_files, "_marker_topic", meanwhile)
+    monkeypatch.setattr(file_replay, "_marker_topic", meanwhile)
     report = replay(spark, keyed)
     assert (outcome(report), report.written_before) == ((2, 2, {}), 2)
     assert values(broker, topic) == {"v0": 1, "v1": 1}
@@ -173,15 +173,15 @@ def test_a_file_that_another_replay_moves_before_it_is_read(
 ) -> None:
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
-    really = of_files._unsettled
+    really = file_replay._unsettled
 
     def meanwhile(*given: Any) -> set[str]:
         with monkeypatch.context() as patch:
-            patch.setattr(of_files, "_unsettled", really)
+            patch.setattr(file_replay, "_unsettled", really)
             assert outcome(replay(spark, keyed)) == (2, 2, {})
         return really(*given)
 
-    monkeypatch.setattr(of_files, "_unsettled", meanwhile)
+    monkeypatch.setattr(file_replay, "_unsettled", meanwhile)
     assert outcome(replay(spark, keyed)) == (0, 0, {})
     assert values(broker, topic) == {"v0": 1, "v1": 1}
 
@@ -192,13 +192,13 @@ def test_a_file_that_is_removed_is_not_blamed_on_a_repair(
     """What Spark says of it is shown as it is."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
-    really = of_files._marker_topic
+    really = file_replay._marker_topic
 
     def removing(*given: Any) -> str:
         file.unlink()
         return really(*given)
 
-    monkeypatch.setattr(of_files, "_marker_topic", removing)
+    monkeypatch.setattr(file_replay, "_marker_topic", removing)
     with pytest.raises(Exception, match=file.name) as caught:
         replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
     assert not re.search("--repair|_replayed", str(caught.value))
@@ -214,10 +214,10 @@ def test_a_replay_that_died_before_its_letters_had_their_name(
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
     (name,) = (path.name for path in folder.glob("*.parquet"))
     as_they_are = plan(broker, path=str(folder), token=token)
-    own_token = of_files._file_token(as_they_are, Folder(str(folder), "--parquet"), name)
-    found = of_files._letters_of(own_token)
+    own_token = file_replay._file_token(as_they_are, Folder(str(folder), "--parquet"), name)
+    found = file_replay._rejected_file_name(own_token)
     with monkeypatch.context() as patch:
-        patch.setattr(of_files, "_done_with", lambda *_: None)
+        patch.setattr(file_replay, "_move_to_replayed", lambda *_: None)
         assert outcome(replay(spark, as_they_are))[:2] == (2, 0)
     with SyncClient(broker.bootstrap_servers) as client:
         (marker,) = committed_offsets(client, f"chaffinch-{own_token}").values()
@@ -232,7 +232,7 @@ def test_a_replay_that_died_before_its_letters_had_their_name(
 def die(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, plan: ReplayPlan, leaves: Callable[[str], None]) -> None:
     """Replay, and die before the transaction has ended: `leaves(token)` is what is in the folder then."""
 
-    def dies(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
+    def dies(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, dead_letter_options: Mapping[str, str]) -> None:
         leaves(token)
         raise RuntimeError("died")
 
@@ -253,7 +253,7 @@ def test_a_replay_that_died_before_its_transaction_ended(
     as_they_are = plan(broker, path=str(folder))
 
     def leaves(token: str) -> None:
-        (folder / of_files._letters_of(token)).write_bytes((folder / f"z-{name}").read_bytes())
+        (folder / file_replay._rejected_file_name(token)).write_bytes((folder / f"z-{name}").read_bytes())
 
     die(spark, monkeypatch, as_they_are, leaves)
     assert len(list(folder.glob("*.parquet"))) == 2
@@ -280,7 +280,7 @@ def test_a_replay_that_died_and_one_under_another_token(
     def leaves(token: str) -> None:
         table = pq.read_table(file)
         named = table.set_column(table.column_names.index("query"), "query", pa.array([token] * 2))
-        pq.write_table(named, tmp_path / of_files._letters_of(token))
+        pq.write_table(named, tmp_path / file_replay._rejected_file_name(token))
 
     die(spark, monkeypatch, begun, leaves)
     assert len(list(tmp_path.glob("*.parquet"))) == 2
@@ -316,15 +316,15 @@ def test_of_what_another_replay_has_read_only_what_it_wrote_is_counted(
     (file,) = tmp_path.glob("*.parquet")
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "'k'"})
     with monkeypatch.context() as patch:
-        patch.setattr(of_files, "_done_with", lambda *_: None)
+        patch.setattr(file_replay, "_move_to_replayed", lambda *_: None)
         assert outcome(replay(spark, keyed)) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
     folder = Folder(str(tmp_path), "--parquet")
-    with TopicsOfFiles(spark, keyed) as topics:
-        report = of_files._FilesReplay(spark, keyed, folder, topics).file(file.name, "")
+    with MatchingTopics(spark, keyed) as topics:
+        report = file_replay._FileReplay(spark, keyed, folder, topics).file(file.name, "")
     assert (outcome(report), report.written_before) == ((2, 1, {"MESSAGE_TOO_LARGE": 1}), 1)
 
     def away(*_: object) -> None:
         raise Refusal(Group.RETRIABLE, "REQUEST_TIMED_OUT", "nobody is there")
 
     monkeypatch.setattr(writing, "writer_of", away)
-    assert not of_files._is_of_another(keyed, "t", "run")
+    assert not file_replay._is_of_another(keyed, "t", "run")

@@ -18,7 +18,7 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.spark import supervise
 from chaffinch.spark.source.stream_reader import IS_LIMITED
 from tests.soak.spark_process import has_in_command, processes_below
-from tests.spark.source.played_reader import plain
+from tests.spark.source.reader_driver import plain
 from tests.spark.source.source_topics import fill
 
 pytestmark = [

@@ -14,14 +14,14 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from chaffinch.spark import target
-from chaffinch.spark.kept import Kept
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.writers import task_plan
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.target import check_codec, check_replication, take_snapshot
 from chaffinch.spark.task_facts import TaskContextFacts
-from tests.spark.played_query import PlayedQuery
+from chaffinch.spark.worker_cache import LruCache
+from tests.spark.query_driver import PlayedQuery
 
 INCONSISTENT = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=1, replica_count=1, in_sync_min=3)
 ROWS = {"key": ["a"], "value": [b"1"]}
@@ -29,7 +29,7 @@ ROWS = {"key": ["a"], "value": [b"1"]}
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "_told", set())
+    monkeypatch.setattr(target, "_logged", set())
 
 
 @pytest.mark.parametrize("policy", ["kip579", "legacy"])
@@ -137,7 +137,7 @@ def test_a_long_wait_is_told_with_the_option_that_names_the_brokers(
 ) -> None:
     made = {}
     monkeypatch.setattr(target, "SyncClient", lambda *_, **given: made.update(given))
-    monkeypatch.setattr(target, "_clients", Kept(lambda _: None))
+    monkeypatch.setattr(target, "_clients", LruCache(lambda _: None))
     options = SinkOptions.parse({"kafka.bootstrap.servers": "a:1,b:2", "topic": "orders"}, is_stream=False).client
     target.client_for(options)
     made["on_wait"]("no broker reachable; still asking")

@@ -16,7 +16,7 @@ from chaffinch.spark.commit.operations import Operation, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell
-from tests.spark.played_query import PlayedQuery
+from tests.spark.query_driver import PlayedQuery
 
 ROWS = {"key": ["a", *[None] * 3000], "value": [b"x" * 1000] * 3001}
 BLOCK = 4096

@@ -12,7 +12,7 @@ import pytest
 from pyspark.cloudpickle import dumps
 from pyspark.sql import SparkSession
 
-from chaffinch.spark.workers import NEEDED, Worker, WorkersUnfit, _looker, advice_for, check_server, unfit
+from chaffinch.spark.workers import NEEDED, Worker, WorkersUnfit, _version_probe, advice_for, check_server, unfit
 from chaffinch.version import VERSION
 
 ALL = dict.fromkeys(NEEDED, "") | {"chaffinch": "1.0"}
@@ -129,7 +129,7 @@ def test_a_server_that_does_not(error: str, kind: type[Exception], text: str) ->
 def test_what_a_worker_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setenv("SPARK_LOCAL_HOSTNAME", "host-b")
-    look = pickle.loads(dumps(_looker()))
+    look = pickle.loads(dumps(_version_probe()))
     assert list(look([])) == [("host-b", sys.executable, {**ALL, "chaffinch": VERSION})]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("chaffinch", "numba") else find_spec(name))
     ((_, _, versions),) = look([])

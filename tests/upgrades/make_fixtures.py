@@ -26,7 +26,7 @@ from unittest import mock
 from chaffinch import Producer
 from chaffinch.spark import session
 from chaffinch.spark.commit.operations import Step
-from chaffinch.spark.replay import of_files
+from chaffinch.spark.replay import file_replay
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
 from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE
 from tests.soak.killed_broker import KilledBroker
@@ -159,7 +159,7 @@ def make_letters(folder: Path) -> dict[str, Any]:
             written += write("file replayed", REPLAYED, **to_files)
             replay(spark, ReplayPlan(client=client, path=str(letters), repairs=keyed))
             written += write("file not moved", REPLAYED, **to_files)
-            with mock.patch.object(of_files, "_done_with"):
+            with mock.patch.object(file_replay, "_move_to_replayed"):
                 replay(spark, ReplayPlan(client=client, path=str(letters), repairs=keyed))
             in_files = write("file", UNREPLAYED, **to_files)
             broker.end(signal.SIGKILL)
@@ -184,7 +184,7 @@ def make_both_places(folder: Path) -> dict[str, Any]:
                 rows = spark.range(UNREPLAYED).selectExpr("cast(null as string) as key", value)
                 rows.coalesce(1).write.format("chaffinch").mode("append").options(**given).save()
             replay(spark, ReplayPlan(client=client, topic="dead", repairs=keyed, where="cast(value as string) = 'first 1'"))
-            with mock.patch.object(of_files, "_done_with"):
+            with mock.patch.object(file_replay, "_move_to_replayed"):
                 replay(spark, ReplayPlan(client=client, path=letters, repairs=keyed, where="cast(value as string) = 'second 2'"))
             broker.end(signal.SIGKILL)
     finally:

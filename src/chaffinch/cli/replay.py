@@ -73,13 +73,13 @@ def replay(
     status is 1 when something is rejected still.
     """
     with _said_when_interrupted():
-        from chaffinch.spark.options import KAFKA
+        from chaffinch.spark.options import KAFKA_PREFIX
         from chaffinch.spark.replay.plan import COMMAND, WRITING
         from chaffinch.spark.replay.replaying import ReplayPlan
 
         entries = entries_of(bootstrap_server, command_config)
         idle = accepted(COMMAND, entries).ignored
-        given = {KAFKA + entry.dotted: entry.value for entry in entries if entry.dotted not in idle}
+        given = {KAFKA_PREFIX + entry.dotted: entry.value for entry in entries if entry.dotted not in idle}
         of_writing = {option.name for option in WRITING.options}
         plan = ReplayPlan(
             client={name: value for name, value in given.items() if name not in of_writing},
@@ -109,12 +109,12 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
     from chaffinch.spark.error_texts import first_line, tag_of
     from chaffinch.spark.java import JavaNotFound
     from chaffinch.spark.refusals import Refusal
-    from chaffinch.spark.replay.replaying import look_at_cluster
+    from chaffinch.spark.replay.replaying import check_cluster
     from chaffinch.spark.replay.replaying import replay as replay_letters
 
     report = None
     try:
-        look_at_cluster(plan)
+        check_cluster(plan)
         with doing("starting Spark") as now, _quiet_session() as spark:
             now(f"replaying the letters of {plan.path or plan.topic}" + (", to write nothing" if plan.is_dry_run else ""))
             report = replay_letters(spark, plan)

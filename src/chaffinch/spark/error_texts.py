@@ -10,7 +10,7 @@ from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
 
 WORKER_LOST: Final = "WORKER_LOST"
 # What Spark says, in its own words, when a process of it died: nobody's fault, so the batch is run again.
-_LOST: Final = re.compile(
+_WORKER_LOST_TEXT: Final = re.compile(
     r"(?:Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure)(?:(?! SQLSTATE: )[^\r\n])*"
 )
 # Of the process that a stream's source runs in as long as the query does, Spark says in no words that it died: Java's trace does.
@@ -19,9 +19,9 @@ _SOURCE_LOST: Final = re.compile(
 )
 _SOURCE_LOST_TEXT: Final = "the Python process that Spark asks for the offsets of a source died"
 # Said without a tag, as by a KafkaSink that is made or called wrongly in a function of the user's.
-_WRONG: Final = re.compile(r"chaffinch\.errors\.exceptions\.ConfigException: ([^\r\n]*)")
+_CONFIG_ERROR: Final = re.compile(r"chaffinch\.errors\.exceptions\.ConfigException: ([^\r\n]*)")
 # What Py4J writes before what Java said.
-_OF_PY4J: Final = re.compile(r"\A\s*An error occurred while calling \S+\s*:\s*")
+_PY4J_PREFIX: Final = re.compile(r"\A\s*An error occurred while calling \S+\s*:\s*")
 _LINE_MAX: Final = 300
 
 
@@ -29,9 +29,9 @@ def tag_of(text: str) -> ErrorTag | None:
     """The tag in an error's text; or one for a wrong configuration, or for what Spark says of a process that died; None for all else."""
     if found := tag_in(text):
         return found
-    if wrong := _WRONG.search(text):
+    if wrong := _CONFIG_ERROR.search(text):
         return tag_in(str(Refusal(Group.INVALID_CONFIGURATION, "CONFIG", wrong[1])))
-    lost = _LOST.search(text)
+    lost = _WORKER_LOST_TEXT.search(text)
     return lost and ErrorTag(group=Group.APPLICATION_RECOVERABLE, name=WORKER_LOST, text=_short(lost[0]))
 
 
@@ -49,7 +49,7 @@ def first_line(tag: ErrorTag | None, text: str) -> str:
     """One line that says what went wrong: the tag's, else the first of the text."""
     if tag is not None:
         return f"KAFKA[{tag.group.value}] {tag.name}: {tag.text}"
-    return _short(next((line for line in _OF_PY4J.sub("", text).splitlines() if line.strip()), "an error without words"))
+    return _short(next((line for line in _PY4J_PREFIX.sub("", text).splitlines() if line.strip()), "an error without words"))
 
 
 def _short(line: str) -> str:

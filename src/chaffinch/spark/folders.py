@@ -27,7 +27,7 @@ _REASON_MAX: Final = 500
 # Of options of a file system, as `client_secret=...`.
 _SECRET: Final = re.compile(r"([^&=]*(?:key|secret|token|password|credential|sig)[^&=]*=)[^&]*", re.IGNORECASE)
 # Pyarrow names each of a hundred places where it looked, and the second time none.
-_NO_HDFS: Final = (
+_HDFS_ADVICE: Final = (
     "pyarrow does not find the driver for HDFS, libhdfs.so, or the Java that it needs: install a Hadoop client and Java there, and set "
     "HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints"
 )
@@ -35,24 +35,24 @@ _NO_HDFS: Final = (
 
 STORAGE_FAILED: Final = "STORAGE_FAILED"
 # What a file system says of itself, not of the path: another try may find it well again.
-_PASSING: Final = frozenset({
+_TRANSIENT_ERRNOS: Final = frozenset({
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENOLCK,
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTUNREACH,
     errno.ENETUNREACH, errno.ENETDOWN,
 })  # fmt: skip
 # The same of object stores, which have words; curl's code 6 is a host that does not exist.
-_PASSING_WORDS: Final = re.compile(
+_TRANSIENT_TEXT: Final = re.compile(
     r"AWS Error (?:NETWORK_CONNECTION(?!.*curlCode: 6\b)|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING)"
     r"|\bHTTP (?:status |status code )?5\d\d\b",
     re.DOTALL,
 )
 
 
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, OSError) and (error.errno in _PASSING or _PASSING_WORDS.search(str(error)) is not None)
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, OSError) and (error.errno in _TRANSIENT_ERRNOS or _TRANSIENT_TEXT.search(str(error)) is not None)
 
 
-def name_of(query: str) -> str:
+def safe_name(query: str) -> str:
     """A query's id, token or name as the name of a folder or file; where characters had to go, a digest tells it from its like."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", query)[:80]
     return query if plain == query else f"{plain}-{hashlib.sha256(query.encode()).hexdigest()[:12]}"
@@ -93,7 +93,7 @@ class Folder:
             try:
                 if "\0" in self.location:  # Pyarrow finds out when the folder is used, and nobody knows then whose it is.
                     raise ValueError("no name holds a null character")
-                if "://" in (location := _normalised(self.location)):
+                if "://" in (location := _normalized(self.location)):
                     self._opened = fs.FileSystem.from_uri(location)
                 else:
                     self._opened = fs.LocalFileSystem(), os.path.abspath(location)
@@ -114,11 +114,11 @@ class Folder:
 
     def refusal(self, what: str, error: Exception, remedy: str = "name a folder that driver and executors can write to") -> Refusal:
         reason = str(error)
-        for spelled in (self.location, _normalised(self.location)):
-            reason = reason.replace(spelled, self.shown)
-        reason = _NO_HDFS if re.search("libhdfs|libjvm", reason) else textwrap.shorten(reason, _REASON_MAX, placeholder=" ...")
+        for form in (self.location, _normalized(self.location)):
+            reason = reason.replace(form, self.shown)
+        reason = _HDFS_ADVICE if re.search("libhdfs|libjvm", reason) else textwrap.shorten(reason, _REASON_MAX, placeholder=" ...")
         text = f"{self.option}={self.shown} {what}: {reason}"
-        if _may_pass(error):
+        if _is_transient(error):
             return Refusal(Group.APPLICATION_RECOVERABLE, STORAGE_FAILED, text, Remedy.AGAIN)
         return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"{text}; {remedy}")
 
@@ -247,7 +247,7 @@ class Folder:
             return [found.base_name for found in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
 
 
-def claim(root: str) -> None:
+def create_private_directory(root: str) -> None:
     """Makes a folder of this machine where it is missing, for this user alone. OSError where it is not his: others can tell its name,
     and may have made it first."""
     with suppress(FileExistsError):
@@ -259,7 +259,7 @@ def claim(root: str) -> None:
     os.chmod(root, 0o700)
 
 
-class OwnFolder(Folder):
+class PrivateFolder(Folder):
     """`root`, a folder of this machine, or one below it. It is made where it is missing, for this user alone, and refused where it is
     not his: whoever can tell its name may have made it first."""
 
@@ -268,22 +268,22 @@ class OwnFolder(Folder):
         self._root = root
 
     def __reduce__(self) -> tuple[object, ...]:
-        return OwnFolder, (self._root, self.option, self.location)
+        return PrivateFolder, (self._root, self.option, self.location)
 
     def _at(self, location: str) -> Folder:
-        return OwnFolder(self._root, self.option, location)
+        return PrivateFolder(self._root, self.option, location)
 
     def opened(self) -> tuple[FileSystem, str]:
         if self._opened is None:
-            self._claim()
+            self._create_root()
         return super().opened()
 
-    def _claim(self) -> None:
+    def _create_root(self) -> None:
         with Folder(self._root, self.option).refusing("cannot be used"):
-            claim(self._root)
+            create_private_directory(self._root)
 
 
-def _normalised(location: str) -> str:
+def _normalized(location: str) -> str:
     """Hadoop's spellings of a location (`file:/x`, `s3a://x`) as pyarrow's."""
     # Of two slashes the second begins a host, which pyarrow refuses as Spark does: the rest is not the path that was meant.
     if found := re.match(r"^file:(?!//[^/])/+(.*)$", location):

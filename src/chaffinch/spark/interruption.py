@@ -14,35 +14,35 @@ from typing import Any, Final, Self
 
 from chaffinch.signals import Handler, handled
 
-_TASKS_END_S: Final = 10.0
-_JAVA_ENDS_S: Final = 5.0
-_LOOK_S: Final = 0.05
+_TASKS_STOP_S: Final = 10.0
+_JAVA_EXIT_S: Final = 5.0
+_POLL_S: Final = 0.05
 
 
 @contextmanager
-def noted(presses: list[int] | None = None) -> Iterator[list[int]]:
+def deferred(presses: list[int] | None = None) -> Iterator[list[int]]:
     """Not empty once Ctrl-C was pressed, which raises nothing meanwhile; pressed again it does what it did before. `presses`: those until
     now, of a block around this one.
 
     PySpark's own handler calls Java in the middle of another call to it, and Py4J prints the traceback of whatever a call is interrupted
     by; and a Java that is interrupted while it starts stays behind. Elsewhere than in the main thread nothing changes.
     """
-    times = [] if presses is None else presses
+    signals = [] if presses is None else presses
 
-    def noting(before: Handler) -> Handler:
-        def note(number: int, frame: FrameType | None) -> None:
-            times.append(number)
-            if len(times) > 1:
+    def deferring(before: Handler) -> Handler:
+        def defer(number: int, frame: FrameType | None) -> None:
+            signals.append(number)
+            if len(signals) > 1:
                 before(number, frame)
 
-        return note
+        return defer
 
-    with handled([signal.SIGINT], noting):
-        yield times
+    with handled([signal.SIGINT], deferring):
+        yield signals
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def silenced_log() -> Iterator[None]:
     """Spark's log is off until the tasks that are stopped meanwhile have ended: it has a trace of each, which whoever pressed Ctrl-C
     would take for an error. On Spark Connect the log is the server's."""
     try:
@@ -68,11 +68,11 @@ def quietly() -> Iterator[None]:
 
 
 def _wait_for_tasks(context: Any) -> None:
-    deadline_s = time.monotonic() + _TASKS_END_S
+    deadline_s = time.monotonic() + _TASKS_STOP_S
     while sum(executor.numRunningTasks() for executor in context._jsc.sc().statusTracker().getExecutorInfos()):
         if time.monotonic() >= deadline_s:
             return
-        time.sleep(_LOOK_S)  # Spark reports no event when a cancelled task ends.
+        time.sleep(_POLL_S)  # Spark reports no event when a cancelled task ends.
 
 
 class JavaStart:
@@ -88,56 +88,56 @@ class JavaStart:
         self._gateway: Any = import_module("pyspark.java_gateway")
         self._popen = self._gateway.Popen
         self._process: subprocess.Popen[Any] | None = None
-        self._raised: BaseException | None = None
-        self._changed = ExitStack()
+        self._interruption: BaseException | None = None
+        self._restored_on_exit = ExitStack()
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._gateway.Popen = self._started  # PySpark keeps the process to itself until Java has answered.
-            self._changed.callback(setattr, self._gateway, "Popen", self._popen)
-            self._changed.enter_context(handled([signal.SIGINT], lambda _: self._noting(signal.default_int_handler)))
-            self._changed.enter_context(handled([signal.SIGTERM], self._noting))
+            self._gateway.Popen = self._start_process  # PySpark keeps the process to itself until Java has answered.
+            self._restored_on_exit.callback(setattr, self._gateway, "Popen", self._popen)
+            self._restored_on_exit.enter_context(handled([signal.SIGINT], lambda _: self._deferring(signal.default_int_handler)))
+            self._restored_on_exit.enter_context(handled([signal.SIGTERM], self._deferring))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with self._changed:
+        with self._restored_on_exit:
             self._end(error)
-        if self._raised is not None and self._raised is not error:
-            raise self._raised from None
+        if self._interruption is not None and self._interruption is not error:
+            raise self._interruption from None
 
-    def _noting(self, handler: Handler) -> Handler:
-        def note(number: int, frame: FrameType | None) -> None:
+    def _deferring(self, handler: Handler) -> Handler:
+        def defer(number: int, frame: FrameType | None) -> None:
             try:
                 handler(number, frame)
             except BaseException as error:
                 self._interrupted(error)
 
-        return note
+        return defer
 
-    def _started(self, *command: Any, **keywords: Any) -> subprocess.Popen[Any]:
+    def _start_process(self, *command: Any, **keywords: Any) -> subprocess.Popen[Any]:
         self._process = subprocess.Popen(*command, **keywords)
-        if self._raised is not None:
+        if self._interruption is not None:
             self._process.terminate()
         return self._process
 
     def _interrupted(self, error: BaseException) -> None:
-        self._raised = error
+        self._interruption = error
         if self._process is not None:
             self._process.terminate()  # PySpark's next look at it, or the call that waits for an answer of its, ends with an error.
 
     def _end(self, error: BaseException | None) -> None:
-        if self._raised is None and error is not None and not isinstance(error, Exception):
+        if self._interruption is None and error is not None and not isinstance(error, Exception):
             self._interrupted(error)  # By the handler that PySpark sets when its context is there.
-        if self._raised is not None and self._process is not None:
+        if self._interruption is not None and self._process is not None:
             try:
-                self._process.wait(_JAVA_ENDS_S)
+                self._process.wait(_JAVA_EXIT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            _forget()
+            _reset_pyspark()
 
 
-def _forget() -> None:
+def _reset_pyspark() -> None:
     """What PySpark keeps of a Java that has ended: the next session would be asked of it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

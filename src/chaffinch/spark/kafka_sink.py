@@ -20,7 +20,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.settings import shown_value
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal, invalid, line_first, tag_in
-from chaffinch.spark.session import spelled
+from chaffinch.spark.session import to_conf_string
 from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
@@ -37,7 +37,7 @@ NAME_BYTES_MAX: Final = 1_000
 """With the query's id it becomes the name of a group and of a transaction, which have 32767."""
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 # Nothing of the batch is visible, or its marker tells: the same rows are written again without a restart of the query.
-_AGAIN: Final = (Group.TRANSACTION_ABORTABLE, Group.RETRIABLE, Group.REFRESH_RETRIABLE)
+_RETRIED_GROUPS: Final = (Group.TRANSACTION_ABORTABLE, Group.RETRIABLE, Group.REFRESH_RETRIABLE)
 
 # Of a write that ends because its query is stopped, by the thread that is interrupted or the job that is cancelled; Java's trace
 # follows. A job that somebody cancels in Spark's UI, and java.io.InterruptedIOException, as of a timeout, are no stop.
@@ -47,10 +47,10 @@ _STOPPED: Final = re.compile(
 )
 
 # By run of a query and name of a sink: the newest batch that was written, or is being written. Each run has few sinks.
-_taken: dict[tuple[str | None, str], int] = {}
-_owners: dict[tuple[str | None, str], str] = {}
+_claimed_batches: dict[tuple[str | None, str], int] = {}
+_transactional_id_owners: dict[tuple[str | None, str], str] = {}
 """By run of a query and transactional id that was given: the name of the sink that has it."""
-_taken_lock = Lock()
+_claims_lock = Lock()
 
 
 class KafkaSink:
@@ -75,15 +75,15 @@ class KafkaSink:
             raise ConfigException(f"option {both[0]} is given twice: in options and as a keyword")
         given = {**(options or {}), **keywords}
         refuse_own_options(given)
-        self._options = {option: spelled(f"option {option}", value) for option, value in given.items() if value is not None}
+        self._options = {option: to_conf_string(f"option {option}", value) for option, value in given.items() if value is not None}
         if not self._options:  # `SinkOptions.parse` speaks of those that Spark keeps to itself then.
             SINK.parse({})
-        if not _is_whole(attempts_max) or attempts_max < 1:
+        if not _is_integer(attempts_max) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
         self._attempts_max = attempts_max
         self._made_with = VERSION
         _check_name(name)
-        parsed = SinkOptions.parse(self._of_batch("?", 0), is_stream=False)
+        parsed = SinkOptions.parse(self._batch_options("?", 0), is_stream=False)
         handler_for(parsed.handler)
         if not (name or parsed.topic):
             raise ConfigException("a sink whose rows name their topic needs a name: KafkaSink(..., name=...), another one for each sink")
@@ -98,26 +98,26 @@ class KafkaSink:
         """Writes the rows of one micro-batch exactly once, however often the batch is run. Not twice for one batch in one run."""
         for what, value, fits in (
             ("frame", frame, hasattr(frame, "write") and hasattr(frame, "sparkSession")),
-            ("batch_id", batch_id, _is_whole(batch_id) and batch_id >= 0),
+            ("batch_id", batch_id, _is_integer(batch_id) and batch_id >= 0),
         ):
             if not fits:
                 text = f"{what} cannot be {shown_value(value)}: foreachBatch calls a KafkaSink with a DataFrame and a number"
                 raise invalid(ConfigException(text))  # As the end of a query, where its tag is looked for.
         if (version := getattr(self, "_made_with", EARLIER)) != VERSION:  # On Spark Connect: the client's.
             raise versions_differ(host(), VERSION, version)
-        options = self._of_batch(self.name, batch_id)
+        options = self._batch_options(self.name, batch_id)
         context = _context_of(frame)
         if context is not None:
             run_id = _run_of(frame.sparkSession, context)
         else:
             run_id = None  # A process serves one run there.
             options["chaffinch.query.id"] = self._query_on_connect(frame, batch_id)
-        self._take(run_id, batch_id)
+        self._claim_batch(run_id, batch_id)
         try:
             self._write(frame, options)
         except BaseException:
-            with _taken_lock:
-                del _taken[run_id, self.name]
+            with _claims_lock:
+                del _claimed_batches[run_id, self.name]
             raise
 
     def _query_on_connect(self, frame: DataFrame, batch_id: int) -> str:
@@ -140,19 +140,19 @@ class KafkaSink:
                 reason = f"has a file metadata that is damaged ({metadata[:80]!r})"
         raise _unknown(f"checkpointLocation={checkpoint.shown} {reason}: give the KafkaSink that of the query that calls it")
 
-    def _take(self, run_id: str | None, batch_id: int) -> None:
+    def _claim_batch(self, run_id: str | None, batch_id: int) -> None:
         """Two outputs under one name would find each other's marker, and the second one's rows would be lost."""
-        with _taken_lock:
-            mine = self._transactional_id
-            if mine is not None and (owner := _owners.setdefault((run_id, mine), self.name)) != self.name:
-                text = f"option kafka.transactional.id cannot be {mine!r} here: the sink {owner!r} of this query has it, and each has "
+        with _claims_lock:
+            own_id = self._transactional_id
+            if own_id is not None and (owner := _transactional_id_owners.setdefault((run_id, own_id), self.name)) != self.name:
+                text = f"option kafka.transactional.id cannot be {own_id!r} here: the sink {owner!r} of this query has it, and each has "
                 raise invalid(ConfigException(text + "transactions of its own; give each another one, or leave it out"))
-            if _taken.get((run_id, self.name)) == batch_id:
+            if _claimed_batches.get((run_id, self.name)) == batch_id:
                 text = f"batch {batch_id} was given to a sink named {self.name!r} already: its rows would be taken for written"
                 raise Refusal(
                     Group.INVALID_CONFIGURATION, "DUPLICATE_OUTPUT", f"{text}; give each output a name of its own, KafkaSink(..., name=...)"
                 )
-            _taken[run_id, self.name] = batch_id
+            _claimed_batches[run_id, self.name] = batch_id
 
     def _write(self, frame: DataFrame, options: Mapping[str, str]) -> None:
         for attempt in range(1, self._attempts_max + 1):
@@ -167,11 +167,11 @@ class KafkaSink:
                         # traceback is that text, and a __cause__ would be in it: Java's whole error is the __context__, which is not.
                         raise RuntimeError(f"the query was stopped: py4j.protocol.Py4JJavaError: {stopped[0]}") from None
                     raise
-                if attempt == self._attempts_max or tag.group not in _AGAIN:
+                if attempt == self._attempts_max or tag.group not in _RETRIED_GROUPS:
                     raise Refusal(tag.group, tag.name, tag.text) from None
         raise AssertionError("the last attempt returns or raises")
 
-    def _of_batch(self, name: str, batch_id: int) -> dict[str, str]:
+    def _batch_options(self, name: str, batch_id: int) -> dict[str, str]:
         return {**self._options, "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id)}
 
 
@@ -193,8 +193,8 @@ def _run_of(session: SparkSession, context: SparkContext) -> str:
     if found is not None:
         return found
     # The function has described its jobs. The session of a query is a copy, whose `streams` know of nothing.
-    of_all_sessions = session._jsparkSession.sharedState().activeStreamingQueries()
-    return str(of_all_sessions.get(context._jvm.java.util.UUID.fromString(query_id)).runId())  # type: ignore[union-attr]
+    queries_of_all_sessions = session._jsparkSession.sharedState().activeStreamingQueries()
+    return str(queries_of_all_sessions.get(context._jvm.java.util.UUID.fromString(query_id)).runId())  # type: ignore[union-attr]
 
 
 def _unknown(text: str) -> Refusal:
@@ -211,5 +211,5 @@ def _check_name(name: object) -> None:
         raise ConfigException("name is empty: give the sink one, or leave it out where there is an option topic")
 
 
-def _is_whole(number: object) -> bool:
+def _is_integer(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)

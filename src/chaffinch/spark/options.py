@@ -31,19 +31,19 @@ from chaffinch.settings import Option, OptionTable, Settings
 _log = plain_text.logger(__name__)
 
 # Spark adds these itself; they say where the query lives, and are no options of ours.
-OF_SPARK: Final = ("checkpointLocation", "queryName")
+SPARK_OPTION_NAMES: Final = ("checkpointLocation", "queryName")
 
 INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column `headers`")
 """Of the source; a sink writes headers where there is the column."""
 
 # Names of options that only one side of the format takes, for the other side to refuse them in words: both are often given one mapping.
 # Sink and source do not import each other, so the names that are not Kafka's are listed here; a test compares them with both tables.
-OF_SINK: Final = (
+SINK_OPTION_NAMES: Final = (
     "deliveryGuarantee", "stagingLocation", "errors.tolerance", "errors.tolerance.max", "errors.dead.letter.queue.topic.name",
     "errors.dead.letter.path", "idempotencyToken", "onMissingMarker", "markerTopic",
     *(f"kafka.{name}" for name in sorted(PRODUCER_OPTION_NAMES)),
 )  # fmt: skip
-OF_SOURCE: Final = (
+SOURCE_OPTION_NAMES: Final = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
     "endingTimestamp", "endingOffsetsByTimestamp", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
@@ -51,12 +51,12 @@ OF_SOURCE: Final = (
 )  # fmt: skip
 
 # What this process has said of options: they are read anew for each micro-batch.
-_told: set[str] = set()
-KAFKA: Final = "kafka."
+_logged: set[str] = set()
+KAFKA_PREFIX: Final = "kafka."
 """In front of what the Kafka client takes."""
 _JAVA: Final = "of Java clients"
 # Of what has no effect, that which may have a wrong value: whoever has mistyped it shall know.
-_IDLE: Final = (
+_CHECKED_IDLE: Final = (
     Option("auto.include.jmx.reporter", "bool", True, _JAVA),
     Option("client.dns.lookup", "string", "use_all_dns_ips", _JAVA,
            choices=("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
@@ -67,30 +67,33 @@ _IDLE: Final = (
 )  # fmt: skip
 
 
-def of_kafka(options: Iterable[Option], *names: str) -> tuple[Option, ...]:
+def kafka_options(options: Iterable[Option], *names: str) -> tuple[Option, ...]:
     """Rows of a client's table, those of these names or all, under the names that Spark's users type."""
-    return tuple(replace(option, name=KAFKA + option.name) for option in options if not names or option.name in names)
+    return tuple(replace(option, name=KAFKA_PREFIX + option.name) for option in options if not names or option.name in names)
 
 
-CLIENT: Final = of_kafka(connection_options("chaffinch-spark"))
-JAVA_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (*(KAFKA + name for name in sorted(WITHOUT_EFFECT)), *of_kafka(_IDLE))
+CLIENT_OPTIONS: Final = kafka_options(connection_options("chaffinch-spark"))
+JAVA_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
+    *(KAFKA_PREFIX + name for name in sorted(WITHOUT_EFFECT)),
+    *kafka_options(_CHECKED_IDLE),
+)
 # A client that waits for each answer asks for metadata when it needs some, of every broker that it knows or was given.
-CLIENT_WITHOUT_EFFECT: Final = (*JAVA_WITHOUT_EFFECT, *of_kafka(METADATA_OPTIONS))
+CLIENT_WITHOUT_EFFECT: Final = (*JAVA_WITHOUT_EFFECT, *kafka_options(METADATA_OPTIONS))
 
 
 # The longest first, so that none is found in another; a name without a dot is an English word elsewhere.
 _NAMES: Final = sorted({option.name for option in (*connection_options(""), *PRODUCER_OPTIONS)}, key=len, reverse=True)
 _DOTTED, _PLAIN = ("|".join(re.escape(name) for name in _NAMES if ("." in name) is has_dot) for has_dot in (True, False))
-_OF_CLIENTS: Final = re.compile(rf"(?<![\w./'-])(?:{_DOTTED})(?![\w-]|\.\w)|(?<=option )(?:{_PLAIN})\b")
+_CLIENT_OPTION_NAMES: Final = re.compile(rf"(?<![\w./'-])(?:{_DOTTED})(?![\w-]|\.\w)|(?<=option )(?:{_PLAIN})\b")
 
 
 @contextmanager
-def named_as_typed() -> Iterator[None]:
+def with_spark_names() -> Iterator[None]:
     """What a client refuses under Kafka's names is said under those of Spark's options: who typed `kafka.acks` reads `kafka.acks`."""
     try:
         yield
     except ConfigException as error:
-        raise ConfigException(_OF_CLIENTS.sub(rf"{KAFKA}\g<0>", str(error))) from error
+        raise ConfigException(_CLIENT_OPTION_NAMES.sub(rf"{KAFKA_PREFIX}\g<0>", str(error))) from error
 
 
 _NO_OPTIONS: Final = (
@@ -103,21 +106,21 @@ def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
     """Options as Spark hands them over, in any case. ConfigException names an unknown one's nearest; those without effect are logged."""
     if not options:
         raise ConfigException(_NO_OPTIONS)
-    _refuse_twice(options)
-    spelled = {name.lower(): name for name in (*(option.name for option in table.options), *table.without_effect, *table.hinted)}
-    settings = table.parse({spelled.get(name.lower(), name): value for name, value in options.items()})
-    if idle := sorted(set(settings.ignored) - set(OF_SPARK)):
-        tell_without_effect("here", idle)
+    _refuse_duplicates(options)
+    proper_names = {name.lower(): name for name in (*(option.name for option in table.options), *table.without_effect, *table.hinted)}
+    settings = table.parse({proper_names.get(name.lower(), name): value for name, value in options.items()})
+    if idle := sorted(set(settings.ignored) - set(SPARK_OPTION_NAMES)):
+        log_without_effect("here", idle)
     return settings
 
 
 def hints(names: Iterable[str], side: str, known: Iterable[str]) -> dict[str, str]:
     """The advice for each of these names that is not `known` here. `side`: where it belongs."""
-    here = "source" if side == "sink" else "sink"
-    return dict.fromkeys(set(names) - set(known), f"it is an option of the {side}; leave it out of the {here}'s")
+    other_side = "source" if side == "sink" else "sink"
+    return dict.fromkeys(set(names) - set(known), f"it is an option of the {side}; leave it out of the {other_side}'s")
 
 
-def _refuse_twice(options: Iterable[str]) -> None:
+def _refuse_duplicates(options: Iterable[str]) -> None:
     """One that stands in a mapping in two cases; Spark itself would take the last."""
     seen: dict[str, str] = {}
     for name in options:
@@ -125,15 +128,15 @@ def _refuse_twice(options: Iterable[str]) -> None:
             raise ConfigException(f"option {first} is given twice, as {first!r} and as {name!r}: give it once")
 
 
-def tell_without_effect(where: str, names: Iterable[str]) -> None:
+def log_without_effect(where: str, names: Iterable[str]) -> None:
     """Says it once per process in the log."""
-    tell_once(f"options without effect {where}: {', '.join(names)}")
+    log_once(f"options without effect {where}: {', '.join(names)}")
 
 
-def tell_once(text: str) -> None:
+def log_once(text: str) -> None:
     """In the log of this process; Spark makes a reader or writer more than once for a query."""
-    if text not in _told:
-        _told.add(text)
+    if text not in _logged:
+        _logged.add(text)
         _log.warning("%s", text)
 
 
@@ -148,8 +151,8 @@ class ClientOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        kafka = {name.removeprefix(KAFKA): value for name, value in settings.items() if name.startswith(KAFKA)}
-        with named_as_typed():
+        kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in settings.items() if name.startswith(KAFKA_PREFIX)}
+        with with_spark_names():
             connections = ConnectionSettings.of(kafka)
         return cls(
             bootstrap_servers=kafka["bootstrap.servers"],

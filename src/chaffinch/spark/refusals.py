@@ -1,6 +1,6 @@
 """What the user reads when something is wrong, and how to find it again in Spark's text (decision 43).
 
-Nothing but text crosses Spark, so each error's text begins with a tag, `KAFKA[<group>] <NAME>: <one line>`, and `tag_in` finds
+Nothing but text crosses Spark, so each error's text begins with a tag, `KAFKA_PREFIX[<group>] <NAME>: <one line>`, and `tag_in` finds
 that tag in whatever Spark wraps around it. Pure.
 """
 

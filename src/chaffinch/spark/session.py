@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Seen in errors: the Python traceback of a worker without Spark's own frames around it.
-_OF_EVERY_SESSION: Mapping[str, str] = {"spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true"}
-_DEFAULTS: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **_OF_EVERY_SESSION}
+_COMMON_CONFIG: Mapping[str, str] = {"spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true"}
+_DEFAULTS: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **_COMMON_CONFIG}
 # Where a session may run -> what Spark takes for that, and in words. Of a wrong master Spark says only that Java has ended, and of a
 # wrong server first that packages are missing.
-_PLACES: Final[Mapping[str, tuple[str, str]]] = {
+_LOCATIONS: Final[Mapping[str, tuple[str, str]]] = {
     "master": (
         r"local(\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|(spark|k8s)://.+",
         "local[*], local[N], spark://HOST:PORT, k8s://HOST:PORT or yarn; a server of Spark Connect is given as remote",
@@ -38,7 +38,7 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
 _VARIABLES_SET: Final = ("JAVA_HOME", *VARIABLES, "SPARK_LOCAL_IP", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
 _CONFIG: Final = "it must be a mapping of Spark's names, as strings, to values"
 # The environment is the process's: a session that fails would take away what another thread's has set in between.
-_one_at_a_time: Final = RLock()
+_session_lock: Final = RLock()
 
 
 def session(
@@ -71,42 +71,42 @@ def session(
     for key in config or {}:
         if not isinstance(key, str):
             raise ConfigException(f"config cannot have the name {key!r}: {_CONFIG}")
-    given = {key: spelled(f"config's {key}", value) for key, value in (config or {}).items() if value is not None}
-    master, remote = _place("master", master, given), _place("remote", remote, given)
+    given = {key: to_conf_string(f"config's {key}", value) for key, value in (config or {}).items() if value is not None}
+    master, remote = _checked_location("master", master, given), _checked_location("remote", remote, given)
     if master is not None and remote is not None:
         raise ConfigException(f"master={master} and remote={remote} exclude each other: a server of Spark Connect has its own master")
     if master is None and remote is None and os.environ.get("SPARK_REMOTE"):
-        remote = _checked("remote", "SPARK_REMOTE", os.environ["SPARK_REMOTE"])
+        remote = _validated("remote", "SPARK_REMOTE", os.environ["SPARK_REMOTE"])
     if find_spec("pyspark") is None:
         raise ModuleNotFoundError("pyspark is not installed: pip install 'chaffinch[spark]'", name="pyspark")
-    with _one_at_a_time, _nothing_left_of_a_failure():
+    with _session_lock, _environment_restored_on_failure():
         if remote is not None:
             return _remote_session(app_name, remote, given, check=check)
         return _session(app_name, master, given, check=check)
 
 
-def _place(name: str, given: str | None, config: Mapping[str, str]) -> str | None:
+def _checked_location(name: str, given: str | None, config: Mapping[str, str]) -> str | None:
     """Where the session shall run, as the argument of this name says, or `config` under Spark's name for it. ConfigException."""
     from chaffinch.errors import ConfigException
 
     configured = config.get(f"spark.{name}")
     if given is None or configured is None:
-        return _checked(name, name, given) if configured is None else _checked(name, f"config's spark.{name}", configured)
+        return _validated(name, name, given) if configured is None else _validated(name, f"config's spark.{name}", configured)
     raise ConfigException(f"{name}={given} and config's spark.{name}={configured} say the same: leave one of them out")
 
 
-def _checked(kind: str, name: str, value: str | None) -> str | None:
+def _validated(kind: str, name: str, value: str | None) -> str | None:
     from chaffinch.errors import ConfigException
     from chaffinch.settings import shown_value
 
-    pattern, allowed = _PLACES[kind]
+    pattern, allowed = _LOCATIONS[kind]
     if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
         raise ConfigException(f"{name} cannot be {shown_value(value)}: it must be {allowed}")
     return value
 
 
 @contextmanager
-def _nothing_left_of_a_failure() -> Iterator[None]:
+def _environment_restored_on_failure() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in _VARIABLES_SET}
     try:
         yield
@@ -121,23 +121,23 @@ def _nothing_left_of_a_failure() -> Iterator[None]:
 def _remote_session(app_name: str, remote: str, config: Mapping[str, str], *, check: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    before = _connected()
+    before = _connect_session()
     try:
-        spark = _configured(SparkSession.builder.appName(app_name).remote(remote), {**_OF_EVERY_SESSION, **config})
+        spark = _configured(SparkSession.builder.appName(app_name).remote(remote), {**_COMMON_CONFIG, **config})
         if check:
             from chaffinch.spark.workers import check_server
 
             check_server(spark, remote)
     except BaseException:
-        made = _connected()
-        if made is not None and made is not before:  # Else whoever names another server would be given this one again.
-            made.release_session_on_close = False  # A server that does not answer would be asked for minutes.
-            made.stop()
+        new = _connect_session()
+        if new is not None and new is not before:  # Else whoever names another server would be given this one again.
+            new.release_session_on_close = False  # A server that does not answer would be asked for minutes.
+            new.stop()
         raise
     return spark
 
 
-def _connected() -> Any:
+def _connect_session() -> Any:
     """The session of Spark Connect that a builder would return in this thread; None where there is none."""
     connect = sys.modules.get("pyspark.sql.connect.session")
     return connect and (connect.SparkSession.getActiveSession() or connect.SparkSession._get_default_session())
@@ -150,7 +150,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
     from chaffinch.spark.worker_python import is_own, use_python
 
     use_java()
-    _leave_out_pandas_of_tests()
+    _ignore_pandas_warning()
     master = master_of(master, os.environ)
     use_python(is_one_machine=is_one_machine(master))
     # Spark binds to the name of the host; a machine whose name does not resolve would stop here for no reason of ours.
@@ -167,10 +167,10 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
         with JavaStart():
             spark = _configured(builder, {**_DEFAULTS, **config})
     except (KeyboardInterrupt, SystemExit):
-        if is_new and (begun := SparkSession._instantiatedSession) is not None:  # In a Java that was there before.
-            begun.stop()
+        if is_new and (started := SparkSession._instantiatedSession) is not None:  # In a Java that was there before.
+            started.stop()
         raise
-    activate()
+    activate_session()
     if check and not (is_one_machine(spark.sparkContext.master) and is_own(spark.sparkContext.pythonExec)):
         from chaffinch.spark.workers import check_workers
 
@@ -183,7 +183,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
     return spark
 
 
-def _leave_out_pandas_of_tests() -> None:
+def _ignore_pandas_warning() -> None:
     """Of pandas 3 PySpark warns when its module for tests looks for pandas, which each session loads whether it uses pandas or not. Whoever
     does use it, as by `toPandas`, is warned there as ever."""
     text = "PySpark does not yet fully support pandas"
@@ -205,7 +205,7 @@ def _configured(builder: SparkSession.Builder, config: Mapping[str, str]) -> Spa
     return builder.getOrCreate()
 
 
-def activate() -> None:
+def activate_session() -> None:
     """Makes the session of the process that of this thread, unless it has one; nothing on Spark Connect, whose server sees to that.
 
     Spark looks for a format in Python among those of the thread's active session (`DataSource.lookupDataSource`; for reads, of the session
@@ -229,7 +229,7 @@ def default_file_system() -> str | None:
     return None if running is None else running.conf.get("spark.hadoop.fs.defaultFS", None)
 
 
-def spelled(name: str, value: object) -> str:
+def to_conf_string(name: str, value: object) -> str:
     """A Python value as Spark takes it, as text, in its configuration and as an option: a string, a number or a path; true and false
     in lower case. ConfigException, naming it so, for all else."""
     from chaffinch.errors import ConfigException

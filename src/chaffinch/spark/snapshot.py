@@ -41,7 +41,7 @@ class TargetSnapshot:
     """The topics known at planning time and the broker's limits; travels to the tasks inside the pickled writer."""
 
     topics: tuple[TopicSnapshot, ...]
-    transaction_timeout_max_told_ms: int | None = None
+    reported_timeout_max_ms: int | None = None
     """transaction.max.timeout.ms; None where the broker does not tell."""
     offsets_retention_ms: int = OFFSETS_RETENTION_MS_DEFAULT
     replication_policy: str | None = None
@@ -50,7 +50,7 @@ class TargetSnapshot:
     @property
     def transaction_timeout_max_ms(self) -> int:
         """What the broker allows, as far as is known."""
-        return TRANSACTION_TIMEOUT_MAX_MS_DEFAULT if self.transaction_timeout_max_told_ms is None else self.transaction_timeout_max_told_ms
+        return TRANSACTION_TIMEOUT_MAX_MS_DEFAULT if self.reported_timeout_max_ms is None else self.reported_timeout_max_ms
 
     def topic(self, name: str) -> TopicSnapshot | None:
         return next((topic for topic in self.topics if topic.topic == name), None)

@@ -26,8 +26,7 @@ from chaffinch.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from chaffinch.protocol.messages.produce import ProduceRequest
-from chaffinch.spark.kept import Kept
-from chaffinch.spark.options import ClientOptions, named_as_typed
+from chaffinch.spark.options import ClientOptions, with_spark_names
 from chaffinch.spark.refusals import Refusal, refusal_for, refusal_of
 from chaffinch.spark.snapshot import (
     OFFSETS_RETENTION_MS_DEFAULT,
@@ -35,13 +34,14 @@ from chaffinch.spark.snapshot import (
     TopicSnapshot,
     topic_snapshot,
 )
+from chaffinch.spark.worker_cache import LruCache
 from chaffinch.version import VERSION
 
 _log = plain_text.logger(__name__)
 
-UNKNOWN_TOPIC_PATIENCE_MS = 1_000
+UNKNOWN_TOPIC_TIMEOUT_MS = 1_000
 """A topic that was created a moment ago may not have reached every broker yet."""
-UNKNOWN_TOPIC_WAIT_MS = 100
+UNKNOWN_TOPIC_PAUSE_MS = 100
 _TOPIC_KEYS = [
     "cleanup.policy", "max.message.bytes", "message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
     "min.insync.replicas",
@@ -52,15 +52,15 @@ CAPPED = "capped"
 """The policy under which such a topic is written all the same; Apache Kafka's from 3.7 on, which has no name for it."""
 
 # Topics of which this process has said something.
-_told: set[str] = set()
-_clients: Kept[ClientOptions, SyncClient] = Kept(SyncClient.close)
+_logged: set[str] = set()
+_clients: LruCache[ClientOptions, SyncClient] = LruCache(SyncClient.close)
 
 
 def client_for(options: ClientOptions) -> SyncClient:
     """This process's client for a cluster. Belongs to the one thread that a Spark worker runs tasks and commits on."""
 
     def connected() -> SyncClient:
-        with named_as_typed():  # A file of certificates is read only now.
+        with with_spark_names():  # A file of certificates is read only now.
             return SyncClient(
                 options.bootstrap_servers,
                 connections=options.connections,
@@ -93,23 +93,23 @@ def take_snapshot(client: SyncClient, topics: Sequence[tuple[str, str]], timeout
             state = found[name]
             if isinstance(state, ErrorCode):
                 raise _unusable(client, name, option, state)
-        told = _broker_configuration(client, timeout_ms)
+        configuration = _broker_configuration(client, timeout_ms)
     except ApiException as error:
         raise refusal_of(error) from None
     return TargetSnapshot(
         topics=tuple(state for state in found.values() if isinstance(state, TopicSnapshot)),
-        transaction_timeout_max_told_ms=int(told_ms) if (told_ms := told.get("transaction.max.timeout.ms")) else None,
-        offsets_retention_ms=int(told.get("offsets.retention.minutes") or OFFSETS_RETENTION_MS_DEFAULT // 60_000) * 60_000,
-        replication_policy=told.get(_REPLICATION_POLICY),
+        reported_timeout_max_ms=int(timeout_max_ms) if (timeout_max_ms := configuration.get("transaction.max.timeout.ms")) else None,
+        offsets_retention_ms=int(configuration.get("offsets.retention.minutes") or OFFSETS_RETENTION_MS_DEFAULT // 60_000) * 60_000,
+        replication_policy=configuration.get(_REPLICATION_POLICY),
     )
 
 
-def as_they_are_now(client: SyncClient, snapshot: TargetSnapshot, topics: Iterable[TopicSnapshot], timeout_ms: int) -> TargetSnapshot:
+def refresh_snapshot(client: SyncClient, snapshot: TargetSnapshot, topics: Iterable[TopicSnapshot], timeout_ms: int) -> TargetSnapshot:
     """The snapshot, with the ids and partition counts that these topics have now: one request for metadata. A topic that is gone, even a
     moment later, is as it was: writing to it tells. Raises Refusal when no broker answers within `timeout_ms`."""
     known = {topic.topic: topic for topic in (*snapshot.topics, *topics)}
     try:
-        states = _told_of(client, list(known), timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS)
+        states = _topic_states(client, list(known), timeout_ms, UNKNOWN_TOPIC_TIMEOUT_MS)
     except ApiException as error:
         raise refusal_of(error) from None
     for name, state in states.items():
@@ -126,8 +126,8 @@ def check_replication(topic: TopicSnapshot, policy: str | None) -> None:
     if policy is not None:
         advice = "lower min.insync.replicas, or create the topic with more replicas"
         raise Refusal(Group.INVALID_CONFIGURATION, codes.INCONSISTENT_REPLICATION_FACTOR.name, f"{found}: {advice}")
-    if topic.topic not in _told:
-        _told.add(topic.topic)
+    if topic.topic not in _logged:
+        _logged.add(topic.topic)
         _log.warning("%s: brokers before 3.7 refuse every batch, later ones write it to the replicas there are", found)
 
 
@@ -150,9 +150,9 @@ def check_codec(client: SyncClient, codec: str, timeout_ms: int) -> None:
         raise Refusal(Group.INVALID_CONFIGURATION, codes.UNSUPPORTED_COMPRESSION_TYPE.name, f"{found}: {advice}")
 
 
-def find_topic(client: SyncClient, topic: str, timeout_ms: int, patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS) -> TopicSnapshot | None:
-    """One topic; None when there is no such topic for `patience_ms`. ApiException for everything else that is wrong."""
-    state = _topic_snapshots(client, [topic], timeout_ms, patience_ms)[topic]
+def find_topic(client: SyncClient, topic: str, timeout_ms: int, wait_ms: int = UNKNOWN_TOPIC_TIMEOUT_MS) -> TopicSnapshot | None:
+    """One topic; None when there is no such topic for `wait_ms`. ApiException for everything else that is wrong."""
+    state = _topic_snapshots(client, [topic], timeout_ms, wait_ms)[topic]
     if isinstance(state, TopicSnapshot):
         return state
     if state in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION):
@@ -169,10 +169,10 @@ def _unusable(client: SyncClient, name: str, option: str, code: ErrorCode) -> Re
 
 
 def _topic_snapshots(
-    client: SyncClient, topics: Sequence[str], timeout_ms: int, patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS
+    client: SyncClient, topics: Sequence[str], timeout_ms: int, wait_ms: int = UNKNOWN_TOPIC_TIMEOUT_MS
 ) -> dict[str, TopicSnapshot | ErrorCode]:
     """Each topic's snapshot, or the code that says why there is none."""
-    states = _told_of(client, topics, timeout_ms, patience_ms)
+    states = _topic_states(client, topics, timeout_ms, wait_ms)
     missing = [name for name, state in states.items() if state is None or not state.partitions]
     found: dict[str, TopicSnapshot | ErrorCode] = {}
     usable = [name for name in topics if name not in missing]
@@ -186,15 +186,15 @@ def _topic_snapshots(
     return found
 
 
-def _told_of(client: SyncClient, topics: Sequence[str], timeout_ms: int, patience_ms: int) -> dict[str, TopicState | None]:
-    """What metadata say of each topic; for `patience_ms` it is asked again while one of them is not there."""
-    deadline_ms = wall_ms() + patience_ms
+def _topic_states(client: SyncClient, topics: Sequence[str], timeout_ms: int, wait_ms: int) -> dict[str, TopicState | None]:
+    """What metadata say of each topic; for `wait_ms` it is asked again while one of them is not there."""
+    deadline_ms = wall_ms() + wait_ms
     while True:
         cluster = client.refresh_metadata(topics, timeout_ms=timeout_ms)
         states = {name: cluster.topic(name) for name in topics}
         if all(state is not None and state.partitions for state in states.values()) or wall_ms() >= deadline_ms:
             return states
-        client.pause(UNKNOWN_TOPIC_WAIT_MS)  # A broker tells of a topic made meanwhile only who asks again.
+        client.pause(UNKNOWN_TOPIC_PAUSE_MS)  # A broker tells of a topic made meanwhile only who asks again.
 
 
 def _broker_configuration(client: SyncClient, timeout_ms: int) -> dict[str, str | None]:

@@ -100,7 +100,7 @@ def check_workers(spark: SparkSession) -> None:
     """
     count = max(2, spark.sparkContext.defaultParallelism)
     try:
-        found = spark.sparkContext.parallelize(range(count), count).mapPartitions(_looker()).collect()
+        found = spark.sparkContext.parallelize(range(count), count).mapPartitions(_version_probe()).collect()
     except Exception as error:
         advice = advice_for(str(error))
         if advice is None:
@@ -148,11 +148,11 @@ def advice_for(text: str) -> str | None:
     return None
 
 
-def _looker() -> Callable[[Iterable[int]], Iterator[tuple[str, str, dict[str, str | None]]]]:
+def _version_probe() -> Callable[[Iterable[int]], Iterator[tuple[str, str, dict[str, str | None]]]]:
     """What runs in a worker. It is pickled by value, with nothing of this module: Chaffinch may be what is missing there."""
     needed: Sequence[str] = NEEDED
 
-    def look(_: Iterable[int]) -> Iterator[tuple[str, str, dict[str, str | None]]]:
+    def probe(_: Iterable[int]) -> Iterator[tuple[str, str, dict[str, str | None]]]:
         import importlib.util
         import os
         import socket
@@ -164,4 +164,4 @@ def _looker() -> Callable[[Iterable[int]], Iterator[tuple[str, str, dict[str, st
         host = os.environ.get("SPARK_LOCAL_HOSTNAME") or os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()
         yield host, sys.executable, versions
 
-    return look
+    return probe

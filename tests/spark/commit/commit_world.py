@@ -59,8 +59,8 @@ from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.tasks.dead_letters import broker_found, dead_letter_records
-from chaffinch.spark.tasks.letter_headers import Origin
+from chaffinch.spark.tasks.dead_letter_headers import Origin
+from chaffinch.spark.tasks.dead_letters import broker_dead_letter_batches, dead_letter_records
 from chaffinch.storage.memory_files import MemoryFileSystem
 
 BEGIN_MS = 1_700_000_000_000
@@ -407,7 +407,7 @@ class Query:
         columns = batches.decode(bytes(operation.batch.bytes.data or b""))
         picked = RecordColumns.concat([columns.slice(found.row, found.row + 1) for found in rejections])
         target = snapshot.TopicSnapshot(topic=DEAD, topic_id=bytes(16), partition_count=1) if self.dead_letter_topic else None
-        made = broker_found(picked, rejections, Origin(query="q", batch_id=0, task=-1), target, broker.steady_ms)
+        made = broker_dead_letter_batches(picked, rejections, Origin(query="q", batch_id=0, task=-1), target, broker.steady_ms)
         staged = [
             StagedBatch(topic_partition=where, record_count=count, bytes=StagedBytes(data=bytes(data), byte_count=len(data)))
             for where, count, data in made

@@ -13,7 +13,7 @@ from chaffinch.spark.commit.operations import SendBatch, Step
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from chaffinch.spark.tasks.notes import Notes
+from chaffinch.spark.tasks.replay_notes import ReplayNotes
 from tests.spark.commit.commit_world import DEAD, PATIENCE, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (None, b"b"), (b"k3", b"c")], 1: [(None, b"d"), (b"k5", b"e")]}
@@ -309,7 +309,7 @@ def test_a_note_that_is_refused_ends_the_transaction() -> None:
     broker, query = compacted_meanwhile()
     broker.core.topics.alter(DEAD, {"max.message.bytes": "100"})
     said = r"MESSAGE_TOO_LARGE: the dead letter topic itself refuses 1 of 1 notes of this replay for orders-dead-0: .* allows 100 bytes"
-    notes = Notes(ends={0: 23}, run="r").staged(DEAD, "replay-d", broker.steady_ms)
+    notes = ReplayNotes(ends={0: 23}, run="r").staged(DEAD, "replay-d", broker.steady_ms)
     with pytest.raises(Refusal, match=said):
         query.commit(0, notes=notes)
     assert (broker.read(TOPIC), broker.read(DEAD)) == ([], [])

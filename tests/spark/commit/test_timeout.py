@@ -59,7 +59,7 @@ class TestTimeouts:
     ) -> None:
         maximum_ms = 900_000 if given_ms else 50_000
         query = Query(Broker(settings={"transaction.max.timeout.ms": maximum_ms}), [(outcome({0: [(b"k", b"v")]}),)])
-        target = TargetSnapshot(topics=(), transaction_timeout_max_told_ms=told_ms)
+        target = TargetSnapshot(topics=(), reported_timeout_max_ms=told_ms)
         with pytest.raises(Refusal) as caught:
             query.commit(0, transaction_timeout_ms=given_ms, target=target)
         assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "INVALID_TRANSACTION_TIMEOUT")

@@ -199,7 +199,7 @@ def test_without_a_topic_the_marker_needs_one() -> None:
 def test_a_batch_write_without_a_token_keeps_no_marker_and_needs_no_place_for_one(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaffinch.spark.options._told", set())
+    monkeypatch.setattr("chaffinch.spark.options._logged", set())
     servers = {"kafka.bootstrap.servers": "a:1"}
     assert SinkOptions.parse(servers, is_stream=False).marker_topic is None
     assert SinkOptions.parse({**servers, "topic": "t"}, is_stream=False).marker_topic is None

@@ -59,6 +59,6 @@ def test_a_role_imports_nothing_of_another(modules: Mapping[str, Sequence[str]],
 def test_the_modules_are_those_that_there_are(modules: Mapping[str, Sequence[str]]) -> None:
     """A name that is written wrong would keep nothing out."""
     assert {"chaffinch.spark.target", "chaffinch.spark.commit.timeout"} <= set(modules["planner"])
-    assert {*RECORDS, "chaffinch.spark.tasks.staged"} <= set(modules["task"])
+    assert {*RECORDS, "chaffinch.spark.tasks.task_stager"} <= set(modules["task"])
     code = f"import sys, chaffinch.spark.sink.commit_shell, chaffinch.spark.sink.committing; print(set({COMMIT!r}) <= set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"

@@ -30,8 +30,8 @@ from chaffinch.spark.sink.places import Places
 from chaffinch.spark.source.options import SOURCE
 from chaffinch.spark.target import client_for, forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.notes import Notes
-from tests.spark.played_query import PlayedQuery
+from chaffinch.spark.tasks.replay_notes import ReplayNotes
+from tests.spark.query_driver import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
 ROWS: dict[str, list[Any]] = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
@@ -225,7 +225,7 @@ def test_notes_of_a_replay_are_not_counted_as_rows(
     given = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "idempotencyToken": "replay-d",
         "errors.tolerance": "all", "errors.dead.letter.queue.topic.name": "dead",
-        "chaffinch.notes": Notes(ends={0: 23}, run="r").to_option(), "kafka.max.request.size": "100",
+        "chaffinch.notes": ReplayNotes(ends={0: 23}, run="r").to_option(), "kafka.max.request.size": "100",
     }  # fmt: skip
     writer = writers.batch_writer(SinkOptions.parse(given, is_stream=False))
     monkeypatch.setattr(writers, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))

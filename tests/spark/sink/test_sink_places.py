@@ -114,8 +114,8 @@ class TestWhatIsLeftBehind:
         monkeypatch.setattr(writers, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
         calls = iter(range(100))
-        stage = "chaffinch.spark.tasks.staged.TaskStager._stage"
-        from chaffinch.spark.tasks.staged import TaskStager
+        stage = "chaffinch.spark.tasks.task_stager.TaskStager._stage"
+        from chaffinch.spark.tasks.task_stager import TaskStager
 
         original = TaskStager._stage
 

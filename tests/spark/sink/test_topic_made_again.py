@@ -26,8 +26,8 @@ from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import client_for, forget_client, wall_ms
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.direct import forget_producer
-from tests.spark.played_query import PlayedQuery
+from chaffinch.spark.tasks.task_sender import forget_producer
+from tests.spark.query_driver import PlayedQuery
 from tests.spark.test_spark_write import values
 
 KEYED: dict[str, list[Any]] = {"key": [f"k{number}" for number in range(20)], "value": [b"%d" % number for number in range(20)]}
@@ -118,13 +118,13 @@ def test_who_knows_the_topic_of_this_moment_asks_nobody(world: World, asked: int
     """And who does not asks once, for a batch that has rows."""
     from chaffinch.spark import target
 
-    seen, ask = [], target.as_they_are_now
+    seen, ask = [], target.refresh_snapshot
 
     def noted(*given: Any) -> object:
         seen.append(given)
         return ask(*given)
 
-    monkeypatch.setattr(target, "as_they_are_now", noted)
+    monkeypatch.setattr(target, "refresh_snapshot", noted)
     for rows in (KEYED, pa.table(KEYED).slice(0, 0).to_pydict()):
         writer = world.planned()
         world.commit(writer, writer.write(iter([pa.record_batch(rows, schema=pa.table(KEYED).schema)])))

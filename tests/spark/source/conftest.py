@@ -20,13 +20,13 @@ from chaffinch.spark.source.batch_reader import planned_reader
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.stream_reader import TopicStreamReader
 from chaffinch.spark.target import client_for, forget_client
-from tests.spark.source.played_reader import SCHEMA
+from tests.spark.source.reader_driver import SCHEMA
 from tests.spark.source.source_topics import fill
 
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    monkeypatch.setattr("chaffinch.spark.source.topic_discovery.UNKNOWN_TOPIC_WAIT_MS", 10)
+    monkeypatch.setattr("chaffinch.spark.source.topic_discovery.UNKNOWN_TOPIC_PAUSE_MS", 10)
     with EmbeddedBroker(topics={"a": {"partitions": 2}, "b": {"partitions": 1}}) as broker:
         servers = broker.bootstrap_servers
         shared = SourceOptions.parse({"kafka.bootstrap.servers": servers, "subscribe": "a"})

@@ -19,10 +19,10 @@ def fill(servers: str, topic: str, counts: dict[int, int], *, first_ms: int = FI
             producer.flush()
 
 
-def drop_first(client: SyncClient, where: TopicPartition, before: int) -> None:
+def drop_first(client: SyncClient, tp: TopicPartition, before: int) -> None:
     """Remove what lies before an offset."""
-    topics = [DeleteRecordsTopic(name=where.topic, partitions=[DeleteRecordsPartition(partition_index=where.partition, offset=before)])]
-    answer = client.leader_request(where, DeleteRecordsRequest(topics=topics, timeout_ms=10_000))
+    topics = [DeleteRecordsTopic(name=tp.topic, partitions=[DeleteRecordsPartition(partition_index=tp.partition, offset=before)])]
+    answer = client.leader_request(tp, DeleteRecordsRequest(topics=topics, timeout_ms=10_000))
     assert answer.topics[0].partitions[0].error_code == 0
 
 

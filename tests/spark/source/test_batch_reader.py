@@ -11,8 +11,8 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.identifiers import TopicPartition
 from chaffinch.runtime.clock import ManualClock
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.source.topic_discovery import Discovery
-from tests.spark.source.played_reader import plain, rows_of, wait_by
+from chaffinch.spark.source.topic_discovery import TopicDiscovery
+from tests.spark.source.reader_driver import plain, rows_of, wait_by
 from tests.spark.source.source_topics import drop_first, numbers
 
 
@@ -26,27 +26,27 @@ class TestBatches:
 
     def test_an_end_before_the_start_is_refused(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 9, 1: 9})
-        places = {"startingOffsets": {"a": {"0": 5, "1": 0}}, "endingOffsets": {"a": {"0": 4, "1": 0}}}
+        positions = {"startingOffsets": {"a": {"0": 5, "1": 0}}, "endingOffsets": {"a": {"0": 4, "1": 0}}}
         with pytest.raises(Refusal, match="endingOffsets ends a-0 at offset 4, before its start 5 as startingOffsets says; name an end"):
-            kafka.stream(is_batch=True, **places).partitions()
+            kafka.stream(is_batch=True, **positions).partitions()
 
     @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
     def test_a_beginning_that_moves_while_the_read_is_planned_is_no_loss(
         self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_batch: bool
     ) -> None:
         kafka.fill("a", {0: 10, 1: 2})
-        ask, earliest = Discovery.starts, "earliest"
+        ask, earliest = TopicDiscovery.starts, "earliest"
 
         def late(*asked: Any) -> dict[TopicPartition, int]:
             found = ask(*asked)
             drop_first(kafka.client, TopicPartition("a", 0), 4)
             return found
 
-        monkeypatch.setattr(Discovery, "starts", late)
+        monkeypatch.setattr(TopicDiscovery, "starts", late)
         reader = kafka.stream(is_batch=is_batch, startingOffsets=earliest)
         if is_batch:
             parts = reader.partitions()
-            assert [(part.start, part.is_promised) for part in parts] == [(4, False), (0, False)]
+            assert [(part.start, part.is_start_required) for part in parts] == [(4, False), (0, False)]
         else:
             assert plain(reader.initialOffset()) == {"a": {"0": 4, "1": 0}}
 
@@ -54,19 +54,19 @@ class TestBatches:
         kafka.fill("a", {0: 4, 1: 2})
         chosen = {"startingOffsets": {"a": {"0": -2, "1": 0}}, "minPartitions": "3"}
         parts = kafka.stream(is_batch=True, **chosen).partitions()
-        assert [(part.where, part.start, part.is_promised) for part in parts] == [
+        assert [(part.tp, part.start, part.is_start_required) for part in parts] == [
             (("a", 0), 0, False), (("a", 0), 2, True), (("a", 1), 0, True),
         ]  # fmt: skip
 
     def test_what_is_gone_when_the_read_is_planned(self, kafka: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
         kafka.fill("a", {0: 9})
         drop_first(kafka.client, TopicPartition("a", 0), 4)
-        places = {"startingOffsets": {"a": {"0": 2, "1": 0}}}
+        positions = {"startingOffsets": {"a": {"0": 2, "1": 0}}}
         text = "startingOffsets: a-0 begins at offset 4, offset 2 was asked for"
-        for plan in (kafka.stream(is_batch=True, **places).partitions, kafka.stream(**places).initialOffset):
+        for plan in (kafka.stream(is_batch=True, **positions).partitions, kafka.stream(**positions).initialOffset):
             with pytest.raises(Refusal, match=f"OFFSET_OUT_OF_RANGE: {text}; set failOnDataLoss=false"):
                 plan()
-        reader = kafka.stream(is_batch=True, failOnDataLoss="false", **places)
+        reader = kafka.stream(is_batch=True, failOnDataLoss="false", **positions)
         assert rows_of(reader, reader.partitions()) == {"a-0": numbers(9, 4)}
         assert f"{text}; reading what is left" in caplog.text
 

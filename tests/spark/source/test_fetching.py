@@ -51,7 +51,7 @@ class Cluster:
         self.log: list[tuple[str, int]] = []
         self.clock = ManualClock()
         self.lock = contextlib.nullcontext()
-        self.cluster = SimpleNamespace(leader_address=lambda where: LEADER)
+        self.cluster = SimpleNamespace(leader_address=lambda tp: LEADER)
         self._ahead: list[PendingRequest] = []
 
     def deadline(self, timeout_ms: int, what: str) -> Deadline:
@@ -76,7 +76,7 @@ class Cluster:
         return self.script.pop(0) if self.script else b""
 
     def leader_request(
-        self, where: TopicPartition, request: FetchRequest, *, timeout_ms: int, version_max: object, topic_id: UUID
+        self, tp: TopicPartition, request: FetchRequest, *, timeout_ms: int, version_max: object, topic_id: UUID
     ) -> FetchResponse:
         self.log.append(("asked", position_of(request)))
         answer = self._next()
@@ -100,9 +100,9 @@ def response(answer: bytes | int | codes.ErrorCode) -> FetchResponse:
 
 
 def read(
-    cluster: SyncClient | Cluster, start: int, end: int, given: Mapping[str, str] = MappingProxyType({}), *, is_promised: bool = True
+    cluster: SyncClient | Cluster, start: int, end: int, given: Mapping[str, str] = MappingProxyType({}), *, is_start_required: bool = True
 ) -> list[int]:
-    found = read_range(cast(SyncClient, cluster), TopicRange("t", 0, start, end, is_promised), options(**given))
+    found = read_range(cast(SyncClient, cluster), TopicRange("t", 0, start, end, is_start_required), options(**given))
     return [offset for batch in found for offset in batch["offset"].to_pylist()]
 
 
@@ -209,16 +209,16 @@ class TestLoss:
     def test_a_beginning_that_has_moved_is_none(self, found: tuple[SyncClient, str], caplog: pytest.LogCaptureFixture) -> None:
         """As in Spark's source, where tasks look up the earliest offset themselves."""
         client, servers = found
-        assert read(client, 0, 10, {"kafka.bootstrap.servers": servers}, is_promised=False) == [4, 5, 6, 7, 8, 9]
-        assert read(client, 0, 3, {"kafka.bootstrap.servers": servers}, is_promised=False) == []
+        assert read(client, 0, 10, {"kafka.bootstrap.servers": servers}, is_start_required=False) == [4, 5, 6, 7, 8, 9]
+        assert read(client, 0, 3, {"kafka.bootstrap.servers": servers}, is_start_required=False) == []
         assert "reading what is left" not in caplog.text
 
     def test_what_is_gone_behind_the_first_record_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.admin.offsets.list_offsets", lambda *asked, **given: {TopicPartition("t", 0): 8})
         gone = [codes.OFFSET_OUT_OF_RANGE] * 2
         with pytest.raises(Refusal, match="t-0 begins at offset 8, offset 6 was asked for"):
-            read(Cluster(records(4, 2), *gone), 4, 10, is_promised=False)
-        assert read(Cluster(gone[0], b"", records(8, 2)), 4, 10, is_promised=False) == [8, 9]
+            read(Cluster(records(4, 2), *gone), 4, 10, is_start_required=False)
+        assert read(Cluster(gone[0], b"", records(8, 2)), 4, 10, is_start_required=False) == [8, 9]
 
     @pytest.mark.parametrize(
         ("ends_at", "name"), [(3, "OFFSET_OUT_OF_RANGE: t-0 ends before offset 3, offsets up to 6 were"), (7, "TIMED_OUT")]
@@ -251,7 +251,7 @@ class TestLoss:
     def test_an_end_before_a_beginning_that_was_not_promised_is_lost_all_the_same(self, found: tuple[SyncClient, str]) -> None:
         client, servers = found
         with pytest.raises(Refusal, match="t-0 ends before offset 12"):
-            read(client, 12, 15, {"kafka.bootstrap.servers": servers}, is_promised=False)
+            read(client, 12, 15, {"kafka.bootstrap.servers": servers}, is_start_required=False)
 
     @pytest.mark.parametrize(("start", "end", "left"), [(0, 10, [4, 5, 6, 7, 8, 9]), (0, 3, []), (12, 15, [])])
     def test_or_what_is_left_is_read(

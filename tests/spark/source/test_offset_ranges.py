@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.source.offset_ranges import OffsetRange, backlog, divided, limited, losses, ranges, within
+from chaffinch.spark.source.offset_ranges import OffsetRange, backlog, clamp_to_available, divided, limited, losses, ranges
 
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
 A0, A1, B0 = PLACES
@@ -16,9 +16,9 @@ A0, A1, B0 = PLACES
 @st.composite
 def progress(draw: st.DrawFn, size_max: int = 10**6) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """(start, latest) of some partitions; now and then one ends before its start."""
-    places = draw(st.lists(st.sampled_from(PLACES), unique=True))
-    start = {where: draw(st.integers(0, 10**12)) for where in places}
-    return start, {where: max(0, offset + draw(st.integers(-3, size_max))) for where, offset in start.items()}
+    positions = draw(st.lists(st.sampled_from(PLACES), unique=True))
+    start = {tp: draw(st.integers(0, 10**12)) for tp in positions}
+    return start, {tp: max(0, offset + draw(st.integers(-3, size_max))) for tp, offset in start.items()}
 
 
 class TestLimited:
@@ -29,10 +29,10 @@ class TestLimited:
         start, latest = given_progress
         end = limited(start, latest, limit)
         assert end.keys() == latest.keys()
-        assert all(end[where] <= latest[where] for where in end)
-        assert sum(max(0, end[where] - start[where]) for where in end) <= limit + len(end)
+        assert all(end[tp] <= latest[tp] for tp in end)
+        assert sum(max(0, end[tp] - start[tp]) for tp in end) <= limit + len(end)
         # Nobody starves, and so a query gets to its end.
-        assert all(end[where] > start[where] for where in end if latest[where] > start[where])
+        assert all(end[tp] > start[tp] for tp in end if latest[tp] > start[tp])
 
     @pytest.mark.parametrize(
         ("start", "latest", "limit", "expected"),
@@ -56,7 +56,7 @@ class TestLimited:
 
 spans = st.lists(
     st.builds(
-        lambda where, start, size: OffsetRange(where, start, start + size), st.sampled_from(PLACES), st.integers(0, 99), st.integers(0, 60)
+        lambda tp, start, size: OffsetRange(tp, start, start + size), st.sampled_from(PLACES), st.integers(0, 99), st.integers(0, 60)
     ),
     max_size=4,
 )
@@ -68,8 +68,8 @@ class TestDivided:
         self, given_spans: Sequence[OffsetRange], parts_min: int, offsets_max: int | None
     ) -> None:
         parts = divided(given_spans, parts_min, offsets_max)
-        offsets = [(where, offset) for where, start, end in parts for offset in range(start, end)]
-        assert offsets == [(where, offset) for where, start, end in given_spans for offset in range(start, end)]
+        offsets = [(tp, offset) for tp, start, end in parts for offset in range(start, end)]
+        assert offsets == [(tp, offset) for tp, start, end in given_spans for offset in range(start, end)]
         assert all(part.start < part.end for part in parts)
         assert offsets_max is None or all(part.end - part.start <= offsets_max for part in parts)
         assert len(parts) >= min(parts_min, len(offsets))
@@ -110,7 +110,7 @@ class TestLosses:
         assert found == [(A0, 9, 12), (A1, 3, 7)]
 
     def test_places_outside_of_what_there_is_are_moved_into_it(self) -> None:
-        moved, texts = within("endingOffsets", {A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
+        moved, texts = clamp_to_available("endingOffsets", {A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
         assert moved == {A0: 3, A1: 8, B0: 5}
         assert texts == [
             "endingOffsets: a-0 begins at offset 3, offset 1 was asked for", "endingOffsets: a-1 ends at offset 8, offset 9 was asked for",
@@ -123,7 +123,7 @@ def histories(draw: st.DrawFn) -> list[dict[TopicPartition, int]]:
     steps, latest = [], {A0: draw(st.integers(0, 50))}
     for _ in range(draw(st.integers(1, 6))):
         known = PLACES[: draw(st.integers(len(latest), len(PLACES)))]
-        latest = {where: latest.get(where, 0) + draw(st.integers(0, 200)) for where in known}
+        latest = {tp: latest.get(tp, 0) + draw(st.integers(0, 200)) for tp in known}
         steps.append(latest)
     return steps
 
@@ -133,14 +133,14 @@ def test_a_query_reads_everything_once_and_in_order(
     steps: Sequence[Mapping[TopicPartition, int]], limit: int, parts_min: int, offsets_max: int | None
 ) -> None:
     position: Mapping[TopicPartition, int] = {A0: 0}
-    read: dict[TopicPartition, list[int]] = {where: [] for where in PLACES}
+    read: dict[TopicPartition, list[int]] = {tp: [] for tp in PLACES}
     for latest in steps:
         while position != latest:
             first_of_new = dict.fromkeys(latest.keys() - position.keys(), 0)
             end = limited({**position, **first_of_new}, latest, limit)
             assert losses(position, end, first_of_new) == []
-            for where, start, stop in divided(ranges(position, end, first_of_new), parts_min, offsets_max):
-                read[where].extend(range(start, stop))
+            for tp, start, stop in divided(ranges(position, end, first_of_new), parts_min, offsets_max):
+                read[tp].extend(range(start, stop))
             assert end != position, "there is progress until everything is read"
             position = end
-    assert read == {where: list(range(steps[-1].get(where, 0))) for where in PLACES}
+    assert read == {tp: list(range(steps[-1].get(tp, 0))) for tp in PLACES}

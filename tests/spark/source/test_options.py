@@ -141,7 +141,7 @@ def test_spellings_as_spark_takes_them() -> None:
 def test_times_that_look_like_seconds_are_told_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any], said: str | None
 ) -> None:
-    monkeypatch.setattr("chaffinch.spark.options._told", set())
+    monkeypatch.setattr("chaffinch.spark.options._logged", set())
     for _ in range(2):
         parsed(**options)
     told = [] if said is None else [f"{said}: times are milliseconds since 1970; this one looks like seconds"]
@@ -149,7 +149,7 @@ def test_times_that_look_like_seconds_are_told_once(
 
 
 def test_what_a_batch_has_no_use_for_is_said_in_the_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaffinch.spark.options._told", set())
+    monkeypatch.setattr("chaffinch.spark.options._logged", set())
     with caplog.at_level(logging.WARNING):
         parsed(maxOffsetsPerTrigger="5")
     assert "options without effect here: maxOffsetsPerTrigger" in caplog.text
@@ -175,6 +175,6 @@ def test_batches_and_streams_share_most_options() -> None:
 def test_an_option_that_only_qualifies_another_is_told_where_that_is_missing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any], said: str | None
 ) -> None:
-    monkeypatch.setattr("chaffinch.spark.options._told", set())
+    monkeypatch.setattr("chaffinch.spark.options._logged", set())
     SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **options}, is_stream=True)
     assert [record.message for record in caplog.records] == ([] if said is None else [f"options without effect {said}"])

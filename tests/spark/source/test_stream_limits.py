@@ -10,7 +10,7 @@ import pytest
 from chaffinch import Producer
 from chaffinch.admin.topics import add_partitions
 from chaffinch.spark.source.stream_reader import TopicStreamReader
-from tests.spark.source.played_reader import begun, plain, travelled
+from tests.spark.source.reader_driver import begun, plain, travelled
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit

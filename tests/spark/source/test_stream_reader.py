@@ -27,8 +27,8 @@ from chaffinch.spark.source import stream_reader
 from chaffinch.spark.source.batch_reader import planned_reader
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.stream_reader import IS_LIMITED, TopicStreamReader, planned_stream_reader
-from chaffinch.spark.source.topic_discovery import Discovery
-from tests.spark.source.played_reader import SCHEMA, begun, latest, plain, rows_of, values, wait_by
+from chaffinch.spark.source.topic_discovery import TopicDiscovery
+from tests.spark.source.reader_driver import SCHEMA, begun, latest, plain, rows_of, values, wait_by
 from tests.spark.source.source_topics import FIRST_MS, drop_first, numbers
 
 GONE = "b-0 is gone, deleted or not subscribed to any more"
@@ -158,7 +158,7 @@ class TestChoices:
         )
         options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribePattern": ".*"})
         client = cast(SyncClient, SimpleNamespace(request=lambda *asked, timeout_ms: answer))
-        assert Discovery(client, options).partitions().partitions == (("a", 0),)
+        assert TopicDiscovery(client, options).partitions().partitions == (("a", 0),)
 
     def test_a_pattern_may_match_nothing_yet(self, kafka: SimpleNamespace) -> None:
         assert kafka.stream(subscribePattern="none-.*").initialOffset() == {}

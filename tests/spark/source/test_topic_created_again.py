@@ -13,9 +13,9 @@ from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source import fetching
 from chaffinch.spark.source.stream_reader import IS_LIMITED, TopicStreamReader
-from chaffinch.spark.source.topic_discovery import Discovery
+from chaffinch.spark.source.topic_discovery import TopicDiscovery
 from chaffinch.spark.topic_ids import shown
-from tests.spark.source.played_reader import latest, plain, rows_of, travelled, values
+from tests.spark.source.reader_driver import latest, plain, rows_of, travelled, values
 from tests.spark.source.source_topics import numbers
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -198,4 +198,4 @@ def test_brokers_without_ids(kafka: SimpleNamespace, five: dict[str, dict[str, i
     end, rows = read_on(reader, plain(five))
     assert (end, rows) == ({"a": {"0": 6, "1": 0}}, {"a-0": [0]})
     assert read_on(kafka.stream(), five)[1] == {"a-0": [0]}
-    assert TopicPartition("a", 0) in Discovery(kafka.client, reader._options).existing([TopicPartition("a", 0)])
+    assert TopicPartition("a", 0) in TopicDiscovery(kafka.client, reader._options).existing([TopicPartition("a", 0)])

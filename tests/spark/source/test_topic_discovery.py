@@ -15,7 +15,7 @@ from chaffinch.errors import TimeoutException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.source.options import SourceOptions
-from chaffinch.spark.source.topic_discovery import Discovery
+from chaffinch.spark.source.topic_discovery import TopicDiscovery
 
 AWAY = None
 Known: TypeAlias = Mapping[str, int] | None
@@ -60,7 +60,7 @@ class Cluster:
 
 
 @pytest.fixture(params=["subscribe", "subscribePattern"])
-def discovery(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Discovery]:
+def discovery(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], TopicDiscovery]:
     """A maker of discoveries for topic a, by name and by pattern."""
 
     def listed(client: Cluster, *, node: Target, timeout_ms: int) -> list[SimpleNamespace]:
@@ -72,16 +72,18 @@ def discovery(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         ]
 
     monkeypatch.setattr(topics, "list_topics", listed)
-    return lambda cluster: Discovery(cast(SyncClient, cluster), SourceOptions.parse({"kafka.bootstrap.servers": "a:1", request.param: "a"}))
+    return lambda cluster: TopicDiscovery(
+        cast(SyncClient, cluster), SourceOptions.parse({"kafka.bootstrap.servers": "a:1", request.param: "a"})
+    )
 
 
-def count(discovery: Discovery) -> int:
+def count(discovery: TopicDiscovery) -> int:
     return len(discovery.partitions().partitions)
 
 
 @pytest.mark.parametrize("behind", [{"a": 2}, {"a": 0}])
 def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_knows_more(
-    discovery: Callable[[Cluster], Discovery], behind: Mapping[str, int]
+    discovery: Callable[[Cluster], TopicDiscovery], behind: Mapping[str, int]
 ) -> None:
     cluster = Cluster({"a": 3}, {"a": 3})
     asked = discovery(cluster)
@@ -91,14 +93,14 @@ def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_know
     assert (cluster.asked, len(cluster.pauses)) == (["any", "any", 1], 1)
 
 
-def test_what_a_checkpoint_has_is_expected_too(discovery: Callable[[Cluster], Discovery]) -> None:
+def test_what_a_checkpoint_has_is_expected_too(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
     """After a restart nobody has asked before."""
     asked = discovery(Cluster({"a": 2}, {"a": 3}))
     asked.expect([TopicPartition("a", 2), TopicPartition("a", 0)])
     assert count(asked) == 3
 
 
-def test_a_broker_that_is_away_says_nothing(discovery: Callable[[Cluster], Discovery]) -> None:
+def test_a_broker_that_is_away_says_nothing(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
     cluster = Cluster({"a": 3}, AWAY)
     asked = discovery(cluster)
     assert count(asked) == 3
@@ -110,7 +112,7 @@ def test_a_broker_that_is_away_says_nothing(discovery: Callable[[Cluster], Disco
     assert len(cluster.pauses) == before, "what was waited for in vain is believed from then on"
 
 
-def test_partitions_that_are_gone_may_come_again(discovery: Callable[[Cluster], Discovery]) -> None:
+def test_partitions_that_are_gone_may_come_again(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
     cluster = Cluster({"a": 3}, {"a": 3})
     asked = discovery(cluster)
     for known, expected in ((3, 3), (0, 0), (2, 2), (1, 1)):
@@ -118,7 +120,7 @@ def test_partitions_that_are_gone_may_come_again(discovery: Callable[[Cluster], 
         assert count(asked) == expected
 
 
-def test_another_id_is_believed_when_both_brokers_have_it(discovery: Callable[[Cluster], Discovery]) -> None:
+def test_another_id_is_believed_when_both_brokers_have_it(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
     """The one that still knows the deleted topic may be asked first, or the one that does not know the new topic yet."""
     old, new = UUID(int=1), UUID(int=2)
     cluster = Cluster({"a": 1}, {"a": 1}, ids=(old, new))
@@ -138,13 +140,13 @@ def test_those_of_a_checkpoint_that_are_left() -> None:
     options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "a"})
     cluster = Cluster({"a": 1}, {"a": 2})
     wanted = [TopicPartition("a", number) for number in range(2)]
-    assert Discovery(cast(SyncClient, cluster), options).existing(wanted) == set(wanted)
+    assert TopicDiscovery(cast(SyncClient, cluster), options).existing(wanted) == set(wanted)
     cluster.knowing = [{"a": 1}] * 2
-    assert Discovery(cast(SyncClient, cluster), options).existing(wanted) == {wanted[0]}
+    assert TopicDiscovery(cast(SyncClient, cluster), options).existing(wanted) == {wanted[0]}
 
 
 @pytest.mark.parametrize("discovery", ["subscribePattern"], indirect=True)
-def test_a_pattern_that_no_topic_matches_is_told(discovery: Callable[[Cluster], Discovery], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pattern_that_no_topic_matches_is_told(discovery: Callable[[Cluster], TopicDiscovery], caplog: pytest.LogCaptureFixture) -> None:
     """Else a read of no row at all looks like one of empty topics."""
     assert discovery(Cluster({"ab": 3})).partitions_at_start() == ()
     told = "no topic on a:1 has a name that option subscribePattern='a' matches as a whole: there is nothing to read now"

@@ -23,7 +23,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.marker import CheckpointState, Remembered
 from chaffinch.spark.commit.messages import BatchCounts
-from chaffinch.spark.folders import name_of
+from chaffinch.spark.folders import safe_name
 from chaffinch.spark.refusals import ErrorTag
 from chaffinch.spark.supervision import supervisor
 from chaffinch.spark.supervision.metrics import Metrics, families
@@ -195,7 +195,7 @@ def test_a_java_that_has_gone_before_the_query_starts_is_told_in_one_line(clock:
     def activate() -> None:
         raise gone
 
-    monkeypatch.setattr(supervisor, "activate", activate)
+    monkeypatch.setattr(supervisor, "activate_session", activate)
     with pytest.raises(SupervisionEnded, match="Answer from Java side is empty; not started again") as caught:
         supervise(Queries(None))
     assert caught.value.__cause__ is gone
@@ -397,11 +397,11 @@ class TestMetrics:
         checkpoint = tmp_path / "checkpoint"
 
         def start() -> Query:
-            (checkpoint / "chaffinch" / name_of("bills.eu")).mkdir(parents=True, exist_ok=True)
+            (checkpoint / "chaffinch" / safe_name("bills.eu")).mkdir(parents=True, exist_ok=True)
             (checkpoint / "chaffinch" / "staging").mkdir(exist_ok=True)
             (checkpoint / "chaffinch" / "state.json").write_text(self.state(3, self.COUNTS + self.COUNTS).to_text())
             state = self.state(2, self.COUNTS, "bills.eu")
-            (checkpoint / "chaffinch" / name_of("bills.eu") / "state.json").write_text(state.to_text())
+            (checkpoint / "chaffinch" / safe_name("bills.eu") / "state.json").write_text(state.to_text())
             return Query(RuntimeError(RETRIABLE) if not seen else None)
 
         with Metrics("127.0.0.1:0", str(checkpoint)) as metrics:

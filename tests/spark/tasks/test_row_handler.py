@@ -23,7 +23,7 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.tasks.row_handler import HandlerOptions, RowHandler, handler_for
-from tests.spark.played_query import PlayedQuery
+from tests.spark.query_driver import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
 HERE = "tests.spark.tasks.test_row_handler"
@@ -304,7 +304,7 @@ def test_topics_that_nobody_knows(query: HandledQuery, guarantee: str) -> None:
 @pytest.mark.parametrize(("retry_ms", "block_ms", "looks_ms"), [("600000", "5000", 5_000), ("300", "5000", 300)])
 def test_no_topic_is_looked_for_beyond_max_block_ms(query: HandledQuery, retry_ms: str, block_ms: str, looks_ms: int) -> None:
     writer = query.writer(kafka__retry__unknown__topic__partition__ms=retry_ms, kafka__max__block__ms=block_ms)
-    assert writer._options.topic_patience_ms == looks_ms
+    assert writer._options.topic_wait_ms == looks_ms
 
 
 def test_a_topic_that_comes_while_it_is_waited_for(query: HandledQuery) -> None:

@@ -14,8 +14,8 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.parquet_file import LettersInfo, info_for, write_parquet
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.tasks import staging
-from chaffinch.spark.tasks.notes import KeptRows
-from chaffinch.spark.tasks.staging import LetterStore, StagedReader, StagedWriter
+from chaffinch.spark.tasks.replay_notes import RetainedRows
+from chaffinch.spark.tasks.staging import DeadLetterStore, StagedReader, StagedWriter
 
 
 def staged(folder: Folder, parts: Sequence[bytes], inline_bytes_max: int = 100) -> list[StagedBytes]:
@@ -125,7 +125,7 @@ def test_rows_that_are_kept_of_an_older_file_come_first(tmp_path: Path) -> None:
     made = pa.table({"a": pa.array([99], pa.int64()), "old": ["made"], "new": ["n"]})
     with pa.ipc.new_stream(sink, made.schema) as out:
         out.write_table(made)
-    kept = KeptRows(name="old.parquet", ranges=((1, 3), (3, 6), (9, 10)))
+    kept = RetainedRows(name="old.parquet", ranges=((1, 3), (3, 6), (9, 10)))
     write_parquet(folder, "x.parquet", [sink.getvalue().to_pybytes()], info_for(None), kept)
     found = pq.read_table(tmp_path / "x.parquet")
     assert found.to_pydict() == {"a": [1, 2, 3, 4, 5, 9, 99], "old": ["x"] * 6 + ["made"]}
@@ -156,7 +156,7 @@ class TestLetters:
     """What the committing process sets aside itself."""
 
     def test_beyond_a_limit_they_lie_in_files_of_about_that_size(self, tmp_path: Path) -> None:
-        letters = LetterStore(Folder(str(tmp_path), "stagingLocation"), inline_bytes_max=100)
+        letters = DeadLetterStore(Folder(str(tmp_path), "stagingLocation"), inline_bytes_max=100)
         data = [bytes([number]) * 30 for number in range(20)]
         kept = [letters.keep(part) for part in data]
         assert [part.data is not None for part in kept] == [True] * 3 + [False] * 17
@@ -173,7 +173,7 @@ class TestLetters:
 
     def test_a_folder_that_cannot_be_written_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
-        letters = LetterStore(Folder(str(tmp_path / "file"), "stagingLocation"), inline_bytes_max=10)
+        letters = DeadLetterStore(Folder(str(tmp_path / "file"), "stagingLocation"), inline_bytes_max=10)
         with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=.*file cannot be written"):
             letters.keep(b"x" * 11)
         letters.discard()

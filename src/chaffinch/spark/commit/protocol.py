@@ -130,7 +130,7 @@ def _counts(plan: CommitPlan, tally: Tally, pushed: Pushed, push_ms: int = 0, co
     dropped = tally.task_dropped + tally.broker_dropped
     return BatchCounts(
         rows_written=plan.row_count - tally.rejected_count - dropped.total(),
-        rejected=dict(tally.task_found + tally.broker_found),
+        rejected=dict(tally.task_found + tally.broker_dead_letter_batches),
         dropped=dict(dropped),
         byte_count=pushed.byte_count,
         staged_bytes=pushed.staged_bytes,

@@ -38,14 +38,14 @@ def transaction_timeout_ms(plan: CommitPlan) -> int:
 
 def check_timeout(given_ms: int | None, target: TargetSnapshot) -> None:
     """Refuses a time that the broker will not allow, where it has told what it allows."""
-    told_ms = target.transaction_timeout_max_told_ms
+    told_ms = target.reported_timeout_max_ms
     if given_ms is not None and told_ms is not None and given_ms > told_ms:
         raise timeout_refused(given_ms, target, is_given=True)
 
 
 def timeout_refused(asked_ms: int, target: TargetSnapshot, *, is_given: bool) -> Refusal:
     """What to say where the broker allows no transaction of so many ms. `is_given`: the user asked for them."""
-    told_ms = target.transaction_timeout_max_told_ms
+    told_ms = target.reported_timeout_max_ms
     maximum = "" if told_ms is None else f" of {told_ms}"
     if is_given:
         advice = f"give {_OPTION} at most {told_ms}" if told_ms is not None else f"give {_OPTION} a smaller value"

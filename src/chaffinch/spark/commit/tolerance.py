@@ -62,7 +62,7 @@ class Tally:
     row_count: int
     task_found: Counter[str]
     named: list[Rejection]
-    broker_found: Counter[str] = field(default_factory=Counter)
+    broker_dead_letter_batches: Counter[str] = field(default_factory=Counter)
     task_dropped: Counter[str] = field(default_factory=Counter)
     """What the user's handler said to leave out: neither written nor rejected."""
     broker_dropped: Counter[str] = field(default_factory=Counter)
@@ -82,11 +82,11 @@ class Tally:
 
     @property
     def rejected_count(self) -> int:
-        return self.task_found.total() + self.broker_found.total()
+        return self.task_found.total() + self.broker_dead_letter_batches.total()
 
     def forget_broker_found(self) -> None:
         """A new attempt pushes every batch again: what the broker refused before, it refuses again."""
-        self.broker_found.clear()
+        self.broker_dead_letter_batches.clear()
         self.broker_dropped.clear()
         self.broker_named.clear()
         self.dead_batches.clear()
@@ -94,7 +94,7 @@ class Tally:
 
     def add_broker_found(self, culprits: Iterable[Rejection]) -> None:
         for culprit in culprits:
-            self.broker_found[culprit.code.name] += 1
+            self.broker_dead_letter_batches[culprit.code.name] += 1
             if len(self.broker_named) < REJECTIONS_NAMED_MAX:
                 self.broker_named.append(culprit)
 
@@ -112,7 +112,7 @@ class Tally:
         """
         if not tolerance.is_exceeded(self.rejected_count, self.row_count):
             return None
-        by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_found).most_common())
+        by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_dead_letter_batches).most_common())
         named = [*self.named, *self.broker_named][:REJECTIONS_NAMED_MAX]
         allowed, remedy = "none", "set errors.tolerance=all and a dead letter place to write the others"
         if tolerance.tolerates:

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import letters, writing
-from chaffinch.spark.replay.letters import Span
+from chaffinch.spark.replay import dead_letters, writing
+from chaffinch.spark.replay.dead_letters import Span
 from chaffinch.spark.sink.options import REPLAY
-from chaffinch.spark.tasks.notes import NOTE, NOTE_TOKEN, RANGES_FORMAT, Notes
+from chaffinch.spark.tasks.replay_notes import NOTE, NOTE_TOKEN, RANGES_FORMAT, ReplayNotes
 from chaffinch.spark.versions import NewerFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-MEANWHILE: Final = "REPLAYED_MEANWHILE"
+CONCURRENT_REPLAY: Final = "REPLAYED_MEANWHILE"
 _FOUND: Final = "struct({note} AS note, {token} AS token, CAST(value AS STRING) AS value, unix_millis(timestamp) AS at_ms)"
 
 
@@ -33,7 +33,7 @@ _FOUND: Final = "struct({note} AS note, {token} AS token, CAST(value AS STRING) 
 class Replay:
     """An earlier replay, by its notes. `at_ms`: when it was written, in ms since 1970."""
 
-    notes: Notes
+    notes: ReplayNotes
     token: str
     at_ms: int
 
@@ -80,7 +80,7 @@ class Ledger:
         """The replay of a Parquet file that has this token by itself."""
         return next((replay for replay in self.replays if replay.notes.file == token), None)
 
-    def with_notes(self, notes: Notes, token: str, at_ms: int) -> Ledger:
+    def with_notes(self, notes: ReplayNotes, token: str, at_ms: int) -> Ledger:
         """After a replay that left these."""
         return replace(self, replays=(*self.replays, Replay(notes=notes, token=token, at_ms=at_ms)))
 
@@ -146,8 +146,8 @@ def read_ledger(spark: SparkSession, client: Mapping[str, str], topic: str) -> L
     from pyspark.sql.functions import expr
 
     read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
-    note = _FOUND.format(note=letters.header(NOTE), token=letters.header(NOTE_TOKEN))
-    wanted = {"first": "min(offset)", "end": "max(offset) + 1", "notes": f"collect_set({note}) FILTER (WHERE {letters.IS_NOTE})"}
+    note = _FOUND.format(note=dead_letters.header(NOTE), token=dead_letters.header(NOTE_TOKEN))
+    wanted = {"first": "min(offset)", "end": "max(offset) + 1", "notes": f"collect_set({note}) FILTER (WHERE {dead_letters.IS_NOTE})"}
     found = read.groupBy("partition").agg(*(expr(text).alias(name) for name, text in wanted.items())).collect()
     replays: dict[tuple[str, str, str], Replay] = {}
     for row in found:
@@ -158,16 +158,16 @@ def read_ledger(spark: SparkSession, client: Mapping[str, str], topic: str) -> L
             # Each partition has the same note.
             replays.setdefault((token or "", text, value or ""), Replay(notes=notes, token=token or "", at_ms=at_ms))
     ordered = tuple(replays[key] for key in sorted(replays, key=lambda key: (replays[key].notes.number, replays[key].at_ms, key)))
-    there = {row["partition"]: (row["first"], row["end"]) for row in found}
+    existing = {row["partition"]: (row["first"], row["end"]) for row in found}
     spans = []
-    for number in sorted({*there, *(number for replay in ordered for number in replay.notes.ends)}):
+    for number in sorted({*existing, *(number for replay in ordered for number in replay.notes.ends)}):
         done = max((replay.notes.ends.get(number, 0) for replay in ordered), default=0)
-        first, end = there.get(number, (done, done))
+        first, end = existing.get(number, (done, done))
         spans.append(Span(partition=number, start=first, end=max(end, done), replayed=done))
     return Ledger(topic=topic, spans=tuple(spans), replays=ordered)
 
 
-def _notes(topic: str, header: str | None, value: str | None) -> Notes | None:
+def _notes(topic: str, header: str | None, value: str | None) -> ReplayNotes | None:
     """Of one note; None for a record that only looks like one. In formats behind the first, the header has the format's number under
     another name than a partition's. Refuses a later format by name."""
     try:
@@ -176,10 +176,10 @@ def _notes(topic: str, header: str | None, value: str | None) -> Notes | None:
         return None
     formats = [number for name, number in fields.items() if not (name.isascii() and name.isdecimal())]
     if not formats:
-        return Notes(ends={int(name): end for name, end in fields.items()}, run=value or "")
+        return ReplayNotes(ends={int(name): end for name, end in fields.items()}, run=value or "")
     if max(formats) > RANGES_FORMAT:
         raise NewerFormat(max(formats), RANGES_FORMAT).refusal(f"a note of a replay in {topic}")
-    return Notes.of_ranges(value or "")
+    return ReplayNotes.of_ranges(value or "")
 
 
 def unused_token(spark: SparkSession, client: Mapping[str, str], ledger: Ledger) -> str:
@@ -188,8 +188,8 @@ def unused_token(spark: SparkSession, client: Mapping[str, str], ledger: Ledger)
     number = 0
     while writing.is_written(client, token := ledger.token + (f"-{number}" if number else "")):
         starts = ends_of(spark, client, ledger)
-        if letters.outcome_in_topic(spark, client, ledger.topic, starts, token).runs:
-            raise meanwhile(ledger.topic)
+        if dead_letters.outcome_in_topic(spark, client, ledger.topic, starts, token).runs:
+            raise concurrent_replay(ledger.topic)
         number += 1
     return token
 
@@ -200,9 +200,9 @@ def ends_of(spark: SparkSession, client: Mapping[str, str], ledger: Ledger) -> d
     return {str(number): OFFSET_EARLIEST for number in range(count)} | {str(span.partition): span.end for span in ledger.spans}
 
 
-def meanwhile(topic: str) -> Refusal:
+def concurrent_replay(topic: str) -> Refusal:
     text = f"another replay of {topic} was written meanwhile, nothing was written by this one; begin again for letters that are left"
-    return Refusal(Group.APPLICATION_RECOVERABLE, MEANWHILE, text)
+    return Refusal(Group.APPLICATION_RECOVERABLE, CONCURRENT_REPLAY, text)
 
 
-__all__ = ["Ledger", "Replay", "ends_of", "lookup", "meanwhile", "read_ledger", "unused_token"]
+__all__ = ["Ledger", "Replay", "concurrent_replay", "ends_of", "lookup", "read_ledger", "unused_token"]

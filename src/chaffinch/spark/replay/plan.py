@@ -12,35 +12,38 @@ from chaffinch.client.options import connection_options
 from chaffinch.errors import ConfigException, codes
 from chaffinch.settings import Option, OptionTable, shown_value
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
-from chaffinch.spark.options import CLIENT, KAFKA
-from chaffinch.spark.replay import letters
+from chaffinch.spark.options import CLIENT_OPTIONS, KAFKA_PREFIX
+from chaffinch.spark.replay import dead_letters
 from chaffinch.spark.sink.option_tables import SINK, SINK_WITHOUT_EFFECT
 
 TOKEN_BYTES_MAX: Final = 1_000
 """With the name of a Parquet file it becomes the name of a group and of a transaction, which have 32767."""
-_OF_KAFKA: Final = "options named kafka.* to values"
-_PAIRS: Final = {"client": _OF_KAFKA, "writing": _OF_KAFKA, "repairs": "columns to SQL expressions"}
+_KAFKA_OPTIONS: Final = "options named kafka.* to values"
+_PAIRS: Final = {"client": _KAFKA_OPTIONS, "writing": _KAFKA_OPTIONS, "repairs": "columns to SQL expressions"}
 
 _REFUSED: Final = {
     "transactional.id": "a replay names its transactions itself, after the letters or the token",
 }
-_OTHERS: Final = {option.name for option in CLIENT} | {KAFKA + name for name in _REFUSED}
+_EXCLUDED: Final = {option.name for option in CLIENT_OPTIONS} | {KAFKA_PREFIX + name for name in _REFUSED}
 
 WRITING: Final = OptionTable(
-    (option for option in SINK.options if option.name.startswith(KAFKA) and option.name not in _OTHERS),
-    hints={KAFKA + name: hint for name, hint in _REFUSED.items()},
+    (option for option in SINK.options if option.name.startswith(KAFKA_PREFIX) and option.name not in _EXCLUDED),
+    hints={KAFKA_PREFIX + name: hint for name, hint in _REFUSED.items()},
 )
 """The options of what is written, named as for the sink: its own rows, less what a replay decides itself."""
 
 
-def _bare(option: str | Option) -> str | Option:
+def _without_prefix(option: str | Option) -> str | Option:
     """Under Kafka's own name."""
-    return option.removeprefix(KAFKA) if isinstance(option, str) else replace(option, name=option.name.removeprefix(KAFKA))
+    return option.removeprefix(KAFKA_PREFIX) if isinstance(option, str) else replace(option, name=option.name.removeprefix(KAFKA_PREFIX))
 
 
 COMMAND: Final = OptionTable(
-    (*connection_options("chaffinch-replay"), *(replace(option, name=option.name.removeprefix(KAFKA)) for option in WRITING.options)),
-    without_effect=[bare for option in SINK_WITHOUT_EFFECT if (bare := _bare(option)) != option],
+    (
+        *connection_options("chaffinch-replay"),
+        *(replace(option, name=option.name.removeprefix(KAFKA_PREFIX)) for option in WRITING.options),
+    ),
+    without_effect=[plain for option in SINK_WITHOUT_EFFECT if (plain := _without_prefix(option)) != option],
     hints={**JAVA_ONLY_OPTIONS, **_REFUSED},
 )
 """How the cluster is reached and how it is written to, as the command takes both: under Kafka's names."""
@@ -51,9 +54,9 @@ class ReplayPlan:
     """What to replay: the letters of `topic`, or the Parquet files in `path`. Names are those of the command's options.
 
     `client`: options of the cluster, `writing`: of what is written there (`WRITING`), both named `kafka.*`.
-    `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
+    `repairs`: column (of `dead_letters.WRITTEN`) -> SQL expression over `dead_letters.COLUMNS`.
     `topic` and `path`: the letters of the files, which are in the topic too. `only`: letters with these errors; `where`: those for which
-    an SQL condition over `letters.COLUMNS` is true. `token`: all letters that there are, replayed before or not, once under this name.
+    an SQL condition over `dead_letters.COLUMNS` is true. `token`: all letters that there are, replayed before or not, once under this name.
     """
 
     client: Mapping[str, str]
@@ -115,8 +118,8 @@ class ReplayPlan:
 
     def _check_repairs(self) -> None:
         for column, expression in self.repairs.items():
-            if column not in letters.WRITTEN:
-                raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(letters.WRITTEN)}")
+            if column not in dead_letters.WRITTEN:
+                raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(dead_letters.WRITTEN)}")
             if not expression.strip():
                 raise ConfigException(
                     f"--repair {column}= is empty: give it an SQL expression; without a value the column is {column}=NULL"

@@ -15,21 +15,21 @@ from chaffinch.errors import ConfigException
 from chaffinch.runtime.sockets import SocketFailed, resolve
 from chaffinch.settings import shown_value
 from chaffinch.spark.refusals import Kind, worded_for
-from chaffinch.spark.replay import letters, writing
-from chaffinch.spark.replay.of_files import look_at_folder, replay_files
-from chaffinch.spark.replay.of_topic import replay_topic
+from chaffinch.spark.replay import dead_letters, writing
+from chaffinch.spark.replay.file_replay import check_folder, replay_files
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
+from chaffinch.spark.replay.topic_replay import replay_topic
 from chaffinch.spark.target import take_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ReplayPlan", "ReplayReport", "look_at_cluster", "replay"]
+__all__ = ["ReplayPlan", "ReplayReport", "check_cluster", "replay"]
 
-LOOK_MS: Final = 15_000
+CHECK_TIMEOUT_MS: Final = 15_000
 
 
-def look_at_cluster(plan: ReplayPlan) -> None:
+def check_cluster(plan: ReplayPlan) -> None:
     """For whoever would start Java only to hear that nobody is there. ConfigException where no host is known; Refusal where no broker
     answers or lets this client in, or knows a topic, and where there is no folder of letters."""
     servers = plan.client["kafka.bootstrap.servers"]
@@ -44,15 +44,15 @@ def look_at_cluster(plan: ReplayPlan) -> None:
         raise ConfigException(f"option bootstrap.servers cannot be {servers!r}: {'; '.join(reasons)}")
     with worded_for(Kind.BATCH_ONCE):
         if plan.path is not None:
-            look_at_folder(str(plan.path))
-        _look_at_topics(plan)
+            check_folder(str(plan.path))
+        _check_topics(plan)
 
 
-def _look_at_topics(plan: ReplayPlan) -> None:
+def _check_topics(plan: ReplayPlan) -> None:
     """Refuses a topic that the plan names and nobody knows."""
     named = [(name, option) for name, option in ((plan.topic, "--topic"), (plan.to, "--to")) if name is not None]
-    with writing.asking(plan.client) as client:
-        take_snapshot(client, named, LOOK_MS)
+    with writing.cluster_client(plan.client) as client:
+        take_snapshot(client, named, CHECK_TIMEOUT_MS)
 
 
 def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
@@ -62,7 +62,7 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
     if not hasattr(spark, "createDataFrame"):
         raise ConfigException(f"spark cannot be {shown_value(spark)}: it must be a SparkSession")
     with worded_for(Kind.BATCH_ONCE):
-        _look_at_topics(plan)
-        writing.repaired(letters.none_of_them(spark), plan)
-        writing.check_condition(letters.none_of_them(spark), plan)
+        _check_topics(plan)
+        writing.repair(dead_letters.empty_frame(spark), plan)
+        writing.check_condition(dead_letters.empty_frame(spark), plan)
         return replay_topic(spark, plan, str(plan.topic)) if plan.path is None else replay_files(spark, plan, plan.path)

@@ -18,7 +18,7 @@ from chaffinch.spark.commit.messages import TaskOutcome
 from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.error_texts import first_line, tag_of
 from chaffinch.spark.refusals import ADVICE, Kind, Refusal, Remedy, invalid, tag_in
-from chaffinch.spark.replay import letters
+from chaffinch.spark.replay import dead_letters
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.tasks.row_codec import check_schema
 
@@ -40,7 +40,7 @@ _STATE: Final = re.compile(r" SQLSTATE: \w+$")
 
 
 @contextmanager
-def removals_told() -> Iterator[None]:
+def removals_reported() -> Iterator[None]:
     """Retention may take letters away while they are read: then nothing is written, for what goes on behind them would count as done."""
     try:
         yield
@@ -53,7 +53,7 @@ def removals_told() -> Iterator[None]:
 
 
 @contextmanager
-def noted_of_interruptions(what: str) -> Iterator[None]:
+def note_on_interruption(what: str) -> Iterator[None]:
     """Ctrl-C, and a SIGTERM that raises, are raised with a note of what is written; one without a note found that nothing is."""
     try:
         yield
@@ -62,8 +62,8 @@ def noted_of_interruptions(what: str) -> Iterator[None]:
         raise
 
 
-@removals_told()
-def tried(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
+@removals_reported()
+def dry_run(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
     """What would become of the rows: tasks check them as those of the sink do, and write nothing. What only brokers can tell is not in
     here. Raises Refusal as the sink does."""
     from chaffinch.spark.sink.writers import checked_options
@@ -94,27 +94,27 @@ def _checked(options: SinkOptions, target: TargetSnapshot, arrow_batches: Iterab
     from chaffinch.spark.tasks.row_check import BadRows, RowCheck
 
     plan, nothing = task_plan(options, target, task_facts(), ""), cast("StagedWriter", None)
-    check = RowCheck(plan, BadRows(plan, nothing, lambda records, letters: None))
+    check = RowCheck(plan, BadRows(plan, nothing, lambda records, dead_letters: None))
     for _ in check.good(arrow_batches):
         pass
     return check.outcome()
 
 
-def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
+def repair(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     """The rows to be written. ConfigException for an expression that Spark does not take, or of a wrong type."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.functions import coalesce, expr, lit
 
-    found = found.select(*letters.COLUMNS)
+    found = found.select(*dead_letters.COLUMNS)
     for column, expression in plan.repairs.items():
         try:
             # Within another expression Spark takes no explode() and the like, which would make several rows of a letter.
             found = found.withColumn(column, coalesce(expr(expression)))
         except AnalysisException as error:
-            raise ConfigException(f"--repair {column}={expression}: {_said_of(error)}") from None
+            raise ConfigException(f"--repair {column}={expression}: {_reason_of(error)}") from None
     if plan.to is not None:
         found = found.withColumn("topic", lit(plan.to))
-    rows = found.select(*letters.WRITTEN)
+    rows = found.select(*dead_letters.WRITTEN)
     try:
         check_schema(rows.schema, has_topic=False)
     except ConfigException as error:
@@ -132,13 +132,13 @@ def check_condition(found: DataFrame, plan: ReplayPlan) -> None:
         return
     try:
         # Within another expression Spark takes no explode() and the like, which would make several rows of a letter.
-        found.select(*letters.COLUMNS).where(coalesce(expr(plan.where)))
+        found.select(*dead_letters.COLUMNS).where(coalesce(expr(plan.where)))
     except AnalysisException as error:
-        raise ConfigException(f"--where {plan.where}: {_said_of(error)}") from None
+        raise ConfigException(f"--where {plan.where}: {_reason_of(error)}") from None
 
 
 @contextmanager
-def failing_repairs_told(found: DataFrame, plan: ReplayPlan, left: str = "nothing was written") -> Iterator[None]:
+def failing_repair_named(found: DataFrame, plan: ReplayPlan, left: str = "nothing was written") -> Iterator[None]:
     """Of what fails within and is not the format's own error: whether the condition or a repair of the letters fails, without being written
     too.
 
@@ -168,25 +168,25 @@ def _failing(found: DataFrame, plan: ReplayPlan) -> str | None:
     for number, (column, expression) in enumerate(plan.repairs.items(), 1):
         some = replace(plan, repairs=dict(list(plan.repairs.items())[:number]), to=None)
         try:
-            repaired(found, some).agg(expr(f"max(xxhash64({column}))")).collect()
+            repair(found, some).agg(expr(f"max(xxhash64({column}))")).collect()
         except Exception as error:
             return f"--repair {column}={expression}: {_STATE.sub('', first_line(None, str(error))).rstrip(' .')}"
     return None
 
 
-def _said_of(error: AnalysisException) -> str:
+def _reason_of(error: AnalysisException) -> str:
     """Why Spark does not take an expression. Of a column that is not there, Spark offers others, not all of them."""
     parameters = error.getMessageParameters() or {}
     if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN") and "objectName" in parameters:
-        return f"a letter has no column {parameters['objectName']}; there are: {', '.join(letters.COLUMNS)}"
+        return f"a letter has no column {parameters['objectName']}; there are: {', '.join(dead_letters.COLUMNS)}"
     return first_line(None, str(error))
 
 
-@noted_of_interruptions(f"whether it is written is not known; {ADVICE[Remedy.LOOK][Kind.BATCH_ONCE]}")
-@removals_told()
-def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
+@note_on_interruption(f"whether it is written is not known; {ADVICE[Remedy.LOOK][Kind.BATCH_ONCE]}")
+@removals_reported()
+def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, dead_letter_options: Mapping[str, str]) -> None:
     own: dict[str, str] = {"markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
-    options = {**plan.client, **plan.writing, **letters_to, **own}
+    options = {**plan.client, **plan.writing, **dead_letter_options, **own}
     rows.write.format("chaffinch").mode("append").options(**options).save()
 
 
@@ -204,8 +204,8 @@ def writer_of(client: Mapping[str, str], token: str) -> str | None:
 def _marker_of(client: Mapping[str, str], token: str) -> Marker | None:
     from chaffinch.admin.group_offsets import committed_offsets
 
-    with asking(client) as asked:
-        found = committed_offsets(asked, f"chaffinch-{token}")
+    with cluster_client(client) as opened:
+        found = committed_offsets(opened, f"chaffinch-{token}")
     for offset in found.values():
         with suppress(ValueError):
             return Marker.from_text(offset.metadata)
@@ -225,7 +225,7 @@ def dropped_under(plan: ReplayPlan, token: str, *, is_others: bool = False) -> M
 
 
 @contextmanager
-def asking(client: Mapping[str, str]) -> Iterator[SyncClient]:
+def cluster_client(client: Mapping[str, str]) -> Iterator[SyncClient]:
     """A client of this process, as long as it is needed. What goes wrong is raised as a Refusal."""
     from chaffinch.spark.options import ClientOptions, parse
     from chaffinch.spark.source.options import SOURCE
@@ -244,8 +244,8 @@ def topic_now(client: Mapping[str, str], topic: str) -> TopicSnapshot | None:
     """A topic as it is now; None where there is none."""
     from chaffinch.spark.target import find_topic
 
-    with asking(client) as asked:
-        return find_topic(asked, topic, CLIENT_TIMEOUT_MS)
+    with cluster_client(client) as opened:
+        return find_topic(opened, topic, CLIENT_TIMEOUT_MS)
 
 
 def wait_for_ends(client: Mapping[str, str], topic: str) -> int:
@@ -253,10 +253,10 @@ def wait_for_ends(client: Mapping[str, str], topic: str) -> int:
 
     How many partitions it has."""
     from chaffinch.spark.source.options import SourceOptions
-    from chaffinch.spark.source.topic_discovery import Discovery
+    from chaffinch.spark.source.topic_discovery import TopicDiscovery
 
-    with asking(client) as asked:
-        discovery = Discovery(asked, SourceOptions.parse({**client, "subscribe": topic}))
+    with cluster_client(client) as opened:
+        discovery = TopicDiscovery(opened, SourceOptions.parse({**client, "subscribe": topic}))
         partitions = discovery.partitions().partitions
         discovery.wait_until_readable(discovery.written(partitions))
         return len(partitions)

@@ -62,11 +62,11 @@ from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.parquet_file import info_for, write_parquet
 from chaffinch.spark.sink.rows_lost import warn_of_rows_lost
 from chaffinch.spark.target import find_topic, wall_ms
-from chaffinch.spark.tasks.dead_letters import broker_found, leftover_pattern, parquet_name, pending_name, rows_stream
-from chaffinch.spark.tasks.letter_headers import Origin
+from chaffinch.spark.tasks.dead_letter_headers import Origin
+from chaffinch.spark.tasks.dead_letters import broker_dead_letter_batches, leftover_pattern, parquet_name, pending_name, rows_stream
 from chaffinch.spark.tasks.row_check import reason_of
 from chaffinch.spark.tasks.row_handler import handler_for
-from chaffinch.spark.tasks.staging import LetterStore, StagedReader
+from chaffinch.spark.tasks.staging import DeadLetterStore, StagedReader
 from chaffinch.spark.topic_ids import created_again, loss
 from chaffinch.spark.versions import NewerFormat
 
@@ -134,7 +134,7 @@ class CommitShell:
         self._dead_letter_target = None if options.dead_letter_topic is None else plan.target.topic(options.dead_letter_topic)
         self._handler = handler_for(options.handler)
         self._reader = StagedReader(staging)
-        self._letters = LetterStore(staging)
+        self._letters = DeadLetterStore(staging)
         self._in_flight: dict[int, _InFlight] = {}
         """By ticket."""
         self._settled: list[BatchAnswer] = []
@@ -377,7 +377,7 @@ class CommitShell:
         # Each has a number of its own in this commit, in the topic and in the file alike: it is known by that.
         rejections = [replace(rejection, row=self._refused_count + index) for index, rejection in enumerate(rejections)]
         self._refused_count += len(rejections)
-        found = broker_found(columns, rejections, self._origin, self._dead_letter_target, wall_ms())
+        found = broker_dead_letter_batches(columns, rejections, self._origin, self._dead_letter_target, wall_ms())
         rows = [rows_stream(columns, rejections, self._origin)] if self._dead_letter_folder is not None else []
         return DeadLetters(
             batches=tuple(

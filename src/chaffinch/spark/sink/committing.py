@@ -99,13 +99,13 @@ class Committer:
     def _target(self, client: SyncClient, outcomes: tuple[TaskOutcome, ...]) -> TargetSnapshot:
         """The target, later than the tasks saw it: a batch write is committed by the writer that was planned before them, and of topics
         that rows named only the tasks know. Where all of it is of this moment, nobody is asked."""
-        from chaffinch.spark.target import as_they_are_now
+        from chaffinch.spark.target import refresh_snapshot
 
         used = {snapshot.topic: snapshot for outcome in outcomes for snapshot in outcome.snapshots}
         fresh = () if self.write_id is not None or self.options.batch_id is not None else self.snapshot.topics
         if not used.keys() - {topic.topic for topic in fresh}:
             return self.snapshot
-        return as_they_are_now(client, self.snapshot, used.values(), self.options.block_max_ms)
+        return refresh_snapshot(client, self.snapshot, used.values(), self.options.block_max_ms)
 
     def plan(self, outcomes: tuple[TaskOutcome, ...], facts: TaskContextFacts, batch_id: int) -> CommitPlan:
         from chaffinch.spark.target import wall_ms

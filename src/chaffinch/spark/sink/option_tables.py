@@ -13,14 +13,14 @@ from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
 from chaffinch.producer.core.options import WITHOUT_EFFECT as OF_PRODUCERS_WITHOUT_EFFECT
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 from chaffinch.spark.options import (
-    CLIENT,
+    CLIENT_OPTIONS,
     CLIENT_WITHOUT_EFFECT,
     INCLUDE_HEADERS,
     JAVA_WITHOUT_EFFECT,
-    OF_SOURCE,
-    OF_SPARK,
+    SOURCE_OPTION_NAMES,
+    SPARK_OPTION_NAMES,
     hints,
-    of_kafka,
+    kafka_options,
     parse,
 )
 
@@ -38,7 +38,7 @@ GUARANTEE: Final = Option(
 )  # fmt: skip
 _ACKS_0: Final = f"for acks=0 set deliveryGuarantee={NONE}"
 _COMMON: Final = (
-    *CLIENT,
+    *CLIENT_OPTIONS,
     Option("topic", "string", None, "the target topic; without it every row names its own in a column `topic`"),
     GUARANTEE,
     Option("stagingLocation", "string", None, "where tasks leave more than 1 MiB; default: `chaffinch/staging` in the checkpoint"),
@@ -55,7 +55,7 @@ _COMMON: Final = (
            "how long a task looks for the topic that a row names, before the row is a bad one", minimum=0),
     Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
            minimum=1),
-    *of_kafka(PRODUCER_OPTIONS, "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
+    *kafka_options(PRODUCER_OPTIONS, "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
 )  # fmt: skip
 _OF_TRANSACTIONS: Final = (
     Option("idempotencyToken", "string", None, "batch writes: the same token is written once", bytes_max=TOKEN_BYTES_MAX),
@@ -74,7 +74,7 @@ _OF_TRANSACTIONS: Final = (
 )  # fmt: skip
 
 # The producer's own rows, as far as they are not Python objects, transactions, or told by rows themselves.
-_OF_PRODUCERS: Final = of_kafka(
+_OF_PRODUCERS: Final = kafka_options(
     PRODUCER_OPTIONS,
     "metadata.max.idle.ms", "retries", "delivery.timeout.ms", "max.in.flight.requests.per.connection", "max.request.size", "linger.ms",
     "buffer.memory", "max.block.ms", *(option.name for option in METADATA_OPTIONS),
@@ -112,14 +112,14 @@ _HINTS: Final = {
 # Of producers that choose partitions, or are Java's.
 _IDLE: Final[tuple[str | Option, ...]] = (
     "kafka.partitioner.class",
-    *of_kafka(PRODUCER_OPTIONS, "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),
+    *kafka_options(PRODUCER_OPTIONS, "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),
     *(f"kafka.{name}" for name in sorted(OF_PRODUCERS_WITHOUT_EFFECT - OF_CLIENTS_WITHOUT_EFFECT)),
 )
 
 
 def _hints_of_source(options: Iterable[Option], idle: Iterable[str | Option]) -> dict[str, str]:
     known = [each if isinstance(each, str) else each.name for each in (*options, *idle)]
-    return hints(OF_SOURCE, "source", known)
+    return hints(SOURCE_OPTION_NAMES, "source", known)
 
 
 def _direct(*own: Option) -> OptionTable:
@@ -130,13 +130,13 @@ def _direct(*own: Option) -> OptionTable:
         for option in _OF_TRANSACTIONS
         if option.name not in known
     }
-    idle = (*OF_SPARK, INCLUDE_HEADERS, *_IDLE, *JAVA_WITHOUT_EFFECT)
+    idle = (*SPARK_OPTION_NAMES, INCLUDE_HEADERS, *_IDLE, *JAVA_WITHOUT_EFFECT)
     return OptionTable(options, without_effect=idle, hints={**_hints_of_source(options, idle), **_HINTS, **own_hints})
 
 
 SINK_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
-    *OF_SPARK, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, *_IDLE,
-    *of_kafka(PRODUCER_OPTIONS, "linger.ms", "buffer.memory", "retries", "delivery.timeout.ms",
+    *SPARK_OPTION_NAMES, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, *_IDLE,
+    *kafka_options(PRODUCER_OPTIONS, "linger.ms", "buffer.memory", "retries", "delivery.timeout.ms",
               "max.in.flight.requests.per.connection", "metadata.max.idle.ms"),
 )  # fmt: skip
 SINK: Final = OptionTable(

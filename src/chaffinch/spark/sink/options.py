@@ -10,11 +10,11 @@ from typing import Any, Final, Self
 from chaffinch.errors import ConfigException
 from chaffinch.settings import Settings, shown_value
 from chaffinch.spark.commit.tolerance import Tolerance
-from chaffinch.spark.options import KAFKA, ClientOptions, named_as_typed, tell_without_effect
+from chaffinch.spark.options import KAFKA_PREFIX, ClientOptions, log_without_effect, with_spark_names
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.notes import KeptRows, Notes
 from chaffinch.spark.tasks.plan import TaskOptions
+from chaffinch.spark.tasks.replay_notes import ReplayNotes, RetainedRows
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 # Options that KafkaSink sets for its writes, and a replay for its own; nobody else's, so they are in no table (`refuse_own_options`).
@@ -57,11 +57,11 @@ class SinkOptions(TaskOptions):
     """Of the micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
     query_id: str | None = None
     """Of its query, on Spark Connect, where tasks are not told."""
-    notes: Notes | None = None
+    notes: ReplayNotes | None = None
     """What a replay leaves in the dead letter topic beside its rows."""
     writer_id: str | None = None
     """What the marker is to say of who has written, by which a replay knows its own."""
-    kept: KeptRows | None = None
+    kept: RetainedRows | None = None
     """Letters of a Parquet file that a replay passes over: they move to the file of this write."""
 
     @property
@@ -99,7 +99,7 @@ class SinkOptions(TaskOptions):
             if has_marker:
                 _refuse_a_marker_nowhere(settings)
             elif settings["markerTopic"] is not None:
-                tell_without_effect("on a batch write without idempotencyToken, which keeps no marker", ["markerTopic"])
+                log_without_effect("on a batch write without idempotencyToken, which keeps no marker", ["markerTopic"])
         try:
             tolerance = Tolerance.parse(settings["errors.tolerance"], settings["errors.tolerance.max"])
         except ValueError as error:
@@ -122,7 +122,7 @@ class SinkOptions(TaskOptions):
             batch_bytes=settings["kafka.batch.size"],
             request_bytes_max=settings["kafka.max.request.size"],
             block_max_ms=settings["kafka.max.block.ms"],
-            topic_patience_ms=min(settings["kafka.retry.unknown.topic.partition.ms"], settings["kafka.max.block.ms"]),
+            topic_wait_ms=min(settings["kafka.retry.unknown.topic.partition.ms"], settings["kafka.max.block.ms"]),
             transactional_id=settings.get("kafka.transactional.id"),
             transaction_timeout_ms=settings.get("kafka.transaction.timeout.ms"),
             handler=_handler(settings),
@@ -130,16 +130,16 @@ class SinkOptions(TaskOptions):
             sink_name=hidden.get(_SINK_NAME),
             batch_id=batch_id,
             query_id=hidden.get(_QUERY_ID),
-            notes=Notes.of_option(hidden[NOTES]) if NOTES in hidden else None,
+            notes=ReplayNotes.of_option(hidden[NOTES]) if NOTES in hidden else None,
             writer_id=hidden.get(WRITER),
-            kept=KeptRows.of_option(hidden[KEPT]) if KEPT in hidden else None,
+            kept=RetainedRows.of_option(hidden[KEPT]) if KEPT in hidden else None,
         )
 
 
 _OF_REPLAYS: Final[Mapping[str, Callable[[str], bool]]] = {
-    NOTES: lambda text: Notes.of_option(text) is not None,
+    NOTES: lambda text: ReplayNotes.of_option(text) is not None,
     WRITER: lambda text: re.fullmatch(r"[0-9a-f]{16}", text) is not None,
-    KEPT: lambda text: KeptRows.of_option(text) is not None,
+    KEPT: lambda text: RetainedRows.of_option(text) is not None,
 }
 """What only a replay sets, and whether a value can be one of its own."""
 
@@ -171,7 +171,7 @@ _OF_THE_SINK: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.
 
 def _given(settings: Settings) -> dict[str, Any]:
     """The `kafka.*` options that somebody set, by Kafka's names."""
-    return {name.removeprefix(KAFKA): settings[name] for name in sorted(settings.given) if name.startswith(KAFKA)}
+    return {name.removeprefix(KAFKA_PREFIX): settings[name] for name in sorted(settings.given) if name.startswith(KAFKA_PREFIX)}
 
 
 def _handler(settings: Settings) -> HandlerOptions | None:
@@ -185,9 +185,9 @@ def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
     """The options of the tasks' producers. Rows are checked, and handlers asked, before they come to one."""
     from chaffinch.producer.core.options import parse_options
 
-    given = {name: value for name, value in _given(settings).items() if KAFKA + name not in _OF_THE_SINK}
-    given |= {name: settings[KAFKA + name] for name in ("client.id", "batch.size", "acks")}
-    with named_as_typed():
+    given = {name: value for name, value in _given(settings).items() if KAFKA_PREFIX + name not in _OF_THE_SINK}
+    given |= {name: settings[KAFKA_PREFIX + name] for name in ("client.id", "batch.size", "acks")}
+    with with_spark_names():
         parse_options(given)
     return tuple(sorted(given.items()))
 
@@ -232,7 +232,7 @@ def _tell_idle_levels(settings: Settings) -> None:
     codec = settings["kafka.compression.type"]
     own = f"kafka.compression.{codec}.level"
     if idle := sorted(name for name in settings.given if re.fullmatch(r"kafka\.compression\..*\.level", name) and name != own):
-        tell_without_effect(f"with kafka.compression.type={codec}", idle)
+        log_without_effect(f"with kafka.compression.type={codec}", idle)
 
 
 def _refuse_a_marker_nowhere(settings: Settings) -> None:

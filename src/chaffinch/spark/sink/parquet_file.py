@@ -10,7 +10,7 @@ import numpy as np
 
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.tasks.notes import KeptRows
+from chaffinch.spark.tasks.replay_notes import RetainedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ def write_parquet(
     name: str,
     streams: Iterable[bytes | bytearray],
     metadata: Mapping[bytes, bytes] | None = None,
-    kept: KeptRows | None = None,
+    kept: RetainedRows | None = None,
 ) -> None:
     """Replaces file `name` by these rows: those that are kept of an older file of the folder, then those of Arrow IPC streams, all of one
     schema. One stream, or one row group, in memory at a time."""
@@ -70,7 +70,7 @@ def write_parquet(
             writer.close()
 
 
-def _tables(folder: Folder, streams: Iterable[bytes | bytearray], kept: KeptRows | None) -> Iterator[pa.Table]:
+def _tables(folder: Folder, streams: Iterable[bytes | bytearray], kept: RetainedRows | None) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     if kept is not None:
@@ -79,7 +79,7 @@ def _tables(folder: Folder, streams: Iterable[bytes | bytearray], kept: KeptRows
         yield pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
 
 
-def _kept(folder: Folder, kept: KeptRows) -> Iterator[pa.Table]:
+def _kept(folder: Folder, kept: RetainedRows) -> Iterator[pa.Table]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

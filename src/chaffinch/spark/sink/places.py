@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 
 from chaffinch import plain_text
 from chaffinch.errors.codes import Group
-from chaffinch.spark.folders import STORAGE_FAILED, Folder, OwnFolder, name_of
+from chaffinch.spark.folders import STORAGE_FAILED, Folder, PrivateFolder, safe_name
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.task_facts import TaskContextFacts, is_one_machine
@@ -62,13 +62,13 @@ class Places:
             return self.temporary(facts, query)
         else:
             return None
-        return base.below(name_of(query), str(facts.batch_id or 0))
+        return base.below(safe_name(query), str(facts.batch_id or 0))
 
     @staticmethod
     def temporary(facts: TaskContextFacts, query: str) -> Folder:
         """A folder of this machine's, for what the same process, or one beside it, reads again."""
-        base = OwnFolder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
-        return base.below(name_of(query), str(facts.batch_id or 0))
+        base = PrivateFolder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
+        return base.below(safe_name(query), str(facts.batch_id or 0))
 
     def spill(self, facts: TaskContextFacts, query: str) -> Folder:
         """The same for a task that needs a file there. Refuses what is not set, and what this machine does not share with the driver."""
@@ -123,7 +123,7 @@ class Places:
     def state(self, facts: TaskContextFacts) -> Folder | None:
         """Where the sink keeps what it remembers, in the query's checkpoint; None where that is not known."""
         checkpoint, name = self.checkpoint(facts), self._options.sink_name
-        return checkpoint and checkpoint.below("chaffinch", *([] if name is None else [name_of(name)]))
+        return checkpoint and checkpoint.below("chaffinch", *([] if name is None else [safe_name(name)]))
 
     @staticmethod
     def _given_checkpoint(location: str, facts: TaskContextFacts) -> Folder:

@@ -109,10 +109,10 @@ class _Writer(SentToExecutors):
     def _run(self, plan: TaskPlan, writer: StagedWriter, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
         options = self._options
         if options.is_exactly_once:
-            from chaffinch.spark.tasks.staged import TaskStager
+            from chaffinch.spark.tasks.task_stager import TaskStager
 
             return TaskStager(plan, writer).run(iterator)
-        from chaffinch.spark.tasks.direct import TaskSender, forget_producer, producer_for
+        from chaffinch.spark.tasks.task_sender import TaskSender, forget_producer, producer_for
 
         try:
             producer = producer_for(options.producer, self._snapshot.topics)
@@ -258,7 +258,7 @@ def _of_another_version(message: WriterCommitMessage) -> Refusal:
 def task_plan(options: SinkOptions, target: TargetSnapshot, facts: TaskContextFacts, query: str) -> TaskPlan:
     """Of a task that writes for `query`. Topics that rows name are looked for where `target` does not know them."""
     from chaffinch.spark.target import check_replication, client_for, find_topic, wall_ms
-    from chaffinch.spark.tasks.letter_headers import Origin
+    from chaffinch.spark.tasks.dead_letter_headers import Origin
     from chaffinch.spark.tasks.row_handler import handler_for
 
     def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:

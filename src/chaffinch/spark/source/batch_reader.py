@@ -18,7 +18,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.options import ClientOptions
 from chaffinch.spark.refusals import Kind, line_first, worded_for
 from chaffinch.spark.source.fetching import TopicRange, read_range
-from chaffinch.spark.source.offset_ranges import OffsetRange, divided, within
+from chaffinch.spark.source.offset_ranges import OffsetRange, clamp_to_available, divided
 from chaffinch.spark.source.options import SourceOptions, includes_headers
 from chaffinch.spark.source.reports import refusals, report_loss
 from chaffinch.spark.task_facts import host
@@ -43,36 +43,36 @@ class TopicReader(SentToExecutors, DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[TopicRange]:
-        from chaffinch.spark.source.topic_discovery import Discovery
+        from chaffinch.spark.source.topic_discovery import TopicDiscovery
         from chaffinch.spark.target import client_for
 
         with line_first(), worded_for(Kind.BATCH), refusals():
-            discovery = Discovery(client_for(self._options.client), self._options)
+            discovery = TopicDiscovery(client_for(self._options.client), self._options)
             wanted = discovery.partitions_at_start()
             # In this order: what is written meanwhile must not make an end lie before its start.
             starts, ends = discovery.starts(wanted), discovery.ends(wanted)
             first, latest = discovery.earliest(wanted), discovery.latest(wanted)
             self._check_order(starts, ends, latest)
-            unpromised = discovery.unpromised(wanted)
-            starts |= {where: first[where] for where in unpromised}
+            from_earliest = discovery.starting_at_earliest(wanted)
+            starts |= {tp: first[tp] for tp in from_earliest}
             written = discovery.written(wanted)
-            starts, lost = within(self._options.starting.option, starts, first, written)
+            starts, lost = clamp_to_available(self._options.starting.option, starts, first, written)
             # An offset that was named, and is there.
-            behind_open = {where: end for where, end in ends.items() if latest[where] < end <= written[where]}
-            discovery.wait_until_readable(behind_open)
-            ends, lost_behind = within(self._options.ending.option, ends, {}, {**latest, **behind_open})
-            for text in (*lost, *lost_behind):
+            after_open_transactions = {tp: end for tp, end in ends.items() if latest[tp] < end <= written[tp]}
+            discovery.wait_until_readable(after_open_transactions)
+            ends, lost_after_end = clamp_to_available(self._options.ending.option, ends, {}, {**latest, **after_open_transactions})
+            for text in (*lost, *lost_after_end):
                 report_loss(text, fails=self._options.fail_on_data_loss)
-            offered = (OffsetRange(where, starts[where], ends[where]) for where in wanted)
+            offered = (OffsetRange(tp, starts[tp], ends[tp]) for tp in wanted)
             found = task_ranges(offered, self._options, discovery.ids)
-            return [replace(part, is_promised=part.start != starts[part.where] or part.where not in unpromised) for part in found]
+            return [replace(part, is_start_required=part.start != starts[part.tp] or part.tp not in from_earliest) for part in found]
 
     def _check_order(self, starts: Offsets, ends: Offsets, latest: Offsets) -> None:
         """An end before the start is a mistake, unless the topic has lost what was to be read."""
-        for where, start in starts.items():
-            if ends[where] < start <= latest[where]:
+        for tp, start in starts.items():
+            if ends[tp] < start <= latest[tp]:
                 starting, ending = self._options.starting.option, self._options.ending.option
-                text = f"{ending} ends {where} at offset {ends[where]}, before its start {start} as {starting} says"
+                text = f"{ending} ends {tp} at offset {ends[tp]}, before its start {start} as {starting} says"
                 raise ConfigException(f"{text}; name an end that is not before it, or an earlier start")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -85,7 +85,7 @@ class TopicReader(SentToExecutors, DataSourceReader):
 def task_ranges(found: Iterable[OffsetRange], options: SourceOptions, ids: TopicIds) -> list[TopicRange]:
     """What each task reads, of topics with these ids."""
     parts = divided(found, options.parts_min, options.part_offsets_max)
-    return [TopicRange(where.topic, where.partition, start, end, topic_id=ids.get(where.topic, ZERO_UUID)) for where, start, end in parts]
+    return [TopicRange(tp.topic, tp.partition, start, end, topic_id=ids.get(tp.topic, ZERO_UUID)) for tp, start, end in parts]
 
 
 def rows_of(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -109,11 +109,11 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
     from chaffinch.spark.source.rows import read_schema
 
     wanted = read_schema(include_headers=options.include_headers)
-    if _bare(schema.simpleString()) != _bare(f"struct<{wanted}>"):
+    if _normalized(schema.simpleString()) != _normalized(f"struct<{wanted}>"):
         raise ConfigException(f"what is read always has the columns {wanted}; leave out schema(), which gave {schema.simpleString()}")
 
 
-def _bare(text: str) -> str:
+def _normalized(text: str) -> str:
     """A schema without what tells Spark's two ways of writing one apart: `key binary` and `key:binary`, `timestamp_ltz` and `timestamp`."""
     return re.sub(r"[ :]|_ltz", "", text)
 

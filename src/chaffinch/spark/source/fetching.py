@@ -19,7 +19,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.source.reports import LOOK_MS, SourceWaits, refusals, report_loss
+from chaffinch.spark.source.reports import POLL_MS, SourceWaits, refusals, report_loss
 from chaffinch.spark.topic_ids import created_again, loss
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ class TopicRange(InputPartition):
     partition: int
     start: int
     end: int
-    is_promised: bool = True
+    is_start_required: bool = True
     topic_id: UUID = ZERO_UUID
 
     @property
-    def where(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
 
@@ -63,115 +63,117 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
     """The rows of a range, as record batches of `rows.read_schema`. Raises Refusal."""
     from chaffinch.records.errors import RecordsError
     from chaffinch.spark.source.rows import batch_read
-    from chaffinch.spark.source.topic_discovery import Discovery
+    from chaffinch.spark.source.topic_discovery import TopicDiscovery
 
-    where = wanted.where
+    tp = wanted.tp
     with refusals():
         try:
             for piece in _pieces(client, wanted, options):
                 if len(piece.columns):
                     yield batch_read(
-                        piece.columns, where.topic, where.partition, int(piece.timestamp_type), include_headers=options.include_headers
+                        piece.columns, tp.topic, tp.partition, int(piece.timestamp_type), include_headers=options.include_headers
                     )
         except UnknownTopicIdException:
-            if (present := _id_now(client, wanted, options)) == wanted.topic_id:
+            if (present := _current_topic_id(client, wanted, options)) == wanted.topic_id:
                 raise
-            text = f"{loss(wanted.topic, wanted.topic_id, present)}; offsets up to {wanted.end - 1} of {where} were to be read"
+            text = f"{loss(wanted.topic, wanted.topic_id, present)}; offsets up to {wanted.end - 1} of {tp} were to be read"
             report_loss(text, fails=options.fail_on_data_loss, rest="what is left, a stream then the new topic from its beginning")
         except UnknownTopicOrPartitionException:
-            if Discovery(client, options).existing([where]):
+            if TopicDiscovery(client, options).existing([tp]):
                 raise
-            text = f"{where} is gone, deleted after the read was planned: offsets up to {wanted.end - 1} were to be read"
+            text = f"{tp} is gone, deleted after the read was planned: offsets up to {wanted.end - 1} were to be read"
             report_loss(text, fails=options.fail_on_data_loss)
         except RecordsError as error:
-            raise Refusal(Group.APPLICATION_RECOVERABLE, codes.CORRUPT_MESSAGE.name, f"{where}: {error}") from None
+            raise Refusal(Group.APPLICATION_RECOVERABLE, codes.CORRUPT_MESSAGE.name, f"{tp}: {error}") from None
 
 
-def _id_now(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> UUID:
+def _current_topic_id(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> UUID:
     """The id of the topic by its name. Another one than the wanted is not believed at once: the broker that answered may be behind."""
-    from chaffinch.spark.source.topic_discovery import Discovery
+    from chaffinch.spark.source.topic_discovery import TopicDiscovery
 
-    discovery = Discovery(client, options)
-    discovery.expect([wanted.where], {wanted.topic: wanted.topic_id})
-    discovery.existing([wanted.where])
+    discovery = TopicDiscovery(client, options)
+    discovery.expect([wanted.tp], {wanted.topic: wanted.topic_id})
+    discovery.existing([wanted.tp])
     return discovery.ids[wanted.topic]
 
 
 def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[Piece]:
     from chaffinch.records.fetched import FetchedRecords, whole_batches
 
-    where, position, end = wanted.where, wanted.start, wanted.end
-    is_promised = wanted.is_promised
-    fetches = Fetches(client, wanted, options)
-    patience, waits = client.deadline(options.timeout_ms, f"reading {where}"), SourceWaits()
+    tp, position, end = wanted.tp, wanted.start, wanted.end
+    is_start_required = wanted.is_start_required
+    fetcher = PartitionFetcher(client, wanted, options)
+    deadline, waits = client.deadline(options.timeout_ms, f"reading {tp}"), SourceWaits()
     while position < end:
-        data = fetches.answer(position, end)
+        data = fetcher.fetch(position, end)
         if codes.by_number(data.error_code) is codes.OFFSET_OUT_OF_RANGE:
-            position = min(_position_left(client, where, position, end, options, is_promised=is_promised), end)
+            position = min(_position_after_out_of_range(client, tp, position, end, options, is_start_required=is_start_required), end)
             continue
         assert not isinstance(data.records, list), "records that were received are one buffer"
         received = data.records or b""
-        is_promised |= bool(received)
+        is_start_required |= bool(received)
         before, after = position, whole_batches(received)[0] or position
-        fetches.saw(len(received), after - before)
+        fetcher.add_sizes(len(received), after - before)
         if before < after < end:
-            fetches.ask(after, end)
+            fetcher.prefetch(after, end)
         aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
         records = FetchedRecords(received, position, aborted=aborted)
         while position < end and (piece := records.read(min(ROWS_PER_ARROW_BATCH, end - position))) is not None:
             yield piece._replace(columns=piece.columns.below(end))
             position = records.position
-            fetches.take_in()
+            fetcher.receive()
         position = max(position, records.position)
         if position > before:
             waits.over()
-            patience = client.deadline(options.timeout_ms, f"reading {where}")
-        elif patience.is_over and data.high_watermark <= position and _ends_by(client, where, position, options):
-            _report_end(where, position, end, options)
+            deadline = client.deadline(options.timeout_ms, f"reading {tp}")
+        elif deadline.is_over and data.high_watermark <= position and _is_end(client, tp, position, options):
+            _report_end(tp, position, end, options)
             return
-        elif patience.is_over:
-            text = f"{where} gave nothing at offset {position} for {patience.waited_ms} ms; offsets up to {end - 1} were there when the"
+        elif deadline.is_over:
+            text = f"{tp} gave nothing at offset {position} for {deadline.waited_ms} ms; offsets up to {end - 1} were there when the"
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text} read was planned")
         else:
-            waits.say(patience, f"the leader gives no record at offset {position}, and its high watermark is {data.high_watermark}")
-            fetches.pause()
-    fetches.check_id()
+            waits.log(deadline, f"the leader gives no record at offset {position}, and its high watermark is {data.high_watermark}")
+            fetcher.pause()
+    fetcher.check_id()
 
 
-def _position_left(client: SyncClient, where: TopicPartition, position: int, end: int, options: SourceOptions, *, is_promised: bool) -> int:
+def _position_after_out_of_range(
+    client: SyncClient, tp: TopicPartition, position: int, end: int, options: SourceOptions, *, is_start_required: bool
+) -> int:
     """Where to go on after the broker has said that it has no such offset: at what is left, or at the end."""
     from chaffinch.admin.offsets import list_offsets
 
-    first = list_offsets(client, {where: OFFSET_EARLIEST}, timeout_ms=options.timeout_ms)[where]
+    first = list_offsets(client, {tp: OFFSET_EARLIEST}, timeout_ms=options.timeout_ms)[tp]
     if first > position:
-        if not is_promised:
+        if not is_start_required:
             return first
-        report_loss(f"{where} begins at offset {first}, offset {position} was asked for", fails=options.fail_on_data_loss)
+        report_loss(f"{tp} begins at offset {first}, offset {position} was asked for", fails=options.fail_on_data_loss)
         return first
-    _report_end(where, position, end, options)
+    _report_end(tp, position, end, options)
     return end
 
 
-def _ends_by(client: SyncClient, where: TopicPartition, position: int, options: SourceOptions) -> bool:
+def _is_end(client: SyncClient, tp: TopicPartition, position: int, options: SourceOptions) -> bool:
     """Whether a partition that gives nothing has nothing from `position` on: it was cut off, or deleted and made again. Not asked before
     patience is over: a leader that has just been elected may know only later how much is there."""
     from chaffinch.admin.offsets import list_offsets
 
-    return list_offsets(client, {where: OFFSET_LATEST}, timeout_ms=options.timeout_ms)[where] <= position
+    return list_offsets(client, {tp: OFFSET_LATEST}, timeout_ms=options.timeout_ms)[tp] <= position
 
 
-def _report_end(where: TopicPartition, position: int, end: int, options: SourceOptions) -> None:
-    text = f"{where} ends before offset {position}, offsets up to {end - 1} were there when the read was planned"
+def _report_end(tp: TopicPartition, position: int, end: int, options: SourceOptions) -> None:
+    text = f"{tp} ends before offset {position}, offsets up to {end - 1} were there when the read was planned"
     report_loss(text, fails=options.fail_on_data_loss)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
+class _Prefetch:
     position: int
     exchange: PendingRequest
 
 
-class Fetches:
+class PartitionFetcher:
     """Fetch requests for one partition to its leader, at most one of them ahead of what was asked for.
 
     A request ahead that fails, or is answered with an error, is forgotten: the same is asked again by `answer`, which tries again
@@ -180,26 +182,26 @@ class Fetches:
 
     def __init__(self, client: SyncClient, wanted: TopicRange, options: SourceOptions) -> None:
         self._client = client
-        self._where = wanted.where
+        self._where = wanted.tp
         self._topic_id = wanted.topic_id
         self._is_by_name = False
         """The leader has answered in a version without topic ids."""
         self._options = options
-        self._ahead: _Ahead | None = None
+        self._prefetch: _Prefetch | None = None
         self._bytes_seen = 0
         self._offsets_seen = 0
 
-    def ask(self, position: int, end: int) -> None:
+    def prefetch(self, position: int, end: int) -> None:
         """Send the request for what comes next, without waiting."""
         leader = self._client.cluster.leader_address(self._where)
         if leader is not None:
             with self._client.lock:
                 exchange = self._client.start(self._request(position, end), leader, version_max=self._version_max)
-                self._ahead = _Ahead(position, exchange)
+                self._prefetch = _Prefetch(position, exchange)
 
-    def take_in(self) -> None:
+    def receive(self) -> None:
         """Read what has arrived meanwhile, so that the broker can go on sending."""
-        if self._ahead is not None and self._ahead.exchange.outcome is None:
+        if self._prefetch is not None and self._prefetch.exchange.outcome is None:
             with self._client.lock:
                 self._client.pump(0)
 
@@ -207,17 +209,17 @@ class Fetches:
         with self._client.lock:
             self._client.pump(PAUSE_MS)
 
-    def saw(self, byte_count: int, offset_count: int) -> None:
+    def add_sizes(self, byte_count: int, offset_count: int) -> None:
         """What an answer held, to ask for no more than the range needs."""
         self._bytes_seen += byte_count
         self._offsets_seen += offset_count
 
-    def answer(self, position: int, end: int) -> PartitionData:
+    def fetch(self, position: int, end: int) -> PartitionData:
         """What the leader has from `position` on; its code is NONE or OFFSET_OUT_OF_RANGE. Raises ApiException."""
         from chaffinch.client.response_errors import raise_for
 
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.position == position and (data := self._answer_ahead(ahead.exchange)) is not None:
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is not None and prefetch.position == position and (data := self._prefetched(prefetch.exchange)) is not None:
             return data
         response = self._client.leader_request(
             self._where,
@@ -226,22 +228,22 @@ class Fetches:
             version_max=self._version_max,
             topic_id=self._topic_id,
         )
-        data = self._only_part(response)
+        data = self._only_partition(response)
         if codes.by_number(data.error_code) is not codes.OFFSET_OUT_OF_RANGE:
             raise_for(response)
         return data
 
-    def _answer_ahead(self, exchange: PendingRequest) -> PartitionData | None:
+    def _prefetched(self, exchange: PendingRequest) -> PartitionData | None:
         from chaffinch.client.connections import ResponseReceived
 
-        patience, waits = self._client.deadline(self._options.timeout_ms, f"reading {self._where}"), SourceWaits()
+        deadline, waits = self._client.deadline(self._options.timeout_ms, f"reading {self._where}"), SourceWaits()
         with self._client.lock:
-            while exchange.outcome is None and not patience.is_over:
-                self._client.pump(min(patience.left_ms, LOOK_MS))
-                waits.say(patience, f"no answer from {exchange.address} yet")
+            while exchange.outcome is None and not deadline.is_over:
+                self._client.pump(min(deadline.left_ms, POLL_MS))
+                waits.log(deadline, f"no answer from {exchange.address} yet")
         if not isinstance(exchange.outcome, ResponseReceived) or exchange.outcome.message.error_code:
             return None
-        data = self._only_part(exchange.outcome.message)
+        data = self._only_partition(exchange.outcome.message)
         return None if data.error_code else data
 
     def check_id(self) -> None:
@@ -256,7 +258,7 @@ class Fetches:
     def _version_max(self) -> int | None:
         return None if self._topic_id == ZERO_UUID else LAST_VERSION
 
-    def _only_part(self, response: FetchResponse) -> PartitionData:
+    def _only_partition(self, response: FetchResponse) -> PartitionData:
         topic = response.responses[0]
         self._is_by_name |= topic.topic_id == ZERO_UUID
         return topic.partitions[0]
@@ -264,15 +266,15 @@ class Fetches:
     def _request(self, position: int, end: int) -> FetchRequest:
         from chaffinch.protocol.messages.fetch import ISOLATION_LEVELS, FetchPartition, FetchRequest, FetchTopic
 
-        options, where = self._options, self._where
+        options, tp = self._options, self._where
         wanted = bytes_wanted(end - position, self._bytes_seen, self._offsets_seen, options.partition_bytes_max)
-        partition = FetchPartition(partition=where.partition, fetch_offset=position, partition_max_bytes=wanted)
+        partition = FetchPartition(partition=tp.partition, fetch_offset=position, partition_max_bytes=wanted)
         return FetchRequest(
             max_wait_ms=MAX_WAIT_MS,
             min_bytes=1,
             max_bytes=options.fetch_bytes_max,
             isolation_level=ISOLATION_LEVELS[options.isolation_level],
-            topics=[FetchTopic(topic=where.topic, topic_id=self._topic_id, partitions=[partition])],
+            topics=[FetchTopic(topic=tp.topic, topic_id=self._topic_id, partitions=[partition])],
         )
 
 

@@ -17,7 +17,7 @@ Offsets = Mapping[TopicPartition, int]
 class OffsetRange(NamedTuple):
     """Offsets `start` to `end`-1 of one partition."""
 
-    where: TopicPartition
+    tp: TopicPartition
     start: int
     end: int
 
@@ -27,16 +27,16 @@ def limited(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition,
 
     `start` has every partition of `latest`. One that has lost what it had ends where it ends.
     """
-    sizes = {where: max(0, end - start[where]) for where, end in latest.items()}
+    sizes = {tp: max(0, end - start[tp]) for tp, end in latest.items()}
     total = sum(sizes.values())
     if total <= limit:
         return dict(latest)
-    return {where: start[where] + max(1, limit * size // total) if (size := sizes[where]) else end for where, end in latest.items()}
+    return {tp: start[tp] + max(1, limit * size // total) if (size := sizes[tp]) else end for tp, end in latest.items()}
 
 
 def backlog(start: Offsets, latest: Offsets) -> int:
     """How many offsets there are to read. A partition that `start` does not know counts from 0."""
-    return sum(max(0, end - start.get(where, 0)) for where, end in latest.items())
+    return sum(max(0, end - start.get(tp, 0)) for tp, end in latest.items())
 
 
 def divided(ranges: Iterable[OffsetRange], parts_min: int, offsets_max: int | None) -> list[OffsetRange]:
@@ -59,18 +59,18 @@ def divided(ranges: Iterable[OffsetRange], parts_min: int, offsets_max: int | No
 def _parts(given: OffsetRange, count: int) -> Iterable[OffsetRange]:
     size = given.end - given.start
     for number in range(count):
-        yield OffsetRange(given.where, given.start + size * number // count, given.start + size * (number + 1) // count)
+        yield OffsetRange(given.tp, given.start + size * number // count, given.start + size * (number + 1) // count)
 
 
-def within(option: str, places: Offsets, first: Offsets, latest: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
+def clamp_to_available(option: str, positions: Offsets, first: Offsets, latest: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
     """The places that an option says, moved to where each partition has something; and what that leaves out, one line each."""
     texts = []
-    for where, place in places.items():
-        if place > latest[where]:
-            texts.append(f"{option}: {where} ends at offset {latest[where]}, offset {place} was asked for")
-        elif place < first.get(where, place):
-            texts.append(f"{option}: {where} begins at offset {first[where]}, offset {place} was asked for")
-    return {where: min(max(place, first.get(where, place)), latest[where]) for where, place in places.items()}, texts
+    for tp, position in positions.items():
+        if position > latest[tp]:
+            texts.append(f"{option}: {tp} ends at offset {latest[tp]}, offset {position} was asked for")
+        elif position < first.get(tp, position):
+            texts.append(f"{option}: {tp} begins at offset {first[tp]}, offset {position} was asked for")
+    return {tp: min(max(position, first.get(tp, position)), latest[tp]) for tp, position in positions.items()}, texts
 
 
 def losses(start: Offsets, end: Offsets, first_of_new: Offsets, expected: Collection[TopicPartition] = ()) -> list[str]:
@@ -80,18 +80,18 @@ def losses(start: Offsets, end: Offsets, first_of_new: Offsets, expected: Collec
     """
     gone = sorted({*start, *expected} - end.keys())
     texts = [
-        f"{where} is gone, deleted or not subscribed to any more: "
-        + (f"offset {start[where]} came next" if where in start else "nothing of it was read")
-        for where in gone
+        f"{tp} is gone, deleted or not subscribed to any more: "
+        + (f"offset {start[tp]} came next" if tp in start else "nothing of it was read")
+        for tp in gone
     ]
-    texts += [f"{where} is new and begins at offset {first}, not 0" for where, first in sorted(first_of_new.items()) if first]
-    for where in sorted(start.keys() & end.keys()):
-        if end[where] < start[where]:
-            texts.append(f"{where} ends at offset {end[where]}, offset {start[where]} came next: it was cut off, or deleted and made again")
+    texts += [f"{tp} is new and begins at offset {first}, not 0" for tp, first in sorted(first_of_new.items()) if first]
+    for tp in sorted(start.keys() & end.keys()):
+        if end[tp] < start[tp]:
+            texts.append(f"{tp} ends at offset {end[tp]}, offset {start[tp]} came next: it was cut off, or deleted and made again")
     return texts
 
 
 def ranges(start: Offsets, end: Offsets, first_of_new: Offsets) -> list[OffsetRange]:
     """What there is to read of each partition, in the order of their names; of what `losses` names, what is left."""
     known = {**first_of_new, **start}
-    return [OffsetRange(where, known[where], end[where]) for where in sorted(end)]
+    return [OffsetRange(tp, known[tp], end[tp]) for tp in sorted(end)]

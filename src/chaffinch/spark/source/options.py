@@ -19,22 +19,22 @@ from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings, shown_value
 from chaffinch.spark.options import (
-    CLIENT,
+    CLIENT_OPTIONS,
     CLIENT_WITHOUT_EFFECT,
     INCLUDE_HEADERS,
-    OF_SINK,
-    OF_SPARK,
+    SINK_OPTION_NAMES,
+    SPARK_OPTION_NAMES,
     ClientOptions,
     hints,
-    of_kafka,
+    kafka_options,
+    log_once,
+    log_without_effect,
     parse,
-    tell_once,
-    tell_without_effect,
 )
 from chaffinch.spark.source.topic_offsets import OffsetChoice, parse_assignment, parse_offsets, parse_times
 
-_SHARED: Final = (
-    *CLIENT,
+_COMMON_OPTIONS: Final = (
+    *CLIENT_OPTIONS,
     Option("subscribe", "list", None, "topics to read, separated by commas"),
     Option("subscribePattern", "string", None,
            "topics to read: a regular expression for whole names; Kafka's internal topics are never read"),
@@ -60,7 +60,7 @@ _SHARED: Final = (
     Option("kafka.default.api.timeout.ms", "int", 60_000,
            "how long brokers are asked for offsets and, without progress, for records", minimum=1),
 )  # fmt: skip
-_OF_STREAMS: Final = (
+_STREAM_OPTIONS: Final = (
     Option("maxOffsetsPerTrigger", "int", None,
            "offsets per micro-batch, shared by partitions as to what they have, but one of each at least; needs PySpark 4.2", minimum=1),
     Option("minOffsetsPerTrigger", "int", None,
@@ -69,34 +69,35 @@ _OF_STREAMS: Final = (
            "how long minOffsetsPerTrigger waits at most: a number and ms, s, m (min), h or d; without one, ms"),
 )  # fmt: skip
 _WITHOUT_EFFECT: Final = (
-    *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
+    *SPARK_OPTION_NAMES, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
     *(Option(name, "int", None, "of Spark's Kafka source", minimum=0)
       for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")),
-    # Spark's own source has a consumer in a group behind it, and queries come with its options.
-    *of_kafka(CONSUMER_OPTIONS, "group.id", "group.instance.id", "group.protocol", "partition.assignment.strategy", "session.timeout.ms",
+    # Options of the consumer group of Spark's own source.
+    *kafka_options(
+        CONSUMER_OPTIONS, "group.id", "group.instance.id", "group.protocol", "partition.assignment.strategy", "session.timeout.ms",
               "heartbeat.interval.ms", "max.poll.interval.ms", "max.poll.records", "auto.commit.interval.ms", "fetch.min.bytes",
               "fetch.max.wait.ms", "check.crcs", "client.rack", "allow.auto.create.topics", "exclude.internal.topics"),
     *(f"kafka.{name}" for name in sorted(OF_CONSUMERS_WITHOUT_EFFECT - {"interceptor.classes"} - OF_CLIENTS_WITHOUT_EFFECT)),
 )  # fmt: skip
-_BYTES: Final = "keys and values are read as binary; cast them in Spark"
+_DESERIALIZER_HINT: Final = "keys and values are read as binary; cast them in Spark"
 _HINTS: Final = {
     **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
     "path": "load() takes no path here; topics are named by one of subscribe, subscribePattern and assign",
     "kafka.auto.offset.reset": "say where to start with startingOffsets",
     "kafka.auto.offset.reset.new.partitions": "partitions that come while a query runs are read from their first record",
-    "kafka.key.deserializer": _BYTES,
-    "kafka.value.deserializer": _BYTES,
+    "kafka.key.deserializer": _DESERIALIZER_HINT,
+    "kafka.value.deserializer": _DESERIALIZER_HINT,
     "kafka.enable.auto.commit": "Spark's checkpoint keeps the offsets, nothing is committed to Kafka",
     "kafka.interceptor.classes": "there are no interceptors here",
     "topic": "that is an option of the sink; topics to read are named by one of subscribe, subscribePattern and assign",
 }
 # Options with a meaning, or without effect, of both.
-_HERE: Final = tuple(each if isinstance(each, str) else each.name for each in (*_SHARED, *_OF_STREAMS, *_WITHOUT_EFFECT))
-_ENDINGS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+_KNOWN_NAMES: Final = tuple(each if isinstance(each, str) else each.name for each in (*_COMMON_OPTIONS, *_STREAM_OPTIONS, *_WITHOUT_EFFECT))
+_END_OPTIONS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 SOURCE: Final = OptionTable(
     (
-        *_SHARED,
+        *_COMMON_OPTIONS,
         Option("startingOffsets", "string", "earliest", 'earliest, or JSON: {"orders":{"0":23,"1":-2}}; -2 is earliest'),
         Option("endingOffsets", "string", "latest", 'latest, or JSON: {"orders":{"0":50,"1":-1}}; -1 is latest'),
         Option("endingOffsetsByTimestamp", "string", None,
@@ -104,22 +105,22 @@ SOURCE: Final = OptionTable(
         Option("endingTimestamp", "int", None,
                "the same for all partitions; overrides endingOffsetsByTimestamp and endingOffsets", minimum=0),
     ),
-    without_effect=(*_WITHOUT_EFFECT, *_OF_STREAMS),
-    hints={**hints(OF_SINK, "sink", _HERE), **_HINTS},
+    without_effect=(*_WITHOUT_EFFECT, *_STREAM_OPTIONS),
+    hints={**hints(SINK_OPTION_NAMES, "sink", _KNOWN_NAMES), **_HINTS},
 )  # fmt: skip
 STREAM_SOURCE: Final = OptionTable(
     (
-        *_SHARED,
+        *_COMMON_OPTIONS,
         Option("startingOffsets", "string", "latest",
                'of a query without checkpoint: latest, earliest, or JSON: {"orders":{"0":23,"1":-2}}; -2 is earliest, -1 latest. '
                "Partitions found later start with the earliest"),
-        *_OF_STREAMS,
+        *_STREAM_OPTIONS,
     ),
     without_effect=_WITHOUT_EFFECT,
     hints={
-        **hints(OF_SINK, "sink", _HERE),
+        **hints(SINK_OPTION_NAMES, "sink", _KNOWN_NAMES),
         **_HINTS,
-        **dict.fromkeys(_ENDINGS, "a stream has no end; trigger(availableNow=True) ends a query at what there is"),
+        **dict.fromkeys(_END_OPTIONS, "a stream has no end; trigger(availableNow=True) ends a query at what there is"),
     },
 )  # fmt: skip
 
@@ -153,11 +154,11 @@ class SourceOptions:
     trigger_delay_max_ms: int
 
     @property
-    def start_moves(self) -> bool:
+    def start_changes_on_restart(self) -> bool:
         """Whether a query that is started later starts elsewhere: with what comes next then."""
         if self.starting.is_time:
             return self.starts_with_latest
-        return OFFSET_LATEST in (self.starting.everywhere, *(place for _, place in self.starting.by_partition))
+        return OFFSET_LATEST in (self.starting.everywhere, *(position for _, position in self.starting.by_partition))
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool = False) -> Self:
@@ -167,10 +168,10 @@ class SourceOptions:
         largest, least = settings.get("maxOffsetsPerTrigger"), settings.get("minOffsetsPerTrigger")
         if largest is not None and least is not None and least > largest:
             raise ConfigException(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={largest}: it must be at most that")
-        _tell_idle(settings)
-        starting = _place(settings, "starting", (OFFSET_LATEST, OFFSET_EARLIEST) if is_stream else (OFFSET_EARLIEST,))
-        ending = OffsetChoice(option="", everywhere=OFFSET_LATEST) if is_stream else _place(settings, "ending", (OFFSET_LATEST,))
-        _tell_seconds(starting, ending)
+        _log_options_without_effect(settings)
+        starting = _offset_choice(settings, "starting", (OFFSET_LATEST, OFFSET_EARLIEST) if is_stream else (OFFSET_EARLIEST,))
+        ending = OffsetChoice(option="", everywhere=OFFSET_LATEST) if is_stream else _offset_choice(settings, "ending", (OFFSET_LATEST,))
+        _warn_of_seconds(starting, ending)
         return cls(
             client=ClientOptions.of(settings),
             topics=tuple(settings["subscribe"] or ()),
@@ -220,22 +221,22 @@ _NEEDED_BY: Final = {
 """Options that say how another is to be understood -> that one, or one of those."""
 
 
-def _tell_idle(settings: Settings) -> None:
+def _log_options_without_effect(settings: Settings) -> None:
     for name, others in _NEEDED_BY.items():
         if name in settings.given and all(settings.get(other) is None for other in others):
-            tell_without_effect(f"without {' or '.join(others)}", [name])
+            log_without_effect(f"without {' or '.join(others)}", [name])
 
 
-def _tell_seconds(*choices: OffsetChoice) -> None:
+def _warn_of_seconds(*choices: OffsetChoice) -> None:
     """They are allowed, and seldom meant."""
     for choice in choices:
-        times = (choice.everywhere, *(place for _, place in choice.by_partition)) if choice.is_time else ()
+        times = (choice.everywhere, *(position for _, position in choice.by_partition)) if choice.is_time else ()
         if doubtful := [time_ms for time_ms in times if time_ms is not None and time_ms in _DOUBTFUL_MS]:
             day = datetime.fromtimestamp(doubtful[0] / 1000, UTC).date()
-            tell_once(f"{choice.option}={doubtful[0]} is of {day}: times are milliseconds since 1970; this one looks like seconds")
+            log_once(f"{choice.option}={doubtful[0]} is of {day}: times are milliseconds since 1970; this one looks like seconds")
 
 
-def _place(settings: Settings, side: str, words: tuple[int, ...]) -> OffsetChoice:
+def _offset_choice(settings: Settings, side: str, words: tuple[int, ...]) -> OffsetChoice:
     """The first given of a time for all, a time for each partition, and offsets."""
     if (time_ms := settings[f"{side}Timestamp"]) is not None:
         return OffsetChoice(option=f"{side}Timestamp", everywhere=time_ms, is_time=True)

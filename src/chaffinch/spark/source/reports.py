@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _log = plain_text.logger(__name__)
 
-LOOK_MS: Final = 500
+POLL_MS: Final = 500
 """How often a wait is looked at: its first line is due after 2.5 s, and comes within 3."""
 
 
@@ -47,7 +47,7 @@ class SourceWaits:
     def __init__(self) -> None:
         self._waits = WaitLog()
 
-    def say(self, deadline: Deadline, why: str) -> None:
+    def log(self, deadline: Deadline, why: str) -> None:
         """Call it regularly while something is waited for, until `deadline`."""
         wait = deadline.wait(why)._replace(limit="kafka.default.api.timeout.ms")
         if (line := self._waits.line(wait, wait.since_ms + deadline.waited_ms)) is not None:

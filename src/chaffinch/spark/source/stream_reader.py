@@ -19,7 +19,7 @@ from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.spark.refusals import line_first
 from chaffinch.spark.source.batch_reader import MESSAGE_VERSION, check_schema, rows_of, task_ranges
 from chaffinch.spark.source.fetching import TopicRange
-from chaffinch.spark.source.offset_ranges import backlog, limited, losses, ranges, within
+from chaffinch.spark.source.offset_ranges import backlog, clamp_to_available, limited, losses, ranges
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.reports import refusals, report_loss
 from chaffinch.spark.source.topic_offsets import from_checkpoint, to_checkpoint
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from chaffinch.spark.source.offset_ranges import Offsets
-    from chaffinch.spark.source.topic_discovery import Discovery
+    from chaffinch.spark.source.topic_discovery import TopicDiscovery
     from chaffinch.spark.topic_ids import TopicIds
 else:
     try:
@@ -62,7 +62,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        self._discovery: Discovery | None = None
+        self._discovery: TopicDiscovery | None = None
         self._latest: Offsets | None = None
         self._latest_ids: TopicIds = {}
         """Of the topics in `_latest`."""
@@ -71,7 +71,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         """Where the first micro-batch ends that starts at `_initial`; None before its tasks were asked for."""
         self._refused: ConfigException | None = None
         """Why a query cannot begin where options say. One that began before a partition came can go on: the checkpoint has its end."""
-        self._begins = False
+        self._is_first_batch_empty = False
         """The first micro-batch of a query is to be planned, and ends where it starts."""
         self._is_ending = False
         self._target: tuple[Offsets, TopicIds] | None = None
@@ -92,31 +92,31 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         if self._initial is None:
             with refusals():
                 starts = self._start()
-                self._initial = to_checkpoint(starts, self._asked().ids)
+                self._initial = to_checkpoint(starts, self._get_discovery().ids)
                 if self._latest is not None:
-                    self._refuse()
-            self._begins = self._options.start_moves
+                    self._raise_refused()
+            self._is_first_batch_empty = self._options.start_changes_on_restart
         return self._initial
 
     def _start(self) -> Offsets:
-        asked = self._asked()
-        wanted = asked.partitions_at_start()
+        discovery = self._get_discovery()
+        wanted = discovery.partitions_at_start()
         try:
-            starts = asked.starts(wanted)
+            starts = discovery.starts(wanted)
         except ConfigException as error:
             try:
-                starts = asked.earliest(wanted) | asked.starts_found(wanted)
+                starts = discovery.earliest(wanted) | discovery.starts_found(wanted)
             except ConfigException:  # Which would speak of those partitions alone that options name.
                 raise error from None
             self._refused = error
-        first = asked.earliest(wanted)
+        first = discovery.earliest(wanted)
         if self._refused is None:
-            starts |= {where: first[where] for where in asked.unpromised(wanted)}
-        starts, lost = within(self._options.starting.option, starts, first, asked.written(wanted))
+            starts |= {tp: first[tp] for tp in discovery.starting_at_earliest(wanted)}
+        starts, lost = clamp_to_available(self._options.starting.option, starts, first, discovery.written(wanted))
         self._report(lost)
         return starts
 
-    def _refuse(self) -> None:
+    def _raise_refused(self) -> None:
         if self._refused is not None:
             raise self._refused
 
@@ -135,13 +135,13 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
     def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
         """Where the next micro-batch ends that begins at `start`; PySpark 4.1 gives neither, and gets all there is."""
         with refusals():
-            self._refuse()
+            self._raise_refused()
             before, ids_before = ({}, {}) if start is None else (from_checkpoint(start), ids_of(start))
-            self._asked().expect(before, ids_before)
+            self._get_discovery().expect(before, ids_before)
             self._latest, self._latest_ids = latest, ids = self._target if self._target is not None else self._latest_now()
             self._target = (latest, ids) if self._is_ending else None
-            begins, self._begins = self._begins, False
-            if begins and self._initial is not None:
+            is_first_batch_empty, self._is_first_batch_empty = self._is_first_batch_empty, False
+            if is_first_batch_empty and self._initial is not None:
                 return self._initial
             if start is None:
                 self._report(self._absent)
@@ -150,7 +150,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
             end = self._end(before, latest, is_limited=limit is not None and not isinstance(limit, ReadAllAvailable))
             known = {**ids_before, **ids}
             # A checkpoint of an earlier version gets the ids by a batch without rows: the topic may be idle until it is created again.
-            has_ids = all(where.topic in ids_before for where in end if where.topic in known)
+            has_ids = all(tp.topic in ids_before for tp in end if tp.topic in known)
             return start if end == before and has_ids else to_checkpoint(end, known)
 
     def reportLatestOffset(self) -> Json | None:
@@ -158,24 +158,24 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         return None if self._latest is None else to_checkpoint(self._latest)
 
     def _end(self, before: Offsets, latest: Offsets, *, is_limited: bool) -> Offsets:
-        options, asked = self._options, self._asked()
-        latest = {**latest, **self._hidden(before, latest)}
-        first_of_new = asked.earliest(latest.keys() - before.keys())
+        options, discovery = self._options, self._get_discovery()
+        latest = {**latest, **self._beyond_last_stable(before, latest)}
+        first_of_new = discovery.earliest(latest.keys() - before.keys())
         self._report([*losses(before, latest, first_of_new), *self._absent])
         if not is_limited:
             return latest
-        start = first_of_new | {where: before[where] for where in latest if where in before}
-        if not self._is_ending and not self._is_enough(backlog(start, latest)):
+        start = first_of_new | {tp: before[tp] for tp in latest if tp in before}
+        if not self._is_ending and not self._is_batch_due(backlog(start, latest)):
             return before
         return latest if options.trigger_offsets_max is None else limited(start, latest, options.trigger_offsets_max)
 
-    def _hidden(self, before: Offsets, latest: Offsets) -> Offsets:
+    def _beyond_last_stable(self, before: Offsets, latest: Offsets) -> Offsets:
         """Partitions read beyond their last stable offset, by a run with read_uncommitted: they are where they were, not cut off."""
-        behind = [where for where in latest if latest[where] < before.get(where, 0)]
-        written = self._asked().written(behind)
-        return {where: before[where] for where in behind if before[where] <= written[where]}
+        behind = [tp for tp in latest if latest[tp] < before.get(tp, 0)]
+        written = self._get_discovery().written(behind)
+        return {tp: before[tp] for tp in behind if before[tp] <= written[tp]}
 
-    def _is_enough(self, count: int) -> bool:
+    def _is_batch_due(self, count: int) -> bool:
         """Whether a micro-batch of so many offsets is let go. The first one of a run always is."""
         least, steady_ms = self._options.trigger_offsets_min, self._clock.steady_ms()
         if least is not None and count < least and self._triggered_ms is not None:
@@ -186,17 +186,17 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         return True
 
     def _latest_now(self) -> tuple[Offsets, TopicIds]:
-        found = self._asked().partitions()
+        found = self._get_discovery().partitions()
         self._absent = found.absent
-        ids = dict(self._asked().ids)  # Before the offsets: those of a topic created after this are then taken for the old one's.
-        return self._asked().latest(found.partitions), ids
+        ids = dict(self._get_discovery().ids)  # Before the offsets: those of a topic created after this are then taken for the old one's.
+        return self._get_discovery().latest(found.partitions), ids
 
     def _without_deleted(self, offsets: Offsets, ids: TopicIds, ids_now: TopicIds) -> dict[TopicPartition, int]:
         """Offsets of topics that still have these ids. The others are reported; their partitions count as new ones."""
-        again = created_again(ids, ids_now)
-        lost = [loss(topic, *both) for topic, both in again.items() if any(where.topic == topic for where in offsets)]
+        recreated = created_again(ids, ids_now)
+        lost = [loss(topic, *both) for topic, both in recreated.items() if any(tp.topic == topic for tp in offsets)]
         self._report(lost, rest="the new topic from its beginning")
-        return {where: offset for where, offset in offsets.items() if where.topic not in again}
+        return {tp: offset for tp, offset in offsets.items() if tp.topic not in recreated}
 
     # What its tasks read.
 
@@ -204,36 +204,36 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
     def partitions(self, start: Json, end: Json) -> Sequence[TopicRange]:
         """The ranges of a micro-batch. After a restart this comes first, for the batch that was not finished."""
         with refusals():
-            before, after, asked = from_checkpoint(start), from_checkpoint(end), self._asked()
+            before, after, discovery = from_checkpoint(start), from_checkpoint(end), self._get_discovery()
             ids_before, ids_after = ids_of(start), ids_of(end)
-            self._begins, self._refused = False, None
+            self._is_first_batch_empty, self._refused = False, None
             is_first = start == self._initial and self._first_end in (None, end)
             if is_first:
                 self._first_end = end
                 # After a restart it is where the query would start now, and knows partitions that the end has never heard of.
-                before = {where: min(offset, after[where]) for where, offset in before.items() if where in after}
-            asked.expect(after, ids_after)
-            there = asked.existing(after)
+                before = {tp: min(offset, after[tp]) for tp, offset in before.items() if tp in after}
+            discovery.expect(after, ids_after)
+            existing = discovery.existing(after)
             # Of a topic that was created again after this was planned the batch has nothing; the next one begins it.
-            gone = created_again(ids_after, asked.ids)
-            after = self._without_deleted(after, ids_after, asked.ids)
-            before = {where: offset for where, offset in before.items() if where.topic not in gone}
+            recreated = created_again(ids_after, discovery.ids)
+            after = self._without_deleted(after, ids_after, discovery.ids)
+            before = {tp: offset for tp, offset in before.items() if tp.topic not in recreated}
             before = self._without_deleted(before, ids_before, ids_after)
-            left = {where: offset for where, offset in after.items() if where in there}
+            remaining = {tp: offset for tp, offset in after.items() if tp in existing}
             if is_first:
-                self._report(self._removed_since(left))
-            first_of_new = asked.earliest(left.keys() - before.keys())
-            self._report(losses(before, left, first_of_new, expected=after))
-            return task_ranges(ranges(before, left, first_of_new), self._options, asked.ids)
+                self._report(self._removed_since(remaining))
+            first_of_new = discovery.earliest(remaining.keys() - before.keys())
+            self._report(losses(before, remaining, first_of_new, expected=after))
+            return task_ranges(ranges(before, remaining, first_of_new), self._options, discovery.ids)
 
     def _removed_since(self, first_end: Offsets) -> list[str]:
         """Partitions of which nothing is left of a first micro-batch that another run has planned. Of a time that it started with only
         its end is known: what is removed of its beginning, nobody can tell."""
-        if self._latest is not None or self._options.start_moves or not self._options.starting.is_time:
+        if self._latest is not None or self._options.start_changes_on_restart or not self._options.starting.is_time:
             return []
-        first = self._asked().earliest(first_end)
-        gone = (where for where in sorted(first) if 0 < first_end[where] <= first[where])
-        return [f"{where} begins at offset {first[where]}: the first micro-batch ended at {first_end[where]}" for where in gone]
+        first = self._get_discovery().earliest(first_end)
+        recreated = (tp for tp in sorted(first) if 0 < first_end[tp] <= first[tp])
+        return [f"{tp} begins at offset {first[tp]}: the first micro-batch ended at {first_end[tp]}" for tp in recreated]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
@@ -241,12 +241,12 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
             self.check_version(host())
             yield from rows_of(partition, self._options)
 
-    def _asked(self) -> Discovery:
+    def _get_discovery(self) -> TopicDiscovery:
         if self._discovery is None:
-            from chaffinch.spark.source.topic_discovery import Discovery
+            from chaffinch.spark.source.topic_discovery import TopicDiscovery
             from chaffinch.spark.target import client_for
 
-            self._discovery = Discovery(client_for(self._options.client), self._options)
+            self._discovery = TopicDiscovery(client_for(self._options.client), self._options)
         return self._discovery
 
     def _report(self, lost: Sequence[str], rest: str = "what is left") -> None:

@@ -19,7 +19,7 @@ from chaffinch.settings import shown_value
 from chaffinch.spark import topic_ids
 from chaffinch.spark.refusals import Refusal, refusal_for
 from chaffinch.spark.source.reports import SourceWaits
-from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_MS
+from chaffinch.spark.target import UNKNOWN_TOPIC_PAUSE_MS, UNKNOWN_TOPIC_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from chaffinch.admin.offsets import Isolation
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = plain_text.logger(__name__)
 
-_WAITS: Final = UNKNOWN_TOPIC_PATIENCE_MS // UNKNOWN_TOPIC_WAIT_MS
+_RETRIES_MAX: Final = UNKNOWN_TOPIC_TIMEOUT_MS // UNKNOWN_TOPIC_PAUSE_MS
 # With NONE the answer has the topic, without a partition.
 _NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
 
@@ -46,52 +46,52 @@ class _Topic(NamedTuple):
 
 
 _NO_TOPIC: Final = _Topic(0, ZERO_UUID)
-_Ask: TypeAlias = "Callable[[Target, int], dict[str, _Topic]]"
+_TopicQuery: TypeAlias = "Callable[[Target, int], dict[str, _Topic]]"
 """Asks one broker, or any, for at most this many ms: what topics there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundPartitions:
     """The partitions to read, and why others that were named are not among them, one line each."""
 
     partitions: tuple[TopicPartition, ...]
     absent: tuple[str, ...]
 
 
-class Discovery:
+class TopicDiscovery:
     """Questions about the topics of one query. All raise ApiException when nobody answers in time."""
 
     def __init__(self, client: SyncClient, options: SourceOptions) -> None:
         self._client = client
         self._options = options
-        self._known: dict[str, int] = {}
+        self._partition_counts: dict[str, int] = {}
         """How many partitions each topic has, as last settled; what was waited for in vain is not waited for again."""
         self.ids: dict[str, UUID] = {}
         """The ids of topics, as last settled. A broker before 2.8 has none."""
 
-    def partitions(self) -> Found:
+    def partitions(self) -> FoundPartitions:
         """What there is now."""
         options = self._options
         if options.pattern is not None:
-            counts = self._settled(self._matching(re.compile(options.pattern)), None)
-            there = (TopicPartition(name, number) for name, count in sorted(counts.items()) for number in range(count))
-            return Found(partitions=tuple(there), absent=())
-        names = list(options.topics or dict.fromkeys(where.topic for where in options.assignment))
+            counts = self._settle(self._matching(re.compile(options.pattern)), None)
+            existing = (TopicPartition(name, number) for name, count in sorted(counts.items()) for number in range(count))
+            return FoundPartitions(partitions=tuple(existing), absent=())
+        names = list(options.topics or dict.fromkeys(tp.topic for tp in options.assignment))
         counts = self._counts(names)
         cause = "subscribe" if options.topics else "assign"
         brokers = ", ".join(map(str, self._client.cluster.nodes.values()))
         absent = [f"topic {name!r} (option {cause}) does not exist on {brokers}" for name in names if not counts[name]]
         if options.topics:
             every = (TopicPartition(name, number) for name in sorted(set(names)) for number in range(counts[name]))
-            return Found(partitions=tuple(every), absent=tuple(absent))
-        for where in options.assignment:
-            if 0 < counts[where.topic] <= where.partition:
+            return FoundPartitions(partitions=tuple(every), absent=tuple(absent))
+        for tp in options.assignment:
+            if 0 < counts[tp.topic] <= tp.partition:
                 absent.append(
-                    f"partition {where.partition} of topic {where.topic!r} (option assign) does not exist: the topic has "
-                    f"{pluralize(counts[where.topic], 'partition')}"
+                    f"partition {tp.partition} of topic {tp.topic!r} (option assign) does not exist: the topic has "
+                    f"{pluralize(counts[tp.topic], 'partition')}"
                 )
-        there = (where for where in options.assignment if where.partition < counts[where.topic])
-        return Found(partitions=tuple(there), absent=tuple(absent))
+        existing = (tp for tp in options.assignment if tp.partition < counts[tp.topic])
+        return FoundPartitions(partitions=tuple(existing), absent=tuple(absent))
 
     def partitions_at_start(self) -> tuple[TopicPartition, ...]:
         """What there is now, which must be all that options name. Raises Refusal. A pattern that names nothing yet is only told."""
@@ -109,7 +109,7 @@ class Discovery:
         """Names that no topic can have, of which brokers say no more than that there is none."""
         options = self._options
         option = "subscribe" if options.topics else "assign"
-        for name in (*options.topics, *(where.topic for where in options.assignment)):
+        for name in (*options.topics, *(tp.topic for tp in options.assignment)):
             if (reason := illegal_topic_reason(name)) is not None:
                 text = f"topic {shown_value(name)} (option {option}) is not a legal name: {reason}; correct the option"
                 raise Refusal(Group.INVALID_CONFIGURATION, codes.INVALID_TOPIC_EXCEPTION.name, text)
@@ -117,24 +117,24 @@ class Discovery:
     def existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions that are there, where all of them were once."""
         self.expect(partitions)
-        counts = self._counts(sorted({where.topic for where in partitions})) if partitions else {}
-        return {where for where in partitions if where.partition < counts[where.topic]}
+        counts = self._counts(sorted({tp.topic for tp in partitions})) if partitions else {}
+        return {tp for tp in partitions if tp.partition < counts[tp.topic]}
 
     def expect(self, partitions: Collection[TopicPartition], ids: TopicIds | None = None) -> None:
         """A checkpoint says that there were these partitions, of topics with these ids: a broker that differs may be behind."""
         for topic, number in partitions:
-            self._known[topic] = max(self._known.get(topic, 0), number + 1)
+            self._partition_counts[topic] = max(self._partition_counts.get(topic, 0), number + 1)
         self.ids.update(ids or {})
 
-    def _matching(self, pattern: re.Pattern[str]) -> _Ask:
+    def _matching(self, pattern: re.Pattern[str]) -> _TopicQuery:
         from chaffinch.admin.topics import list_topics
 
-        def ask(node: Target, timeout_ms: int) -> dict[str, _Topic]:
+        def query(node: Target, timeout_ms: int) -> dict[str, _Topic]:
             topics = list_topics(self._client, node=node, timeout_ms=timeout_ms)
             matching = (topic for topic in topics if not topic.is_internal and pattern.fullmatch(topic.name))
             return {topic.name: _Topic(len(topic.partitions), topic.topic_id) for topic in matching}
 
-        return ask
+        return query
 
     def _counts(self, names: list[str]) -> dict[str, int]:
         """How many partitions each topic has; 0: there is no such topic, although it was asked for a while.
@@ -142,40 +142,40 @@ class Discovery:
         Raises Refusal for a topic of which that is not certain: nothing of it may be taken for lost.
         """
 
-        def ask(node: Target, timeout_ms: int) -> dict[str, _Topic]:
+        def query(node: Target, timeout_ms: int) -> dict[str, _Topic]:
             cluster = self._client.refresh_metadata(names, node=node, timeout_ms=timeout_ms)
             return {name: _Topic(cluster.partition_count(name) or 0, cluster.topic_id(name) or ZERO_UUID) for name in names}
 
-        counts = self._settled(ask, names)
+        counts = self._settle(query, names)
         for name in sorted(name for name in names if not counts[name]):
             state = self._client.cluster.topic(name)
             if state is not None and state.code not in _NO_SUCH_TOPIC:
                 raise refusal_for(state.code, f"topic {name!r}: {state.code.text}")
         return counts
 
-    def _settled(self, ask: _Ask, names: Collection[str] | None) -> dict[str, int]:
+    def _settle(self, query: _TopicQuery, names: Collection[str] | None) -> dict[str, int]:
         """The partitions of `names` (None: of all that is known), where fewer than there were, or another id, are not believed at once.
 
         A topic created or enlarged a moment ago may not have reached every broker, so one after the other is asked, for a while.
         """
-        found = ask("any", self._options.timeout_ms)
-        for attempt in range(1, _WAITS + 1):
-            if not any(self._is_doubtful(name, found.get(name, _NO_TOPIC)) for name in (names or self._known)):
+        found = query("any", self._options.timeout_ms)
+        for attempt in range(1, _RETRIES_MAX + 1):
+            if not any(self._may_be_stale(name, found.get(name, _NO_TOPIC)) for name in (names or self._partition_counts)):
                 break
-            self._client.pause(UNKNOWN_TOPIC_WAIT_MS)  # Brokers hear of it from the controller, and tell only who asks again.
+            self._client.pause(UNKNOWN_TOPIC_PAUSE_MS)  # Brokers hear of it from the controller, and tell only who asks again.
             nodes = sorted(self._client.cluster.nodes)
             with suppress(TimeoutException):  # One that is away says nothing; the others may know.
-                found = ask(nodes[attempt % len(nodes)] if nodes else "any", min(self._options.timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS))
-        settled = {name: found.get(name, _NO_TOPIC) for name in (names or self._known)} | found
+                found = query(nodes[attempt % len(nodes)] if nodes else "any", min(self._options.timeout_ms, UNKNOWN_TOPIC_TIMEOUT_MS))
+        settled = {name: found.get(name, _NO_TOPIC) for name in (names or self._partition_counts)} | found
         counts = {name: topic.partition_count for name, topic in settled.items()}
-        self._known.update(counts)
+        self._partition_counts.update(counts)
         self.ids.update({name: topic.topic_id for name, topic in settled.items() if topic.topic_id != ZERO_UUID})
         return counts
 
-    def _is_doubtful(self, name: str, found: _Topic) -> bool:
+    def _may_be_stale(self, name: str, found: _Topic) -> bool:
         """Whether a broker may be behind: it knows fewer partitions than there were, or another id."""
         is_other = bool(found.partition_count and topic_ids.created_again(self.ids, {name: found.topic_id}))
-        return is_other or found.partition_count < self._known.get(name, 1)
+        return is_other or found.partition_count < self._partition_counts.get(name, 1)
 
     # Where they begin and end.
 
@@ -195,23 +195,23 @@ class Discovery:
         """Until all offsets below these, of records that are there, can be read: no transaction is open in between. Refusal after
         `kafka.default.api.timeout.ms`."""
         deadline, waits = self._client.deadline(self._options.timeout_ms, OPEN_TRANSACTIONS), SourceWaits()
-        while open_in := [where for where, offset in self.latest(ends).items() if offset < ends[where]]:
-            waits.say(deadline, f"{open_in[0]} has an open transaction before offset {ends[open_in[0]]}")
+        while open_in := [tp for tp, offset in self.latest(ends).items() if offset < ends[tp]]:
+            waits.log(deadline, f"{open_in[0]} has an open transaction before offset {ends[open_in[0]]}")
             if deadline.is_over:
                 text = f"{open_in[0]} has had an open transaction for {self._options.timeout_ms} ms, behind which nothing can be read"
                 raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
             self._client.pause(OPEN_TRANSACTION_WAIT_MS)  # Nobody tells when a transaction ends.
 
-    def unpromised(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+    def starting_at_earliest(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those that start wherever they begin: what is removed before they are read was not asked for."""
         choice = self._options.starting
-        return {where for where, place in choice.of(partitions).items() if place == OFFSET_EARLIEST and not choice.is_time}
+        return {tp for tp, position in choice.of(partitions).items() if position == OFFSET_EARLIEST and not choice.is_time}
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where options say that reading starts. ConfigException where there is no record of the starting time or later; one behind an
         open transaction is there."""
-        found = self._places(self._options.starting, partitions, "read_uncommitted")
-        if (late := sorted(where for where, offset in found.items() if offset < 0)) and not self._options.starts_with_latest:
+        found = self._offsets(self._options.starting, partitions, "read_uncommitted")
+        if (late := sorted(tp for tp, offset in found.items() if offset < 0)) and not self._options.starts_with_latest:
             choice = self._options.starting
             raise ConfigException(
                 f"{choice.option}: {late[0]} has no record of {choice.of(partitions)[late[0]]} (ms since 1970) or later; choose an earlier "
@@ -222,33 +222,33 @@ class Discovery:
     def starts_found(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The same of those partitions that options say something about, and that have a record of their time."""
         choice = self._options.starting
-        found = self._places(choice, choice.placed(partitions), "read_uncommitted")
-        return {where: offset for where, offset in found.items() if offset >= 0}
+        found = self._offsets(choice, choice.covered(partitions), "read_uncommitted")
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where options say that reading ends; the latest offset where there is no record of the ending time or later."""
-        found = self._places(self._options.ending, partitions)
-        return found | self.latest([where for where in found if found[where] < 0])
+        found = self._offsets(self._options.ending, partitions)
+        return found | self.latest([tp for tp in found if found[tp] < 0])
 
-    def _places(
-        self, choice: OffsetChoice, partitions: Collection[TopicPartition], of_times: Isolation | None = None
+    def _offsets(
+        self, choice: OffsetChoice, partitions: Collection[TopicPartition], time_isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:
         """Offsets; of a time without a record, -1."""
         wanted = choice.of(partitions)
         if choice.is_time:
-            return self._list(wanted, of_times)
-        return wanted | self._list({where: place for where, place in wanted.items() if place < 0})
+            return self._list(wanted, time_isolation)
+        return wanted | self._list({tp: position for tp, position in wanted.items() if position < 0})
 
     def _list(self, times: Mapping[TopicPartition, int], isolation: Isolation | None = None) -> dict[TopicPartition, int]:
         from chaffinch.admin.offsets import list_offsets
 
         level = cast("Isolation", isolation or self._options.isolation_level)
-        for waits_left in reversed(range(_WAITS + 1)):
+        for retries_left in reversed(range(_RETRIES_MAX + 1)):
             try:
                 return list_offsets(self._client, times, isolation=level, timeout_ms=self._options.timeout_ms) if times else {}
             except UnknownTopicOrPartitionException:
                 # A leader may hear of its new partition after the broker that told of it; or the topic has just gone.
-                if not waits_left:
+                if not retries_left:
                     raise
-            self._client.pause(UNKNOWN_TOPIC_WAIT_MS)
+            self._client.pause(UNKNOWN_TOPIC_PAUSE_MS)
         raise AssertionError("the last attempt returns or raises")

@@ -21,14 +21,14 @@ from chaffinch.spark import topic_ids
 
 # Not `00`, which would be `0` a second time.
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")
-WORDS: Final = {OFFSET_EARLIEST: "earliest", OFFSET_LATEST: "latest"}
+SPECIAL_OFFSETS: Final = {OFFSET_EARLIEST: "earliest", OFFSET_LATEST: "latest"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChoice:
     """Where to start or end: one place for all partitions, or one for each. `option` said so.
 
-    A place is an offset or one of `WORDS`; with `is_time`, milliseconds since 1970.
+    A place is an offset or one of `SPECIAL_OFFSETS`; with `is_time`, milliseconds since 1970.
     """
 
     option: str
@@ -36,10 +36,10 @@ class OffsetChoice:
     by_partition: tuple[tuple[TopicPartition, int], ...] = ()
     is_time: bool = False
 
-    def placed(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+    def covered(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions that it says something about."""
         named = dict(self.by_partition)
-        return {where for where in partitions if self.everywhere is not None or where in named}
+        return {tp for tp in partitions if self.everywhere is not None or tp in named}
 
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The place of each partition. ConfigException where places are given by partition, and not for exactly these."""
@@ -47,35 +47,35 @@ class OffsetChoice:
         if self.everywhere is not None:
             return dict.fromkeys(wanted, self.everywhere)
         named = dict(self.by_partition)
-        if missing := [where for where in wanted if where not in named]:
+        if missing := [tp for tp in wanted if tp not in named]:
             raise ConfigException(
                 f"{self.option} says nothing about {_listed(missing)}: it must name every partition that is read; it names {_listed(named)}"
             )
         if excess := sorted(named.keys() - set(wanted)):
             raise ConfigException(f"{self.option} names {_listed(excess)}, not among the partitions that are read: {_listed(wanted)}")
-        return {where: named[where] for where in wanted}
+        return {tp: named[tp] for tp in wanted}
 
 
 def parse_offsets(option: str, text: str, *, words: Iterable[int]) -> OffsetChoice:
-    """`words`: which of `WORDS` are allowed. A batch never starts with the latest and never ends with the earliest offset."""
-    names = {WORDS[place]: place for place in words}
-    numbers = " or ".join(f"{place} for {name}" for name, place in names.items())
+    """`words`: which of `SPECIAL_OFFSETS` are allowed. A batch never starts with the latest and never ends with the earliest offset."""
+    names = {SPECIAL_OFFSETS[position]: position for position in words}
+    numbers = " or ".join(f"{position} for {name}" for name, position in names.items())
     allowed = f'{", ".join(names)}, or JSON such as {{"orders":{{"0":23,"1":{next(iter(names.values()))}}}}}'
     if (found := names.get(text.strip().lower())) is not None:
         return OffsetChoice(option=option, everywhere=found)
     pairs = tuple(_pairs(option, text, allowed))
-    for where, offset in pairs:
+    for tp, offset in pairs:
         if offset < 0 and offset not in names.values():
-            raise ConfigException(f"{option} says {offset!r} for {where}; it must be an offset, or {numbers}")
+            raise ConfigException(f"{option} says {offset!r} for {tp}; it must be an offset, or {numbers}")
     return OffsetChoice(option=option, by_partition=pairs)
 
 
 def parse_times(option: str, text: str) -> OffsetChoice:
     """A time for each partition."""
     pairs = tuple(_pairs(option, text, 'JSON such as {"orders":{"0":1700000000000}}'))
-    for where, time_ms in pairs:
+    for tp, time_ms in pairs:
         if time_ms < 0:
-            raise ConfigException(f"{option} says {time_ms!r} for {where}; it must be milliseconds since 1970")
+            raise ConfigException(f"{option} says {time_ms!r} for {tp}; it must be milliseconds since 1970")
     return OffsetChoice(option=option, by_partition=pairs, is_time=True)
 
 
@@ -104,8 +104,8 @@ def to_checkpoint(offsets: Mapping[TopicPartition, int], ids: topic_ids.TopicIds
     """Offsets as Spark keeps them, and the ids of their topics, always in the same order: Spark compares their text to see whether there is
     something new."""
     fields: dict[str, dict[str, int]] = {}
-    for where in sorted(offsets):
-        fields.setdefault(where.topic, {})[str(where.partition)] = offsets[where]
+    for tp in sorted(offsets):
+        fields.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
     known = {topic: found for topic in fields if (found := (ids or {}).get(topic, ZERO_UUID)) != ZERO_UUID}
     return fields | {topic_ids.key(topic, found): {} for topic, found in known.items()}
 
@@ -116,14 +116,14 @@ def _pairs(option: str, text: str, allowed: str) -> Iterator[tuple[TopicPartitio
             raise ConfigException(
                 f"{option}={shown_value(text)}: {topic} must have an object of partition numbers and offsets; allowed: {allowed}"
             )
-        for number, place in offsets.items():
+        for number, position in offsets.items():
             if not _PARTITION.fullmatch(number):
                 raise ConfigException(f"{option}={shown_value(text)}: {shown_value(number)} is no partition number; allowed: {allowed}")
-            if not _is_number(place):
-                raise ConfigException(f"{option} says {place!r} for {topic}-{number}, which is no whole number; allowed: {allowed}")
-            if place > LONG_MAX:
-                raise ConfigException(f"{option} says {place!r} for {topic}-{number}; it must be at most {LONG_MAX}")
-            yield TopicPartition(topic, int(number)), place
+            if not _is_number(position):
+                raise ConfigException(f"{option} says {position!r} for {topic}-{number}, which is no whole number; allowed: {allowed}")
+            if position > LONG_MAX:
+                raise ConfigException(f"{option} says {position!r} for {topic}-{number}; it must be at most {LONG_MAX}")
+            yield TopicPartition(topic, int(number)), position
 
 
 def _json_object(option: str, text: str, allowed: str) -> dict[str, object]:

@@ -43,7 +43,7 @@ class Metrics:
 
     def __init__(self, address: str, checkpoint: str) -> None:
         self._checkpoint = checkpoint
-        self._folder = self._seen_from(None)
+        self._folder = self._state_folder(None)
         self._restarts: Counter[str] = Counter()
         self._query = ""
         self._server = _listening(address, self.text)
@@ -73,9 +73,9 @@ class Metrics:
         """The query was started: its name, or where it has none its id, is the label of its series. Its sinks keep their counts on the file
         system of the session that started it."""
         self._query = query.name or str(query.id)
-        self._folder = self._seen_from(default_file_system())
+        self._folder = self._state_folder(default_file_system())
 
-    def _seen_from(self, default: str | None) -> Folder:
+    def _state_folder(self, default: str | None) -> Folder:
         return Folder(located(self._checkpoint, default), "checkpoint").below("chaffinch")
 
     def restarted(self, tag: ErrorTag) -> None:

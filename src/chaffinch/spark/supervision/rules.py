@@ -16,11 +16,11 @@ PAUSE_MAX_S: Final = 1e6
 """No system sleeps for any time."""
 
 # Why a restart would be in vain, by the error's class; the other classes are those that a restart may cure.
-_IN_VAIN: Final[Mapping[Group, str]] = {
+_NOT_RETRIED: Final[Mapping[Group, str]] = {
     Group.INVALID_CONFIGURATION: "a restart alone fails again: correct the data, the options or the topic",
 }
-_TAKEN_OVER: Final = "another query has taken over this checkpoint: each would fence the other for ever"
-_NOT_OURS: Final = "this error is not Kafka's, and nothing says that a restart would help"
+_FENCED: Final = "another query has taken over this checkpoint: each would fence the other for ever"
+_NOT_KAFKA: Final = "this error is not Kafka's, and nothing says that a restart would help"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ class Stop:
 def decide(tag: ErrorTag | None, restarts: Sequence[float], now_s: float, limits: Limits) -> Restart | Stop:
     """What follows on an error. `restarts`: the times of earlier ones, on the clock that `now_s` is on."""
     if tag is None:
-        return Stop(_NOT_OURS)
+        return Stop(_NOT_KAFKA)
     if tag.name == ANOTHER_WRITER:
-        return Stop(_TAKEN_OVER)
-    if tag.group in _IN_VAIN:
-        return Stop(_IN_VAIN[tag.group])
+        return Stop(_FENCED)
+    if tag.group in _NOT_RETRIED:
+        return Stop(_NOT_RETRIED[tag.group])
     recent = sum(now_s - then < limits.window_s for then in restarts)
     if recent >= limits.restarts_max:
         return Stop(f"{recent} restarts within {limits.window_s:g} s are the limit (restarts_max={limits.restarts_max})")

@@ -12,7 +12,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.spark import interruption
 from chaffinch.spark.error_texts import first_line, tag_of_error
 from chaffinch.spark.refusals import ErrorTag
-from chaffinch.spark.session import activate
+from chaffinch.spark.session import activate_session
 from chaffinch.spark.supervision.rules import Limits, Stop, decide
 from chaffinch.spark.workers import advice_for
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("chaffinch.spark")
 
-INTERRUPTED_AFTER_S: Final = 1
-_OF_SPARK: Final = ("pyspark.errors", "py4j.")
+POLL_S: Final = 1
+_SPARK_ERROR_MODULES: Final = ("pyspark.errors", "py4j.")
 """Modules of errors that are long traces of Java's, such as of a checkpointLocation that cannot be written."""
 OnRestart = Callable[[ErrorTag, int, float], None]
 
@@ -66,14 +66,14 @@ def supervise(
             f"on_restart cannot be {on_restart!r}: it must be a function of the error, the restart's number and the pause"
         )
     limits = Limits(restarts_max=restarts_max, window_s=window_s, pause_s=pause_s, pause_max_s=pause_max_s)
-    with _listener(metrics, checkpoint) as counted:
-        return _supervised(start, limits, counted, on_restart)
+    with _listener(metrics, checkpoint) as active_metrics:
+        return _supervised(start, limits, active_metrics, on_restart)
 
 
 def _listener(address: str | None, checkpoint: str | None) -> Metrics | nullcontext[None]:
-    for name, value, meant in (("metrics", address, "127.0.0.1:9464"), ("checkpoint", checkpoint, "/data/checkpoint")):
+    for name, value, example in (("metrics", address, "127.0.0.1:9464"), ("checkpoint", checkpoint, "/data/checkpoint")):
         if value is not None and not (isinstance(value, str) and value.strip()):
-            raise ConfigException(f"{name} cannot be {value!r}: it must be a string such as {meant}")
+            raise ConfigException(f"{name} cannot be {value!r}: it must be a string such as {example}")
     if address is None:
         if checkpoint is not None:
             raise ConfigException("checkpoint is only for metrics: give metrics=HOST:PORT too, or leave it out")
@@ -86,11 +86,11 @@ def _listener(address: str | None, checkpoint: str | None) -> Metrics | nullcont
 
 
 def _supervised(
-    start: Callable[[], StreamingQuery], limits: Limits, counted: Metrics | None, on_restart: OnRestart | None
+    start: Callable[[], StreamingQuery], limits: Limits, metrics: Metrics | None, on_restart: OnRestart | None
 ) -> StreamingQuery:
     restarts: list[float] = []
     while True:
-        ended = _ended(start, counted)
+        ended = _run_once(start, metrics)
         if not isinstance(ended, Exception):
             return ended
         text = str(ended)
@@ -102,44 +102,44 @@ def _supervised(
         assert tag is not None, "else it is not started again"
         number = len(restarts) + 1
         _log.warning("restart %d in %g s: %s", number, decision.pause_s, first_line(tag, text))
-        if counted is not None:
-            counted.restarted(tag)
+        if metrics is not None:
+            metrics.restarted(tag)
         if on_restart is not None:
             on_restart(tag, number, decision.pause_s)
         time.sleep(decision.pause_s)  # The caller waits for the query anyway; an interruption ends it.
         restarts.append(time.monotonic())
 
 
-def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> StreamingQuery | Exception:
+def _run_once(start: Callable[[], StreamingQuery], metrics: Metrics | None) -> StreamingQuery | Exception:
     """One run of the query: itself when it ended well, else its error."""
-    with interruption.noted() as presses:
-        ended = _run(start, counted, presses)
+    with interruption.deferred() as presses:
+        ended = _start_and_wait(start, metrics, presses)
     if presses:
         raise KeyboardInterrupt from (ended if isinstance(ended, Exception) else None)
     return ended
 
 
-def _run(start: Callable[[], StreamingQuery], counted: Metrics | None, presses: list[int]) -> StreamingQuery | Exception:
+def _start_and_wait(start: Callable[[], StreamingQuery], metrics: Metrics | None, presses: list[int]) -> StreamingQuery | Exception:
     """What `start` raises counts as an error of the query if it has a tag or is Spark's."""
     try:
-        activate()
+        activate_session()
         query = start()
     except Exception as error:
-        if tag_of_error(error) is None and not type(error).__module__.startswith(_OF_SPARK):
+        if tag_of_error(error) is None and not type(error).__module__.startswith(_SPARK_ERROR_MODULES):
             raise
         return error
     if not hasattr(query, "awaitTermination"):
         raise ConfigException(f"start returned {query!r}: it must return the query that it has started, which else runs unwatched")
-    with _stopped_if_left(query):
-        if counted is not None:
-            counted.watch(query)
-        return _watched(query, presses)
+    with _stopped_on_error(query):
+        if metrics is not None:
+            metrics.watch(query)
+        return _wait(query, presses)
 
 
-def _watched(query: StreamingQuery, presses: list[int]) -> StreamingQuery | Exception:
-    with interruption.noted(presses):  # Where `start` has made the session, PySpark has set a handler of its own.
+def _wait(query: StreamingQuery, presses: list[int]) -> StreamingQuery | Exception:
+    with interruption.deferred(presses):  # Where `start` has made the session, PySpark has set a handler of its own.
         try:
-            while not query.awaitTermination(INTERRUPTED_AFTER_S):
+            while not query.awaitTermination(POLL_S):
                 if presses:
                     _log.warning("interrupted: the query is being stopped; once more, and nobody waits for it")
                     raise KeyboardInterrupt
@@ -149,13 +149,13 @@ def _watched(query: StreamingQuery, presses: list[int]) -> StreamingQuery | Exce
 
 
 @contextmanager
-def _stopped_if_left(query: StreamingQuery) -> Iterator[None]:
+def _stopped_on_error(query: StreamingQuery) -> Iterator[None]:
     """Whoever leaves by an error leaves no query that runs unwatched."""
     try:
         yield
     except BaseException:
         try:
-            with interruption.quietly():
+            with interruption.silenced_log():
                 query.stop()
         except Exception as error:  # It must not stand for what was raised.
             _log.warning("the query could not be stopped: %s", first_line(None, str(error)))

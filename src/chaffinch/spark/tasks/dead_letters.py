@@ -22,22 +22,22 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.settings import shortened
 from chaffinch.spark.commit.messages import Rejection
-from chaffinch.spark.folders import name_of
+from chaffinch.spark.folders import safe_name
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.tasks.letter_headers import Header, Origin, with_reasons
+from chaffinch.spark.tasks.dead_letter_headers import Header, Origin, with_reasons
 
 BATCH_BYTES: Final = 1_000_000
 
 
 def parquet_name(origin: Origin) -> str:
     """The file of one batch of one query: a batch that is written again replaces its own file."""
-    return f"chaffinch-{name_of(origin.query)}-{origin.batch_id:09d}.parquet"
+    return f"chaffinch-{safe_name(origin.query)}-{origin.batch_id:09d}.parquet"
 
 
 def pending_name(origin: Origin, writer_id: str) -> str:
     """Of one writer's file of the batch until the batch is committed. Spark and pyarrow pass over names that begin with a dot; its end is
     for all who look for `*.parquet`."""
-    return f".{parquet_name(origin)}.{name_of(writer_id)}.pending"
+    return f".{parquet_name(origin)}.{safe_name(writer_id)}.pending"
 
 
 def leftover_pattern(origin: Origin) -> str:
@@ -52,25 +52,25 @@ def dead_letter_records(
     age_ms = wall_ms - columns.timestamps
     # The topic would refuse these for their time alone, or they have none.
     is_out_of_time = (columns.timestamps < 0) | (age_ms < -target.timestamp_after_max_ms) | (age_ms > target.timestamp_before_max_ms)
-    letters = with_reasons(columns, rejections, origin, is_out_of_time, wall_ms)
-    large = np.flatnonzero(letters.sizes() + batches.HEADER_BYTES > target.batch_bytes_max)
+    dead_letters = with_reasons(columns, rejections, origin, is_out_of_time, wall_ms)
+    large = np.flatnonzero(dead_letters.sizes() + batches.HEADER_BYTES > target.batch_bytes_max)
     if not len(large):
-        return letters
-    cut = _cut(columns, letters, large.tolist(), target.batch_bytes_max)
-    places = np.arange(len(letters), dtype=np.int64)
-    places[large] = len(letters) + np.arange(len(large))
-    return RecordColumns.concat([letters, cut]).take(places)
+        return dead_letters
+    truncated = _truncate(columns, dead_letters, large.tolist(), target.batch_bytes_max)
+    order = np.arange(len(dead_letters), dtype=np.int64)
+    order[large] = len(dead_letters) + np.arange(len(large))
+    return RecordColumns.concat([dead_letters, truncated]).take(order)
 
 
-def _cut(columns: RecordColumns, letters: RecordColumns, indices: Sequence[int], bytes_max: int) -> RecordColumns:
+def _truncate(columns: RecordColumns, dead_letters: RecordColumns, indices: Sequence[int], bytes_max: int) -> RecordColumns:
     """Those letters with as much of key, value and headers as fits."""
     parts = []
     for index in indices:
         original = columns.headers(index)
-        reasons = letters.headers(index)[len(original) :]
-        parts.append(_fitted(columns.key(index), columns.value(index), original, reasons, bytes_max))
+        reasons = dead_letters.headers(index)[len(original) :]
+        parts.append(_fit(columns.key(index), columns.value(index), original, reasons, bytes_max))
     keys, values, headers = zip(*parts, strict=True)
-    return RecordColumns.from_lists(keys, values, letters.timestamps[list(indices)], headers)
+    return RecordColumns.from_lists(keys, values, dead_letters.timestamps[list(indices)], headers)
 
 
 def dead_letter_batches(records: RecordColumns, target: TopicSnapshot, sticky: int) -> list[tuple[TopicPartition, int, bytearray]]:
@@ -88,7 +88,7 @@ def dead_letter_batches(records: RecordColumns, target: TopicSnapshot, sticky: i
     ]
 
 
-def broker_found(
+def broker_dead_letter_batches(
     columns: RecordColumns, rejections: list[Rejection], origin: Origin, target: TopicSnapshot | None, wall_ms: int
 ) -> list[tuple[TopicPartition, int, bytearray]]:
     """Dead letters of records that only the broker could refuse: row i was refused for `rejections[i]`."""
@@ -122,12 +122,12 @@ def groups_by_partition(
     ends = np.cumsum(columns.sizes()[rows])
     counts = np.bincount(partitions)
     starts = [0, *np.cumsum(counts[counts > 0]).tolist()]
-    room = bytes_max - batches.HEADER_BYTES
+    capacity = bytes_max - batches.HEADER_BYTES
     groups = []
     for partition, (start, stop) in zip(np.flatnonzero(counts).tolist(), pairwise(starts), strict=True):
         while start < stop:
             before = int(ends[start - 1]) if start else 0
-            cut = max(start + 1, min(stop, int(np.searchsorted(ends, before + room, side="right"))))
+            cut = max(start + 1, min(stop, int(np.searchsorted(ends, before + capacity, side="right"))))
             groups.append(RecordGroup(partition, rows[start:cut], int(ends[cut - 1]) - before))
             start = cut
     return groups
@@ -147,14 +147,14 @@ def rows_stream(columns: RecordColumns, rejections: Sequence[Rejection], origin:
         "headers": found.column("headers"),
         "timestamp": found.column("timestamp"),
         "topic": pa.array([rejection.topic_partition.topic for rejection in rejections], pa.string()),
-        "partition": pa.array([_known(rejection.topic_partition.partition) for rejection in rejections], pa.int32()),
+        "partition": pa.array([_none_if_negative(rejection.topic_partition.partition) for rejection in rejections], pa.int32()),
         "error_code": pa.array([rejection.code.number for rejection in rejections], pa.int32()),
         "error_name": pa.array([rejection.code.name for rejection in rejections], pa.string()),
         "error_message": pa.array([rejection.message for rejection in rejections], pa.string()),
         "error_group": pa.array([rejection.code.group_produce.value for rejection in rejections], pa.string()),
         "query": pa.repeat(pa.scalar(origin.query, pa.string()), count),
         "batch": pa.repeat(pa.scalar(origin.batch_id, pa.int64()), count),
-        "task": pa.array([_known(origin.task)] * count, pa.int32()),
+        "task": pa.array([_none_if_negative(origin.task)] * count, pa.int32()),
         "row": pa.array([rejection.row for rejection in rejections], pa.int64()),
     })  # fmt: skip
     out = io.BytesIO()
@@ -163,11 +163,11 @@ def rows_stream(columns: RecordColumns, rejections: Sequence[Rejection], origin:
     return out.getvalue()
 
 
-def _known(number: int) -> int | None:
+def _none_if_negative(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _fitted(
+def _fit(
     key: bytes | None, value: bytes | None, original: list[Header], reasons: list[Header], bytes_max: int
 ) -> tuple[bytes | None, bytes | None, list[Header]]:
     """Key, value and headers that fit: the value goes first, then the original headers, the key, and of a topic that none can be called so

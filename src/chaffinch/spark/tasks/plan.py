@@ -10,7 +10,7 @@ from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 
 if TYPE_CHECKING:
-    from chaffinch.spark.tasks.letter_headers import Origin
+    from chaffinch.spark.tasks.dead_letter_headers import Origin
     from chaffinch.spark.tasks.row_handler import RowHandler
 
 SnapshotOf = Callable[[str, int], TopicSnapshot | None]
@@ -26,7 +26,7 @@ class TaskOptions:
     batch_bytes: int
     request_bytes_max: int | None = None
     """Of the largest row; None: what the topic takes."""
-    topic_patience_ms: int = 0
+    topic_wait_ms: int = 0
     """How long a task looks for a topic that a row names."""
     dead_letter_path: str | None = None
 

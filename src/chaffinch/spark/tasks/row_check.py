@@ -37,7 +37,7 @@ CHUNK_BYTES = 16 << 20
 """Rows are taken in chunks of about this size, so that record batches become large although Spark's Arrow batches are not."""
 CHUNK_ROWS = 250_000
 """Of short rows fewer bytes: each bad one of a chunk takes some hundred bytes beside its own, until its letter is staged."""
-BAD_ROWS_AT_ONCE = 20_000
+BAD_ROWS_PER_STEP = 20_000
 """A dead letter has 15 headers: so many of them at a time take some 50 MB, those of a whole chunk could take gigabytes."""
 LOG_APPEND_TIME = "LogAppendTime"
 _NO_TOPIC = "the row names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..."
@@ -61,35 +61,35 @@ class GoodRows(NamedTuple):
 class BadRows:
     """All rejected rows of a task: counted, the first ones named, made dead letters of.
 
-    `write_letters` gets dead letters for the topic; rows for Parquet go to `writer`.
+    `write_dead_letters` gets dead letters for the topic; rows for Parquet go to `writer`.
     """
 
-    def __init__(self, plan: TaskPlan, writer: StagedWriter, write_letters: Callable[[RecordColumns, TopicSnapshot], None]) -> None:
+    def __init__(self, plan: TaskPlan, writer: StagedWriter, write_dead_letters: Callable[[RecordColumns, TopicSnapshot], None]) -> None:
         self.rejected_by_code: Counter[str] = Counter()
         self.dropped_by_code: Counter[str] = Counter()
         self.named: list[Rejection] = []
         self._plan = plan
         self._writer = writer
-        self._write_letters = write_letters
+        self._write_dead_letters = write_dead_letters
         self._row_spans: list[tuple[int, int]] = []
 
     def add(self, columns: RecordColumns, rejections: Sequence[Rejection], swallowed: frozenset[int] = frozenset()) -> None:
         """Row i of `columns` is set aside for `rejections[i]`, or left out if i is among the `swallowed`."""
         self.dropped_by_code.update(rejections[index].code.name for index in swallowed)
         if swallowed:
-            kept = [index for index in range(len(rejections)) if index not in swallowed]
-            columns, rejections = columns.take(np.array(kept, np.int64)), [rejections[index] for index in kept]
+            not_swallowed = [index for index in range(len(rejections)) if index not in swallowed]
+            columns, rejections = columns.take(np.array(not_swallowed, np.int64)), [rejections[index] for index in not_swallowed]
         self.rejected_by_code.update(rejection.code.name for rejection in rejections)
         self.named.extend(rejection.brief() for rejection in rejections[: REJECTIONS_NAMED_MAX - len(self.named)])
-        for start in range(0, len(rejections), BAD_ROWS_AT_ONCE):
-            stop = min(start + BAD_ROWS_AT_ONCE, len(rejections))
-            self._set_aside(columns.slice(start, stop), rejections[start:stop])
+        for start in range(0, len(rejections), BAD_ROWS_PER_STEP):
+            stop = min(start + BAD_ROWS_PER_STEP, len(rejections))
+            self._write_rejected(columns.slice(start, stop), rejections[start:stop])
 
-    def _set_aside(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> None:
+    def _write_rejected(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> None:
         plan = self._plan
         if plan.dead_letter_target is not None:
             records = dead_letter_records(columns, rejections, plan.origin, plan.dead_letter_target, plan.wall_ms)
-            self._write_letters(records, plan.dead_letter_target)
+            self._write_dead_letters(records, plan.dead_letter_target)
         if plan.options.dead_letter_path is not None:
             self._row_spans.append(self._writer.append(rows_stream(columns, rejections, plan.origin)))
 
@@ -236,23 +236,23 @@ class RowCheck:
             plan = self._plan
             found = plan.snapshot_of(topic, 0)
             if found is None:
-                said = RetriableResponse.RETRY
+                response = RetriableResponse.RETRY
                 if plan.handler is not None:
-                    where, code, message = _unknown(topic)
-                    rejection = Rejection(row=int(numbers[0]), topic_partition=where, code=code, message=message)
-                    said = plan.handler.unknown_topic(columns, rejection)
-                if said is RetriableResponse.RETRY and not self._has_waited:
-                    found = plan.snapshot_of(topic, plan.options.topic_patience_ms)
+                    tp, code, message = _unknown(topic)
+                    rejection = Rejection(row=int(numbers[0]), topic_partition=tp, code=code, message=message)
+                    response = plan.handler.unknown_topic(columns, rejection)
+                if response is RetriableResponse.RETRY and not self._has_waited:
+                    found = plan.snapshot_of(topic, plan.options.topic_wait_ms)
                     self._has_waited = found is None
-                elif said is RetriableResponse.SWALLOW:
+                elif response is RetriableResponse.SWALLOW:
                     self._swallowed_topics.add(topic)
             self._snapshots[topic] = found
         return self._snapshots[topic]
 
     def _reject_all(
-        self, columns: RecordColumns, numbers: Int64s, where: TopicPartition, code: ErrorCode, message: str, *, is_swallowed: bool = False
+        self, columns: RecordColumns, numbers: Int64s, tp: TopicPartition, code: ErrorCode, message: str, *, is_swallowed: bool = False
     ) -> None:
-        rejections = [Rejection(row=number, topic_partition=where, code=code, message=message) for number in numbers.tolist()]
+        rejections = [Rejection(row=number, topic_partition=tp, code=code, message=message) for number in numbers.tolist()]
         self._bad_rows.add(columns, rejections, frozenset(range(len(rejections))) if is_swallowed else frozenset())
 
 

@@ -120,14 +120,14 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
     none = np.empty(0, np.int64)
     if "headers" not in data.schema.names:
         return data, none
-    place = data.schema.get_field_index("headers")
-    headers = data.column(place).combine_chunks()
+    column_index = data.schema.get_field_index("headers")
+    headers = data.column(column_index).combine_chunks()
     assert isinstance(headers, pa.ListArray), "`check_schema` has looked at it"
     pair = headers.values.type
     assert isinstance(pair, pa.StructType)
     if (pair[0].name, pair[1].name) != ("key", "value"):
         headers = headers.view(pa.list_(pa.struct([("key", pair[0].type), ("value", pair[1].type)])))
-        data = data.set_column(place, "headers", headers)
+        data = data.set_column(column_index, "headers", headers)
     pairs = headers.flatten()
     assert isinstance(pairs, pa.StructArray)
     keys = pairs.flatten()[0]  # With the validity of the pairs themselves, which `field` leaves out.
@@ -140,4 +140,4 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
     is_bad = np.zeros(len(data), bool)
     is_bad[rows] = True
     cleaned = pc.if_else(pa.array(is_bad), pa.scalar(None, headers.type), headers)
-    return data.set_column(place, "headers", cleaned), rows
+    return data.set_column(column_index, "headers", cleaned), rows

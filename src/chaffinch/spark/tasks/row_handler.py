@@ -26,8 +26,8 @@ from chaffinch.producer.core.exception_handler import (
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.settings import Settings
 from chaffinch.spark.commit.messages import Rejection
-from chaffinch.spark.kept import Kept
-from chaffinch.spark.options import named_as_typed
+from chaffinch.spark.options import with_spark_names
+from chaffinch.spark.worker_cache import LruCache
 
 if TYPE_CHECKING:
     from chaffinch.records.columns import RecordColumns
@@ -36,7 +36,7 @@ _log = plain_text.logger(__name__)
 
 # A program that ends itself would end a task of Spark's, or the commit, with it.
 _CAUGHT: Final = (Exception, SystemExit)
-_WHERE_MODULES_LIE: Final = (
+_MODULE_ADVICE: Final = (
     "each Python that Spark starts has to find its module, beside the driver and on every worker: "
     "install it there, or ship it, as with --py-files"
 )
@@ -56,11 +56,11 @@ def handler_for(options: HandlerOptions | None) -> RowHandler | None:
     """This process's handler for these options. ConfigException for one that cannot be imported, made or configured."""
     if options is None:
         return None
-    with named_as_typed():
-        return _handlers.get(options, lambda: _made(options))
+    with with_spark_names():
+        return _handlers.get(options, lambda: _create(options))
 
 
-def _made(options: HandlerOptions) -> RowHandler:
+def _create(options: HandlerOptions) -> RowHandler:
     from chaffinch.producer import plugins
 
     settings = dict(options.settings) | {plugins.HANDLER: options.class_name, plugins.DROP_LARGE: options.drops_large}
@@ -68,7 +68,7 @@ def _made(options: HandlerOptions) -> RowHandler:
         return RowHandler(plugins.exception_handler(Settings(settings)))
     except ConfigException as error:
         if isinstance(error.__cause__, ImportError):
-            raise ConfigException(f"{error}; {_WHERE_MODULES_LIE}") from error
+            raise ConfigException(f"{error}; {_MODULE_ADVICE}") from error
         raise
 
 
@@ -81,9 +81,9 @@ class RowHandler:
     def __init__(self, handler: ProducerExceptionHandler) -> None:
         self._handler: Final = handler
         has_own = type(handler).handle is not ProducerExceptionHandler.handle
-        self._asks_about_large: Final = has_own or overrides(handler, "handle_record_too_large")
-        self._asks_about_topics: Final = has_own or overrides(handler, "handle_unknown_topic_or_partition")
-        self._about_rejected: Final[Callable[[ProducerRecord, Any], object] | None] = getattr(handler, REJECTED_METHOD, None)
+        self._handles_large: Final = has_own or overrides(handler, "handle_record_too_large")
+        self._handles_unknown_topics: Final = has_own or overrides(handler, "handle_unknown_topic_or_partition")
+        self._handle_rejected: Final[Callable[[ProducerRecord, Any], object] | None] = getattr(handler, REJECTED_METHOD, None)
         self._has_failed = False
 
     def close(self) -> None:
@@ -93,12 +93,12 @@ class RowHandler:
         except _CAUGHT:
             _log.warning("close() of the exception handler %s failed", type(self._handler).__qualname__, exc_info=True)
 
-    def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection], asked: Sequence[int] | None = None) -> frozenset[int]:
-        """Of records above `kafka.max.request.size`, or above what the topic takes. `asked`: those i that are meant; None: all."""
-        if self._asks_about_large:
-            return self._swallowed(self._handler.handle, columns, rejections, asked)
-        meant = range(len(rejections)) if asked is None else asked
-        return frozenset(meant) if self._handler.drops_large_records else frozenset()
+    def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection], indices: Sequence[int] | None = None) -> frozenset[int]:
+        """Of records above `kafka.max.request.size`, or above what the topic takes. `indices`: those i that are meant; None: all."""
+        if self._handles_large:
+            return self._swallowed(self._handler.handle, columns, rejections, indices)
+        chosen = range(len(rejections)) if indices is None else indices
+        return frozenset(chosen) if self._handler.drops_large_records else frozenset()
 
     def rejected(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
         """Of records that the target refuses for good, in a task or in the commit. Both methods of KIP-1038 apply to them: to a record that
@@ -107,47 +107,47 @@ class RowHandler:
         def with_code(*wanted: ErrorCode) -> list[int]:
             return [index for index, rejection in enumerate(rejections) if rejection.code in wanted]
 
-        large = with_code(codes.MESSAGE_TOO_LARGE) if self._asks_about_large or self._handler.drops_large_records else []
-        unknown = with_code(codes.UNKNOWN_TOPIC_OR_PARTITION) if self._asks_about_topics else []
+        large = with_code(codes.MESSAGE_TOO_LARGE) if self._handles_large or self._handler.drops_large_records else []
+        unknown = with_code(codes.UNKNOWN_TOPIC_OR_PARTITION) if self._handles_unknown_topics else []
         swallowed = self.too_large(columns, rejections, large)
         swallowed |= self._swallowed(self._handler.handle, columns, rejections, unknown, RetriableResponse)
-        if self._about_rejected is not None:
+        if self._handle_rejected is not None:
             others = sorted(set(with_code(*REJECTED_CODES)) - set(large))
-            swallowed |= self._swallowed(self._about_rejected, columns, rejections, others)
+            swallowed |= self._swallowed(self._handle_rejected, columns, rejections, others)
         return swallowed
 
     def unknown_topic(self, columns: RecordColumns, rejection: Rejection) -> RetriableResponse:
         """Of records whose topic nobody knows; asked with the first of them, for all."""
-        if not self._asks_about_topics:
+        if not self._handles_unknown_topics:
             return RetriableResponse.RETRY
-        return self._asked(RetriableResponse, self._handler.handle, _record(columns, rejection, 0), rejection)
+        return self._call(RetriableResponse, self._handler.handle, _record(columns, rejection, 0), rejection)
 
     def _swallowed(
         self,
         method: Callable[[ProducerRecord, Any], object],
         columns: RecordColumns,
         rejections: Sequence[Rejection],
-        asked: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
         allowed: Any = NonRetriableResponse,
     ) -> frozenset[int]:
         return frozenset(
             index
-            for index in (range(len(rejections)) if asked is None else asked)
-            if self._asked(allowed, method, _record(columns, rejections[index], index), rejections[index]) is allowed.SWALLOW
+            for index in (range(len(rejections)) if indices is None else indices)
+            if self._call(allowed, method, _record(columns, rejections[index], index), rejections[index]) is allowed.SWALLOW
         )
 
-    def _asked(
+    def _call(
         self, allowed: type[Response], method: Callable[[ProducerRecord, Any], object], record: ProducerRecord, rejection: Rejection
     ) -> Response:
-        said = call_handler(allowed, method, record, _error(rejection), caught=_CAUGHT)
-        if said.failure is not None and not self._has_failed:
+        result = call_handler(allowed, method, record, _error(rejection), caught=_CAUGHT)
+        if result.failure is not None and not self._has_failed:
             self._has_failed = True
             text = "the exception handler %s failed, its rows stay bad ones: %r, asked about %s"
-            _log.warning(text, type(self._handler).__qualname__, said.failure, rejection, exc_info=said.failure)
-        return said.response
+            _log.warning(text, type(self._handler).__qualname__, result.failure, rejection, exc_info=result.failure)
+        return result.response
 
 
-_handlers: Kept[HandlerOptions, RowHandler] = Kept(RowHandler.close)
+_handlers: LruCache[HandlerOptions, RowHandler] = LruCache(RowHandler.close)
 
 
 def _error(rejection: Rejection) -> Any:
@@ -156,6 +156,6 @@ def _error(rejection: Rejection) -> Any:
 
 def _record(columns: RecordColumns, rejection: Rejection, index: int) -> ProducerRecord:
     topic, partition = rejection.topic_partition
-    place = None if partition < 0 else partition
+    partition_or_none = None if partition < 0 else partition
     timestamp_ms = int(columns.timestamps[index])
-    return ProducerRecord(topic, columns.value(index), columns.key(index), place, timestamp_ms, columns.headers(index))
+    return ProducerRecord(topic, columns.value(index), columns.key(index), partition_or_none, timestamp_ms, columns.headers(index))

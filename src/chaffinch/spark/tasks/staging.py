@@ -17,8 +17,8 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.records.uninitialized_buffer import uninitialized_buffer
 from chaffinch.spark.commit.messages import INLINE_BYTES_MAX, STAGING_LOST, StagedBatch, StagedBytes
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.kept import Kept
 from chaffinch.spark.refusals import Refusal, Remedy
+from chaffinch.spark.worker_cache import LruCache
 
 _UNWRITTEN = "cannot be written"
 FILES_OPEN_MAX = 256
@@ -93,7 +93,7 @@ class StagedWriter:
             self._file.write(data)
 
 
-class LetterStore:
+class DeadLetterStore:
     """Dead letters that the committing process makes itself, until they are pushed: in memory up to `inline_bytes_max`, then in files
     of about that size. They live as long as one commit: `discard` them at its end.
     """
@@ -142,7 +142,7 @@ class StagedReader:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._files: Kept[str, Any] = Kept(lambda file: file.close(), count_max=FILES_OPEN_MAX)
+        self._files: LruCache[str, Any] = LruCache(lambda file: file.close(), count_max=FILES_OPEN_MAX)
 
     def read(self, staged: StagedBytes) -> bytearray:
         """The bytes, in a buffer of the caller's own. Raises Refusal where the file is gone, shorter than promised, or torn."""

@@ -15,11 +15,11 @@ from tests.interop.processes import Server, run
 from tests.interop.spark_environments import environment
 from tests.spark.clusters.cluster import DRIVER_S, bare_python, connect_server
 from tests.spark.clusters.connect_client import WITH_CHAFFINCH
-from tests.spark.clusters.on_a_cluster import rows_once, times_by_row
+from tests.spark.clusters.run_on_cluster import rows_once, times_by_row
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-CLIENT = Path(__file__).with_name("connect_client.py")
+CLIENT_OPTIONS = Path(__file__).with_name("connect_client.py")
 SOURCES = Path(__file__).parents[3] / "src"
 SCENARIOS = ("format", "direct", "source", *WITH_CHAFFINCH)
 
@@ -45,7 +45,9 @@ def client(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> 
         paths = ":".join(map(str, (environment("spark-connect"), *path)))
         variables = {"PYTHONPATH": paths, "JAVA_HOME": "/nowhere", "PYTHONWARNINGS": "ignore"}
         address = f"sc://{server.ready_line.rpartition(' ')[2]}"
-        done = run([python, CLIENT, address, broker.bootstrap_servers, folder, *scenarios], timeout_s=DRIVER_S, environment=variables)
+        done = run(
+            [python, CLIENT_OPTIONS, address, broker.bootstrap_servers, folder, *scenarios], timeout_s=DRIVER_S, environment=variables
+        )
         assert done.succeeded, f"{done.output}\n{done.errors[-6000:]}"
         return {name: json.loads(text) for name, _, text in (line.partition(": ") for line in done.output.splitlines())}
 

@@ -19,7 +19,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.places import token_of_this_machine
 from tests.interop.processes import Server
 from tests.interop.spark_environments import variables
-from tests.spark.played_query import PlayedQuery
+from tests.spark.query_driver import PlayedQuery
 
 START_S = 120.0
 _AT = "Running on http://"

@@ -16,7 +16,7 @@ from chaffinch.spark.commit.marker import STATE_FILE
 from chaffinch.spark.commit.operations import Operation
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
-from tests.spark.played_query import PlayedQuery
+from tests.spark.query_driver import PlayedQuery
 from tests.spark.test_spark_write import values
 
 BEFORE_THE_END = ["the transactional id", "that it is about to end"]

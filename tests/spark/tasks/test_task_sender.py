@@ -23,8 +23,8 @@ from chaffinch.spark.source.batch_reader import TopicReader
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.tasks import row_check
-from chaffinch.spark.tasks.direct import PARTS_UNDER_WAY_MAX, TaskSender, _producers, _Sent
-from tests.spark.played_query import PlayedQuery
+from chaffinch.spark.tasks.task_sender import CHUNKS_IN_FLIGHT_MAX, TaskSender, _InFlight, _producers
+from tests.spark.query_driver import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
@@ -162,17 +162,17 @@ def test_bytes_of_rows_that_the_broker_refuses_are_not_counted(
 def test_dead_letters_are_not_all_kept_until_the_end(kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task whose rows are all bad has many more of them than it can hold."""
     alter(kafka, "orders", "cleanup.policy", "compact")
-    monkeypatch.setattr(row_check, "BAD_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(row_check, "BAD_ROWS_PER_STEP", 1)
     kept = []
     settle = TaskSender._settle
 
-    def noted(task: TaskSender, sent: _Sent) -> None:
-        kept.append(len(task._letters))
+    def noted(task: TaskSender, sent: _InFlight) -> None:
+        kept.append(len(task._dead_letters))
         settle(task, sent)
 
     monkeypatch.setattr(TaskSender, "_settle", noted)
     query.run({"key": [None] * 20, "value": [b"%d" % number for number in range(20)]}, **LETTERS)
-    assert (max(kept), len(kept)) == (PARTS_UNDER_WAY_MAX, 20)
+    assert (max(kept), len(kept)) == (CHUNKS_IN_FLIGHT_MAX, 20)
     assert values(kafka, "dead") == {str(number): 1 for number in range(20)}
 
 
@@ -256,7 +256,7 @@ def test_one_producer_serves_all_tasks_of_a_process(query: PlayedQuery) -> None:
 
 def test_options_of_the_producer_have_their_effect(query: PlayedQuery) -> None:
     query.run(ROWS, kafka__linger__ms="3", kafka__buffer__memory="5000000", kafka__compression__type="zstd")
-    (producer,) = _producers._things.values()
+    (producer,) = _producers._entries.values()
     told = {name: producer.settings[name] for name in ("linger.ms", "buffer.memory", "compression.type", "acks", "batch.size", "client.id")}
     assert told == {
         "linger.ms": 3, "buffer.memory": 5_000_000, "compression.type": "zstd", "acks": "all", "batch.size": 1_000_000,

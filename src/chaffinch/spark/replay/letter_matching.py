@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.replay import letters, writing
+from chaffinch.spark.replay import dead_letters, writing
 from chaffinch.spark.replay.ledger import Ledger, lookup, read_ledger
 from chaffinch.spark.replay.plan import ReplayPlan
-from chaffinch.spark.replay.selection import Sort, SortedOut, merged
+from chaffinch.spark.replay.selection import ClassifiedLetters, LetterClass, merged
 from chaffinch.spark.sink.parquet_file import FORMAT, LettersInfo
-from chaffinch.spark.tasks.notes import Notes, Ranges
+from chaffinch.spark.tasks.replay_notes import Ranges, ReplayNotes
 from chaffinch.spark.versions import NewerFormat
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _OF_TOPIC: Final = ("query", "batch", "row", "content", "is_cut", "at_partition", "at_offset")
 
 
-class TopicOfFile:
+class MatchingTopic:
     """A dead letter topic that has the letters of files too, as it was when it was read; `noted` after each write. `close` it."""
 
     def __init__(self, spark: SparkSession, plan: ReplayPlan, topic: str) -> None:
@@ -38,7 +38,7 @@ class TopicOfFile:
         spans = [span for span in self.ledger.spans if not span.is_empty]
         self._letters: DataFrame | None = None
         if spans:
-            found = letters.letters_in_topic(spark, plan.client, topic, spans).where("is_letter").select(*_OF_TOPIC)
+            found = dead_letters.dead_letters_in_topic(spark, plan.client, topic, spans).where("is_letter").select(*_OF_TOPIC)
             number = row_number().over(Window.partitionBy("at_partition").orderBy("at_offset"))
             self._letters = found.withColumn("number", number).cache()
 
@@ -46,13 +46,13 @@ class TopicOfFile:
         if self._letters is not None:
             self._letters.unpersist()
 
-    def noted(self, notes: Notes, token: str) -> None:
+    def noted(self, notes: ReplayNotes, token: str) -> None:
         """This replay has written these."""
         from chaffinch.spark.target import wall_ms
 
         self.ledger = self.ledger.with_notes(notes, token, wall_ms())
 
-    def same(self, found: DataFrame) -> DataFrame:
+    def match(self, found: DataFrame) -> DataFrame:
         """Of letters of a file: the `row_number`, and `at_partition`, `at_offset`, `number` and `done_by` of each letter in the topic
         that is the same; nulls where there is none."""
         from pyspark.sql import Window
@@ -60,38 +60,38 @@ class TopicOfFile:
 
         nth = row_number().over(Window.partitionBy("content").orderBy("at_offset"))
         by_row, by_count = concat(lit("row "), "row", lit("|"), "content"), concat(lit("copy "), "copy", lit("|"), "content")
-        asked = found.withColumn("copy", nth).select(col("at_offset").alias("row_number"), explode(array(by_row, by_count)).alias("id"))
+        wanted = found.withColumn("copy", nth).select(col("at_offset").alias("row_number"), explode(array(by_row, by_count)).alias("id"))
         if self._letters is None:
             nothing = "CAST(NULL AS INT) AS at_partition, CAST(NULL AS BIGINT) AS at_offset, 0 AS number, CAST(NULL AS INT) AS done_by"
-            return asked.selectExpr("row_number", *nothing.split(", "))
+            return wanted.selectExpr("row_number", *nothing.split(", "))
         batches = broadcast(found.select("query", "batch").distinct())
-        there = self._letters.join(batches, ["query", "batch"], "left_semi").withColumn("done_by", self.ledger.done_by())
+        existing = self._letters.join(batches, ["query", "batch"], "left_semi").withColumn("done_by", self.ledger.done_by())
         of_alike = Window.partitionBy("content").orderBy(col("done_by").isNotNull(), "at_partition", "at_offset")
-        there = there.withColumn("copy", row_number().over(of_alike)).select(
+        existing = existing.withColumn("copy", row_number().over(of_alike)).select(
             when(col("row").isNotNull(), by_row).otherwise(by_count).alias("id"), "at_partition", "at_offset", "number", "done_by"
         )
-        return asked.join(there, "id", "left")
+        return wanted.join(existing, "id", "left")
 
-    def sorted_by(self, found: DataFrame) -> DataFrame:
+    def with_done_by(self, found: DataFrame) -> DataFrame:
         """The letters of a file with `done_by`, and `is_there`: whether the topic has them."""
         from pyspark.sql.functions import col, count, min
 
-        of_rows = self.same(found).groupBy("row_number").agg(min("done_by").alias("done_by"), (count("at_offset") > 0).alias("is_there"))
+        of_rows = self.match(found).groupBy("row_number").agg(min("done_by").alias("done_by"), (count("at_offset") > 0).alias("is_there"))
         return found.join(of_rows, col("at_offset") == col("row_number"))
 
-    def places_of(self, found: DataFrame, sorted_out: SortedOut) -> Ranges:
+    def matching_ranges(self, found: DataFrame, classified: ClassifiedLetters) -> Ranges:
         """Where in the topic the letters are that are chosen."""
         from pyspark.sql import Window
         from pyspark.sql import functions as fn
         from pyspark.sql.functions import col, lit, row_number
 
-        rows = [(start, end, 0) for start, end in sorted_out.places.get(Sort.CHOSEN, {}).get(0, ())]
+        rows = [(start, end, 0) for start, end in classified.ranges.get(LetterClass.CHOSEN, {}).get(0, ())]
         is_chosen = lookup({0: rows}, "zero", "row_number").isNotNull()
-        same = self.same(found).withColumn("zero", lit(0)).where(is_chosen & col("done_by").isNull() & col("at_offset").isNotNull())
-        places = same.select("at_partition", "at_offset", "number").distinct()
+        same = self.match(found).withColumn("zero", lit(0)).where(is_chosen & col("done_by").isNull() & col("at_offset").isNotNull())
+        matched = same.select("at_partition", "at_offset", "number").distinct()
         run = col("number") - row_number().over(Window.partitionBy("at_partition").orderBy("number"))
         ranges = (
-            places.withColumn("run", run)
+            matched.withColumn("run", run)
             .groupBy("at_partition", "run")
             .agg(fn.min("at_offset").alias("start"), (fn.max("at_offset") + 1).alias("end"))
         )
@@ -101,16 +101,16 @@ class TopicOfFile:
         return merged(by_partition)
 
 
-class TopicsOfFiles:
+class MatchingTopics:
     """The dead letter topics of the files of one replay, each read once. Use it with `with`."""
 
     def __init__(self, spark: SparkSession, plan: ReplayPlan) -> None:
         self._spark = spark
         self._plan = plan
-        self._opened: dict[str, TopicOfFile] = {}
+        self._opened: dict[str, MatchingTopic] = {}
         self._exists: dict[tuple[str, bytes], bool] = {}
 
-    def __enter__(self) -> TopicsOfFiles:
+    def __enter__(self) -> MatchingTopics:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,7 +121,7 @@ class TopicsOfFiles:
         while self._opened:
             self._opened.popitem()[1].close()
 
-    def of_file(self, folder: Folder, name: str) -> TopicOfFile | None:
+    def of_file(self, folder: Folder, name: str) -> MatchingTopic | None:
         """The topic that has a file's letters too, as the file says, or else the plan. None where there is none, and for a replay under a
         token of its own, which asks for none."""
         if self._plan.token is not None:
@@ -131,7 +131,7 @@ class TopicsOfFiles:
         if topic is None:
             return None
         if topic not in self._opened:
-            self._opened[topic] = TopicOfFile(self._spark, self._plan, topic)
+            self._opened[topic] = MatchingTopic(self._spark, self._plan, topic)
         return self._opened[topic]
 
     def _is_there(self, topic: str, topic_id: bytes) -> bool:

@@ -46,10 +46,10 @@ class Origin:
 
 
 def _fields(rejection: Rejection, origin: Origin) -> dict[str, str]:
-    code, where = rejection.code, rejection.topic_partition
+    code, tp = rejection.code, rejection.topic_partition
     return {
-        "__connect.errors.topic": where.topic,
-        "__connect.errors.partition": "" if where.partition < 0 else str(where.partition),
+        "__connect.errors.topic": tp.topic,
+        "__connect.errors.partition": "" if tp.partition < 0 else str(tp.partition),
         "__connect.errors.connector.name": origin.query,
         "__connect.errors.task.id": "" if origin.task < 0 else str(origin.task),
         "__connect.errors.stage": STAGE,

@@ -5,12 +5,12 @@ from typing import ClassVar
 import pytest
 
 from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
-from chaffinch.spark.kept import KEPT_MAX, Kept
 from chaffinch.spark.options import ClientOptions, parse
 from chaffinch.spark.source.options import SOURCE
 from chaffinch.spark.target import client_for, forget_client
-from chaffinch.spark.tasks.direct import forget_producer, producer_for
 from chaffinch.spark.tasks.row_handler import HandlerOptions, handler_for
+from chaffinch.spark.tasks.task_sender import forget_producer, producer_for
+from chaffinch.spark.worker_cache import ENTRIES_MAX, LruCache
 
 
 class Counting(ProducerExceptionHandler):
@@ -25,7 +25,7 @@ class Counting(ProducerExceptionHandler):
 
 def test_the_one_not_asked_for_the_longest_is_closed() -> None:
     closed: list[str] = []
-    kept: Kept[str, str] = Kept(closed.append, count_max=2)
+    kept: LruCache[str, str] = LruCache(closed.append, count_max=2)
     for key in "abab":
         assert kept.get(key, key.upper) == key.upper()
     kept.get("a", lambda: "never made")
@@ -39,7 +39,7 @@ def test_the_one_not_asked_for_the_longest_is_closed() -> None:
 
 
 def test_what_could_not_be_made_is_not_kept() -> None:
-    kept: Kept[str, object] = Kept(lambda thing: None, count_max=1)
+    kept: LruCache[str, object] = LruCache(lambda thing: None, count_max=1)
     kept.get("a", lambda: "A")
     with pytest.raises(ZeroDivisionError):
         kept.get("b", lambda: 1 // 0)
@@ -47,23 +47,25 @@ def test_what_could_not_be_made_is_not_kept() -> None:
 
 
 def test_producers_are_closed() -> None:
-    made = [(("bootstrap.servers", "a:1"), ("linger.ms", number)) for number in range(KEPT_MAX + 1)]
+    made = [(("bootstrap.servers", "a:1"), ("linger.ms", number)) for number in range(ENTRIES_MAX + 1)]
     producers = [producer_for(options) for options in made]
-    assert ["closed" in repr(producer) for producer in producers] == [True] + [False] * KEPT_MAX
+    assert ["closed" in repr(producer) for producer in producers] == [True] + [False] * ENTRIES_MAX
     for options in made:
         forget_producer(options)
 
 
 def test_handlers_are_closed_and_their_faults_are_theirs(caplog: pytest.LogCaptureFixture) -> None:
     name = f"{Counting.__module__}.{Counting.__qualname__}"
-    for number in range(KEPT_MAX + 2):
+    for number in range(ENTRIES_MAX + 2):
         handler_for(HandlerOptions(class_name=name, drops_large=False, settings=(("linger.ms", number),)))
     assert len(Counting.closed) >= 2
     assert "close() of the exception handler Counting failed" in caplog.text
 
 
 def test_clients_are_closed() -> None:
-    made = [ClientOptions.of(parse(SOURCE, {"kafka.bootstrap.servers": f"a:{port}", "subscribe": "t"})) for port in range(1, KEPT_MAX + 2)]
+    made = [
+        ClientOptions.of(parse(SOURCE, {"kafka.bootstrap.servers": f"a:{port}", "subscribe": "t"})) for port in range(1, ENTRIES_MAX + 2)
+    ]
     first = client_for(made[0])
     others = [client_for(options) for options in made[1:]]
     assert client_for(made[0]) is not first

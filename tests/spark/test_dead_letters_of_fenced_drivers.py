@@ -14,7 +14,7 @@ from chaffinch.spark.commit.operations import Operation, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell
-from tests.spark.played_query import PlayedQuery
+from tests.spark.query_driver import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
 FILE = "chaffinch-q-000000000.parquet"

@@ -15,13 +15,13 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition, pluralize
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import letters, writing
-from chaffinch.spark.replay.ledger import Ledger, ends_of, meanwhile, read_ledger, unused_token
-from chaffinch.spark.replay.letters import Span
+from chaffinch.spark.replay import dead_letters, writing
+from chaffinch.spark.replay.dead_letters import Span
+from chaffinch.spark.replay.ledger import Ledger, concurrent_replay, ends_of, read_ledger, unused_token
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
-from chaffinch.spark.replay.selection import Sort, SortedOut, selected, sort_out
+from chaffinch.spark.replay.selection import ClassifiedLetters, LetterClass, classify, selected
 from chaffinch.spark.sink.options import NOTES
-from chaffinch.spark.tasks.notes import Notes
+from chaffinch.spark.tasks.replay_notes import ReplayNotes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ _CUT_ADVICE: Final = (
     "{count} letters hold only a digest of what was too large for the topic: replay the Parquet files, if there are any, with --parquet "
     "PATH --topic {topic}; what was replayed of the topic is not written again"
 )
-_STRANGERS: Final = "the first is {where}: without the header __connect.errors.topic it is nobody's dead letter, and is left where it is"
+_NOT_LETTERS: Final = "the first is {where}: without the header __connect.errors.topic it is nobody's dead letter, and is left where it is"
 
 
 def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayReport:
@@ -40,84 +40,84 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
 
     if plan.token is not None and writing.is_written(plan.client, plan.token):
         return ReplayReport(is_repetition=True)
-    with writing.removals_told():
+    with writing.removals_reported():
         ledger = read_ledger(spark, plan.client, topic)
     spans = ledger.spans_to_read(is_all=plan.token is not None)
     if not spans:
         return ReplayReport()
-    found = letters.letters_in_topic(spark, plan.client, topic, spans)
+    found = dead_letters.dead_letters_in_topic(spark, plan.client, topic, spans)
     marked = found.withColumn("done_by", expr("CAST(NULL AS INT)") if plan.token is not None else ledger.done_by())
-    by_place = plan.selects and plan.token is None
-    with writing.removals_told(), writing.failing_repairs_told(found, plan):
-        sorted_out = sort_out(marked, plan, by_place=by_place)
-    counts = sorted_out.counts
-    if not sorted_out.read:
+    with_ranges = plan.selects and plan.token is None
+    with writing.removals_reported(), writing.failing_repair_named(found, plan):
+        classified = classify(marked, plan, with_ranges=with_ranges)
+    counts = classified.counts
+    if not classified.read:
         return ReplayReport()
-    if sorted_out.read == counts[Sort.STRANGER] and not ledger.replays:
-        text = f"none of the {pluralize(sorted_out.read, 'record')} in {topic} has the header __connect.errors.topic, as dead letters have"
+    if classified.read == counts[LetterClass.NOT_A_LETTER] and not ledger.replays:
+        text = f"none of the {pluralize(classified.read, 'record')} in {topic} has the header __connect.errors.topic, as dead letters have"
         raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", f"{text}; nothing was written; name the dead letter topic")
-    left = _passed_over(plan, topic, sorted_out) + ReplayReport.of_earlier(ledger.written_by(sorted_out.done))
+    left = _passed_over(plan, topic, classified) + ReplayReport.of_earlier(ledger.written_by(classified.done))
     whole = marked.where("is_letter AND NOT is_cut AND done_by IS NULL")
     if plan.selects:
-        whole = whole.where(sorted_out.at(Sort.CHOSEN) if by_place else selected(plan))
-    rows = writing.repaired(whole, plan)
-    notes = _notes(plan, topic, ledger, spans, sorted_out)
+        whole = whole.where(classified.at(LetterClass.CHOSEN) if with_ranges else selected(plan))
+    rows = writing.repair(whole, plan)
+    notes = _notes(plan, topic, ledger, spans, classified)
     if notes is not None:
-        refuse_large(plan.client, topic, notes, ledger.token)
+        refuse_large_notes(plan.client, topic, notes, ledger.token)
     if plan.is_dry_run:
-        with writing.failing_repairs_told(whole, plan):
-            return left + writing.tried(plan, rows)
-    if plan.selects and not counts[Sort.CHOSEN]:
+        with writing.failing_repair_named(whole, plan):
+            return left + writing.dry_run(plan, rows)
+    if plan.selects and not counts[LetterClass.CHOSEN]:
         return left
     token = plan.token or unused_token(spark, plan.client, ledger)
-    if notes is not None or counts[Sort.CHOSEN]:
-        beside = {} if notes is None else {NOTES: notes.to_option()}
-        with writing.failing_repairs_told(whole, plan):
-            writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **beside})
-    with _told_as_written():
-        outcome = letters.outcome_in_topic(spark, plan.client, topic, ends_of(spark, plan.client, ledger), token)
+    if notes is not None or counts[LetterClass.CHOSEN]:
+        note_options = {} if notes is None else {NOTES: notes.to_option()}
+        with writing.failing_repair_named(whole, plan):
+            writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **note_options})
+    with _errors_after_write():
+        outcome = dead_letters.outcome_in_topic(spark, plan.client, topic, ends_of(spark, plan.client, ledger), token)
     if notes is not None and outcome.runs != {notes.run}:
-        raise meanwhile(topic)
+        raise concurrent_replay(topic)
     dropped = writing.dropped_under(plan, token)
-    return left + ReplayReport.of(counts[Sort.CHOSEN], outcome.rejected, outcome.examples, dropped)
+    return left + ReplayReport.of(counts[LetterClass.CHOSEN], outcome.rejected, outcome.examples, dropped)
 
 
-def _passed_over(plan: ReplayPlan, topic: str, sorted_out: SortedOut) -> ReplayReport:
+def _passed_over(plan: ReplayPlan, topic: str, classified: ClassifiedLetters) -> ReplayReport:
     """What is not written of what was read. Strangers are nobody's: a selection is not about them."""
-    left = ReplayReport(not_selected=sorted_out.counts[Sort.LEFT])
-    if sorted_out.first_stranger is not None and not plan.selects:
-        number, offset = sorted_out.first_stranger
-        count, where = sorted_out.counts[Sort.STRANGER], f"{TopicPartition(topic, number)} at offset {offset}"
-        left += ReplayReport.of(count, {NO_LETTER: count}, [_STRANGERS.format(where=where)])
-    if cut := sorted_out.counts[Sort.CUT]:
+    left = ReplayReport(not_selected=classified.counts[LetterClass.NOT_SELECTED])
+    if classified.first_non_letter is not None and not plan.selects:
+        number, offset = classified.first_non_letter
+        count, where = classified.counts[LetterClass.NOT_A_LETTER], f"{TopicPartition(topic, number)} at offset {offset}"
+        left += ReplayReport.of(count, {NO_LETTER: count}, [_NOT_LETTERS.format(where=where)])
+    if cut := classified.counts[LetterClass.CUT]:
         left += ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut, topic=topic)])
     return left
 
 
-def _notes(plan: ReplayPlan, topic: str, ledger: Ledger, spans: Sequence[Span], sorted_out: SortedOut) -> Notes | None:
+def _notes(plan: ReplayPlan, topic: str, ledger: Ledger, spans: Sequence[Span], classified: ClassifiedLetters) -> ReplayNotes | None:
     """What the replay leaves: of a selection which letters it has written, else up to where there was something."""
     run = secrets.token_hex(8)
     if plan.token is not None:
         return None
     if not plan.selects:
-        return Notes(ends={span.partition: span.end for span in spans}, run=run)
-    ranges = sorted_out.places.get(Sort.CHOSEN, {})
+        return ReplayNotes(ends={span.partition: span.end for span in spans}, run=run)
+    ranges = classified.ranges.get(LetterClass.CHOSEN, {})
     found = writing.topic_now(plan.client, topic)
-    return Notes(ranges=ranges, run=run, number=ledger.number + 1, partition_count=1 if found is None else found.partition_count)
+    return ReplayNotes(ranges=ranges, run=run, number=ledger.number + 1, partition_count=1 if found is None else found.partition_count)
 
 
 @contextmanager
-def _told_as_written() -> Iterator[None]:
+def _errors_after_write() -> Iterator[None]:
     """Of what goes wrong behind the write."""
     try:
-        with writing.noted_of_interruptions("what was replayed is written"):
+        with writing.note_on_interruption("what was replayed is written"):
             yield
     except Refusal as refusal:
         text = f"what was replayed is written, what became of it cannot be told: {refusal.reason}"
         raise Refusal(refusal.group, refusal.name, text, refusal.remedy) from None
 
 
-def refuse_large(client: Mapping[str, str], topic: str, notes: Notes, token: str) -> None:
+def refuse_large_notes(client: Mapping[str, str], topic: str, notes: ReplayNotes, token: str) -> None:
     """Before anything is written, where the topic tells its limit; elsewhere the topic refuses the notes, and the rows with them."""
     from chaffinch.spark.target import wall_ms
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from chaffinch.spark.tasks.letter_headers import ROW
-from chaffinch.spark.tasks.notes import NOTE, NOTE_TOKEN
+from chaffinch.spark.tasks.dead_letter_headers import ROW
+from chaffinch.spark.tasks.replay_notes import NOTE, NOTE_TOKEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,7 @@ def header(name: str) -> str:
     return f"CAST(get(reverse(filter(headers, h -> h.key = '{name}')), 0).value AS STRING)"
 
 
-def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
+def dead_letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
     """What is in the spans beside notes, with more columns: `is_letter` for what the sink has made, `is_cut` for a letter that is not
     whole, `at_partition` and `at_offset` for its place, and those of `ORIGIN`. Fails where any of it has been removed meanwhile."""
     from pyspark.sql.functions import expr
@@ -116,7 +116,7 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
     )
 
 
-def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
+def dead_letters_in_file(spark: SparkSession, path: str) -> DataFrame:
     """The letters of one Parquet file, which are always whole, with the column `at_offset` for the row's number in the file, and those of
     `ORIGIN`."""
     # Spark takes a path for a pattern, of which these are the marks.
@@ -125,9 +125,9 @@ def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
     changed = {"partition": "CAST(NULL AS INT) AS partition", "topic": "nullif(topic, '') AS topic"}
     found = (changed.get(name, name) for name in COLUMNS)
     task, row = (name if name in read.columns else "NULL" for name in ("task", "row"))
-    place = "false AS is_cut", "true AS is_letter", "0 AS at_partition", "_metadata.row_index AS at_offset"
+    columns = "false AS is_cut", "true AS is_letter", "0 AS at_partition", "_metadata.row_index AS at_offset"
     content = _content(["query", "batch", task, "error_name"], [("NULL", "coalesce(topic, '')"), ("NULL", "key"), ("NULL", "value")])
-    return read.selectExpr(*found, *place, f"CAST({row} AS BIGINT) AS row", content)
+    return read.selectExpr(*found, *columns, f"CAST({row} AS BIGINT) AS row", content)
 
 
 def _content(texts: Sequence[str], bytes_of: Sequence[tuple[str, str]]) -> str:
@@ -138,7 +138,7 @@ def _content(texts: Sequence[str], bytes_of: Sequence[tuple[str, str]]) -> str:
     return f"concat_ws('|', {', '.join(parts)}) AS content"
 
 
-def none_of_them(spark: SparkSession) -> DataFrame:
+def empty_frame(spark: SparkSession) -> DataFrame:
     """No letters, in their columns: for what is to be tried before anything is read."""
     return spark.createDataFrame([], f"{_WRITTEN_SCHEMA}, {_REASONS_SCHEMA}")
 
@@ -154,7 +154,7 @@ class Outcome:
     runs: frozenset[str]
     rejected: Mapping[str, int]
     examples: tuple[str, ...]
-    kept: int = 0
+    retained: int = 0
 
 
 def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, starts: Mapping[str, int], token: str) -> Outcome:
@@ -177,7 +177,7 @@ def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
 def outcome_in_file(spark: SparkSession, path: str, token: str) -> Outcome:
     """Of the replay with this token, which has made this file."""
     return _outcome(
-        letters_in_file(spark, path).selectExpr("error_name", "error_message", "topic", "CAST(NULL AS STRING) AS run", "query"), token
+        dead_letters_in_file(spark, path).selectExpr("error_name", "error_message", "topic", "CAST(NULL AS STRING) AS run", "query"), token
     )
 
 
@@ -192,5 +192,5 @@ def _outcome(found: DataFrame, token: str) -> Outcome:
         runs=frozenset(row["run"] for row in rows if row["run"] is not None),
         rejected={str(row["error_name"]): row["count"] for row in letters},
         examples=tuple(str(row["example"]) for row in letters),
-        kept=sum(row["count"] for row in rows if not row["is_made"]),
+        retained=sum(row["count"] for row in rows if not row["is_made"]),
     )

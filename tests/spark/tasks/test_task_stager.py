@@ -19,13 +19,13 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks import row_check
+from chaffinch.spark.tasks.dead_letter_headers import Origin
 from chaffinch.spark.tasks.dead_letters import parquet_name
-from chaffinch.spark.tasks.letter_headers import Origin
 from chaffinch.spark.tasks.plan import TaskOptions, TaskPlan
 from chaffinch.spark.tasks.row_check import reason_of
 from chaffinch.spark.tasks.row_codec import check_schema
-from chaffinch.spark.tasks.staged import TaskStager
 from chaffinch.spark.tasks.staging import StagedWriter
+from chaffinch.spark.tasks.task_stager import TaskStager
 
 LEGAL = "a name has letters, digits, '.', '_' and '-', at most 249 of them"
 NOW_MS = 1_700_000_000_000
@@ -278,7 +278,7 @@ class TestRejected:
         """Else those of a whole chunk would be in memory at once; what becomes of them is the same."""
         rows = {"key": [None] * 5, "value": [b"%d" % number for number in range(4)] + [b"x" * 1500]}
         at_once = run(rows, snapshots=[COMPACTED], keeps_dead_rows=True)
-        monkeypatch.setattr(row_check, "BAD_ROWS_AT_ONCE", 2)
+        monkeypatch.setattr(row_check, "BAD_ROWS_PER_STEP", 2)
         in_parts = run(rows, snapshots=[COMPACTED], keeps_dead_rows=True)
         assert (len(at_once.dead_rows), len(in_parts.dead_rows)) == (1, 3)
         assert records(in_parts.dead_batches) == records(at_once.dead_batches)
@@ -364,7 +364,7 @@ class TestTopicColumn:
         monkeypatch.setattr(row_check, "CHUNK_ROWS", 1)
         looked_for = []
         outcome = run(
-            {"value": [b"v"] * 6, "topic": [f"nowhere-{number}" for number in range(6)]}, topic=None, chunks=chunks, topic_patience_ms=1000,
+            {"value": [b"v"] * 6, "topic": [f"nowhere-{number}" for number in range(6)]}, topic=None, chunks=chunks, topic_wait_ms=1000,
             snapshot_of=lambda *asked: looked_for.append(asked),
         )  # fmt: skip
         assert outcome.rejected_by_code == {"UNKNOWN_TOPIC_OR_PARTITION": 6}
@@ -374,7 +374,7 @@ class TestTopicColumn:
     def test_a_wait_that_finds_its_topic_says_nothing_of_the_next_one(self) -> None:
         found = {"late": topic_snapshot("late", bytes(16), 1, {}), "later": topic_snapshot("later", bytes(16), 1, {})}
         outcome = run(
-            {"value": [b"1", b"2"], "topic": ["late", "later"]}, topic=None, topic_patience_ms=1000,
+            {"value": [b"1", b"2"], "topic": ["late", "later"]}, topic=None, topic_wait_ms=1000,
             snapshot_of=lambda name, patience_ms: found[name] if patience_ms else None,
         )  # fmt: skip
         assert {batch.topic_partition.topic for batch in outcome.batches} == {"late", "later"}

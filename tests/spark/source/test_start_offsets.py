@@ -9,7 +9,7 @@ import pytest
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
-from tests.spark.source.played_reader import latest, plain, travelled, values
+from tests.spark.source.reader_driver import latest, plain, travelled, values
 from tests.spark.source.source_topics import FIRST_MS, drop_first, numbers
 
 NEXT = pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import RecordTooLargeException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import of_files, writing
+from chaffinch.spark.replay import file_replay, writing
 from chaffinch.spark.replay.ledger import read_ledger
 from chaffinch.spark.replay.plan import ReplayPlan
 from chaffinch.spark.replay.replaying import replay
-from chaffinch.spark.tasks import letter_headers
+from chaffinch.spark.tasks import dead_letter_headers
 from tests.spark.source.source_topics import drop_first
 from tests.spark.test_spark_replay import outcome, plan
 from tests.spark.test_spark_write import alter, values, write
@@ -75,11 +75,11 @@ def without_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     from chaffinch.records.columns import RecordColumns
     from chaffinch.spark.tasks import dead_letters
 
-    really = letter_headers.with_reasons
+    really = dead_letter_headers.with_reasons
 
     def as_before(*given: Any) -> RecordColumns:
         found = really(*given)
-        headers = [[pair for pair in found.headers(index) if pair[0] != letter_headers.ROW] for index in range(len(found))]
+        headers = [[pair for pair in found.headers(index) if pair[0] != dead_letter_headers.ROW] for index in range(len(found))]
         keys, bytes_of = ([read(index) for index in range(len(found))] for read in (found.key, found.value))
         return RecordColumns.from_lists(keys, bytes_of, found.timestamps, headers)
 
@@ -98,7 +98,7 @@ class LeaveOutLarge(ProducerExceptionHandler):
     "handler",
     [
         {"kafka.drop.invalid.large.records": "true"},
-        {"kafka.custom.exception.handler.class": "tests.spark.test_spark_replay_places.LeaveOutLarge"},
+        {"kafka.custom.exception.handler.class": "tests.spark.test_spark_replay_both.LeaveOutLarge"},
     ],
     ids=["option", "handler"],
 )
@@ -193,7 +193,7 @@ def test_a_replay_of_files_that_dies_at_each_step(
             replay(spark, some)
     assert values(broker, topic) == {"good": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(of_files, "_done_with", dies)
+        patch.setattr(file_replay, "_move_to_replayed", dies)
         with pytest.raises(KeyboardInterrupt):
             replay(spark, some)
     assert sum(values(broker, topic).values()) == 5
@@ -213,7 +213,7 @@ def test_letters_that_wait_for_their_name_behind_the_write(
     folder = tmp_path / "letters"
     (name,) = (path.name for path in folder.glob("*.parquet"))
     with monkeypatch.context() as patch:
-        patch.setattr(of_files, "_done_with", lambda *_: None)
+        patch.setattr(file_replay, "_move_to_replayed", lambda *_: None)
         replay(spark, replace(of_files_, only=["INVALID_TIMESTAMP"]))
     (rest,) = (path for path in folder.glob("*.parquet") if path.name != name)
     (noted,) = read_ledger(spark, of_files_.client, of_topic_.topic).replays

@@ -15,7 +15,7 @@ from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.direct import forget_producer
+from chaffinch.spark.tasks.task_sender import forget_producer
 
 
 class PlayedQuery:

@@ -11,8 +11,8 @@ from chaffinch.records.batch import encode, encode_measured
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.tasks.dead_letter_headers import Origin, with_reasons
 from chaffinch.spark.tasks.dead_letters import dead_letter_records, groups_by_partition
-from chaffinch.spark.tasks.letter_headers import Origin, with_reasons
 
 ORIGIN = Origin(query="q", batch_id=5, task=2)
 NOW_MS = 1_700_000_000_000

@@ -1,5 +1,5 @@
 """A query of Spark's own Kafka source, continued here and there again from one checkpoint. Run by `make cluster`, with Spark 4.2, of which
-there is a connector: `python -m tests.interop.spark_environments spark-4.2 pytest tests/spark/clusters/on_a_moved_checkpoint.py`.
+there is a connector: `python -m tests.interop.spark_environments spark-4.2 pytest tests/spark/clusters/run_moved_checkpoint.py`.
 """
 
 from collections import Counter

@@ -23,20 +23,20 @@ from chaffinch.producer.tables.result import SendTableResult
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection, TaskOutcome
 from chaffinch.spark.commit.push import RECORD_CODES
-from chaffinch.spark.kept import Kept
-from chaffinch.spark.options import named_as_typed
+from chaffinch.spark.options import with_spark_names
 from chaffinch.spark.refusals import Refusal, Remedy, refusal_of
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.tasks.plan import TaskPlan
 from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck, reason_of
 from chaffinch.spark.tasks.staging import StagedWriter
+from chaffinch.spark.worker_cache import LruCache
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from chaffinch.producer.futures import RecordFuture
 
-PARTS_UNDER_WAY_MAX = 4
+CHUNKS_IN_FLIGHT_MAX = 4
 """Chunks whose rows are kept until their outcome is known: some may be refused, and become dead letters. So many of letters, too."""
 # Errors that say something of a row, not of the cluster.
 ROW_CODES = RECORD_CODES | {codes.UNKNOWN_TOPIC_OR_PARTITION}
@@ -44,7 +44,7 @@ ROW_CODES = RECORD_CODES | {codes.UNKNOWN_TOPIC_OR_PARTITION}
 ProducerOptions = tuple[tuple[str, Any], ...]
 _topic_ids: dict[ProducerOptions, dict[str, bytes]] = {}
 """By the options of a producer: the ids of the topics that it was used for."""
-_producers: Kept[ProducerOptions, Producer] = Kept(lambda producer: producer.close(0))
+_producers: LruCache[ProducerOptions, Producer] = LruCache(lambda producer: producer.close(0))
 
 
 def producer_for(options: ProducerOptions, topics: Sequence[TopicSnapshot] = ()) -> Producer:
@@ -57,7 +57,7 @@ def producer_for(options: ProducerOptions, topics: Sequence[TopicSnapshot] = ())
     if any(written.setdefault(topic.topic, topic.topic_id) != topic.topic_id for topic in topics):
         forget_producer(options)
         written.update({topic.topic: topic.topic_id for topic in topics})
-    with named_as_typed():
+    with with_spark_names():
         return _producers.get(options, lambda: Producer(dict(options)))
 
 
@@ -67,7 +67,7 @@ def forget_producer(options: ProducerOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sent:
+class _InFlight:
     """Records on their way. `rows`: their numbers in the task; None for dead letters."""
 
     future: RecordFuture[SendTableResult]
@@ -85,37 +85,37 @@ class TaskSender:
         self._producer = producer
         self._writer = writer
         self._stops_at_bad_rows = stops_at_bad_rows
-        self._bad_rows = BadRows(plan, writer, self._send_letters)
-        self._under_way: deque[_Sent] = deque()
-        self._letters: deque[_Sent] = deque()
+        self._bad_rows = BadRows(plan, writer, self._send_dead_letters)
+        self._in_flight: deque[_InFlight] = deque()
+        self._dead_letters: deque[_InFlight] = deque()
         self._byte_count = 0
 
     def run(self, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
         """Consumes the rows, and waits for the outcome of each. Raises Refusal for an error that no row is to blame for."""
-        began = time.monotonic_ns()
+        start_ns = time.monotonic_ns()
         check = RowCheck(self._plan, self._bad_rows)
         for good in check.good(arrow_batches):
             if not (self._stops_at_bad_rows and self._bad_rows.rejected_by_code):
                 self._send(good)
-        self._settle_all_but(0, self._under_way)
-        self._settle_all_but(0, self._letters)
+        self._settle_all_but(0, self._in_flight)
+        self._settle_all_but(0, self._dead_letters)
         self._writer.close()
-        return replace(check.outcome(), sent_bytes=self._byte_count, sent_ms=(time.monotonic_ns() - began) // 1_000_000)
+        return replace(check.outcome(), sent_bytes=self._byte_count, sent_ms=(time.monotonic_ns() - start_ns) // 1_000_000)
 
     def _send(self, good: GoodRows) -> None:
         columns = good.columns if good.picked is None else good.columns.take(good.picked)
-        self._under_way.append(self._handed_over(good.snapshot.topic, columns, good.partitions, good.rows))
-        self._settle_all_but(PARTS_UNDER_WAY_MAX, self._under_way)
+        self._in_flight.append(self._send_table(good.snapshot.topic, columns, good.partitions, good.rows))
+        self._settle_all_but(CHUNKS_IN_FLIGHT_MAX, self._in_flight)
 
-    def _send_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
+    def _send_dead_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
         partitions = records.murmur2_partitions(target.partition_count)
         partitions = np.where(partitions < 0, np.int32(self._plan.origin.first_partition % target.partition_count), partitions)
-        self._letters.append(self._handed_over(target.topic, records, partitions, None))
-        self._settle_all_but(PARTS_UNDER_WAY_MAX, self._letters)
+        self._dead_letters.append(self._send_table(target.topic, records, partitions, None))
+        self._settle_all_but(CHUNKS_IN_FLIGHT_MAX, self._dead_letters)
 
-    def _handed_over(
+    def _send_table(
         self, topic: str, columns: RecordColumns, partitions: npt.NDArray[np.int32], rows: npt.NDArray[np.int64] | None
-    ) -> _Sent:
+    ) -> _InFlight:
         import pyarrow as pa
 
         from chaffinch.records.arrow_columns import to_arrow
@@ -129,22 +129,22 @@ class TaskSender:
             future = self._producer.send_table(topic, data)
         except KafkaException as error:
             raise refusal_of(error) from None
-        return _Sent(future=future, columns=columns, rows=rows, topic=topic)
+        return _InFlight(future=future, columns=columns, rows=rows, topic=topic)
 
-    def _settle_all_but(self, count: int, under_way: deque[_Sent]) -> None:
+    def _settle_all_but(self, count: int, in_flight: deque[_InFlight]) -> None:
         """Rows may become letters by this, letters nothing."""
-        while len(under_way) > count:
-            self._settle(under_way.popleft())
+        while len(in_flight) > count:
+            self._settle(in_flight.popleft())
 
-    def _settle(self, sent: _Sent) -> None:
+    def _settle(self, sent: _InFlight) -> None:
         """Waits for the outcome, and sets aside the rows that were refused. `delivery.timeout.ms` ends it."""
         result = sent.future.result()
         if not result.rejected_count:
             return
-        errors = {row: _told(error) for row, error in sorted(result.errors().items())}
+        errors = {row: _underlying_error(error) for row, error in sorted(result.errors().items())}
         for error in errors.values():
             if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION and sent.topic == self._plan.options.topic:
-                raise _vanished(sent.topic)
+                raise _topic_deleted(sent.topic)
             if error.code not in ROW_CODES:
                 raise refusal_of(error)
         rejections = [
@@ -166,14 +166,14 @@ class TaskSender:
         self._bad_rows.add(columns, rejections, handler.rejected(columns, rejections) if handler else frozenset())
 
 
-def _vanished(topic: str) -> Refusal:
+def _topic_deleted(topic: str) -> Refusal:
     """Each row would say the same: the one topic of all of them was there when the batch was planned. The next attempt plans again, and
     says whether the topic is there."""
     text = f"topic {topic!r} (option topic) was deleted, or created again with fewer partitions, while its rows were sent"
     return Refusal(Group.APPLICATION_RECOVERABLE, codes.UNKNOWN_TOPIC_OR_PARTITION.name, text, Remedy.AGAIN)
 
 
-def _told(error: KafkaException) -> KafkaException:
+def _underlying_error(error: KafkaException) -> KafkaException:
     """The error that says what is wrong: a topic that was waited for in vain shows as a time-out."""
     cause = error.__cause__
     return cause if isinstance(error, TimeoutException) and isinstance(cause, UnknownTopicOrPartitionException) else error

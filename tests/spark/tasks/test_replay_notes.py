@@ -8,22 +8,22 @@ import pytest
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records import batch as batches
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay.dead_letters import Span
 from chaffinch.spark.replay.ledger import Ledger, Replay, _notes, _passed, _ranges_of
-from chaffinch.spark.replay.letters import Span
-from chaffinch.spark.tasks.notes import NOTE, NOTE_TOKEN, KeptRows, Notes
+from chaffinch.spark.tasks.replay_notes import NOTE, NOTE_TOKEN, ReplayNotes, RetainedRows
 
-ENDS = Notes(ends={0: 23, 2: 5}, run="a")
-RANGES = Notes(ranges={0: ((3, 7), (9, 10))}, run="b", file="replay-f", number=4, partition_count=3)
+ENDS = ReplayNotes(ends={0: 23, 2: 5}, run="a")
+RANGES = ReplayNotes(ranges={0: ((3, 7), (9, 10))}, run="b", file="replay-f", number=4, partition_count=3)
 
 
-def record(notes: Notes) -> tuple[bytes | None, bytes | None, dict[str, bytes | None]]:
+def record(notes: ReplayNotes) -> tuple[bytes | None, bytes | None, dict[str, bytes | None]]:
     columns = batches.decode(notes.encoded("token", 5))
     return columns.key(0), columns.value(0), dict(columns.headers(0))
 
 
 @pytest.mark.parametrize("notes", [ENDS, RANGES, replace(RANGES, ranges={})])
-def test_as_an_option(notes: Notes) -> None:
-    assert Notes.of_option(notes.to_option()) == notes
+def test_as_an_option(notes: ReplayNotes) -> None:
+    assert ReplayNotes.of_option(notes.to_option()) == notes
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_as_an_option(notes: Notes) -> None:
     ],
 )
 def test_what_is_no_option(text: str) -> None:
-    assert Notes.of_option(text) is None
+    assert ReplayNotes.of_option(text) is None
 
 
 def test_format_1_is_as_every_version_reads_it() -> None:
@@ -75,7 +75,8 @@ def test_what_only_looks_like_a_note(header: str | None, value: str) -> None:
 def test_who_has_written_what() -> None:
     """Whole replays pass over what lies between their ends; the others name it."""
     replays = [
-        Replay(notes=notes, token="t", at_ms=0) for notes in (ENDS, RANGES, Notes(ends={0: 30}, run="c"), Notes(ends={0: 8}, run="d"))
+        Replay(notes=notes, token="t", at_ms=0)
+        for notes in (ENDS, RANGES, ReplayNotes(ends={0: 30}, run="c"), ReplayNotes(ends={0: 8}, run="d"))
     ]
     assert _passed(replays) == {0: [(0, 8, 3), (8, 23, 0), (23, 30, 2)], 2: [(0, 5, 0)]}
     assert _ranges_of(replays) == {0: [(3, 7, 1), (9, 10, 1)]}
@@ -97,7 +98,7 @@ def test_the_token_changes_with_each_note_and_not_with_letters() -> None:
 
 
 def test_rows_that_are_kept() -> None:
-    kept = KeptRows(name="x.parquet", ranges=((0, 2), (5, 6)))
-    assert KeptRows.of_option(kept.to_option()) == kept
-    assert KeptRows.of_option('{"name": "../x", "ranges": []}') is None
-    assert KeptRows.of_option('{"name": "x", "ranges": [5]}') is None
+    kept = RetainedRows(name="x.parquet", ranges=((0, 2), (5, 6)))
+    assert RetainedRows.of_option(kept.to_option()) == kept
+    assert RetainedRows.of_option('{"name": "../x", "ranges": []}') is None
+    assert RetainedRows.of_option('{"name": "x", "ranges": [5]}') is None

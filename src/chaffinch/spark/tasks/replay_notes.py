@@ -37,7 +37,7 @@ Ranges = Mapping[int, tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
+class ReplayNotes:
     """Those of one replay, all alike, one in each partition of which they speak.
 
     `ends`: partition -> up to where its letters are done with (format 1). `ranges`: which letters are done with (format 2).
@@ -66,7 +66,7 @@ class Notes:
         return json.dumps({**self._fields(), "partitions": self.partition_count})
 
     @classmethod
-    def of_option(cls, text: str) -> Notes | None:
+    def of_option(cls, text: str) -> ReplayNotes | None:
         """From what `to_option` gave; None where it is anything else."""
         match _parsed(text):
             case {"ends": dict(ends), "run": str(run)} as found if len(found) == 2 and all(_is_end(*pair) for pair in ends.items()):
@@ -77,7 +77,7 @@ class Notes:
         return None
 
     @classmethod
-    def of_ranges(cls, text: str) -> Notes | None:
+    def of_ranges(cls, text: str) -> ReplayNotes | None:
         """From the value of a note of format 2; None where it is anything else."""
         match _parsed(text):
             case {"ranges": dict(ranges), "run": str(run), "file": str(file), "number": int(number)}:
@@ -112,7 +112,7 @@ class Notes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptRows:
+class RetainedRows:
     """Rows of a Parquet file of letters that a replay passes over: those in `ranges` of its row numbers. They stay letters as they are."""
 
     name: str
@@ -123,7 +123,7 @@ class KeptRows:
         return json.dumps({"name": self.name, "ranges": self.ranges})
 
     @classmethod
-    def of_option(cls, text: str) -> KeptRows | None:
+    def of_option(cls, text: str) -> RetainedRows | None:
         """From what `to_option` gave; None where it is anything else."""
         match _parsed(text):
             case {"name": str(name), "ranges": list(ranges)} if "/" not in name and _is_ranges("0", ranges):

@@ -39,7 +39,7 @@ class TaskStager:
 
     def run(self, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
         """Consumes the rows. Raises Refusal where staging fails, and what `snapshot_of` raises."""
-        check = RowCheck(self._plan, BadRows(self._plan, self._writer, self._stage_letters))
+        check = RowCheck(self._plan, BadRows(self._plan, self._writer, self._stage_dead_letters))
         for good in check.good(arrow_batches):
             self._stage(good)
         self._writer.close()
@@ -62,6 +62,6 @@ class TaskStager:
             )
             self._spans.append((TopicPartition(good.snapshot.topic, partition), len(rows), self._writer.append(encoded)))
 
-    def _stage_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
+    def _stage_dead_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
         for topic_partition, count, encoded in dead_letter_batches(records, target, self._plan.origin.first_partition):
             self._dead_spans.append((topic_partition, count, self._writer.append(encoded)))
