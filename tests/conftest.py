@@ -1,12 +1,11 @@
-"""Settings of all tests. Hypothesis looks at no clock: how long an example takes, or to think of it, is luck, on a machine that does other
-things too.
+"""pytest configuration of all tests: hypothesis profiles, signals, Spark's JVM options, and `--quick`.
 
-A shell has what runs in its background ignore Ctrl-C, and so would all that the tests start and interrupt.
+- Hypothesis has no deadlines: on a machine that is busy with other work the duration of an example is random.
+- A shell starts background jobs with SIGINT ignored, and every process that the tests start and interrupt would inherit that.
+- A Spark JVM of the tests lives for seconds or minutes: its optimising compiler takes half of the processor time and never pays off.
 
-Each Spark of the tests lives for seconds or minutes: optimising its Java thoroughly takes half of its processor time and never pays.
-
-`pytest --quick` leaves out what takes long: the folders of LONG, tests marked `spark` or `long`, those that start a process, and most
-examples of hypothesis.
+`pytest --quick` leaves out the folders of SLOW, tests marked `spark` or `long`, tests that start a process, and most examples of
+hypothesis.
 """
 
 import os
@@ -28,7 +27,7 @@ settings.load_profile("chaffinch")
 settings.register_profile("quick", settings.get_profile("chaffinch"), max_examples=5)
 
 TESTS = Path(__file__).parent
-LONG = frozenset(
+SLOW = frozenset(
     {
         "broker",
         "cli",
@@ -47,35 +46,35 @@ LONG = frozenset(
         "upgrades",
     }
 )
-"""Of tests/: sockets, disks, processes, Spark, many worlds."""
+"""Folders and files of tests/ that need sockets, disks, processes, Spark or many simulated worlds."""
 
-QUICK = ("broker/core", "producer/core", "consumer/core", "spark/commit")
-"""Within LONG."""
+FAST_WITHIN_SLOW = ("broker/core", "producer/core", "consumer/core", "spark/commit")
+"""Folders within SLOW that `--quick` runs all the same."""
 
-STARTS = frozenset({"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})
-"""Events of Python's audit: a process is about to be started."""
+PROCESS_START_EVENTS = frozenset({"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})
+"""Python audit events raised before a process is started."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="leave out what takes long: Spark, sockets, processes, most examples")
+    parser.addoption("--quick", action="store_true", help="leave out slow tests: Spark, sockets, processes, most examples")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("quick"):
         settings.load_profile("quick")
-        sys.addaudithook(skip_where_a_process_starts)
+        sys.addaudithook(skip_test_that_starts_a_process)
 
 
-def skip_where_a_process_starts(event: str, _arguments: tuple[Any, ...]) -> None:
-    if event in STARTS:
+def skip_test_that_starts_a_process(event: str, _arguments: tuple[Any, ...]) -> None:
+    if event in PROCESS_START_EVENTS:
         pytest.skip("starts a process")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     path = collection_path.relative_to(TESTS)
-    if not config.getoption("quick") or path.parts[:1] not in {(name,) for name in LONG}:
+    if not config.getoption("quick") or path.parts[:1] not in {(name,) for name in SLOW}:
         return None
-    return not any(path.is_relative_to(quick) or Path(quick).is_relative_to(path) for quick in QUICK)
+    return not any(path.is_relative_to(quick) or Path(quick).is_relative_to(path) for quick in FAST_WITHIN_SLOW)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -87,5 +86,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.getoption("quick"):
-        folders = f"{', '.join(sorted(LONG))} (of these run: {', '.join(QUICK)})"
+        folders = f"{', '.join(sorted(SLOW))} (of these run: {', '.join(FAST_WITHIN_SLOW)})"
         terminalreporter.write_line(f"left out: {folders}; tests marked as long; tests that start a process; most examples of hypothesis")

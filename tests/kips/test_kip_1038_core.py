@@ -46,7 +46,7 @@ def run(
     values: str = "abc",
     kind: Mapping[str, Said] = RETRIABLE,
 ) -> Rig:
-    rig = Rig(options={**(options or {})}, says={value: kind[letter] for value, letter in zip(values, says, strict=True)})
+    rig = Rig(options={**(options or {})}, handler_responses={value: kind[letter] for value, letter in zip(values, says, strict=True)})
     if rig.core.transaction is not None:
         rig.call(events.InitTransactionsCalled, "init")
         rig.call(events.BeginTransactionCalled, "begin")
@@ -82,11 +82,11 @@ class TestUnknownTopic:
     def test_what_was_said_is_done(self, says: str, answers: Sequence[Answer | str], sent: list[str], fates: list[str]) -> None:
         rig = run(says, answers)
         assert (rig.trace, rig.fate("abc")) == (sent, fates)
-        assert rig.asked == ["abc UNKNOWN_TOPIC_OR_PARTITION"] * sum(answer in (UNKNOWN, WRITTEN_AND_DELETED) for answer in answers)
+        assert rig.handler_calls == ["abc UNKNOWN_TOPIC_OR_PARTITION"] * sum(answer in (UNKNOWN, WRITTEN_AND_DELETED) for answer in answers)
         assert rig.core.is_idle
 
     def test_those_that_go_again_wait_as_a_retry_does(self) -> None:
-        rig = Rig(says={"a": RetriableResponse.RETRY, "b": RetriableResponse.SWALLOW})
+        rig = Rig(handler_responses={"a": RetriableResponse.RETRY, "b": RetriableResponse.SWALLOW})
         rig.send("ab")
         rig.answer(UNKNOWN)
         assert rig.trace == ["ab@0/0"]
@@ -117,7 +117,7 @@ class TestTimeLimit:
 
     @pytest.mark.parametrize("says", [None, {"a": RetriableResponse.RETRY}])
     def test_the_option_ends_the_retries(self, says: dict[str, Said] | None) -> None:
-        rig = Rig(options={"retry.unknown.topic.partition.ms": 1_000}, says=says)
+        rig = Rig(options={"retry.unknown.topic.partition.ms": 1_000}, handler_responses=says)
         rig.send("a")
         began_ms = rig.steady_ms
         while rig.fate("a") == ["open"]:
@@ -129,7 +129,7 @@ class TestTimeLimit:
 
     def test_the_time_of_delivery_ends_them_before(self) -> None:
         options = {"retry.unknown.topic.partition.ms": 60_000, "delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
-        rig = Rig(options=options, says={"a": RetriableResponse.RETRY})
+        rig = Rig(options=options, handler_responses={"a": RetriableResponse.RETRY})
         rig.send("a")
         while rig.fate("a") == ["open"]:
             if rig.open:
@@ -175,7 +175,7 @@ class TestWaitingBatches:
     def test_they_are_asked_about(self, says: str, fates: list[str]) -> None:
         rig = Rig(
             options={"linger.ms": 60_000, "retry.backoff.ms": 1_000},
-            says={value: RETRIABLE[letter] for value, letter in zip("abc", says, strict=True)},
+            handler_responses={value: RETRIABLE[letter] for value, letter in zip("abc", says, strict=True)},
         )
         rig.append("abc")
         topic_gone(rig)
@@ -193,7 +193,7 @@ class TestWaitingBatches:
         """A broker may know its number: it did not say that the batch is not stored."""
         rig = Rig(
             options={"retry.backoff.ms": 1_000, "retry.backoff.max.ms": 1_000},
-            says={value: RETRIABLE[letter] for value, letter in zip("abc", says, strict=True)},
+            handler_responses={value: RETRIABLE[letter] for value, letter in zip("abc", says, strict=True)},
         )
         rig.sleep(1_500)  # Since metadata was last asked for.
         rig.send("abc")
@@ -202,7 +202,7 @@ class TestWaitingBatches:
         (request,) = rig.held
         rig.step(ResponseReceived(address=request.address, token=request.token, message=unknown_topic(), numbering="apache"))
         assert rig.fate("abc") == fates
-        assert rig.asked == ["abc UNKNOWN_TOPIC_OR_PARTITION"]
+        assert rig.handler_calls == ["abc UNKNOWN_TOPIC_OR_PARTITION"]
 
     def test_without_a_handler_the_option_limits_them(self) -> None:
         rig = Rig(options={"linger.ms": 60_000, "retry.unknown.topic.partition.ms": 3_000})
@@ -261,7 +261,7 @@ class TestWaitingBatches:
 
     def test_a_dropped_partition_need_not_join_the_transaction(self) -> None:
         """It was to be added, and the coordinator knows the topic as little: it would be asked for ever."""
-        rig = Rig(options={"transactional.id": "t"}, says={"a": RetriableResponse.SWALLOW})
+        rig = Rig(options={"transactional.id": "t"}, handler_responses={"a": RetriableResponse.SWALLOW})
         joining = AddPartitionsToTxnRequest(v3_and_below_topics=[AddPartitionsToTxnTopic(name="orders", partitions=[0])])
         rig.scripted[AddPartitionsToTxnRequest] = [added(joining, codes.UNKNOWN_TOPIC_OR_PARTITION)] * 10_000
         rig.call(events.InitTransactionsCalled, "init")
@@ -322,8 +322,8 @@ class TestWhileTheHandlerThinks:
     """It is asked outside the lock, so anything may happen before it answers."""
 
     def rig(self, **options: object) -> Rig:
-        rig = Rig(options=options, says={"a": RetriableResponse.SWALLOW})
-        rig.thinks = True
+        rig = Rig(options=options, handler_responses={"a": RetriableResponse.SWALLOW})
+        rig.defers_handler = True
         rig.send("a")
         return rig
 
@@ -332,7 +332,7 @@ class TestWhileTheHandlerThinks:
         rig.answer(UNKNOWN)
         rig.sleep(2_000)
         assert rig.fate("a") == ["TimeoutException possibly"]
-        rig.say()
+        rig.complete_handler_call()
         assert rig.core.is_idle
 
     def test_of_records_whose_time_was_up_nothing_is_asked(self) -> None:
@@ -340,18 +340,18 @@ class TestWhileTheHandlerThinks:
         rig.sleep(2_000)
         rig.answer(UNKNOWN)
         assert rig.fate("a") == ["TimeoutException possibly"]
-        assert rig.questions == []
+        assert rig.pending_handler_calls == []
         assert rig.core.is_idle
 
     def test_time_runs_out_for_one_that_waits(self) -> None:
         options = {"linger.ms": 1_000, "delivery.timeout.ms": 3_000, "request.timeout.ms": 1_000}
-        rig = Rig(options=options, says={"a": RetriableResponse.SWALLOW})
-        rig.thinks = True
+        rig = Rig(options=options, handler_responses={"a": RetriableResponse.SWALLOW})
+        rig.defers_handler = True
         rig.append("a")
         topic_gone(rig)
         rig.sleep(5_000)
         assert rig.fate("a") == ["TimeoutException no"]
-        rig.say()
+        rig.complete_handler_call()
         assert rig.core.is_idle
 
     def test_the_producer_is_closed(self) -> None:
@@ -359,29 +359,29 @@ class TestWhileTheHandlerThinks:
         rig.answer(UNKNOWN)
         rig.step(events.CloseCalled(call="close", deadline_ms=rig.steady_ms))
         assert rig.calls["close"] == "done"
-        rig.say()
+        rig.complete_handler_call()
         assert rig.fate("a") == ["TimeoutException possibly"]
 
     def test_the_topic_comes_back(self) -> None:
-        rig = Rig(options={"linger.ms": 1_500}, says={"a": RetriableResponse.SWALLOW})
-        rig.thinks = True
+        rig = Rig(options={"linger.ms": 1_500}, handler_responses={"a": RetriableResponse.SWALLOW})
+        rig.defers_handler = True
         rig.append("a")
         topic_gone(rig)
         rig.scripted.clear()
         rig.sleep(3_000)
         assert rig.trace == ["a@0/0"], "it went to a broker, who decides now"
-        rig.say()
+        rig.complete_handler_call()
         rig.answer(OK)
         assert rig.fate("a") == ["0"]
 
     @pytest.mark.parametrize(("options", "fate"), [({}, "dropped"), (WITHIN_4_S, UNKNOWN_NO)], ids=["delivery", "unknown topics"])
     def test_nobody_is_asked_twice_about_the_same_answer(self, options: dict[str, int], fate: str) -> None:
-        rig = Rig(options={"linger.ms": 60_000, **options}, says={"a": RetriableResponse.SWALLOW})
-        rig.thinks = True
+        rig = Rig(options={"linger.ms": 60_000, **options}, handler_responses={"a": RetriableResponse.SWALLOW})
+        rig.defers_handler = True
         rig.append("a")
         topic_gone(rig)
         rig.sleep(5_000)
-        assert len(rig.questions) == 1
+        assert len(rig.pending_handler_calls) == 1
         assert rig.fate("a") == ["open"]
-        rig.say()
+        rig.complete_handler_call()
         assert rig.fate("a") == [fate]

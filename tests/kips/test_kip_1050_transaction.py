@@ -34,7 +34,7 @@ from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tests.producer.core.rig import LOST, OK, Answer, Rig
-from tests.producer.core.transactions.test_manager import STEPS, rig_in, run_whole
+from tests.producer.core.transactions.test_manager import STEPS, rig_in, run_transaction
 from tools.markdown_tables import transaction_table
 
 OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
@@ -193,7 +193,7 @@ class TestAborts:
     @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
     def test_whatever_the_broker_answers(self, step: Step) -> None:
         for code in EVERY_CODE:
-            rig = run_whole(step, *[code] * 4, commits=False)
+            rig = run_transaction(step, *[code] * 4, commits=False)
             heard = rig.calls.get("end")
             assert heard in (None, "done") or self.is_allowed(heard), f"{step}, {code.name}: {heard!r}"
 

@@ -96,7 +96,7 @@ def written(*runs: str, **others: str) -> dict[str, str]:
 
 FIRST: list[Step] = [table("aBc", "dEf"), refused(1)]
 ONE_IN_FLIGHT: dict[str, Any] = {"options": {"max.in.flight.requests.per.connection": 1}}
-IN_HANDLER: dict[str, Any] = {"says": {"B": NonRetriableResponse.SWALLOW, "E": NonRetriableResponse.SWALLOW}}
+IN_HANDLER: dict[str, Any] = {"handler_responses": {"B": NonRetriableResponse.SWALLOW, "E": NonRetriableResponse.SWALLOW}}
 
 # fmt: off
 SCENARIOS = [
@@ -279,7 +279,7 @@ def test_in_a_transaction_with_a_handler_each_is_asked_about() -> None:
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
     play(rig, [*FIRST, OK, refused(1), OK])
-    assert rig.asked == ["B INVALID_COMPACTION_KEY", "E INVALID_COMPACTION_KEY"]
+    assert rig.handler_calls == ["B INVALID_COMPACTION_KEY", "E INVALID_COMPACTION_KEY"]
     assert rig.call(events.CommitCalled, "commit") == "done"
 
 

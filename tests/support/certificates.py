@@ -1,4 +1,4 @@
-"""Certificates for tests, made anew each time: a root, servers that are right and wrong in one thing each, a client, and another root."""
+"""TLS certificates for tests, generated for each run: a root, a valid server, servers with one fault each, a client, and another root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PASSWORD = "key's own"
 
 
 class Certificates:
-    """Paths of PEM files in a folder. A server's and the client's have key and chain in one."""
+    """Paths of PEM files in a folder. The files of servers and clients contain both the key and the chain."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class Certificates:
         self.locked_client = self._locked(self._root.issue_cert("alice@example.org"))
 
     def rsa_server(self) -> str:
-        """A server with an RSA key. The others have keys on elliptic curves."""
+        """Path of a server certificate with an RSA key. The other keys are on elliptic curves."""
         return self._leaf("rsa-server", self._root.issue_cert("127.0.0.1", key_type=trustme.KeyType.RSA))
 
     def _put(self, name: str, data: bytes) -> str:
@@ -40,7 +40,7 @@ class Certificates:
         return self._put(name, leaf.private_key_and_cert_chain_pem.bytes())
 
     def _locked(self, leaf: trustme.LeafCert) -> str:
-        """With an encrypted key, as Kafka documents it for PEM."""
+        """Path of a certificate with an encrypted key, in the PEM form that Kafka documents."""
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
         data = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD.encode()))
         return self._put("locked-client", data + b"".join(pem.bytes() for pem in leaf.cert_chain_pems))

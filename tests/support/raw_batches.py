@@ -1,4 +1,4 @@
-"""Record batches of format 2 put together by hand, so that every field can lie. Independent of the encoder under test."""
+"""Record batches of format 2 built by hand, so that any field can be wrong. Independent of the encoder under test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def varint(value: int) -> bytes:
-    """Zigzag, as many bytes as it takes."""
+    """Zigzag varint of any length."""
     raw = (value << 1) ^ (value >> 63)
     raw &= 2**64 - 1
     out = bytearray()
@@ -26,7 +26,7 @@ def varint(value: int) -> bytes:
 
 
 Content: TypeAlias = bytes | int | None
-"""Of a field: its bytes, null, or only a length, with no bytes behind it."""
+"""Content of a field: bytes, null, or only a length that no bytes follow."""
 
 
 def field(content: Content) -> bytes:
@@ -65,7 +65,7 @@ def raw_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """A batch around records (compressed here) or around bytes (taken as the payload, whatever `compression` says of them)."""
+    """A batch of records, compressed here, or of bytes that become the payload unchanged, whatever `compression` is."""
     if not isinstance(payload, bytes):
         count = len(payload) if count is None else count
         payload = bytes(compress(compression, b"".join(payload)))
@@ -88,5 +88,5 @@ def raw_batch(
 
 
 def view(batch: bytes | bytearray) -> BatchView:
-    """The batch as it comes out of slicing, also where slicing itself would refuse it."""
+    """The batch as slicing returns it, even one that slicing would reject."""
     return BatchView(memoryview(batch), read_header(batch))

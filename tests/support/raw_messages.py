@@ -1,4 +1,4 @@
-"""Messages of formats 0 and 1 put together by hand, so that every field can lie. Independent of the code under test."""
+"""Messages of formats 0 and 1 built by hand, so that any field can be wrong. Independent of the code under test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaffinch.records.compression import Compression, compress
 from tests.support.raw_batches import NOW_MS
 
 LZ4_CHECKSUM_POSITION = 6
-"""Of the frames that `compress` writes: no content size, no dictionary."""
+"""Position of the header checksum in the LZ4 frames that `compress` writes: no content size, no dictionary."""
 
 
 def message(
@@ -30,8 +30,8 @@ def message(
     checked = struct.pack(">bb", magic if magic < 128 else magic - 256, attributes)
     checked += b"" if magic == 0 else struct.pack(">q", timestamp)
     for content, length in ((key, key_length), (value, value_length)):
-        said = (-1 if content is None else len(content)) if length is None else length
-        checked += struct.pack(">i", said) + (content or b"")
+        declared_length = (-1 if content is None else len(content)) if length is None else length
+        checked += struct.pack(">i", declared_length) + (content or b"")
     checksum = zlib.crc32(checked) if crc is None else crc
     return struct.pack(">qiI", offset, 4 + len(checked) + size_off_by, checksum) + checked
 
@@ -45,7 +45,7 @@ def wrapper(
     attributes: int = 0,
     **fields: int,
 ) -> bytes:
-    """A message that holds others compressed (a list, compressed here), or bytes that are taken as its value."""
+    """A message whose value is a compressed message set: a list is compressed here, bytes become the value unchanged."""
     count = 1
     if not isinstance(inner, bytes):
         count = len(inner)
@@ -55,7 +55,7 @@ def wrapper(
 
 
 def compressed(data: bytes, compression: Compression, magic: int = 1) -> bytes:
-    """As clients of that time did: lz4 in format 0 has a frame header with a checksum over too many bytes (KIP-57), here simply wrong."""
+    """Compress like old clients: the checksum in the LZ4 frame header of format 0 covers too many bytes (KIP-57); here it is just wrong."""
     out = bytearray(compress(compression, data))
     if compression is Compression.LZ4 and magic == 0:
         out[LZ4_CHECKSUM_POSITION] ^= 0x5A
@@ -63,5 +63,5 @@ def compressed(data: bytes, compression: Compression, magic: int = 1) -> bytes:
 
 
 def message_set(messages: Sequence[bytes], compression: Compression, *, magic: int = 1) -> bytes:
-    """The messages plain, or in a wrapper."""
+    """The messages, in a wrapper if they are compressed."""
     return b"".join(messages) if compression is Compression.NONE else wrapper(messages, compression, magic=magic)

@@ -1,4 +1,4 @@
-"""The memory that a piece of a test takes."""
+"""Memory allocated by a block of a test."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from chaffinch.records import kernels
 
 
 @dataclass(slots=True)
-class Taken:
-    """Bytes: `size` is what is still held at the end, `peak` the most that was held at once."""
+class TracedMemory:
+    """Bytes allocated: `size` at the end of the block, `peak` at most."""
 
     size: int = 0
     peak: int = 0
 
 
 @contextmanager
-def traced() -> Iterator[Taken]:
-    """What the block takes; known when it has ended.
+def traced() -> Iterator[TracedMemory]:
+    """Measure what the block allocates; the result is set when the block ends.
 
-    All threads are counted. The compiled loops are loaded before it begins, because the broker of an earlier test may still be loading them
-    in a thread: that takes ten megabytes.
+    All threads are counted. The compiled loops are loaded first: the broker of an earlier test may still be loading them in a thread, which
+    takes 10 MB.
     """
     kernels.load()
-    taken = Taken()
+    memory = TracedMemory()
     tracemalloc.start()
     try:
-        yield taken
-        taken.size, taken.peak = tracemalloc.get_traced_memory()
+        yield memory
+        memory.size, memory.peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Message sets of formats 0 and 1 under every rule, as the broker applies them one after the other."""
+"""Validation of message sets of formats 0 and 1 by every rule, in the order of the broker."""
 
 from __future__ import annotations
 

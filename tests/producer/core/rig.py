@@ -1,7 +1,8 @@
-"""A producer core without a shell: a test appends records, reads what was sent, writes the answers, and moves the time.
+"""Test harness for a producer core without a shell: append records, read the requests, write the responses, advance the clock.
 
-Records are single letters. What was sent reads `abc@0/5`: values, base sequence, epoch; `abc` alone without idempotence. Metadata, producer
-ids, coordinators, configurations and partitions of a transaction are answered by the rig itself unless a test asks for the request.
+Records are single letters. A batch that was sent reads `abc@0/5`: values, base sequence, epoch; `abc` alone without idempotence. The rig
+itself responds to requests for metadata, producer ids, coordinators, configurations and partitions of a transaction, unless a test holds
+the request back.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ PORT = 9092
 BROKER = Address("127.0.0.1", PORT)
 PRODUCER_ID = 4711
 VERSION_BY_NAME = 11
-"""Of Produce, while nothing else is asked for."""
+"""Version of Produce that sends topic names, used unless a request allows another one."""
 KEYLESS = "_"
 """A record of this value is sent without a key."""
 
@@ -95,7 +96,7 @@ class Batch:
 
 @dataclass
 class Answer:
-    """What the broker says about a batch: a code, and culprits as indices or (index, code of its own)."""
+    """Response to a batch: an error code, and culprits as indices or as (index, own error code)."""
 
     code: ErrorCode = codes.NONE
     culprits: Sequence[int | tuple[int, ErrorCode]] = ()
@@ -103,7 +104,7 @@ class Answer:
     base_offset: int = 0
     numbering: Any = "apache"
     leader: tuple[int, int] | None = None
-    """Node and epoch that the broker names as the partition's leader (KIP-951)."""
+    """Node and epoch of the partition's leader as the response names them (KIP-951)."""
 
 
 OK = Answer()
@@ -114,45 +115,49 @@ TIMED_OUT = "no answer in time"
 
 @dataclass
 class Rig:
-    """One core, brokers from 127.0.0.1:9092 on, node 1 being the first, two topics with `partitions` partitions each, led by one node
-    after the other."""
+    """One core, brokers from 127.0.0.1:9092 on (the first is node 1), and two topics with `partitions` partitions each.
+
+    The partitions are led by the nodes in turn.
+    """
 
     options: dict[str, Any] = field(default_factory=dict)
     partitions: int = 2
     nodes: int = 1
     configs: dict[str, str] = field(default_factory=lambda: {"cleanup.policy": "delete", "min.insync.replicas": "1"})
-    says: dict[str, NonRetriableResponse | RetriableResponse] | None = None
-    """What an exception handler says about records, FAIL where nothing is said; None: there is no handler."""
-    told_nodes: tuple[int, ...] = ()
-    """Nodes whose addresses come with each Produce answer."""
+    handler_responses: dict[str, NonRetriableResponse | RetriableResponse] | None = None
+    """Responses of the exception handler by record value, FAIL for other records; None: no handler."""
+    node_endpoints: tuple[int, ...] = ()
+    """Nodes whose addresses each Produce response contains."""
     throttle_time_ms: int = 0
     topic_id: UUID = ZERO_UUID
     """Id of the topic in metadata; ZERO_UUID: brokers do not support topic ids."""
     produce_version: int = VERSION_WITH_TOPIC_IDS
-    """The highest of Produce that brokers know."""
+    """Highest version of Produce that brokers support."""
     scripted: dict[type, list[Any]] = field(default_factory=dict)
-    """Answers to the next requests of a class, before the rig's own."""
+    """Responses to the next requests of a class, used before the rig's own."""
     transaction_version: ClassVar[int] = 1
-    """Which brokers say that the cluster speaks."""
+    """Transaction version of the cluster, as brokers report it."""
     hold: set[type] = field(default_factory=set)
-    """Classes of requests that are not answered until `release`."""
+    """Classes of requests that get no response until `release`."""
 
     def __post_init__(self) -> None:
         settings = parse_options({"bootstrap.servers": str(BROKER), "linger.ms": 0, "retry.backoff.ms": 100, **self.options})
-        self.core = ProducerCore(settings, random.Random(7), questions=frozenset() if self.says is None else frozenset(Question))
+        self.core = ProducerCore(
+            settings, random.Random(7), questions=frozenset() if self.handler_responses is None else frozenset(Question)
+        )
         self.steady_ms = 1_000_000
         self.open: list[SendRequest] = []
-        """Produce requests without an answer, in the order sent."""
+        """Produce requests without a response, in the order sent."""
         self.sent: list[Batch] = []
         self.requests: list[Any] = []
         """Every other request, in the order sent."""
         self.held: list[SendRequest] = []
         """Requests of the classes in `hold`."""
-        self.asked: list[str] = []
-        """What the handler was asked: records and the name of their error."""
-        self.thinks = False
-        """The handler takes its time; `questions` are what it has not answered yet."""
-        self.questions: list[AskHandler] = []
+        self.handler_calls: list[str] = []
+        """Calls of the exception handler: records and the name of their error."""
+        self.defers_handler = False
+        """The handler responds only in `complete_handler_call`; `pending_handler_calls` are its open calls."""
+        self.pending_handler_calls: list[AskHandler] = []
         self.fates: dict[str, Any] = {}
         self.calls: dict[str, Any] = {}
         self.reports: list[str] = []
@@ -162,50 +167,51 @@ class Rig:
         self.connect(self.transaction_version)
         self.step(events.TopicRequested(topic="orders"))
 
-    # What happens.
+    # Events.
 
     def step(self, event: events.Event) -> None:
-        """Let the core handle an event, and whatever it leads to."""
+        """Let the core handle an event and all events that follow from it."""
         pending = [event]
         while pending:
             for effect in self.core.handle(pending.pop(0), self.steady_ms):
                 if isinstance(effect, SendRequest):
                     pending += self._take(effect)
-                elif isinstance(effect, AskHandler) and not self.thinks:
-                    pending.append(self._said(effect))
+                elif isinstance(effect, AskHandler) and not self.defers_handler:
+                    pending.append(self._handler_decided(effect))
                 elif isinstance(effect, AskHandler):
-                    self.questions.append(effect)
+                    self.pending_handler_calls.append(effect)
                 else:
-                    self._note(effect)
+                    self._apply(effect)
 
     def connect(self, transaction_version: int, epoch: int = 0) -> None:
-        """A connection is made, whose broker says which version of transactions the cluster speaks."""
+        """A connection opens; its broker reports the transaction version of the cluster."""
         features = FinalizedFeatures({"transaction.version": transaction_version} if transaction_version else {}, epoch)
         self.step(Connected(address=BROKER, features=features))
 
     def append(self, values: str, tp: TopicPartition = ORDERS_0) -> None:
-        """Append records, without giving the core a chance to send."""
+        """Append records without a round of the core."""
         for value in values:
             key = None if value == KEYLESS else value.encode()
             content = value.encode()
             self.core.append(tp, new_record(key, content, value, tp.partition), self.steady_ms)
 
     def append_to_partition_of_key(self, value: str, partition_count: int, *, is_given: bool) -> None:
-        """Append one record to the partition that its key belongs to. `is_given`: its caller named that."""
+        """Append one record to the partition of its key. `is_given`: the caller named the partition."""
         content = value.encode()
         tp = TopicPartition("orders", partition_of_key(content, partition_count))
         self.core.append(tp, new_record(content, content, value, tp.partition if is_given else None), self.steady_ms)
 
     def send(self, values: str, tp: TopicPartition = ORDERS_0) -> None:
-        """Append records as one batch, and send what may be sent."""
+        """Append records as one batch, and run a round of the core."""
         self.append(values, tp)
         self.core.accumulator.queue_of(tp).close()
         self.step(events.TimePassed())
 
     def hand_over(self, *batches: str, tp: TopicPartition = ORDERS_0, chosen: bool = False) -> list[bool]:
-        """Hand over a table as ready-made batches, without giving the core a chance to send. Capital letters have no key.
+        """Append ready-made batches of a table without a round of the core. Records that are capital letters have no key.
 
-        Of each batch whether the core should be asked to look."""
+        Returns for each batch whether the core needs a round.
+        """
         looks = []
         for values in batches:
             keys = [None if value.isupper() else value.encode() for value in values]
@@ -228,7 +234,7 @@ class Rig:
         return looks
 
     def answer(self, *answers: Answer | str, request: int = 0) -> None:
-        """The outcome of an open request: one answer per batch, in the order in which they were added, or one for all."""
+        """Complete an open request: with one response per batch, in the order of the request, or one for all."""
         sent = self.open.pop(request)
         token: ProduceSent = sent.token
         version = min(self.produce_version, VERSION_BY_NAME if sent.version_max is None else sent.version_max)
@@ -250,25 +256,25 @@ class Rig:
             topic = parts.setdefault(tp.topic, TopicProduceResponse(**known))
             topic.partition_responses.append(_part(tp, answer))
         response = ProduceResponse(responses=list(parts.values()))
-        for node in self.told_nodes:
+        for node in self.node_endpoints:
             response.node_endpoints.append(NodeEndpoint(node_id=node, host=BROKER.host, port=PORT + node - 1))
         response.throttle_time_ms = self.throttle_time_ms
         self.step(ResponseReceived(address=sent.address, token=token, message=response, numbering=listed[0].numbering, version=version))
 
-    def lead(self, partition: int, node: int) -> None:
-        """From now on another node leads the partition; the core does not know it yet."""
+    def move_leader(self, partition: int, node: int) -> None:
+        """Another node leads the partition from now on. The core is not notified."""
         self.leaders[partition] = node
         self.leader_epochs[partition] += 1
 
     def written(self) -> None:
-        """The open request of acks=0 is out."""
+        """The open request, of acks=0, was written to the socket."""
         self.step(RequestWritten(address=BROKER, token=self.open.pop(0).token))
 
     def disconnect(self) -> None:
         self.step(Disconnected(address=BROKER, reason="refused"))
 
     def sleep(self, ms: int) -> None:
-        """Let time pass, with a look at every deadline on the way."""
+        """Advance the clock, with a round of the core at every deadline."""
         until_ms = self.steady_ms + ms
         for _ in range(10_000):
             deadline_ms = self.core.next_deadline_ms
@@ -280,39 +286,41 @@ class Rig:
         self.step(events.TimePassed())
 
     def release(self) -> None:
-        """Answer the first held request in the rig's own way."""
+        """Send the rig's own response to the first held request."""
         effect = self.held.pop(0)
         self.step(ResponseReceived(address=effect.address, token=effect.token, message=self._answer_to(effect.message)))
 
-    def say(self) -> None:
-        """The handler answers its first question."""
-        self.step(self._said(self.questions.pop(0)))
+    def complete_handler_call(self) -> None:
+        """The exception handler returns from its first open call."""
+        self.step(self._handler_decided(self.pending_handler_calls.pop(0)))
 
-    def _said(self, effect: AskHandler) -> events.HandlerDecided:
-        assert self.says is not None, "nobody is there to be asked"
+    def _handler_decided(self, effect: AskHandler) -> events.HandlerDecided:
+        assert self.handler_responses is not None, "there is no handler to call"
         values = {index: effect.batch.outcome_sink[effect.batch.rows[index]] for index in effect.errors}
-        self.asked += ["".join(values.values()) + " " + "/".join(dict.fromkeys(error.name for error in effect.errors.values()))]
-        responses = {index: self.says.get(value) for index, value in values.items()}
-        swallowed = frozenset(i for i, said in responses.items() if said in (NonRetriableResponse.SWALLOW, RetriableResponse.SWALLOW))
-        retried = frozenset(i for i, said in responses.items() if said is RetriableResponse.RETRY)
+        self.handler_calls += ["".join(values.values()) + " " + "/".join(dict.fromkeys(error.name for error in effect.errors.values()))]
+        responses = {index: self.handler_responses.get(value) for index, value in values.items()}
+        swallowed = frozenset(
+            i for i, response in responses.items() if response in (NonRetriableResponse.SWALLOW, RetriableResponse.SWALLOW)
+        )
+        retried = frozenset(i for i, response in responses.items() if response is RetriableResponse.RETRY)
         return events.HandlerDecided(batch=effect.batch, decision=HandlerDecision(swallowed=swallowed, retried=retried))
 
     def call(self, kind: type, name: str, **arguments: Any) -> Any:
-        """One of the producer's calls, under a name; its outcome so far: None, "done" or the error."""
+        """Make a call of the producer under a name. Returns its outcome so far: None, "done" or the error."""
         if kind in (events.InitTransactionsCalled, events.SendOffsetsCalled, events.CommitCalled, events.AbortCalled):
             arguments.setdefault("deadline_ms", self.steady_ms + 60_000)
         self.step(kind(call=name, **arguments))
         return self.calls.get(name)
 
-    # What came of it.
+    # Outcomes.
 
     @property
     def trace(self) -> list[str]:
-        """Everything produced so far."""
+        """All batches sent so far."""
         return [str(batch) for batch in self.sent]
 
     def fate(self, values: str) -> list[str]:
-        """Each record's fate in words: its offset, or its error's class and whether it is stored; `open` without one."""
+        """Outcome of each record: its offset, or its error's class and whether it is stored; `open` if it has none yet."""
         return [self._fate(value) for value in values]
 
     def error(self, value: str) -> KafkaException:
@@ -340,7 +348,7 @@ class Rig:
             return [RequestFailed(address=effect.address, token=effect.token, reason=answer, was_sent=answer == LOST)]
         return [ResponseReceived(address=effect.address, token=effect.token, message=answer)]
 
-    def _note(self, effect: Any) -> None:
+    def _apply(self, effect: Any) -> None:
         match effect:
             case CompleteBatch():
                 for index, row in enumerate(effect.batch.rows):
@@ -369,8 +377,8 @@ class Rig:
         match message:
             case MetadataRequest():
                 assert message.topics is not None
-                asked = [topic.name for topic in message.topics]
-                known = {name: self.partitions for name in asked if name in TOPICS}
+                requested = [topic.name for topic in message.topics]
+                known = {name: self.partitions for name in requested if name in TOPICS}
                 answer = metadata(known, {n + 1: PORT + n for n in range(self.nodes)})
                 for topic in answer.topics:
                     topic.topic_id = self.topic_id if topic.name == "orders" else ZERO_UUID
@@ -378,7 +386,7 @@ class Rig:
                         part.leader_id = self.leaders.get(part.partition_index, 1)
                         part.leader_epoch = self.leader_epochs.get(part.partition_index, 0)
                 unknown = codes.UNKNOWN_TOPIC_OR_PARTITION.number
-                answer.topics += [MetadataResponseTopic(name=name, error_code=unknown) for name in asked if name not in TOPICS]
+                answer.topics += [MetadataResponseTopic(name=name, error_code=unknown) for name in requested if name not in TOPICS]
                 return answer
             case InitProducerIdRequest():
                 self.epoch_given = 0 if message.producer_id < 0 else message.producer_epoch + 1
@@ -403,7 +411,7 @@ class Rig:
 
 
 def new_record(key: bytes | None, value: bytes | None, future: Any, partition: int | None = 0, **more: Any) -> NewRecord:
-    """A record of topic orders as `send` hands it over, with its size unless that is given."""
+    """A record of topic `orders` as `send` appends it. The size is computed unless it is given."""
     known = {"topic": "orders", "timestamp_ms": 1_700_000_000_000, "size": record_size(key, value, more.get("headers", ())), **more}
     return NewRecord(key=key, value=value, future=future, partition=partition, **known)
 

@@ -12,7 +12,7 @@ from tests.producer.core.rig import OK, ORDERS_0, Rig, new_record
 
 
 def sent(tp: TopicPartition = ORDERS_0, **options: object) -> tuple[Rig, list[int]]:
-    """A record on its way; and its batch's indices of futures that are waited for or watched."""
+    """A rig with a record in flight, and the list of watched indices of its batch."""
     rig = Rig(options=options)
     rig.append("a", tp)
     rig.step(events.TimePassed())
@@ -21,16 +21,16 @@ def sent(tp: TopicPartition = ORDERS_0, **options: object) -> tuple[Rig, list[in
     return rig, watched
 
 
-def test_a_future_that_is_waited_for() -> None:
+def test_watched_future_is_awaited() -> None:
     rig, watched = sent()
-    assert not rig.core.is_awaited, "somebody may ask for it later"
+    assert not rig.core.is_awaited, "no caller waits yet"
     watched.append(0)
     assert rig.core.is_awaited
     rig.answer(OK)
     assert not rig.core.is_awaited
 
 
-def test_one_that_lingers_is_no_answer_to_wait_for() -> None:
+def test_lingering_record_is_not_awaited() -> None:
     rig = Rig(options={"linger.ms": 1000})
     futures, _ = rig.core.append(ORDERS_0, new_record(None, b"a", object()), rig.steady_ms)
     futures.watched.append(0)
@@ -45,20 +45,20 @@ CALLS: list[tuple[str, Callable[[], events.Event]]] = [
 
 
 @pytest.mark.parametrize("call", [row[1] for row in CALLS], ids=[row[0] for row in CALLS])
-def test_who_waits_for_everything(call: Callable[[], events.Event]) -> None:
+def test_flush_and_close_are_awaited(call: Callable[[], events.Event]) -> None:
     rig, _ = sent()
     rig.step(call())
     assert rig.core.is_awaited
 
 
-def test_who_waits_for_memory_has_much_under_way() -> None:
+def test_memory_waiter_is_not_awaited() -> None:
     rig, _ = sent()
     rig.core.memory_wait_began()
     assert not rig.core.is_awaited
 
 
-def test_who_waits_for_a_transaction() -> None:
+def test_init_transactions_is_awaited() -> None:
     rig = Rig(options={"transactional.id": "t"})
     assert not rig.core.is_awaited
-    rig.core.handle(events.InitTransactionsCalled(call="init", deadline_ms=2**53), rig.steady_ms)  # Nobody answers yet.
+    rig.core.handle(events.InitTransactionsCalled(call="init", deadline_ms=2**53), rig.steady_ms)  # No response yet.
     assert rig.core.is_awaited

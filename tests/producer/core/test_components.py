@@ -1,4 +1,4 @@
-"""Components of the core: options, partitioner, accumulator, and properties of `judge`."""
+"""Options, Accumulator and record sizes of the producer core, and properties of `judge`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def options(**more: Any) -> Any:
 
 
 class TestOptions:
-    def test_defaults_are_kafkas(self) -> None:
+    def test_defaults_equal_kafka(self) -> None:
         settings = options()
         assert (settings["linger.ms"], settings["batch.size"], settings["acks"]) == (5, 16_384, "all")
         assert (settings["delivery.timeout.ms"], settings["request.timeout.ms"], settings["max.block.ms"]) == (120_000, 30_000, 60_000)
@@ -55,7 +55,7 @@ class TestOptions:
             ({"acks": "two"}, "acks"),
         ],
     )
-    def test_contradictions_are_refused(self, given: dict[str, Any], text: str) -> None:
+    def test_contradicting_options_are_refused(self, given: dict[str, Any], text: str) -> None:
         with pytest.raises(ConfigException, match=text):
             options(**given)
 
@@ -80,34 +80,34 @@ class TestOptions:
             ),
         ],
     )
-    def test_a_contradiction_names_what_was_given(self, given: dict[str, Any], text: str) -> None:
-        """Idempotence is what a transactional id asks for, and the default: who has not typed its name is not told of it alone."""
+    def test_contradiction_error_names_the_given_options(self, given: dict[str, Any], text: str) -> None:
+        """A transactional id implies idempotence, which is also the default: the error names the option that the user wrote."""
         with pytest.raises(ConfigException) as raised:
             options(**given)
         assert str(raised.value).startswith(text)
 
-    def test_a_time_for_delivery_that_no_longer_one_can_exceed_is_enough(self) -> None:
+    def test_delivery_timeout_at_the_maximum_allows_any_linger(self) -> None:
         assert delivery_timeout_ms(options(**{"delivery.timeout.ms": 2**31 - 1, "linger.ms": 2**63 - 1})) == 2**31 - 1
 
     @pytest.mark.parametrize("given", [{"acks": "1"}, {"acks": 0}, {"retries": 0}, {"enable.idempotence": "false"}])
-    def test_idempotence_gives_way_unless_asked_for(self, given: dict[str, Any]) -> None:
+    def test_idempotence_is_off_if_not_requested_and_contradicted(self, given: dict[str, Any]) -> None:
         assert not is_idempotent(options(**given))
 
-    def test_without_idempotence_any_number_may_be_in_flight(self) -> None:
+    def test_in_flight_limit_is_free_without_idempotence(self) -> None:
         assert options(**{"enable.idempotence": False, "max.in.flight.requests.per.connection": 1_000})
 
-    def test_no_server(self) -> None:
+    def test_missing_bootstrap_servers_is_refused(self) -> None:
         with pytest.raises(ConfigException, match=r"bootstrap\.servers"):
             parse_options({})
 
-    def test_levels_belong_to_their_codec(self) -> None:
+    def test_compression_level_is_that_of_the_codec(self) -> None:
         given = {"compression.zstd.level": 7, "compression.gzip.level": 2}
         assert compression_level(options(**given, **{"compression.type": "zstd"})) == 7
         assert compression_level(options(**given)) is None
 
     @pytest.mark.parametrize(("codec", "level"), [("gzip", 9), ("lz4", 12), ("zstd", 19)])
-    def test_levels_reach_the_batches(self, codec: str, level: int) -> None:
-        """A hard one makes another batch than the codec's own."""
+    def test_compression_level_changes_the_batches(self, codec: str, level: int) -> None:
+        """A high level compresses the batch differently than the codec's default."""
         made = []
         for chosen in ({}, {f"compression.{codec}.level": level}):
             rig = Rig(options={"compression.type": codec, "batch.size": 100_000, **chosen})
@@ -119,7 +119,7 @@ class TestOptions:
             made.append(bytes(rig.open[0].token.batches[ORDERS_0].data))
         assert made[0] != made[1]
 
-    def test_gzip_has_a_name_for_its_own_level(self) -> None:
+    def test_gzip_level_minus_1_is_the_default_and_0_is_refused(self) -> None:
         codec = {"compression.type": "gzip"}
         assert compression_level(options(**codec, **{"compression.gzip.level": -1})) == -1
         with pytest.raises(ConfigException, match=r"compression\.gzip\.level cannot be 0: it must be at least -1 and at most 9 and not 0$"):
@@ -140,12 +140,12 @@ def put(into: Accumulator, value: bytes, tp: TopicPartition = ORDERS_0, steady_m
 
 
 @pytest.mark.parametrize("name", ["n" * 1000, "é" * 500, "😀" * 250])
-def test_names_of_headers_count_as_the_bytes_that_they_are(name: str) -> None:
+def test_header_names_count_in_utf8_bytes(name: str) -> None:
     assert record_size(None, b"v", ((name, b""),)) - record_size(None, b"v", (("", b""),)) == 1000
 
 
 class TestAccumulator:
-    def test_columns_come_out_as_records_went_in(self) -> None:
+    def test_batch_contains_the_appended_records(self) -> None:
         made = accumulator(batch_bytes=10_000)
         records = [(None, b"a", ()), (b"k", b"", [("h", b"1"), ("i", None)]), (b"", None, ()), (b"l", b"bb", [("h", b"")])]
         for key, value, headers in records:
@@ -158,8 +158,8 @@ class TestAccumulator:
         ]
         assert batch.outcome_sink == [value for _, value, _ in records]
 
-    def test_what_ctrl_c_leaves_of_a_record_is_none(self) -> None:
-        """Not even where it comes again while the first one is cleaned up after."""
+    def test_interrupted_append_leaves_no_partial_record(self) -> None:
+        """Not even if a second KeyboardInterrupt arrives during the clean-up after the first."""
 
         class Interrupted(list[int]):
             def append(self, _: int) -> None:
@@ -184,7 +184,7 @@ class TestAccumulator:
         ]
         assert [batch.position for batch in taken] == [0, 1]
 
-    def test_a_full_batch_is_ready_and_a_growing_one_lingers(self) -> None:
+    def test_full_batch_is_ready_and_growing_batch_lingers(self) -> None:
         made = accumulator()
         assert [put(made, bytes(50), steady_ms=7) for _ in range(4)] == [Appended.BEGAN, Appended.JOINED, Appended.FILLED, Appended.JOINED]
         assert made.ready_at_ms(ORDERS_0) == 7
@@ -193,7 +193,7 @@ class TestAccumulator:
         assert made.ready_at_ms(ORDERS_1) is None
 
     @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
-    def test_full_batches_that_go_next_can_be_encoded_before_they_are_taken(self, compression: Compression) -> None:
+    def test_full_batch_encoded_ahead_equals_one_encoded_when_taken(self, compression: Compression) -> None:
         def filled() -> Accumulator:
             made = accumulator(compression=compression, batch_bytes=319)
             for tp in (ORDERS_0, ORDERS_0, ORDERS_1):
@@ -216,14 +216,14 @@ class TestAccumulator:
             assert (ahead.data, ahead.timestamps.tolist(), ahead.outcome_sink) == (late.data, late.timestamps.tolist(), late.outcome_sink)
         assert made.is_empty
 
-    def test_a_record_larger_than_a_batch_has_one_of_its_own(self) -> None:
+    def test_record_larger_than_batch_size_has_its_own_batch(self) -> None:
         made = accumulator()
         put(made, b"small")
         assert put(made, bytes(1000)) is Appended.FILLED
         counts = [batch.count for batch in iter(lambda: made.take(ORDERS_0), None)]
         assert counts == [1, 1]
 
-    def test_memory_is_counted_down_and_given_back(self) -> None:
+    def test_memory_is_taken_and_released(self) -> None:
         made = accumulator()
         for _ in range(10):
             put(made, bytes(50))
@@ -243,14 +243,14 @@ class TestAccumulator:
         made.release(100)
         assert made.is_granted(much)
         made.settle(much)
-        assert made.memory_free == 600, "for whoever waited, who takes it at once"
+        assert made.memory_free == 600, "for the waiter, which takes it at once"
         made.memory_free = 0
         made.release(150)
         assert made.is_granted(little)
         made.settle(little)
         assert made.memory_free == 150
 
-    def test_who_gives_up_leaves_what_was_kept_to_the_next(self) -> None:
+    def test_settled_claim_leaves_its_memory_to_the_next_waiter(self) -> None:
         made = accumulator(memory_bytes=1_000)
         made.memory_free = 0
         first, second = made.claim(600), made.claim(300)
@@ -262,12 +262,12 @@ class TestAccumulator:
         made.settle(second)
         assert made.memory_free == made.memory_unused == 400
 
-    def test_the_size_is_an_upper_bound(self) -> None:
+    def test_record_size_is_an_upper_bound(self) -> None:
         headers = [("ü" * 20, b"x" * 300), ("", None)]
         columns = RecordColumns.from_lists([b"k" * 200], [b"v" * 70_000], [2**62], [headers])
         assert columns.sizes()[0] <= record_size(b"k" * 200, b"v" * 70_000, headers)
 
-    def test_what_is_too_old_is_taken_and_nothing_else(self) -> None:
+    def test_take_expired_takes_only_expired_batches(self) -> None:
         made = accumulator()
         put(made, b"old", steady_ms=1)
         put(made, b"new", ORDERS_1, steady_ms=2)
@@ -279,7 +279,7 @@ class TestAccumulator:
 Entries: TypeAlias = dict[int, tuple[str | None, ErrorCode | None]]
 
 
-def blamed_of(entries: Entries) -> RecordErrors:
+def record_errors_of(entries: Entries) -> RecordErrors:
     indices = sorted(entries)
     own = [entries[index][1] for index in indices]
     numbers = [None if code is None else code.number_kip for code in own]
@@ -293,14 +293,14 @@ def entries_of(record_errors: RecordErrors) -> Entries:
     }
 
 
-def test_culprits_in_any_order_and_named_twice_are_ascending_and_there_once() -> None:
-    """The last word about each counts, and each keeps its own code."""
-    entries = [(7, "first", None), (3, None, 45), (7, "last", 32), (-1, "nobody", 2), (8, "no error", 0)]
+def test_culprits_are_sorted_and_unique() -> None:
+    """The last entry for an index counts, and each keeps its own error code."""
+    entries = [(7, "first", None), (3, None, 45), (7, "last", 32), (-1, "out of range", 2), (8, "no error", 0)]
     errors = [BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=text, chaffinch_error_code=n) for i, text, n in entries]
     answer = read_response(PartitionProduceResponse(error_code=87, base_offset=-1, record_errors=errors), "apache")
     assert list(answer.record_errors.indices) == [-1, 3, 7, 8]
     assert entries_of(answer.record_errors) == {
-        -1: ("nobody", codes.CORRUPT_MESSAGE),
+        -1: ("out of range", codes.CORRUPT_MESSAGE),
         3: (None, codes.INVALID_COMPACTION_KEY),
         7: ("last", codes.INVALID_TIMESTAMP),
         8: ("no error", None),
@@ -314,7 +314,7 @@ ANSWERS = st.builds(
         st.integers(-3, 14),
         st.tuples(st.none() | st.text(max_size=5), st.none() | st.sampled_from(codes.ALL[2:])),
         max_size=5,
-    ).map(blamed_of),
+    ).map(record_errors_of),
     message=st.none() | st.text(max_size=5),
 ).filter(lambda answer: not answer.is_written)
 SITUATIONS = st.builds(
@@ -335,7 +335,7 @@ SITUATIONS = st.builds(
 
 
 @given(ANSWERS, SITUATIONS)
-def test_every_refusal_has_a_verdict_and_the_rules_hold(answer: BatchResponse, situation: Situation) -> None:
+def test_every_refusal_has_a_verdict_by_the_rules(answer: BatchResponse, situation: Situation) -> None:
     verdict = judge(answer, situation)
     match verdict:
         case culprits.Separate():
@@ -368,7 +368,7 @@ def test_repeated_error_is_a_copy() -> None:
     other = copy_for_raise(error)
     assert other == error
     assert other is not error
-    assert other.__cause__ is None, "a traceback would say the same twice"
+    assert other.__cause__ is None, "a traceback would show the same error twice"
     error.__cause__ = ValueError("why")
     assert copy_for_raise(error).__cause__ is error.__cause__
     assert as_abortable(as_abortable(error)).message.count("has to be aborted") == 1

@@ -13,7 +13,7 @@ from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxn
 from tests.producer.core.rig import LOST, NOT_SENT, OK, TIMED_OUT, Answer, Rig
 
 OPTIONS: dict[str, Any] = {"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
-AGAIN, TWICE = "not stored; it may be tried again", "possibly stored; sent again it could be there twice"
+NOT_STORED, POSSIBLY_STORED = "not stored; it may be tried again", "possibly stored; sent again it could be there twice"
 REPLICAS = "NOT_ENOUGH_REPLICAS (1 in sync, 2 asked for)"
 
 
@@ -31,36 +31,42 @@ def expired(values: str, answers: list[Answer | str], **options: Any) -> KafkaEx
 
 
 @pytest.mark.parametrize(
-    ("values", "answers", "says"),
+    ("values", "answers", "text"),
     [
-        ("ab", [], "2 records expired: no outcome within delivery.timeout.ms, 2000 ms; sent once; " + TWICE),
+        ("ab", [], "2 records expired: no outcome within delivery.timeout.ms, 2000 ms; sent once; " + POSSIBLY_STORED),
         (
             "a",
             [Answer(codes.NOT_ENOUGH_REPLICAS, message="1 in sync, 2 asked for")] * 2 + [NOT_SENT],
             "1 record expired: no outcome within delivery.timeout.ms, 2000 ms; sent 3 times; "
-            "the last error was NETWORK_EXCEPTION (127.0.0.1:9092: connection lost before the request was sent); " + TWICE,
+            "the last error was NETWORK_EXCEPTION (127.0.0.1:9092: connection lost before the request was sent); " + POSSIBLY_STORED,
         ),
-        ("a", [NOT_SENT], "the last error was NETWORK_EXCEPTION (127.0.0.1:9092: connection lost before the request was sent); " + TWICE),
+        (
+            "a",
+            [NOT_SENT],
+            "the last error was NETWORK_EXCEPTION (127.0.0.1:9092: connection lost before the request was sent); " + POSSIBLY_STORED,
+        ),
         ("a", [LOST], "sent 2 times; the last error was NETWORK_EXCEPTION (127.0.0.1:9092: connection lost after the request was sent); "),
-        ("a", [TIMED_OUT], "sent 2 times; the last error was REQUEST_TIMED_OUT (127.0.0.1:9092: no answer in time); " + TWICE),
+        ("a", [TIMED_OUT], "sent 2 times; the last error was REQUEST_TIMED_OUT (127.0.0.1:9092: no answer in time); " + POSSIBLY_STORED),
     ],
 )
-def test_while_the_last_attempt_is_under_way(values: str, answers: list[Answer | str], says: str) -> None:
+def test_batch_in_flight_expires_with_attempts_and_cause(values: str, answers: list[Answer | str], text: str) -> None:
     error = expired(values, answers)
     assert isinstance(error, TimeoutException)
     assert str(error).startswith("Produce for orders-0: REQUEST_TIMED_OUT (7): ")
-    assert says in str(error)
+    assert text in str(error)
 
 
-@pytest.mark.parametrize(("code", "says"), [(codes.NOT_ENOUGH_REPLICAS, AGAIN), (codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, TWICE)])
-def test_while_it_waits_to_go_again(code: Any, says: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "text"), [(codes.NOT_ENOUGH_REPLICAS, NOT_STORED), (codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, POSSIBLY_STORED)]
+)
+def test_batch_in_backoff_expires_with_cause_and_stored(code: Any, text: str) -> None:
     backoff = {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000}
     error = expired("a", [Answer(code, message="1 in sync, 2 asked for")], **backoff)
-    assert f"sent once; the last error was {code.name} (1 in sync, 2 asked for); {says}" in str(error)
+    assert f"sent once; the last error was {code.name} (1 in sync, 2 asked for); {text}" in str(error)
     assert error.__cause__ is not None
 
 
-def test_in_a_transaction() -> None:
+def test_batch_in_a_transaction_expires_as_abortable() -> None:
     answers: list[Answer | str] = [Answer(codes.NOT_ENOUGH_REPLICAS, message="1 in sync, 2 asked for")]
     error = expired("a", answers, **{"transactional.id": "t", "retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
     assert isinstance(error, TransactionAbortableException)
@@ -73,10 +79,10 @@ def test_in_a_transaction() -> None:
     [({AddPartitionsToTxnRequest}, [], "no"), (set(), [], "possibly"), (set(), [Answer(codes.NOT_ENOUGH_REPLICAS)], "no")],
     ids=["never sent", "under way", "waits to go again"],
 )
-def test_a_transaction_cannot_be_committed_without_it(hold: set[type], answers: list[Answer | str], stored: str) -> None:
-    """Wherever it is when its time is up, and though its answer comes after that."""
-    again = {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000}
-    rig = Rig(options=OPTIONS | again | {"transactional.id": "t"}, hold=hold)
+def test_commit_after_an_expired_batch_fails(hold: set[type], answers: list[Answer | str], stored: str) -> None:
+    """Whatever state the batch expires in, and even if its response arrives afterwards."""
+    backoff = {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000}
+    rig = Rig(options=OPTIONS | backoff | {"transactional.id": "t"}, hold=hold)
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
     rig.send("a")
@@ -90,10 +96,10 @@ def test_a_transaction_cannot_be_committed_without_it(hold: set[type], answers: 
 
 
 @pytest.mark.parametrize(("answer", "next_batch"), [(LOST, "b@0/1"), (Answer(codes.NOT_ENOUGH_REPLICAS), "b@0/0")])
-def test_numbers_of_what_may_be_stored_are_not_given_again(answer: Answer | str, next_batch: str) -> None:
-    """The next transaction goes on where it began only if it is surely not stored."""
-    again = {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000}
-    rig = Rig(options=OPTIONS | again | {"transactional.id": "t"})
+def test_sequences_of_possibly_stored_records_are_not_reused(answer: Answer | str, next_batch: str) -> None:
+    """The next transaction reuses the sequence only if the batch is certainly not stored."""
+    backoff = {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000}
+    rig = Rig(options=OPTIONS | backoff | {"transactional.id": "t"})
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
     rig.send("a")
@@ -109,7 +115,7 @@ MOVED = Answer(codes.NOT_LEADER_OR_FOLLOWER, message="it moved")
 
 
 @pytest.mark.parametrize(
-    ("retries", "answers", "says", "options"),
+    ("retries", "answers", "text", "options"),
     [
         (0, [MOVED], "it moved; sent once, and retries=0 allows no more", {"enable.idempotence": False}),
         (2, [MOVED] * 3, "it moved; sent 3 times, and retries=2 allows no more", {}),
@@ -120,7 +126,9 @@ MOVED = Answer(codes.NOT_LEADER_OR_FOLLOWER, message="it moved")
         (1, [LOST, LOST], "after the request was sent; sent 2 times, and retries=1 allows no more", {"transactional.id": "t"}),
     ],
 )
-def test_when_no_attempt_is_left(retries: int, answers: list[Answer | str], says: str, options: dict[str, Any]) -> None:
+def test_last_failed_attempt_names_the_retries_option(
+    retries: int, answers: list[Answer | str], text: str, options: dict[str, Any]
+) -> None:
     rig = Rig(options={"delivery.timeout.ms": 20_000, "request.timeout.ms": 1_000, "retries": retries} | options)
     if "transactional.id" in options:
         rig.call(events.InitTransactionsCalled, "init")
@@ -129,10 +137,10 @@ def test_when_no_attempt_is_left(retries: int, answers: list[Answer | str], says
     for answer in answers:
         rig.answer(answer)
         rig.sleep(400)
-    assert says in str(rig.error("a"))
+    assert text in str(rig.error("a"))
 
 
-def test_what_would_not_pass_has_no_attempts() -> None:
+def test_non_retriable_error_does_not_mention_retries() -> None:
     rig = Rig(options={"enable.idempotence": False, "retries": 0})
     rig.send("a")
     rig.answer(Answer(codes.TOPIC_AUTHORIZATION_FAILED))
@@ -143,21 +151,21 @@ STORAGE = "KAFKA_STORAGE_ERROR (no space left)"
 
 
 @pytest.mark.parametrize(
-    ("later_ms", "says"), [(0, "never sent; {}; not stored; it may be tried again"), (10, "sent once; {}; possibly stored; sent again")]
+    ("later_ms", "text"), [(0, "never sent; {}; not stored; it may be tried again"), (10, "sent once; {}; possibly stored; sent again")]
 )
-def test_expired_batch_names_the_error_of_its_predecessor(later_ms: int, says: str) -> None:
+def test_expired_batch_names_the_error_of_its_predecessor(later_ms: int, text: str) -> None:
     rig = Rig(options=OPTIONS | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
     rig.send("a")
     rig.sleep(later_ms)
     rig.append("b")
     rig.answer(Answer(codes.KAFKA_STORAGE_ERROR, message="no space left"))
-    rig.sleep(2_000)  # What came later goes as soon as the one in front is over.
+    rig.sleep(2_000)  # The later batch is sent as soon as its predecessor has ended.
     assert f"sent once; the last error was {STORAGE}; possibly stored" in str(rig.error("a"))
-    assert says.format(f"the last error of the preceding batch was {STORAGE}") in str(rig.error("b"))
+    assert text.format(f"the last error of the preceding batch was {STORAGE}") in str(rig.error("b"))
     assert rig.error("b").__cause__ is not None
 
 
-def test_what_is_behind_a_batch_that_was_written_says_nothing_of_it() -> None:
+def test_expired_batch_does_not_name_a_written_predecessor() -> None:
     rig = Rig(options=OPTIONS)
     rig.send("a")
     rig.answer(Answer(codes.KAFKA_STORAGE_ERROR, message="no space left"))
@@ -168,7 +176,7 @@ def test_what_is_behind_a_batch_that_was_written_says_nothing_of_it() -> None:
     assert "sent once; possibly stored" in str(rig.error("b"))
 
 
-def test_what_came_when_the_batch_in_front_was_long_over_says_nothing_of_it() -> None:
+def test_expired_batch_does_not_name_a_predecessor_that_ended_earlier() -> None:
     rig = Rig(options=OPTIONS | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
     rig.send("a")
     rig.answer(Answer(codes.KAFKA_STORAGE_ERROR, message="no space left"))
@@ -188,15 +196,15 @@ def test_oversized_request_is_named_in_the_error(lost: str, is_large: bool, monk
     monkeypatch.setattr(produce_requests, "FRAME_BYTES_MAX", size - is_large)
     rig.answer(lost)
     rig.sleep(2_000)
-    is_said = is_large and lost == LOST  # What never left can have been too large for nobody.
+    is_named = is_large and lost == LOST  # A request that was never sent cannot have been too large.
     limit = f"a broker closes the connection above its socket.request.max.bytes, {size - 1} "
-    says = f"{lost}; the request has {size} bytes of batches, and {limit}"
-    assert (says in str(rig.error("a"))) is is_said
-    assert ("socket.request.max.bytes" in str(rig.error("a"))) is is_said
+    text = f"{lost}; the request has {size} bytes of batches, and {limit}"
+    assert (text in str(rig.error("a"))) is is_named
+    assert ("socket.request.max.bytes" in str(rig.error("a"))) is is_named
 
 
 @pytest.mark.parametrize(("option", "waits_ms"), [("linger.ms", 150_000), ("request.timeout.ms", 149_999)])
-def test_unless_it_is_given_the_time_is_long_enough_for_a_wait_and_an_answer(option: str, waits_ms: int) -> None:
+def test_default_delivery_timeout_covers_linger_and_request_timeout(option: str, waits_ms: int) -> None:
     rig = Rig(options={option: 150_000})
     rig.append("a")
     rig.step(events.TimePassed())

@@ -1,9 +1,8 @@
-"""A request without an answer may still reach the broker, when something else is in its place: a new epoch fences it first.
+"""Late requests: one that got no response may still reach the broker, so a new epoch fences it first.
 
-A transactional one may reach the coordinator during the next transaction.
-
-In protocol version 1 all transactions of a producer have the same epoch, so an EndTxn that came late would end the next one (KIP-890). The
-simulation found it: a commit that succeeded had lost what was written before the late request.
+A transactional request may reach the coordinator during the next transaction. In protocol version 1 all transactions of a producer have
+the same epoch, so a late EndTxn would end the next transaction (KIP-890). The simulation found it: a successful commit had lost the records
+written before the late request.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ def initialized() -> Rig:
     return rig
 
 
-def pass_by(rig: Rig) -> None:
-    """`z` is written; a handler is asked about `x`, and meanwhile a broker that does not know the producer takes `b`, which is behind."""
-    rig.thinks = True
+def acknowledge_out_of_order(rig: Rig) -> None:
+    """`z` is written; while the handler decides about `x`, a broker without the producer's state accepts `b`, which is behind `x`."""
+    rig.defers_handler = True
     rig.send("z")
     rig.sleep(1_000)
     rig.answer(OK)
@@ -58,12 +57,12 @@ def pass_by(rig: Rig) -> None:
     rig.send("b")
     rig.answer(Answer(codes.INVALID_RECORD, [0]))
     rig.answer(OK)
-    rig.say()
+    rig.complete_handler_call()
 
 
 @pytest.mark.parametrize("kind", [EndTxnRequest, AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest])
-def test_a_lost_answer_costs_the_next_transaction_a_new_epoch(kind: type) -> None:
-    """Once: the transaction after that goes on as ever."""
+def test_lost_response_gives_the_next_transaction_a_new_epoch(kind: type) -> None:
+    """Only once: the transaction after that keeps its epoch."""
     rig = initialized()
     rig.scripted[kind] = [LOST]
     for value in "abc":
@@ -72,18 +71,18 @@ def test_a_lost_answer_costs_the_next_transaction_a_new_epoch(kind: type) -> Non
     assert [request.producer_epoch for request in rig.requests if isinstance(request, InitProducerIdRequest)] == [-1, 0]
 
 
-def test_the_new_epoch_comes_before_anything_else_of_the_transaction() -> None:
+def test_new_epoch_is_requested_before_anything_else_of_the_transaction() -> None:
     rig = initialized()
     rig.scripted[EndTxnRequest] = [LOST]
     transaction(rig, "a")
     before = len(rig.requests)
     transaction(rig, "b")
-    asked: list[Any] = [type(request) for request in rig.requests[before:] if not isinstance(request, FindCoordinatorRequest)]
-    assert asked[:2] == [InitProducerIdRequest, AddPartitionsToTxnRequest]
+    requested: list[Any] = [type(request) for request in rig.requests[before:] if not isinstance(request, FindCoordinatorRequest)]
+    assert requested[:2] == [InitProducerIdRequest, AddPartitionsToTxnRequest]
 
 
 @pytest.mark.parametrize("lost", [None, NOT_SENT], ids=["nothing lost", "never sent"])
-def test_without_a_late_request_the_epoch_stays(lost: str | None) -> None:
+def test_epoch_stays_without_a_lost_request(lost: str | None) -> None:
     rig = initialized()
     rig.scripted[EndTxnRequest] = [] if lost is None else [lost]
     for value in "ab":
@@ -91,13 +90,13 @@ def test_without_a_late_request_the_epoch_stays(lost: str | None) -> None:
     assert rig.trace == ["a@0/0", "b@1/0"]
 
 
-class TestBatchesBehindOneRefused:
-    """An attempt without an answer may come when its number is the next, because another batch has the one before: stored twice.
+class TestBatchesBehindARefusedOne:
+    """A lost attempt may arrive when its sequence has become the next one, and would then be stored twice.
 
-    The simulation found it, with a connection whose last bytes came a second after those of the next.
+    The simulation found it, with a connection whose last bytes arrived a second after those of the next connection.
     """
 
-    def test_what_may_still_come_goes_again_under_a_new_epoch(self) -> None:
+    def test_batch_that_may_arrive_late_is_retried_under_a_new_epoch(self) -> None:
         rig = Rig()
         rig.send("z")
         rig.answer(OK)
@@ -112,7 +111,7 @@ class TestBatchesBehindOneRefused:
         assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "b@2/0", "b@0/1"]
         assert rig.fate("b") == ["1"]
 
-    def test_what_cannot_come_any_more_goes_again_under_the_number_refused(self) -> None:
+    def test_batch_that_cannot_arrive_late_takes_the_refused_sequence(self) -> None:
         rig = Rig()
         rig.send("z")
         rig.answer(OK)
@@ -125,40 +124,40 @@ class TestBatchesBehindOneRefused:
 
     @pytest.mark.parametrize("answer", [NonRetriableResponse.FAIL, NonRetriableResponse.SWALLOW], ids=lambda answer: answer.name)
     def test_passed_sequences_are_not_reused(self, answer: NonRetriableResponse) -> None:
-        """A handler is asked about the first batch, and a broker that does not know the producer takes the second: a topic made anew, say.
+        """While the handler decides about the first batch, a broker without the producer's state (a recreated topic) accepts the second.
 
-        The simulation found it: the next batch was taken for the second one, acknowledged as that, and lost.
+        The simulation found it: the broker took the next batch for a duplicate of the second, acknowledged it, and it was lost.
         """
-        rig = Rig(says={"x": answer})
-        pass_by(rig)
+        rig = Rig(handler_responses={"x": answer})
+        acknowledge_out_of_order(rig)
         rig.send("c")
         rig.answer(Answer(base_offset=1))
         assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "c@0/1"]
         assert rig.fate("zbc") == ["0", "0", "1"]
 
-    def test_the_next_transaction_does_not_pay_for_numbers_used_up_in_the_last(self) -> None:
-        """All it had is written or dropped: it is committed, and the next one begins with another epoch."""
-        rig = Rig(options={"transactional.id": "t"}, says={"x": NonRetriableResponse.SWALLOW})
+    def test_next_transaction_is_unaffected_by_passed_sequences(self) -> None:
+        """All its records are written or dropped: it is committed, and the next one begins with another epoch."""
+        rig = Rig(options={"transactional.id": "t"}, handler_responses={"x": NonRetriableResponse.SWALLOW})
         rig.call(events.InitTransactionsCalled, "init")
         rig.call(events.BeginTransactionCalled, "begin")
-        pass_by(rig)
+        acknowledge_out_of_order(rig)
         assert rig.call(events.CommitCalled, "commit") == "done"
         transaction(rig, "c")
         assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "c@0/1"]
         assert [request.producer_epoch for request in rig.requests if isinstance(request, InitProducerIdRequest)] == [-1, 0]
 
-    def test_what_is_sent_next_in_the_transaction_fails_at_once_and_so_does_its_commit(self) -> None:
-        rig = Rig(options={"transactional.id": "t"}, says={"x": NonRetriableResponse.SWALLOW})
+    def test_next_batch_of_the_transaction_and_its_commit_fail(self) -> None:
+        rig = Rig(options={"transactional.id": "t"}, handler_responses={"x": NonRetriableResponse.SWALLOW})
         rig.call(events.InitTransactionsCalled, "init")
         rig.call(events.BeginTransactionCalled, "begin")
-        pass_by(rig)
+        acknowledge_out_of_order(rig)
         rig.send("c")
         assert rig.trace == ["z@0/0", "x@1/0", "b@2/0"]
         assert rig.fate("zxbc") == ["0", "dropped", "0", "TransactionAbortableException no"]
         assert "the partition needs another epoch" in str(rig.error("c"))
         assert isinstance(rig.call(events.CommitCalled, "commit"), TransactionAbortableException)
 
-    def test_a_transaction_has_no_other_epoch_and_is_aborted(self) -> None:
+    def test_batch_in_a_transaction_that_needs_another_epoch_fails(self) -> None:
         rig = initialized()
         rig.call(events.BeginTransactionCalled, "begin")
         rig.send("z")

@@ -18,71 +18,71 @@ MOVED = codes.NOT_LEADER_OR_FOLLOWER
 GAP = Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
-def asked(rig: Rig) -> int:
+def metadata_request_count(rig: Rig) -> int:
     return sum(isinstance(request, MetadataRequest) for request in rig.requests)
 
 
-def ports(rig: Rig) -> list[int]:
-    """Where the open requests went."""
+def open_request_nodes(rig: Rig) -> list[int]:
+    """Node ids that the open requests were sent to."""
     return [request.address.port - PORT + 1 for request in rig.open]
 
 
 class TestLeaders:
-    def test_each_partition_has_its_own(self) -> None:
+    def test_each_partition_is_sent_to_its_leader(self) -> None:
         rig = Rig(nodes=2)
         rig.send("a", ORDERS_0)
         rig.send("b", ORDERS_1)
-        assert ports(rig) == [1, 2]
+        assert open_request_nodes(rig) == [1, 2]
 
     def test_moved_coordinator_is_looked_up_without_wait(self) -> None:
         rig = Rig(nodes=2, options={"retry.backoff.ms": 10_000, "retry.backoff.max.ms": 10_000})
-        rig.sleep(15_000)  # Since metadata was last asked for.
+        rig.sleep(15_000)  # Since the last metadata request.
         rig.send("ab")
         rig.hold.add(MetadataRequest)
         rig.answer(Answer(MOVED))
-        assert ports(rig) == []
-        rig.lead(0, 2)
+        assert open_request_nodes(rig) == []
+        rig.move_leader(0, 2)
         rig.release()
-        assert ports(rig) == [2]
+        assert open_request_nodes(rig) == [2]
 
     @pytest.mark.parametrize("code", [MOVED, codes.FENCED_LEADER_EPOCH])
-    def test_a_hint_is_followed_at_once(self, code: codes.ErrorCode) -> None:
-        """KIP-951: no time passes, and no metadata is waited for."""
+    def test_leader_hint_is_followed_at_once(self, code: codes.ErrorCode) -> None:
+        """KIP-951: without a backoff and without waiting for metadata."""
         rig = Rig(nodes=2, options={"retry.backoff.ms": 10_000})
         rig.send("ab")
         rig.hold.add(MetadataRequest)
         rig.answer(Answer(code, leader=(2, 1)))
-        assert ports(rig) == [2]
+        assert open_request_nodes(rig) == [2]
         rig.answer(OK)
         assert rig.fate("ab") == ["0", "1"]
         assert rig.trace == ["ab@0/0", "ab@0/0"]
 
-    def test_also_to_a_node_that_is_new(self) -> None:
-        rig = Rig(nodes=2, told_nodes=(3,))
+    def test_leader_hint_to_a_new_node_is_followed(self) -> None:
+        rig = Rig(nodes=2, node_endpoints=(3,))
         rig.send("a")
         rig.hold.add(MetadataRequest)
         rig.answer(Answer(MOVED, leader=(3, 1)))
-        assert ports(rig) == [3]
+        assert open_request_nodes(rig) == [3]
 
     @pytest.mark.parametrize("leader", [(2, 0), (-1, 5), (7, 5)])
-    def test_a_hint_that_is_old_or_says_nothing_is_not(self, leader: tuple[int, int]) -> None:
+    def test_stale_or_invalid_leader_hint_is_ignored(self, leader: tuple[int, int]) -> None:
         rig = Rig(nodes=2)
         rig.send("a")
         rig.hold.add(MetadataRequest)
         rig.answer(Answer(MOVED, leader=leader))
         rig.sleep(50)
-        assert ports(rig) == []
+        assert open_request_nodes(rig) == []
 
-    def test_two_that_name_each_other_are_not_believed_for_ever(self) -> None:
+    def test_leader_hints_that_alternate_are_ignored(self) -> None:
         rig = Rig(nodes=2)
         rig.send("a")
         rig.hold.add(MetadataRequest)
         rig.answer(Answer(MOVED, leader=(2, 1)))
         rig.answer(Answer(MOVED, leader=(1, 1)))
-        assert ports(rig) == []
+        assert open_request_nodes(rig) == []
 
     def test_batches_in_flight_follow_in_order(self) -> None:
-        """Five are under way at the old leader, which answers some of them; the new one knows what was stored."""
+        """Batches are in flight to the old leader, which responds to some; the new leader has the stored ones."""
         rig = Rig(nodes=2)
         rig.send("z")
         rig.answer(OK)
@@ -91,16 +91,16 @@ class TestLeaders:
         rig.hold.add(MetadataRequest)
         rig.answer(Answer(base_offset=1))
         rig.answer(Answer(MOVED, leader=(2, 1)))
-        assert ports(rig) == [1], "b waits until c has its answer: it goes first"
+        assert open_request_nodes(rig) == [1], "b waits for the response to c, and is sent before it"
         rig.answer(Answer(MOVED, leader=(2, 1)))
-        assert ports(rig) == [2]
+        assert open_request_nodes(rig) == [2]
         rig.answer(Answer(base_offset=2))
         rig.answer(Answer(base_offset=3))
         assert rig.trace[1:] == ["a@1/0", "b@2/0", "c@3/0", "b@2/0", "c@3/0"]
         assert rig.fate("abc") == ["1", "2", "3"]
 
-    def test_one_that_wrote_the_batch_and_lost_the_partition_may_have_stored_it(self) -> None:
-        """Its answer says where: as Kafka's DelayedProduce leaves it. Culprits found by the next leader leave the innocents' fate open."""
+    def test_batch_appended_by_a_former_leader_is_possibly_stored(self) -> None:
+        """Its response has the base offset (Kafka's DelayedProduce). Culprits that the next leader finds leave the innocents open."""
         rig = Rig(nodes=2)
         rig.send("z")
         rig.answer(OK)
@@ -111,16 +111,16 @@ class TestLeaders:
         assert rig.trace == ["z@0/0", "ab@1/0", "ab@1/0"]
         assert [rig.error(value).stored for value in "ab"] == [Stored.POSSIBLY, Stored.POSSIBLY]
 
-    def test_a_new_leader_may_find_a_gap_before_the_old_one_has_answered(self) -> None:
+    def test_gap_at_the_new_leader_waits_for_the_old_leader(self) -> None:
         rig = Rig(nodes=2)
         rig.send("z")
         rig.answer(OK)
         rig.send("a")
-        rig.lead(0, 2)
+        rig.move_leader(0, 2)
         rig.step(events.TopicRequested(topic="orders", is_stale=True))
         rig.sleep(2_000)
         rig.send("b")
-        assert ports(rig) == [1, 2]
+        assert open_request_nodes(rig) == [1, 2]
         rig.answer(GAP, request=1)
         rig.answer(LOST)
         rig.sleep(2_000)
@@ -131,8 +131,8 @@ class TestLeaders:
 
 
 class TestTopics:
-    def test_one_made_anew_gets_one_batch_at_first(self) -> None:
-        """Its broker knows no producer, and would take the second batch before the first."""
+    def test_recreated_topic_gets_one_batch_at_first(self) -> None:
+        """Its broker has no producer state, and would accept the second batch before the first."""
         rig = Rig()
         rig.send("z")
         rig.answer(OK)
@@ -145,7 +145,7 @@ class TestTopics:
         rig.send("b")
         assert rig.trace == ["z@0/0", "a@1/0"]
 
-    def test_partitions_added_are_used(self) -> None:
+    def test_added_partitions_are_used(self) -> None:
         rig = Rig(options={"metadata.max.age.ms": 1_000})
         rig.send("a")
         rig.answer(OK)
@@ -155,21 +155,21 @@ class TestTopics:
 
 
 class TestBrokers:
-    def test_one_that_asks_for_a_rest_gets_it(self) -> None:
-        """KIP-219: the client waits; others are not concerned."""
+    def test_throttled_broker_gets_no_request(self) -> None:
+        """KIP-219: the client waits; other brokers are not affected."""
         rig = Rig(nodes=2)
         rig.throttle_time_ms = 5_000
         rig.send("a", ORDERS_0)
         rig.answer(OK)
         rig.send("b", ORDERS_0)
         rig.send("c", ORDERS_1)
-        assert ports(rig) == [2]
+        assert open_request_nodes(rig) == [2]
         rig.sleep(4_999)
-        assert ports(rig) == [2]
+        assert open_request_nodes(rig) == [2]
         rig.sleep(1)
-        assert ports(rig) == [2, 1]
+        assert open_request_nodes(rig) == [2, 1]
 
-    def test_when_all_are_gone_the_first_ones_are_asked_again(self) -> None:
+    def test_bootstrap_brokers_are_used_when_all_others_fail(self) -> None:
         rig = Rig(nodes=1)
         rig.scripted[MetadataRequest] = [metadata({"orders": 2}, {5: PORT + 5}, leader_id=5)]
         rig.step(events.TopicRequested(topic="orders", is_stale=True))
@@ -179,19 +179,19 @@ class TestBrokers:
         rig.answer(LOST)
         rig.core.wiring.attempts.failed(Address("127.0.0.1", PORT + 5), "gone", rig.steady_ms)
         rig.sleep(2_000)
-        assert ports(rig) == [1]
+        assert open_request_nodes(rig) == [1]
 
-    def test_one_that_says_so_is_obeyed(self) -> None:
+    def test_rebootstrap_required_is_followed(self) -> None:
         rig = Rig(nodes=2)
         rig.scripted[MetadataRequest] = [MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED.number)]
-        before = asked(rig)
+        before = metadata_request_count(rig)
         rig.step(events.TopicRequested(topic="orders", is_stale=True))
         rig.sleep(2_000)
-        assert asked(rig) == before + 2
+        assert metadata_request_count(rig) == before + 2
         rig.send("a")
-        assert ports(rig) == [1]
+        assert open_request_nodes(rig) == [1]
 
-    def test_waits_between_attempts_grow_and_are_not_all_alike(self) -> None:
+    def test_backoff_grows_with_jitter(self) -> None:
         rig = Rig(options={"retry.backoff.ms": 100, "retry.backoff.max.ms": 1_600})
         rig.send("a")
         waits = []

@@ -1,6 +1,6 @@
-"""Whoever hands something over is told whether the core should be asked to look: where not, a look would have found nothing to do.
+"""`append` returns whether the core needs a round: if not, a round would have had no effect.
 
-The shell wakes its thread by that alone. What it forgets stays where it is until an answer or another record comes, or for ever.
+The shell wakes its thread only on that. A record whose round is forgotten stays until a response or another record arrives, or for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, RETURNS_0, TIMED_OUT, Answer, Rig, new_record
 
 STEPS = 150
-PLACES = (ORDERS_0, ORDERS_0, ORDERS_1, RETURNS_0)
+TPS = (ORDERS_0, ORDERS_0, ORDERS_1, RETURNS_0)
 OUTCOMES: tuple[Answer | str, ...] = (
     OK, OK, OK, OK, LOST, NOT_SENT, TIMED_OUT, Answer(codes.NOT_LEADER_OR_FOLLOWER), Answer(codes.INVALID_RECORD, [0]),
     Answer(codes.CORRUPT_MESSAGE), Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER),
@@ -30,7 +30,7 @@ SLOW = (AddPartitionsToTxnRequest, InitProducerIdRequest, MetadataRequest)
 
 
 class Callers:
-    """What threads do with a core whose shell sleeps until its next deadline, unless it is told to look."""
+    """Random calls of threads on a core whose shell sleeps until the next deadline unless a round is needed."""
 
     def __init__(self, rng: random.Random, *, is_transactional: bool) -> None:
         options = {
@@ -49,8 +49,8 @@ class Callers:
         )
         self.values = iter(map(chr, range(0x4E00, 0x9FFF)))
         self.calls = map(str, range(STEPS))
-        self.unasked = 0
-        """How often nobody had to look."""
+        self.skipped_rounds = 0
+        """Number of appends that needed no round."""
         if is_transactional:
             self.rig.call(events.InitTransactionsCalled, "init")
 
@@ -71,26 +71,26 @@ class Callers:
                 rig.answer(rng.choice(OUTCOMES), request=rng.randrange(len(rig.open)))
 
     def hand_over(self) -> None:
-        """One record or several, of one thread: it tells the shell as often as it is asked to, but for a moment in between."""
+        """Append one or more records on one thread; it wakes the shell once for all that need a round."""
         transaction = self.rig.core.transaction
         if transaction is not None and transaction.state is not State.IN_TRANSACTION:
             return
-        asleep_until_ms = self.rig.core.next_deadline_ms
-        looks = list(self.rng.choice([self.a_table, self.records, self.records_anywhere])())
-        self.look(asleep_until_ms, is_asked=any(looks))
+        wakeup_ms = self.rig.core.next_deadline_ms
+        rounds_needed = list(self.rng.choice([self.append_table, self.append_records, self.append_without_keys])())
+        self.run_round(wakeup_ms, needs_round=any(rounds_needed))
 
-    def a_table(self) -> Iterator[bool]:
+    def append_table(self) -> Iterator[bool]:
         batches = ["".join(next(self.values) for _ in range(self.rng.randint(1, 3))) for _ in range(self.rng.randint(1, 3))]
-        yield from self.rig.hand_over(*batches, tp=self.rng.choice(PLACES))
+        yield from self.rig.hand_over(*batches, tp=self.rng.choice(TPS))
 
-    def records(self) -> Iterator[bool]:
-        tp = self.rng.choice(PLACES)
+    def append_records(self) -> Iterator[bool]:
+        tp = self.rng.choice(TPS)
         for _ in range(self.rng.randint(1, 4)):
             value = next(self.values)
-            yield self.put(tp, value, value.encode())
+            yield self.append(tp, value, value.encode())
 
-    def records_anywhere(self) -> Iterator[bool]:
-        """Without a key: they stick to a partition until its batch is full, and join that of the next one."""
+    def append_without_keys(self) -> Iterator[bool]:
+        """Append records without keys: they stick to a partition until its batch is full, then join the next one."""
         core = self.rig.core
         for _ in range(self.rng.randint(1, 4)):
             value = next(self.values)
@@ -98,10 +98,10 @@ class Callers:
             if core.join("orders", None, content, self.rig.steady_ms, value) is None:
                 size = record_size(None, content, ())
                 tp = TopicPartition("orders", core.choose_partition("orders", None, content, 2, size))
-                yield self.put(tp, value, None)
+                yield self.append(tp, value, None)
                 core.remember_sticky_batch(tp, None)
 
-    def put(self, tp: TopicPartition, value: str, key: bytes | None) -> bool:
+    def append(self, tp: TopicPartition, value: str, key: bytes | None) -> bool:
         content = value.encode()
         return self.rig.core.append(tp, new_record(key, content, value, tp.partition), self.rig.steady_ms)[1]
 
@@ -110,8 +110,8 @@ class Callers:
         if core.callers.memory_waiters:
             core.callers.memory_waiters -= 1
             return
-        asleep_until_ms = core.next_deadline_ms
-        self.look(asleep_until_ms, is_asked=core.memory_wait_began())
+        wakeup_ms = core.next_deadline_ms
+        self.run_round(wakeup_ms, needs_round=core.memory_wait_began())
 
     def call(self) -> None:
         rig, transaction = self.rig, self.rig.core.transaction
@@ -126,16 +126,16 @@ class Callers:
             case State.ABORTABLE_ERROR if transaction is not None and not transaction.callers.has_any:
                 rig.call(events.AbortCalled, name)
 
-    def look(self, asleep_until_ms: int | None, *, is_asked: bool) -> None:
-        """Where it is not asked for: there is nothing to do, now or before the shell wakes by itself."""
+    def run_round(self, wakeup_ms: int | None, *, needs_round: bool) -> None:
+        """Run a round if it is needed. If not, check that there is no work now, or before the shell wakes by itself."""
         rig = self.rig
-        if is_asked:
+        if needs_round:
             rig.step(events.TimePassed())
             return
-        self.unasked += 1
+        self.skipped_rounds += 1
         assert rig.core.handle(events.TimePassed(), rig.steady_ms) == []
         deadline_ms = rig.core.next_deadline_ms
-        assert deadline_ms is None or (asleep_until_ms is not None and asleep_until_ms <= deadline_ms)
+        assert deadline_ms is None or (wakeup_ms is not None and wakeup_ms <= deadline_ms)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -143,7 +143,7 @@ def test_skipped_round_would_have_no_effect(seed: int) -> None:
     callers = Callers(random.Random(seed), is_transactional=seed % 3 == 0)
     for _ in range(STEPS):
         callers.step()
-    assert callers.unasked
+    assert callers.skipped_rounds
     assert callers.rig.fates
 
 

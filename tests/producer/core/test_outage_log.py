@@ -9,14 +9,14 @@ LOST = (
 )
 
 
-def lose(rig: Rig, times: int, after_ms: int = 600) -> None:
+def fail_connections(rig: Rig, times: int, after_ms: int = 600) -> None:
     for index in range(times):
         rig.disconnect()
         rig.steady_ms += after_ms if index < times - 1 else 0
 
 
-def cut_off(values: str) -> Rig:
-    """A producer whose records wait, and whose questions about the cluster get no answer."""
+def rig_without_metadata(values: str) -> Rig:
+    """A producer whose records wait, and whose metadata requests get no response."""
     rig = Rig(options=OPTIONS)
     rig.hold = {type(rig.requests[0])}
     if values:
@@ -25,33 +25,33 @@ def cut_off(values: str) -> Rig:
 
 
 def test_outage_is_logged_once_and_its_end_once() -> None:
-    rig = cut_off("ab")
-    lose(rig, times=5)
+    rig = rig_without_metadata("ab")
+    fail_connections(rig, times=5)
     assert rig.reports == [LOST]
     rig.sleep(2_000)
     rig.release()
     assert rig.reports[1:] == ["the broker at 127.0.0.1:9092 answers after an outage of 4400 ms; 2 records wait"]
-    lose(rig, times=5)
+    fail_connections(rig, times=5)
     assert [report.split(" reachable")[0] for report in rig.reports if "still asking" not in report][2:] == ["no broker"]
 
 
-def test_a_broker_that_is_back_soon_is_no_outage() -> None:
-    rig = cut_off("a")
-    lose(rig, times=3, after_ms=300)
+def test_short_outage_is_not_logged() -> None:
+    rig = rig_without_metadata("a")
+    fail_connections(rig, times=3, after_ms=300)
     rig.sleep(1_500)
     rig.release()
     assert rig.reports == []
 
 
-def test_an_outage_that_lasts_is_logged_again_after_growing_pauses() -> None:
-    rig = cut_off("ab")
-    lose(rig, times=3)
+def test_long_outage_is_logged_at_growing_intervals() -> None:
+    rig = rig_without_metadata("ab")
+    fail_connections(rig, times=3)
     begun_ms = rig.steady_ms
     lines = []
     while rig.steady_ms < begun_ms + 35_000:
-        known = len(rig.reports)
+        count = len(rig.reports)
         rig.sleep(500)
-        lines += [(rig.steady_ms - begun_ms, line) for line in rig.reports[known:]]
+        lines += [(rig.steady_ms - begun_ms, line) for line in rig.reports[count:]]
     (first_ms, first), (second_ms, _) = lines
     assert (first_ms, second_ms) == (10_000, 30_000)
     assert first == (
@@ -60,17 +60,17 @@ def test_an_outage_that_lasts_is_logged_again_after_growing_pauses() -> None:
     )
 
 
-def test_nothing_is_logged_while_no_record_waits() -> None:
-    rig = cut_off("")
-    lose(rig, times=5)
+def test_outage_without_waiting_records_is_not_logged() -> None:
+    rig = rig_without_metadata("")
+    fail_connections(rig, times=5)
     assert rig.reports == []
     rig.send("a")
-    lose(rig, times=1)
+    fail_connections(rig, times=1)
     assert "; 1 record waits: " in rig.reports[0]
 
 
-def test_a_batch_that_came_back_waits_too() -> None:
-    rig = cut_off("ab")
+def test_batch_in_backoff_counts_as_waiting() -> None:
+    rig = rig_without_metadata("ab")
     rig.answer(NOT_SENT)
-    lose(rig, times=3)
+    fail_connections(rig, times=3)
     assert "; 2 records wait: " in rig.reports[0]

@@ -1,6 +1,6 @@
 """ProducerCore under random responses: every record gets exactly one outcome, in order, and the outcome is true.
 
-A model of a broker's partition, with Kafka's rules for sequences, stands behind the answers; faults are drawn by hypothesis.
+The responses come from a model of a partition with Kafka's rules for sequences; hypothesis draws the faults.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from chaffinch.records import batch as record_batch
 from tests.client.scripted_server import metadata
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, PORT, TIMED_OUT, Answer, Batch, Rig
 
-BAD = set("bdkpuBHT")
-"""Records that the model refuses; the others it takes."""
+REFUSED_VALUES = set("bdkpuBHT")
+"""Values that the model refuses; it accepts all others."""
 
 
 class Model:
-    """One partition of a broker: what is stored, and the state of the producer that KIP-98 has it keep."""
+    """One partition of a broker: its records, and the producer state of KIP-98."""
 
     def __init__(self) -> None:
         self.stored: list[str] = []
@@ -47,7 +47,7 @@ class Model:
         for epoch, base, values, offset in self.batches[-5:]:
             if (epoch, base, values) == (batch.epoch, batch.base_sequence, batch.values):
                 return Answer(base_offset=offset)
-        culprits = [i for i, value in enumerate(batch.values) if value in BAD]
+        culprits = [i for i, value in enumerate(batch.values) if value in REFUSED_VALUES]
         if culprits:
             return Answer(codes.INVALID_RECORD, culprits if names_all else culprits[:1])
         if batch.epoch < self.epoch:
@@ -82,7 +82,7 @@ APPENDS = {"answer", "lose after", "maybe"}
 
 
 def settle(rig: Rig, models: dict[Any, Model], action: str, *, names_all: bool) -> None:
-    """The outcome of the oldest open request, which may have a batch for each partition: on one connection answers come in order."""
+    """Complete the oldest open request, which may have a batch for each partition: one connection delivers responses in order."""
     batches = [_sent(rig, tp, batch) for tp, batch in rig.open[0].token.batches.items()]
     answers = [models[batch.tp].produce(batch, names_all=names_all) for batch in batches] if action in APPENDS else []
     outcomes = [FAULTS[action]] if action in FAULTS else answers
@@ -91,15 +91,15 @@ def settle(rig: Rig, models: dict[Any, Model], action: str, *, names_all: bool) 
 
 
 def play(actions: list[tuple[str, int]], *, in_flight_max: int, names_all: bool, timeout_ms: int) -> tuple[Rig, dict[Any, Model], str]:
-    """Run the actions, then let everything come to its end."""
+    """Run the actions, then continue until the core is idle."""
     options = {"delivery.timeout.ms": timeout_ms, "request.timeout.ms": 1000, "max.in.flight.requests.per.connection": in_flight_max}
     rig = Rig(options=options)
     models = {ORDERS_0: Model(), ORDERS_1: Model()}
-    letters = string.ascii_letters
+    values = string.ascii_letters
     sent = ""
     for action, number in actions:
-        if action == "send" and len(sent) < len(letters):
-            batch = letters[len(sent) : len(sent) + number + 1]
+        if action == "send" and len(sent) < len(values):
+            batch = values[len(sent) : len(sent) + number + 1]
             sent += batch
             rig.send(batch, ORDERS_1 if number == 4 else ORDERS_0)
         elif action == "sleep":
@@ -117,7 +117,7 @@ def play(actions: list[tuple[str, int]], *, in_flight_max: int, names_all: bool,
 
 
 def _sent(rig: Rig, tp: TopicPartition, batch: ProducerBatch) -> Batch:
-    """A batch as it went over the wire, by the numbers in its bytes."""
+    """The batch that was sent with the sequence and epoch in these bytes."""
     header = record_batch.read_header(batch.data)
     numbers = (tp, header.base_sequence, header.producer_epoch, header.count)
     return [sent for sent in rig.sent if (sent.tp, sent.base_sequence, sent.epoch, len(sent.values)) == numbers][-1]
@@ -125,13 +125,13 @@ def _sent(rig: Rig, tp: TopicPartition, batch: ProducerBatch) -> Batch:
 
 @given(ACTIONS, st.sampled_from([1, 2, 5]), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_with_time_enough_every_good_record_is_stored_once_in_order(actions: list[Any], in_flight_max: int, names_all: bool) -> None:
+def test_every_valid_record_is_stored_once_in_order_with_long_timeouts(actions: list[Any], in_flight_max: int, names_all: bool) -> None:
     rig, models, sent = play(actions, in_flight_max=in_flight_max, names_all=names_all, timeout_ms=10_000_000)
     assert rig.core.is_idle
-    assert set(rig.fates) == set(sent), "every record ends, and the rig sees to it that none ends twice"
+    assert set(rig.fates) == set(sent), "every record has an outcome; the rig checks that none has two"
     for tp, model in models.items():
         assert len(set(model.stored)) == len(model.stored), f"stored twice at {tp}: {model.stored}"
-        # One fate may be unknown for good: culprits found in a batch whose first answer was lost. Such records are not counted here.
+        # An outcome may stay unknown: culprits found in a batch whose first response was lost. Such records are not counted here.
         known = [value for value in model.stored if not isinstance(rig.fates[value], KafkaException)]
         assert known == sorted(known, key=sent.index), f"order at {tp}: {model.stored}"
         for value in known:
@@ -139,15 +139,15 @@ def test_with_time_enough_every_good_record_is_stored_once_in_order(actions: lis
     for value in sent:
         fate = rig.fates[value]
         if isinstance(fate, KafkaException) and fate.stored.value == "no":
-            assert all(value not in model.stored for model in models.values()), f"{value} is said not to be stored"
-        if value in BAD:
+            assert all(value not in model.stored for model in models.values()), f"{value} is reported as not stored"
+        if value in REFUSED_VALUES:
             assert isinstance(fate, KafkaException)
 
 
 @given(ACTIONS, st.sampled_from([1, 5]), st.booleans())
 @example([("send", 0), ("send", 4), *[("send", 0)] * 5], 5, False)  # Two partitions in one request.
 @settings(max_examples=100, deadline=None)
-def test_with_little_time_every_record_still_ends_once_and_truly(actions: list[Any], in_flight_max: int, names_all: bool) -> None:
+def test_every_record_has_one_true_outcome_with_short_timeouts(actions: list[Any], in_flight_max: int, names_all: bool) -> None:
     rig, models, sent = play(actions, in_flight_max=in_flight_max, names_all=names_all, timeout_ms=1500)
     assert rig.core.is_idle
     assert set(rig.fates) == set(sent)
@@ -162,7 +162,7 @@ def test_with_little_time_every_record_still_ends_once_and_truly(actions: list[A
     assert rig.core.accumulator.memory_free == rig.core.accumulator.memory_bytes
 
 
-def test_linger_holds_a_batch_back_and_flush_does_not_wait_for_it() -> None:
+def test_linger_delays_a_batch_and_flush_ends_it() -> None:
     rig = Rig(options={"linger.ms": 100})
     rig.append("ab")
     rig.step(events.TimePassed())
@@ -177,10 +177,10 @@ def test_linger_holds_a_batch_back_and_flush_does_not_wait_for_it() -> None:
     assert rig.trace[-1] == "c@2/0"
     rig.append("d")
     rig.answer(OK)
-    assert rig.calls["flush"] == "done", "what came after the call does not count"
+    assert rig.calls["flush"] == "done", "records appended after the call do not count"
 
 
-def test_a_full_batch_does_not_linger() -> None:
+def test_full_batch_does_not_linger() -> None:
     rig = Rig(options={"linger.ms": 10_000, "batch.size": 200})
     rig.append("abcdefgh")
     rig.step(events.TimePassed())
@@ -196,7 +196,7 @@ def test_small_batches_of_one_broker_share_a_request() -> None:
     assert len(rig.open) == 1
 
 
-def test_a_request_and_the_broker_that_waits_for_replicas_have_their_time() -> None:
+def test_request_timeout_applies_to_client_and_broker() -> None:
     rig = Rig(options={"request.timeout.ms": 4_000})
     rig.send("a")
     assert (rig.open[0].timeout_ms, rig.open[0].message.timeout_ms) == (4_000, 4_000)
@@ -216,13 +216,13 @@ def test_requests_per_broker_are_limited() -> None:
     assert rig.fate("abcd") == ["0"] * 4
 
 
-def test_where_requests_are_limited_every_partition_has_its_turn() -> None:
-    """However much waits for those before it."""
+def test_partitions_take_turns_under_an_in_flight_limit() -> None:
+    """However many batches of other partitions wait."""
     rig = Rig(partitions=3, options={"max.in.flight.requests.per.connection": 1, "max.request.size": 90})
-    letters = iter(string.ascii_letters)
+    values = iter(string.ascii_letters)
     for partition in (0, 1, 2):
         for _ in range(4):
-            rig.append(next(letters), tp := ORDERS_0._replace(partition=partition))
+            rig.append(next(values), tp := ORDERS_0._replace(partition=partition))
             rig.core.accumulator.queue_of(tp).close()
     rig.step(events.TimePassed())
     while rig.open:
@@ -232,19 +232,19 @@ def test_where_requests_are_limited_every_partition_has_its_turn() -> None:
     assert all(set(sent[at : at + 3]) == {0, 1, 2} for at in range(0, 12, 3))
 
 
-def test_an_unknown_topic_is_asked_about_again_and_again_with_growing_waits() -> None:
+def test_unknown_topic_is_requested_with_growing_backoff() -> None:
     rig = Rig()
     rig.requests.clear()
     rig.step(events.TopicRequested(topic="ordres"))
     rig.sleep(5_000)
-    asked = [request for request in rig.requests if isinstance(request, MetadataRequest)]
-    assert 5 <= len(asked) <= 12
+    metadata_requests = [request for request in rig.requests if isinstance(request, MetadataRequest)]
+    assert 5 <= len(metadata_requests) <= 12
     error = rig.core.wait_causes.topic_timeout("ordres", None, 5_000)
     assert isinstance(error, TimeoutException)
     assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
 
 
-def test_metadata_is_refreshed_when_it_is_old() -> None:
+def test_metadata_is_refreshed_after_max_age() -> None:
     rig = Rig(options={"metadata.max.age.ms": 1000})
     rig.requests.clear()
     rig.sleep(3_500)
@@ -258,7 +258,7 @@ def test_unused_topic_is_forgotten() -> None:
     assert rig.core.wiring.cluster.partition_count("orders") is None
 
 
-def test_a_leader_that_moves_is_followed() -> None:
+def test_batch_follows_a_moved_leader() -> None:
     rig = Rig()
     rig.sleep(1_000)
     rig.send("a")
@@ -268,7 +268,7 @@ def test_a_leader_that_moves_is_followed() -> None:
     assert [effect.address.port for effect in rig.open] == [PORT + 1]
 
 
-def test_without_a_leader_a_batch_waits() -> None:
+def test_batch_waits_for_a_leader() -> None:
     rig = Rig(options={"delivery.timeout.ms": 60_000})
     rig.scripted[MetadataRequest] = [metadata({"orders": 2}, {1: PORT}, leader_id=-1) for _ in range(500)]
     rig.core.wiring.metadata.refresh()
@@ -281,7 +281,7 @@ def test_without_a_leader_a_batch_waits() -> None:
     assert rig.trace == ["a@0/0"]
 
 
-def test_a_producer_id_that_is_refused_fails_what_waits_and_is_asked_for_again() -> None:
+def test_refused_producer_id_fails_waiting_records_and_is_requested_again() -> None:
     rig = Rig()
     refusal = InitProducerIdResponse(error_code=codes.CLUSTER_AUTHORIZATION_FAILED.number)
     rig.scripted[InitProducerIdRequest] = [refusal, InitProducerIdResponse(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS.number)]
@@ -293,7 +293,7 @@ def test_a_producer_id_that_is_refused_fails_what_waits_and_is_asked_for_again()
     assert rig.trace == ["c@0/0"]
 
 
-def test_close_waits_for_what_is_left_and_then_gives_up() -> None:
+def test_close_sends_the_rest_and_fails_it_after_the_timeout() -> None:
     rig = Rig(options={"linger.ms": 10_000})
     rig.append("a")
     rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 500)
@@ -304,12 +304,12 @@ def test_close_waits_for_what_is_left_and_then_gives_up() -> None:
     assert rig.calls["close"] == "done"
 
 
-@pytest.mark.parametrize("limits_ms", [(500, 60_000), (60_000, 500)])
-def test_of_several_closes_the_one_with_the_least_time_ends_it_for_all(limits_ms: tuple[int, int]) -> None:
+@pytest.mark.parametrize("timeouts_ms", [(500, 60_000), (60_000, 500)])
+def test_shortest_timeout_of_concurrent_closes_counts(timeouts_ms: tuple[int, int]) -> None:
     rig = Rig()
     rig.send("a")
-    for name, limit_ms in zip(("first", "second"), limits_ms, strict=True):
-        rig.call(events.CloseCalled, name, deadline_ms=rig.steady_ms + limit_ms)
+    for name, timeout_ms in zip(("first", "second"), timeouts_ms, strict=True):
+        rig.call(events.CloseCalled, name, deadline_ms=rig.steady_ms + timeout_ms)
     rig.sleep(499)
     assert (rig.calls, rig.fate("a")) == ({}, ["open"])
     rig.sleep(1)
@@ -323,7 +323,7 @@ def test_all_calls_fail_when_the_shell_gives_up() -> None:
     rig.call(events.FlushCalled, "flush")
     rig.append("a")
     for effect in rig.core.give_up(IllegalStateException("no more")):
-        rig._note(effect)
+        rig._apply(effect)
     assert isinstance(rig.fates["a"], IllegalStateException)
     assert isinstance(rig.calls["init"], KafkaException)
 
@@ -358,8 +358,8 @@ def test_expired_records_name_the_last_error() -> None:
 @pytest.mark.parametrize("transactional_id", [None, "t"])
 @pytest.mark.parametrize("is_unsupported", [False, True])
 @pytest.mark.parametrize("was_sent", [False, True])
-def test_a_connection_that_is_refused_after_time_was_up(transactional_id: str | None, is_unsupported: bool, was_sent: bool) -> None:
-    """The records were told already; the batch waited for its connection."""
+def test_connection_refused_after_expiry_changes_no_outcome(transactional_id: str | None, is_unsupported: bool, was_sent: bool) -> None:
+    """The records have failed already; the batch still waited for its connection."""
     rig = Rig(options={"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000, "transactional.id": transactional_id})
     if transactional_id is not None:
         rig.call(events.InitTransactionsCalled, "init")
@@ -379,7 +379,7 @@ def test_a_connection_that_is_refused_after_time_was_up(transactional_id: str | 
 
 
 @pytest.mark.parametrize(("was_sent", "stored"), [(True, "possibly"), (False, "no")])
-def test_what_was_on_a_connection_that_is_refused_may_be_stored_if_it_was_sent(was_sent: bool, stored: str) -> None:
+def test_batch_on_a_refused_connection_is_possibly_stored_only_if_sent(was_sent: bool, stored: str) -> None:
     rig = Rig()
     rig.send("a")
     sent = rig.open.pop()
@@ -390,7 +390,7 @@ def test_what_was_on_a_connection_that_is_refused_may_be_stored_if_it_was_sent(w
 
 @pytest.mark.parametrize(("answer", "sent_next"), [(OK, "b@1/0"), (Answer(codes.INVALID_RECORD), "b@0/1")], ids=["written", "refused"])
 def test_late_response_settles_the_sequence(answer: Answer, sent_next: str) -> None:
-    """What was written after all has used its numbers; for what was not, another epoch begins."""
+    """If the batch was written after all, its sequence is used; if not, a new epoch begins."""
     rig = Rig(options={"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
     rig.send("a")
     rig.sleep(2_000)
@@ -400,8 +400,8 @@ def test_late_response_settles_the_sequence(answer: Answer, sent_next: str) -> N
     assert rig.trace == ["a@0/0", sent_next]
 
 
-def test_what_the_broker_expected_under_another_number_waits_before_it_goes_under_that() -> None:
-    """Nothing in front of it explains the gap: a broker that is not itself yet would be asked over and over."""
+def test_renumbered_batch_waits_for_the_backoff() -> None:
+    """No preceding batch explains the gap: without a backoff a broker that is still starting would get the request over and over."""
     rig = Rig()
     rig.send("a")
     rig.answer(OK)
@@ -413,7 +413,7 @@ def test_what_the_broker_expected_under_another_number_waits_before_it_goes_unde
     assert rig.trace == ["a@0/0", "b@1/0", "b@0/1"]
 
 
-def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:
+def test_full_batch_is_encoded_ahead_only_if_it_can_be_sent() -> None:
     rig = Rig(options={"max.in.flight.requests.per.connection": 1}, nodes=2)
 
     def full(values: str, tp: TopicPartition = ORDERS_0) -> list[str] | None:
@@ -423,18 +423,18 @@ def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:
         head = rig.core.batch_sender.full_head(rig.steady_ms)
         return None if head is None else list(head.futures)
 
-    assert full("ab") is None, "without a producer id nothing goes"
+    assert full("ab") is None, "nothing is sent without a producer id"
     rig.step(events.TimePassed())
     rig.answer(OK)
     assert full("cd") == ["c", "d"]
     rig.step(events.TimePassed())
-    assert full("ef") is None, "one request is under way, and no other may be"
-    assert full("gh", ORDERS_1) == ["g", "h"], "to another broker one may go"
+    assert full("ef") is None, "one request is in flight, and no second one is allowed"
+    assert full("gh", ORDERS_1) == ["g", "h"], "another broker may get one"
     assert rig.trace == ["ab@0/0", "cd@2/0"]
     head = rig.core.batch_sender.full_head(rig.steady_ms)
     assert head is not None
     rig.core.accumulator.encode_ahead(head)
-    assert full("") is None, "it is encoded"
+    assert full("") is None, "it is encoded already"
     rig.step(events.TimePassed())
     assert rig.trace == ["ab@0/0", "cd@2/0", "gh@0/0"]
-    assert full("ij", TopicPartition("orders", 9)) is None, "nobody leads it"
+    assert full("ij", TopicPartition("orders", 9)) is None, "the partition has no leader"

@@ -1,4 +1,4 @@
-"""RequestWaitLog: requests of a transaction, or InitProducerId, that fail for minutes are logged now and then, with the cause."""
+"""RequestWaitLog: transactional requests, or InitProducerId, that fail for minutes are logged at growing intervals, with the cause."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def transactional() -> Rig:
     return Rig(options={"transactional.id": "t", **OPTIONS})
 
 
-def started() -> Rig:
+def in_transaction() -> Rig:
     rig = transactional()
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
     return rig
 
 
-def refused(rig: Rig, request: type, answer: Any) -> None:
-    """Each such request gets this answer."""
+def always_respond(rig: Rig, request: type, answer: Any) -> None:
+    """Every request of this class gets this response."""
     rig.scripted[request] = [answer] * 10_000
 
 
 def wait(rig: Rig, ms: int) -> None:
-    """So much time passes, and the core is asked when it wants to be."""
+    """Advance the clock, with a round of the core at each deadline."""
     until_ms = rig.steady_ms + ms
     while (deadline_ms := rig.core.next_deadline_ms) is not None and deadline_ms <= until_ms:
         rig.steady_ms = deadline_ms
@@ -57,9 +57,9 @@ def wait(rig: Rig, ms: int) -> None:
     rig.step(events.TimePassed())
 
 
-def test_init_that_is_refused_again_and_again() -> None:
+def test_init_refused_repeatedly_is_logged_with_cause_and_limit() -> None:
     rig = transactional()
-    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    always_respond(rig, InitProducerIdRequest, INIT_LOADING)
     rig.call(events.InitTransactionsCalled, "init")
     wait(rig, FIRST_LINE_MS - 1)
     assert rig.reports == []
@@ -71,7 +71,7 @@ def test_init_that_is_refused_again_and_again() -> None:
     assert "init" not in rig.calls
 
 
-def test_init_without_response() -> None:
+def test_init_without_response_is_logged() -> None:
     rig = transactional()
     rig.hold.add(InitProducerIdRequest)
     rig.call(events.InitTransactionsCalled, "init")
@@ -82,25 +82,27 @@ def test_init_without_response() -> None:
     ]
 
 
-def test_a_coordinator_that_is_not_found() -> None:
+def test_unavailable_coordinator_is_logged_with_cause() -> None:
     rig = transactional()
-    refused(rig, FindCoordinatorRequest, FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number, error_message="x\ny"))
+    always_respond(
+        rig, FindCoordinatorRequest, FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number, error_message="x\ny")
+    )
     rig.call(events.InitTransactionsCalled, "init")
     wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
     assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: COORDINATOR_NOT_AVAILABLE (x y); init_")
 
 
-def test_a_coordinator_that_moves_all_the_time_is_found_and_blamed() -> None:
+def test_coordinator_that_keeps_moving_is_logged_with_its_address() -> None:
     rig = transactional()
-    refused(rig, InitProducerIdRequest, InitProducerIdResponse(error_code=codes.NOT_COORDINATOR.number))
+    always_respond(rig, InitProducerIdRequest, InitProducerIdResponse(error_code=codes.NOT_COORDINATOR.number))
     rig.call(events.InitTransactionsCalled, "init")
     wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
     assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: NOT_COORDINATOR (")
 
 
-def test_why_it_was_not_found_at_first_is_over_when_it_is_found() -> None:
+def test_cause_is_dropped_when_the_coordinator_is_found() -> None:
     rig = transactional()
     rig.scripted[FindCoordinatorRequest] = [FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number)]
     rig.hold.add(InitProducerIdRequest)
@@ -111,11 +113,11 @@ def test_why_it_was_not_found_at_first_is_over_when_it_is_found() -> None:
 
 
 @pytest.mark.parametrize(("kind", "call"), [(events.CommitCalled, "commit_transaction"), (events.AbortCalled, "abort_transaction")])
-def test_the_end_of_a_transaction(kind: type, call: str) -> None:
-    rig = started()
+def test_refused_end_of_transaction_is_logged(kind: type, call: str) -> None:
+    rig = in_transaction()
     rig.send("a")
     rig.answer(OK)
-    refused(rig, EndTxnRequest, END_LOADING)
+    always_respond(rig, EndTxnRequest, END_LOADING)
     rig.call(kind, "end")
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
@@ -124,11 +126,11 @@ def test_the_end_of_a_transaction(kind: type, call: str) -> None:
     ]
 
 
-def test_an_abort_within_close_waits_as_long_as_close() -> None:
-    rig = started()
+def test_abort_within_close_logs_the_limit_of_close() -> None:
+    rig = in_transaction()
     rig.send("a")
     rig.answer(OK)
-    refused(rig, EndTxnRequest, END_LOADING)
+    always_respond(rig, EndTxnRequest, END_LOADING)
     rig.call(events.AbortCalled, "close", deadline_ms=rig.steady_ms + 10_000, closes_within="close's timeout")
     wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
@@ -146,9 +148,9 @@ def test_an_abort_within_close_waits_as_long_as_close() -> None:
         (TxnOffsetCommitRequest, LOST, f"TxnOffsetCommit of group 'g': NETWORK_EXCEPTION (127.0.0.1:9092: {LOST})"),
     ],
 )
-def test_offsets(request_type: type, answer: Any, what: str) -> None:
-    rig = started()
-    refused(rig, request_type, answer)
+def test_refused_offsets_are_logged(request_type: type, answer: Any, what: str) -> None:
+    rig = in_transaction()
+    always_respond(rig, request_type, answer)
     rig.call(events.SendOffsetsCalled, "offsets", offsets={ORDERS_0: OffsetAndMetadata(1)}, group=GroupMetadata("g"))
     wait(rig, FIRST_LINE_MS)
     request, why = what.split(": ", 1)
@@ -158,9 +160,9 @@ def test_offsets(request_type: type, answer: Any, what: str) -> None:
     ]
 
 
-def test_partitions_that_are_not_added_keep_records_waiting() -> None:
-    rig = started()
-    refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
+def test_partitions_not_added_log_the_waiting_records() -> None:
+    rig = in_transaction()
+    always_respond(rig, AddPartitionsToTxnRequest, NOT_SENT)
     rig.send("ab")
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
@@ -170,9 +172,9 @@ def test_partitions_that_are_not_added_keep_records_waiting() -> None:
     ]
 
 
-def test_who_waits_for_the_shortest_time_is_named() -> None:
-    rig = started()
-    refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
+def test_waiter_with_the_nearest_limit_is_named() -> None:
+    rig = in_transaction()
+    always_respond(rig, AddPartitionsToTxnRequest, NOT_SENT)
     rig.send("ab")
     rig.call(events.CommitCalled, "commit")
     wait(rig, FIRST_LINE_MS)
@@ -180,9 +182,9 @@ def test_who_waits_for_the_shortest_time_is_named() -> None:
     assert line.endswith("; commit_transaction waits, still asking, for up to 57500 ms more (max.block.ms)")
 
 
-def test_the_identity_of_a_producer_without_transactions() -> None:
+def test_refused_producer_id_is_logged_without_transactions() -> None:
     rig = Rig(options=OPTIONS)
-    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    always_respond(rig, InitProducerIdRequest, INIT_LOADING)
     rig.send("ab")
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
@@ -191,7 +193,7 @@ def test_the_identity_of_a_producer_without_transactions() -> None:
     ]
 
 
-def test_a_close_that_waits_less_long_than_records_is_named() -> None:
+def test_close_with_a_nearer_limit_than_records_is_named() -> None:
     rig = Rig(options=OPTIONS)
     rig.hold.add(InitProducerIdRequest)
     rig.send("a")
@@ -204,30 +206,30 @@ def test_a_close_that_waits_less_long_than_records_is_named() -> None:
 
 def test_repeated_log_lines_are_rare_and_stop_at_the_deadline() -> None:
     rig = transactional()
-    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    always_respond(rig, InitProducerIdRequest, INIT_LOADING)
     rig.call(events.InitTransactionsCalled, "init")
     wait(rig, FIRST_LINE_MS + FIRST_PAUSE_MS - 1)
     assert len(rig.reports) == 1
     wait(rig, 1)
     assert len(rig.reports) == 2
     wait(rig, 200_000)
-    assert len(rig.reports) == 3, "who waited was told after max.block.ms, and nobody waits since"
+    assert len(rig.reports) == 3, "the call failed after max.block.ms, and no other call waits since"
 
 
 def test_time_counts_from_the_call() -> None:
-    """Called again after its time-out: who waits now does so since now, and the initialization has gone on meanwhile."""
+    """The call is made again after its time-out: its wait counts from then, though initialization has gone on in between."""
     rig = transactional()
-    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    always_respond(rig, InitProducerIdRequest, INIT_LOADING)
     rig.call(events.InitTransactionsCalled, "init", deadline_ms=rig.steady_ms + 1_000)
     wait(rig, 100_000)
-    rig.call(events.InitTransactionsCalled, "again")
+    rig.call(events.InitTransactionsCalled, "retry")
     wait(rig, FIRST_LINE_MS - 1)
     assert rig.reports == []
     wait(rig, 1)
     assert ", for 2500 ms: " in rig.reports[0]
 
 
-def test_how_long_records_lingered_or_waited_before_does_not_count() -> None:
+def test_linger_does_not_count_as_waiting() -> None:
     rig = Rig(options={**OPTIONS, "linger.ms": 10_000})
     rig.hold.add(InitProducerIdRequest)
     rig.append("a")
@@ -238,16 +240,16 @@ def test_how_long_records_lingered_or_waited_before_does_not_count() -> None:
     assert ", for 2500 ms: " in rig.reports[0]
 
 
-def test_records_that_have_expired_wait_no_longer() -> None:
+def test_expired_records_are_not_logged_as_waiting() -> None:
     rig = Rig(options={**OPTIONS, "delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
-    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    always_respond(rig, InitProducerIdRequest, INIT_LOADING)
     for value in "abcd":
         rig.send(value)
         wait(rig, 2_500)
     assert rig.reports == []
 
 
-def test_what_is_answered_soon_is_not_spoken_of() -> None:
+def test_short_waits_are_not_logged() -> None:
     rig = transactional()
     for step in range(3):
         rig.scripted[InitProducerIdRequest] = [INIT_LOADING] * 20
@@ -265,10 +267,10 @@ def test_what_is_answered_soon_is_not_spoken_of() -> None:
 
 
 def test_outage_is_logged_once_for_records() -> None:
-    """What the log says of an outage says it all: that nobody can be reached, how many records wait, and for how long."""
+    """The line about the outage is complete: no broker can be reached, this many records wait, for this long."""
     rig = Rig(options={**OPTIONS, "request.timeout.ms": 1_000})
     rig.hold.add(MetadataRequest)
-    refused(rig, InitProducerIdRequest, NOT_SENT)
+    always_respond(rig, InitProducerIdRequest, NOT_SENT)
     rig.send("a")
     for _ in range(6):
         rig.disconnect()
@@ -277,53 +279,53 @@ def test_outage_is_logged_once_for_records() -> None:
     assert line.startswith("no broker reachable at 127.0.0.1:9092")
 
 
-def held_find_says(rig: Rig, port: int) -> None:
-    """The coordinator asked for is there."""
+def answer_held_find_coordinator(rig: Rig, port: int) -> None:
+    """Complete the held FindCoordinator request with this address."""
     find = rig.held.pop(0)
     found = FindCoordinatorResponse(node_id=port - PORT + 1, host="127.0.0.1", port=port)
     rig.step(ResponseReceived(address=find.address, token=find.token, message=found))
 
 
 def moved_coordinator() -> Rig:
-    """The broker at 9092 is not the coordinator any more, and 200 ms later another one was asked who is."""
+    """The broker at 9092 is no longer the coordinator, and 200 ms later FindCoordinator was sent."""
     rig = Rig(nodes=2, options={"transactional.id": "t", **OPTIONS})
     rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.NOT_COORDINATOR.number)]
     rig.hold.add(FindCoordinatorRequest)
     rig.call(events.InitTransactionsCalled, "init")
-    held_find_says(rig, 9092)
+    answer_held_find_coordinator(rig, 9092)
     wait(rig, 2 * EVERY_MS)
     return rig
 
 
-def test_the_broker_that_a_coordinator_moved_to_is_blamed_when_it_is_silent() -> None:
+def test_silent_new_coordinator_is_named() -> None:
     rig = moved_coordinator()
     rig.hold.add(InitProducerIdRequest)
-    held_find_says(rig, 9093)
+    answer_held_find_coordinator(rig, 9093)
     wait(rig, FIRST_LINE_MS - 2 * EVERY_MS)
     (line,) = rig.reports
     assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9093, for 2500 ms: no answer yet; init_transactions waits")
 
 
-def test_who_does_not_say_where_a_coordinator_moved_to_is_blamed() -> None:
+def test_broker_that_does_not_name_the_new_coordinator_is_named() -> None:
     rig = moved_coordinator()
     wait(rig, FIRST_LINE_MS - 2 * EVERY_MS)
     (line,) = rig.reports
     assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; init_transactions waits")
 
 
-def test_a_broker_that_is_asked_only_now_is_not_called_silent() -> None:
+def test_request_sent_just_now_is_not_logged_as_unanswered() -> None:
     rig = moved_coordinator()
     rig.hold.add(InitProducerIdRequest)
     wait(rig, FIRST_LINE_MS - 2 * EVERY_MS - 1)
-    held_find_says(rig, 9093)
+    answer_held_find_coordinator(rig, 9093)
     wait(rig, 1)
     (line,) = rig.reports
     assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: NOT_COORDINATOR (")
 
 
-def test_what_was_answered_before_is_not_blamed_for_a_request_that_may_not_go_yet() -> None:
-    """The coordinator's broker wants to be left alone for ten seconds: EndTxn is not sent before."""
-    rig = started()
+def test_earlier_response_is_not_the_cause_while_a_request_is_throttled() -> None:
+    """The coordinator's broker throttles the client for 10 s: EndTxn is not sent before."""
+    rig = in_transaction()
     rig.throttle_time_ms = 10_000
     rig.send("a")
     rig.answer(OK)
@@ -339,9 +341,9 @@ def test_what_was_answered_before_is_not_blamed_for_a_request_that_may_not_go_ye
     assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 11000 ms: no answer yet; commit_transaction waits")
 
 
-def test_why_partitions_were_not_added_is_not_why_an_abort_waits() -> None:
-    rig = started()
-    refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
+def test_cause_of_failed_partitions_is_not_the_cause_of_an_abort() -> None:
+    rig = in_transaction()
+    always_respond(rig, AddPartitionsToTxnRequest, NOT_SENT)
     rig.send("a")
     wait(rig, 1_000)
     rig.hold.add(EndTxnRequest)
@@ -352,7 +354,7 @@ def test_why_partitions_were_not_added_is_not_why_an_abort_waits() -> None:
 
 
 def test_late_failure_of_a_request_before_an_abort_is_ignored() -> None:
-    """The partitions are asked for when the abort is called; after they failed the wait for the next request is a long one."""
+    """AddPartitionsToTxn is in flight when abort is called; its failure starts a long backoff for the next request."""
     rig = Rig(options={"transactional.id": "t", "retry.backoff.ms": 10_000, "retry.backoff.max.ms": 10_000})
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
@@ -367,11 +369,11 @@ def test_late_failure_of_a_request_before_an_abort_is_ignored() -> None:
 
 
 def test_log_line_without_waiters_is_not_used_up() -> None:
-    """During an outage, of which the log tells, nothing more is said of records; a commit that is called then is told of at once."""
-    rig = started()
+    """During an outage that was logged, records get no further line; a commit called then is logged at once."""
+    rig = in_transaction()
     rig.hold.add(MetadataRequest)
-    refused(rig, FindCoordinatorRequest, NOT_SENT)
-    refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
+    always_respond(rig, FindCoordinatorRequest, NOT_SENT)
+    always_respond(rig, AddPartitionsToTxnRequest, NOT_SENT)
     rig.send("a")
     for _ in range(3):
         rig.disconnect()
@@ -385,12 +387,12 @@ def test_log_line_without_waiters_is_not_used_up() -> None:
 
 
 def test_aborts_without_requests_keep_the_backoff() -> None:
-    """The wait before a request is asked again grows until a broker says yes, whatever is begun and given up meanwhile."""
+    """The backoff of a request grows until a broker accepts it, whatever is begun and aborted in between."""
     rig = Rig(options={"transactional.id": "t", "retry.backoff.ms": 100, "retry.backoff.max.ms": 10_000})
     rig.call(events.InitTransactionsCalled, "init")
     assert rig.core.transaction is not None
     rig.core.transaction.coordinators.forget("t", "transaction")
-    refused(rig, FindCoordinatorRequest, FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number))
+    always_respond(rig, FindCoordinatorRequest, FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number))
     rig.requests.clear()
     for value in "abcde":
         rig.call(events.BeginTransactionCalled, f"begin {value}")

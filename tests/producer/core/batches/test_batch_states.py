@@ -1,4 +1,4 @@
-"""The states of a batch: every move from every state, and that no state but the last is an end."""
+"""State machine of a batch: every move from every state; only the last state is final."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.producer.core.batches.test_in_flight import batch
 
 
 @pytest.mark.parametrize(("state", "move"), list(product(BatchState, Move)), ids=lambda part: part.name)
-def test_a_move_that_is_not_in_the_table_is_a_mistake(state: BatchState, move: Move) -> None:
+def test_move_outside_the_table_raises(state: BatchState, move: Move) -> None:
     moved = batch(0)
     moved.state = state
     if (after := MOVES.get((state, move))) is not None:
@@ -23,9 +23,9 @@ def test_a_move_that_is_not_in_the_table_is_a_mistake(state: BatchState, move: M
 
 
 @pytest.mark.parametrize("state", list(BatchState), ids=lambda state: state.name)
-def test_every_batch_can_come_to_its_end(state: BatchState) -> None:
+def test_every_state_but_the_last_can_end(state: BatchState) -> None:
     assert (MOVES.get((state, Move.END)) is BatchState.OVER) is (state is not BatchState.OVER)
 
 
-def test_every_state_is_reached() -> None:
+def test_every_state_is_reachable() -> None:
     assert {BatchState.WAITING, *MOVES.values()} == set(BatchState)

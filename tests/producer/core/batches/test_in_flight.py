@@ -1,4 +1,4 @@
-"""One partition's numbers: what may be sent when, and under which number."""
+"""PartitionQueue: which batch of a partition may be sent when, and with which sequence and epoch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def acknowledge_one(queue: PartitionQueue) -> None:
     queue.acknowledged(send(queue, [batch(-2)]), 0)
 
 
-def test_numbers_go_into_the_bytes_and_run_on() -> None:
+def test_sequences_are_written_into_the_bytes_and_continue() -> None:
     queue, waiting = queue_of(batch(0), batch(2))
     acknowledge_one(queue)
     first, second = send(queue, waiting), send(queue, waiting)
@@ -62,7 +62,7 @@ def test_sequences_wrap() -> None:
     assert send(queue, waiting).base_sequence == 2
 
 
-def test_a_batch_taken_back_across_the_wrap() -> None:
+def test_sequence_taken_back_across_the_wrap() -> None:
     queue, waiting = queue_of(batch(0, 5), batch(5, 5), is_transactional=True)
     acknowledge_one(queue)
     queue._sequence_next = SEQUENCE_MODULUS - 3
@@ -72,11 +72,11 @@ def test_a_batch_taken_back_across_the_wrap() -> None:
     assert send(queue, [batch(10)]).base_sequence == SEQUENCE_MODULUS - 3
 
 
-class TestNumbersThatOthersHavePassed:
-    """A broker that does not know the producer took batches behind one that is judged later."""
+class TestPassedSequences:
+    """A broker without the producer's state accepted batches behind one that is refused later."""
 
     @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["in order", "the last one first"])
-    def test_are_not_given_again(self, order: tuple[int, int]) -> None:
+    def test_passed_sequences_are_not_reused(self, order: tuple[int, int]) -> None:
         queue, waiting = queue_of(batch(0), batch(2), batch(4))
         acknowledge_one(queue)
         sent = [send(queue, waiting) for _ in range(3)]
@@ -85,7 +85,7 @@ class TestNumbersThatOthersHavePassed:
         queue.replace(sent[0], [])
         assert queue.needs_epoch(FIRST)
 
-    def test_nor_those_between(self) -> None:
+    def test_sequences_between_passed_ones_are_not_reused(self) -> None:
         queue, waiting = queue_of(batch(0), batch(2), batch(4))
         acknowledge_one(queue)
         first, second, third = (send(queue, waiting) for _ in range(3))
@@ -94,19 +94,19 @@ class TestNumbersThatOthersHavePassed:
         queue.replace(second, [])
         assert queue.needs_epoch(FIRST)
 
-    def test_are_others_once_numbering_has_begun_anew(self) -> None:
-        """What came back is before what was acknowledged, and refused once more: its number is the next all the same."""
+    def test_passed_sequences_are_reset_by_a_new_epoch(self) -> None:
+        """The returned batch precedes the acknowledged one and is refused once more: its sequence is the next one all the same."""
         queue, waiting = queue_of(batch(0), batch(2))
         acknowledge_one(queue)
         first, second = send(queue, waiting), send(queue, waiting)
         queue.acknowledged(second, 0)
         queue.replace(first, [batch(0)])
-        again = send(queue, [], SECOND)
-        queue.replace(again, [batch(1, 1)])
+        resent = send(queue, [], SECOND)
+        queue.replace(resent, [batch(1, 1)])
         assert not queue.needs_epoch(SECOND)
         assert send(queue, [], SECOND).base_sequence == 0
 
-    def test_before_the_one_refused_are_no_matter(self) -> None:
+    def test_acknowledged_batch_before_the_refused_one_needs_no_epoch(self) -> None:
         queue, waiting = queue_of(batch(0), batch(2))
         acknowledge_one(queue)
         first, second = send(queue, waiting), send(queue, waiting)
@@ -115,7 +115,7 @@ class TestNumbersThatOthersHavePassed:
         assert not queue.needs_epoch(FIRST)
 
 
-def test_only_the_lowest_of_what_goes_again_and_only_when_nothing_is_in_flight() -> None:
+def test_only_the_lowest_retry_is_sent_and_only_with_nothing_in_flight() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)
     first, second, _ = send(queue, waiting), send(queue, waiting), send(queue, waiting)
@@ -128,14 +128,14 @@ def test_only_the_lowest_of_what_goes_again_and_only_when_nothing_is_in_flight()
     assert not queue.accepts_batch(0, FIRST)
 
 
-def test_what_goes_again_waits_for_its_time() -> None:
+def test_retry_waits_for_its_backoff() -> None:
     queue, waiting = queue_of(batch(0))
     queue.retry(send(queue, waiting), 100)
     assert not queue.accepts_batch(99, FIRST)
     assert queue.accepts_batch(100, FIRST)
 
 
-def test_a_held_partition_starts_nothing_until_it_has_drained_and_then_needs_an_epoch() -> None:
+def test_held_partition_drains_and_then_needs_an_epoch() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)
     first, second = send(queue, waiting), send(queue, waiting)
@@ -145,11 +145,11 @@ def test_a_held_partition_starts_nothing_until_it_has_drained_and_then_needs_an_
     queue.acknowledged(second, 0)
     assert queue.needs_epoch(FIRST)
     assert not queue.accepts_batch(0, FIRST)
-    assert not queue.needs_epoch(SECOND), "somebody else has moved the epoch on already"
+    assert not queue.needs_epoch(SECOND), "the epoch has been raised already"
     assert send(queue, waiting, SECOND).base_sequence == 0
 
 
-def test_a_new_epoch_waits_for_the_old_ones_answers() -> None:
+def test_new_epoch_waits_for_responses_of_the_old_one() -> None:
     queue, waiting = queue_of(batch(0), batch(2))
     acknowledge_one(queue)
     first = send(queue, waiting)
@@ -159,8 +159,8 @@ def test_a_new_epoch_waits_for_the_old_ones_answers() -> None:
     assert (second.identity, second.base_sequence) == (SECOND, 0)
 
 
-def test_under_a_new_epoch_one_is_in_flight_until_it_is_acknowledged() -> None:
-    """As under the first: the broker may not know it, and would accept the second before the first."""
+def test_new_epoch_allows_one_batch_until_it_is_acknowledged() -> None:
+    """As under the first epoch: the broker may not have it, and would accept the second batch before the first."""
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)
     first = send(queue, waiting)
@@ -172,7 +172,7 @@ def test_under_a_new_epoch_one_is_in_flight_until_it_is_acknowledged() -> None:
     assert queue.accepts_batch(0, SECOND)
 
 
-def test_what_comes_back_keeps_its_old_order() -> None:
+def test_returned_batches_keep_their_order() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)
     first, second = send(queue, waiting), send(queue, waiting)
@@ -186,7 +186,7 @@ def test_what_comes_back_keeps_its_old_order() -> None:
     assert positions == [0, 1, 2, 4]
 
 
-def test_without_idempotence_nothing_is_numbered_or_held() -> None:
+def test_without_idempotence_no_sequences_and_no_hold() -> None:
     queue, waiting = queue_of(batch(0), batch(2), limit=1, is_idempotent=False)
     first = send(queue, waiting, NO_PRODUCER)
     assert not first.has_sequence
@@ -196,7 +196,7 @@ def test_without_idempotence_nothing_is_numbered_or_held() -> None:
     assert send(queue, waiting, NO_PRODUCER).position == 2
 
 
-def test_what_was_dropped_leaves_its_numbers_behind() -> None:
+def test_dropped_retry_needs_a_new_epoch() -> None:
     queue, waiting = queue_of(batch(0))
     queue.retry(send(queue, waiting), 0)
     assert len(queue.drop_waiting()) == 1
@@ -204,13 +204,13 @@ def test_what_was_dropped_leaves_its_numbers_behind() -> None:
     assert send(queue, [batch(2)], SECOND).base_sequence == 0
 
 
-def test_a_batch_that_is_not_there_is_our_own_mistake() -> None:
+def test_acknowledging_an_unknown_batch_raises() -> None:
     queue, _ = queue_of()
     with pytest.raises(AssertionError, match="not under way"):
         queue.acknowledged(batch(0), 0)
 
 
-def test_nothing_of_a_topic_that_is_gone_is_kept_once_it_has_its_outcome() -> None:
+def test_recreated_topic_keeps_no_batch_after_its_outcome() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4), batch(6))
     acknowledge_one(queue)
     stored, failed, waits = (send(queue, waiting) for _ in range(3))
@@ -223,8 +223,8 @@ def test_nothing_of_a_topic_that_is_gone_is_kept_once_it_has_its_outcome() -> No
     assert not [name for name in queue.__slots__ if isinstance(value := getattr(queue, name), list) and value]
 
 
-def test_what_was_sent_to_the_new_topic_keeps_its_number() -> None:
-    """It went there by its id, and may be stored there."""
+def test_batch_sent_to_the_recreated_topic_keeps_its_sequence() -> None:
+    """It was sent to the topic id, and may be stored there."""
     queue, waiting = queue_of(batch(0), batch(2))
     acknowledge_one(queue)
     first, second = send(queue, waiting), send(queue, waiting)

@@ -54,7 +54,7 @@ ONE_IN_FLIGHT = {"max.in.flight.requests.per.connection": 1}
 
 
 def rig_in(state: State, **options: Any) -> Rig:
-    """A producer that has been brought into a state by its own calls and a broker's answers."""
+    """A producer brought into a state by its calls and the responses of a broker."""
     rig = Rig(options={"transactional.id": "t", **options})
     if state is State.UNINITIALIZED:
         return rig
@@ -91,7 +91,7 @@ CALLS = {
 
 @IN_EACH_VERSION
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-def test_each_state_can_be_reached(state: State) -> None:
+def test_every_state_is_reachable(state: State) -> None:
     rig = rig_in(state)
     assert rig.core.transaction is not None
     assert rig.core.transaction.state is state
@@ -108,7 +108,7 @@ def test_every_call_in_every_state(state: State, move: Move) -> None:
     if (state, move) in REFUSED_WITH_ERROR:
         assert isinstance(outcome, KafkaException)
         assert not isinstance(outcome, IllegalStateException)
-        assert outcome is not rig.core.transaction.error, "each caller has an exception of its own"
+        assert outcome is not rig.core.transaction.error, "each caller gets its own exception"
         assert rig.core.transaction.state is state
     elif (state, move) in MOVES:
         assert not isinstance(outcome, KafkaException)
@@ -119,7 +119,7 @@ def test_every_call_in_every_state(state: State, move: Move) -> None:
 
 @IN_EACH_VERSION
 def test_begin_before_abort_is_refused_with_advice() -> None:
-    """And why: the error of the record, told again, said neither."""
+    """The error has the record's error as its cause."""
     rig = rig_in(State.ABORTABLE_ERROR)
     outcome = rig.call(events.BeginTransactionCalled, "call")
     assert rig.core.transaction is not None
@@ -147,7 +147,7 @@ def test_begin_before_abort_is_refused_with_advice() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, ErrorCode | State) else "",
 )
-def test_the_group_of_a_produce_error_decides_the_state(code: ErrorCode, state: State, error: type | None) -> None:
+def test_group_of_a_produce_error_decides_the_state(code: ErrorCode, state: State, error: type | None) -> None:
     rig = rig_in(State.IN_TRANSACTION)
     rig.send("b")
     rig.answer(Answer(code))
@@ -167,7 +167,7 @@ STEPS = {
 }
 
 
-def with_code(step: Step, request: Any, code: ErrorCode) -> Any:
+def response_with_code(step: Step, request: Any, code: ErrorCode) -> Any:
     match step:
         case Step.FIND_COORDINATOR:
             return FindCoordinatorResponse(error_code=code.number, node_id=1, host="127.0.0.1", port=9092)
@@ -183,16 +183,16 @@ def with_code(step: Step, request: Any, code: ErrorCode) -> Any:
             return EndTxnResponse(error_code=code.number)
 
 
-def run_whole(step: Step, *answers: ErrorCode | str, commits: bool = True) -> Rig:
-    """A whole transaction in which the first requests of a step get these answers; the rest goes well."""
+def run_transaction(step: Step, *answers: ErrorCode | str, commits: bool = True) -> Rig:
+    """Run a whole transaction whose first requests of a step get these responses; all others succeed."""
     rig = Rig(options={"transactional.id": "t"})
 
     class Scripted(list[Any]):
-        """Answers made when the request is known."""
+        """Responses made when the request is known."""
 
         def pop(self, index: Any = -1) -> Any:
             answer = super().pop(index)
-            return answer if isinstance(answer, str) else with_code(step, rig.requests[-1], answer)
+            return answer if isinstance(answer, str) else response_with_code(step, rig.requests[-1], answer)
 
     rig.scripted[STEPS[step]] = Scripted(answers)
     calls: list[tuple[type, str, dict[str, Any]]] = [
@@ -231,16 +231,16 @@ RETRIED = [
 @IN_EACH_VERSION
 @pytest.mark.parametrize(("step", "answer"), RETRIED, ids=lambda value: getattr(value, "name", "lost"))
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
-def test_retriable_answers_and_lost_ones_are_asked_again(step: Step, answer: Any, commits: bool) -> None:
-    rig = run_whole(step, answer, answer, commits=commits)
+def test_retriable_and_lost_responses_are_retried(step: Step, answer: Any, commits: bool) -> None:
+    rig = run_transaction(step, answer, answer, commits=commits)
     assert rig.calls == {"init": "done", "begin": "done", "offsets": "done", "end": "done"}
     (*_, last) = [request for request in rig.requests if isinstance(request, EndTxnRequest)]
     assert last.committed is commits
 
 
 @IN_EACH_VERSION
-def test_who_is_not_the_coordinator_any_more_is_looked_up_again() -> None:
-    rig = run_whole(Step.END, codes.NOT_COORDINATOR)
+def test_former_coordinator_is_looked_up_again() -> None:
+    rig = run_transaction(Step.END, codes.NOT_COORDINATOR)
     kinds = [type(request) for request in rig.requests if not isinstance(request, MetadataRequest)]
     at = kinds.index(EndTxnRequest)
     assert kinds[at : at + 3] == [EndTxnRequest, FindCoordinatorRequest, EndTxnRequest]
@@ -261,7 +261,7 @@ REFUSED = [
     (Step.COMMIT_OFFSETS, codes.FENCED_INSTANCE_ID, "offsets", FencedInstanceIdException, State.FATAL_ERROR),
     (Step.END, codes.TRANSACTION_ABORTABLE, "end", TransactionAbortableException, State.ABORTABLE_ERROR),
     (Step.END, codes.INVALID_TXN_STATE, "end", None, State.FATAL_ERROR),
-    # Who is fenced, as coordinators before Kafka 2.7 tell it.
+    # Fencing, as coordinators before Kafka 2.7 report it.
     (Step.INIT_PRODUCER_ID, codes.INVALID_PRODUCER_EPOCH, "init", ProducerFencedException, State.FATAL_ERROR),
     (Step.ADD_PARTITIONS, codes.INVALID_PRODUCER_EPOCH, "end", ProducerFencedException, State.FATAL_ERROR),
     (Step.ADD_OFFSETS, codes.INVALID_PRODUCER_EPOCH, "offsets", ProducerFencedException, State.FATAL_ERROR),
@@ -271,15 +271,17 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("step", "code", "call", "error", "state"), REFUSED, ids=lambda value: getattr(value, "name", ""))
-def test_what_is_refused_fails_its_call_by_its_group(step: Step, code: ErrorCode, call: str, error: type | None, state: State) -> None:
-    rig = run_whole(step, code)
+def test_refused_request_fails_its_call_by_the_error_group(
+    step: Step, code: ErrorCode, call: str, error: type | None, state: State
+) -> None:
+    rig = run_transaction(step, code)
     assert isinstance(rig.calls[call], error or ApiException)
     assert rig.core.transaction is not None
     assert rig.core.transaction.state is state
 
 
-def test_after_a_refused_init_the_call_can_be_made_again() -> None:
-    rig = run_whole(Step.INIT_PRODUCER_ID, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+def test_refused_init_can_be_repeated() -> None:
+    rig = run_transaction(Step.INIT_PRODUCER_ID, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     assert rig.call(events.InitTransactionsCalled, "second init") == "done"
 
 
@@ -299,13 +301,13 @@ def test_failed_login_fails_init_which_can_be_repeated(request_type: type) -> No
 
 @IN_EACH_VERSION
 @pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.INVALID_TXN_STATE, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
-def test_an_abort_never_raises_an_abortable_error(code: ErrorCode) -> None:
-    """Decision 31: it returns, times out, or raises what is application-recoverable."""
-    rig = run_whole(Step.END, code, commits=False)
+def test_abort_never_raises_an_abortable_error(code: ErrorCode) -> None:
+    """Decision 31: abort returns, times out, or raises an application-recoverable error."""
+    rig = run_transaction(Step.END, code, commits=False)
     assert group_of(rig.calls["end"]) is Group.APPLICATION_RECOVERABLE
 
 
-def test_what_was_asked_before_the_abort_does_not_matter_any_more() -> None:
+def test_late_refusal_of_add_partitions_does_not_fail_the_abort() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     rig.hold.add(AddPartitionsToTxnRequest)
     rig.send("b", ORDERS_1)
@@ -328,7 +330,7 @@ def test_transaction_without_records_sends_no_request() -> None:
 
 
 @IN_EACH_VERSION
-def test_no_offsets_send_no_request() -> None:
+def test_empty_offsets_send_no_request() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     before = len(rig.requests)
     assert rig.call(events.SendOffsetsCalled, "offsets", offsets={}, group=GROUP) == "done"
@@ -353,7 +355,7 @@ def test_records_wait_until_their_partition_is_added() -> None:
 
 
 @IN_EACH_VERSION
-def test_a_commit_sends_what_lingers_first() -> None:
+def test_commit_sends_lingering_records_first() -> None:
     rig = Rig(options={"transactional.id": "t", "linger.ms": 10_000})
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
@@ -363,14 +365,14 @@ def test_a_commit_sends_what_lingers_first() -> None:
     rig.call(events.CommitCalled, "commit")
     assert rig.trace == ["ab@0/0"]
     assert "commit" not in rig.calls
-    assert not any(isinstance(request, EndTxnRequest) for request in rig.requests), "nothing is decided before every record has its outcome"
+    assert not any(isinstance(request, EndTxnRequest) for request in rig.requests), "no decision before every record has its outcome"
     rig.answer(OK)
     assert rig.calls["commit"] == "done"
     assert isinstance(rig.requests[-1], EndTxnRequest)
 
 
 @IN_EACH_VERSION
-def test_offsets_that_time_out_make_the_transaction_abortable() -> None:
+def test_timed_out_offsets_make_the_transaction_abortable() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     rig.hold.add(TxnOffsetCommitRequest)
     rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GROUP)
@@ -383,7 +385,7 @@ def test_offsets_that_time_out_make_the_transaction_abortable() -> None:
 
 
 @pytest.mark.parametrize("hold", [set(), {MetadataRequest}], ids=["", "without metadata"])
-def test_offsets_that_time_out_are_named_with_their_group_the_limit_and_the_last_answer(hold: set[type]) -> None:
+def test_timed_out_offsets_error_names_group_limit_and_last_response(hold: set[type]) -> None:
     rig = Rig(options={"transactional.id": "t", "max.block.ms": 5_000}, hold=hold)
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
@@ -399,7 +401,7 @@ def test_offsets_that_time_out_are_named_with_their_group_the_limit_and_the_last
     )
 
 
-def test_a_broker_that_takes_no_member_of_a_group_with_offsets_says_what_to_give_instead() -> None:
+def test_old_broker_without_member_ids_gives_advice() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     rig.hold.add(TxnOffsetCommitRequest)
     rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GroupMetadata("group", 1, "member"))
@@ -414,7 +416,7 @@ def test_a_broker_that_takes_no_member_of_a_group_with_offsets_says_what_to_give
 
 
 @IN_EACH_VERSION
-def test_records_of_an_aborted_transaction_fail_and_what_is_under_way_is_waited_for() -> None:
+def test_abort_fails_unsent_records_and_waits_for_those_in_flight() -> None:
     rig = rig_in(State.IN_TRANSACTION, **ONE_IN_FLIGHT)
     rig.send("b")
     rig.send("c")
@@ -426,7 +428,7 @@ def test_records_of_an_aborted_transaction_fail_and_what_is_under_way_is_waited_
     assert rig.calls["abort"] == "done"
 
 
-def test_a_lost_batch_of_an_aborted_transaction_is_not_sent_again_and_its_numbers_are_left_behind() -> None:
+def test_lost_batch_of_an_aborted_transaction_is_not_retried_and_bumps_the_epoch() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     rig.send("b")
     rig.call(events.AbortCalled, "abort")
@@ -442,7 +444,7 @@ def test_a_lost_batch_of_an_aborted_transaction_is_not_sent_again_and_its_number
 
 
 @IN_EACH_VERSION
-def test_a_fatal_error_fails_what_waits_and_every_later_call() -> None:
+def test_fatal_error_fails_waiting_records_and_later_calls() -> None:
     rig = rig_in(State.IN_TRANSACTION, **ONE_IN_FLIGHT)
     rig.send("b")
     rig.send("c")
@@ -453,7 +455,7 @@ def test_a_fatal_error_fails_what_waits_and_every_later_call() -> None:
         assert isinstance(rig.call(kind, "call"), ProducerFencedException)
 
 
-def test_the_gravest_code_of_many_partitions_decides() -> None:
+def test_gravest_code_of_many_partitions_decides() -> None:
     found = [
         (ORDERS_0, codes.OPERATION_NOT_ATTEMPTED.number),
         (ORDERS_1, codes.TOPIC_AUTHORIZATION_FAILED.number),

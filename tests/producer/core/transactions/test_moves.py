@@ -1,4 +1,4 @@
-"""The table of a transactional producer's states and moves, by itself."""
+"""State table of a transactional producer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.markdown_tables import transaction_diagram
 
 @pytest.mark.parametrize("move", Move, ids=lambda move: move.name)
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-def test_every_pair_of_the_table(state: State, move: Move) -> None:
+def test_every_state_and_move_follows_the_table(state: State, move: Move) -> None:
     if (state, move) in MOVES:
         assert state_after(state, move) is MOVES[state, move]
     else:
@@ -18,10 +18,10 @@ def test_every_pair_of_the_table(state: State, move: Move) -> None:
             state_after(state, move)
 
 
-def test_a_fatal_error_is_never_overwritten() -> None:
+def test_fatal_error_is_never_overwritten() -> None:
     assert {MOVES.get((State.FATAL_ERROR, move), State.FATAL_ERROR) for move in Move} == {State.FATAL_ERROR}
     assert all(MOVES[state, Move.FAILED_FATALLY] is State.FATAL_ERROR for state in State)
 
 
-def test_the_diagram_has_every_state() -> None:
+def test_diagram_has_every_state() -> None:
     assert all(state.name in transaction_diagram() for state in State if state is not State.FATAL_ERROR)

@@ -1,4 +1,4 @@
-"""Offsets that go into a transaction while their topic is deleted and created again: they are left out, and nothing else is."""
+"""Offsets added to a transaction while their topic is recreated: only offsets of the old topic are left out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from chaffinch.protocol.messages.txn_offset_commit import (
 )
 from tests.producer.core.rig import Rig
 
-PLACE = TopicPartition("orders", 0)
+ORDERS_0 = TopicPartition("orders", 0)
 OLD_ID, NEW_ID = UUID(int=7), UUID(int=8)
-OFFSETS = {PLACE: OffsetAndMetadata(5)}
+OFFSETS = {ORDERS_0: OffsetAndMetadata(5)}
 
 
 def group(topic_ids: dict[TopicPartition, UUID]) -> GroupMetadata:
@@ -38,8 +38,8 @@ def in_transaction(monkeypatch: pytest.MonkeyPatch, version: int) -> Rig:
     return rig
 
 
-def sent(rig: Rig) -> list[tuple[str, UUID]]:
-    """Of each TxnOffsetCommit, the topic's name and id."""
+def offset_commit_topics(rig: Rig) -> list[tuple[str, UUID]]:
+    """Topic name and id of each TxnOffsetCommit request."""
     return [(request.topics[0].name, request.topics[0].topic_id) for request in rig.requests if isinstance(request, TxnOffsetCommitRequest)]
 
 
@@ -61,54 +61,54 @@ def assert_left_out(rig: Rig) -> None:
     assert rig.call(events.CommitCalled, "commit") == "done"
 
 
-def test_where_the_coordinator_takes_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_refuses_the_old_topic_id_and_offsets_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = in_transaction(monkeypatch, 2)
     rig.scripted[TxnOffsetCommitRequest] = [refusal(OLD_ID)]
-    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({PLACE: OLD_ID}))
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({ORDERS_0: OLD_ID}))
     assert_left_out(rig)
-    assert [topic_id for _, topic_id in sent(rig)] == [OLD_ID]
+    assert [topic_id for _, topic_id in offset_commit_topics(rig)] == [OLD_ID]
 
 
-def test_in_version_1_ids_are_compared_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_1_compares_topic_ids_and_leaves_offsets_out(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = in_transaction(monkeypatch, 1)
-    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({PLACE: OLD_ID}))
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({ORDERS_0: OLD_ID}))
     assert_left_out(rig)
-    assert sent(rig) == []
+    assert offset_commit_topics(rig) == []
 
 
 @pytest.mark.parametrize(("version", "topic_id"), [(1, UUID(int=0)), (2, NEW_ID)])
-def test_offsets_in_the_topic_that_is_there_are_committed(monkeypatch: pytest.MonkeyPatch, version: int, topic_id: UUID) -> None:
+def test_offsets_of_the_current_topic_are_committed(monkeypatch: pytest.MonkeyPatch, version: int, topic_id: UUID) -> None:
     rig = in_transaction(monkeypatch, version)
-    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({PLACE: NEW_ID}))
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({ORDERS_0: NEW_ID}))
     assert rig.calls["offsets"] == "done"
-    assert sent(rig) == [("orders", topic_id)]
+    assert offset_commit_topics(rig) == [("orders", topic_id)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_offsets_of_which_no_id_is_known_are_the_applications_own_affair(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+def test_offsets_without_topic_ids_are_committed_unchecked(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     rig = in_transaction(monkeypatch, version)
     rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GroupMetadata("g"))
     assert rig.calls["offsets"] == "done"
-    assert sent(rig) == [("orders", UUID(int=0))]
+    assert offset_commit_topics(rig) == [("orders", UUID(int=0))]
 
 
-def test_a_coordinator_that_lags_behind_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_without_the_new_topic_id_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = in_transaction(monkeypatch, 2)
     rig.scripted[TxnOffsetCommitRequest] = [refusal(NEW_ID)]
-    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({PLACE: NEW_ID}))
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({ORDERS_0: NEW_ID}))
     rig.sleep(1_000)
     assert rig.calls["offsets"] == "done"
-    assert len(sent(rig)) == 2
+    assert len(offset_commit_topics(rig)) == 2
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_coordinator_whose_metadata_has_the_deleted_topic_is_asked_again(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
-    """Offsets that are left out for that would be read, and written, a second time."""
+def test_coordinator_with_stale_metadata_is_retried(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    """If offsets were left out here, their records would be read and written a second time."""
     rig = in_transaction(monkeypatch, version)
     if version == 2:
         rig.scripted[TxnOffsetCommitRequest] = [refusal(NEW_ID)]
     rig.topic_id = OLD_ID
-    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({PLACE: NEW_ID}))
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=group({ORDERS_0: NEW_ID}))
     for _ in range(20):
         rig.sleep(100)
     assert "offsets" not in rig.calls
@@ -116,5 +116,5 @@ def test_a_coordinator_whose_metadata_has_the_deleted_topic_is_asked_again(monke
     for _ in range(20):
         rig.sleep(100)
     assert rig.calls["offsets"] == "done"
-    assert sent(rig)[-1] == ("orders", UUID(int=0) if version == 1 else NEW_ID)
+    assert offset_commit_topics(rig)[-1] == ("orders", UUID(int=0) if version == 1 else NEW_ID)
     assert not [report for report in rig.reports if "left out" in report]

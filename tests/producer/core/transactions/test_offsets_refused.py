@@ -1,4 +1,4 @@
-"""Offsets that a group refuses because it has gone on without the consumer: the error says whose they are, and what to do next."""
+"""Offsets refused by a group that has gone on without the consumer: the error names the group and the next step."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_offsets_error_names_the_group_and_advice(code: ErrorCode, error_class: 
     assert type(error) is error_class
     assert (error.code, error.group, error.stored) == (code, Group.APPLICATION_RECOVERABLE, Stored.NO)
     assert (error.api, error.topic_partition) == ("TxnOffsetCommit", TopicPartition("input", 0))
-    said = str(error)
-    assert said.count(code.name) == 1
-    assert re.search(rf"the offsets of group 'counters' for input-0 and 2 more were not committed.*: {why}; .*init_transactions\(\)", said)
-    assert re.search("close this (one|producer),? and start a new one$", said)
+    text = str(error)
+    assert text.count(code.name) == 1
+    assert re.search(rf"the offsets of group 'counters' for input-0 and 2 more were not committed.*: {why}; .*init_transactions\(\)", text)
+    assert re.search("close this (one|producer),? and start a new one$", text)
     (report,) = rig.reports
     assert "group 'counters'" in report

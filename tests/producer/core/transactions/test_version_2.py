@@ -1,4 +1,4 @@
-"""Transaction version 2 (KIP-890): who is written to adds itself, and each end of a transaction raises the epoch."""
+"""Transaction version 2 (KIP-890): partitions are added by the write itself, and each end of a transaction raises the epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, PRODUCER_ID, Answer, Rig, committed
-from tests.producer.core.transactions.test_manager import GROUP, OFFSETS, REFUSED, rig_in, run_whole
+from tests.producer.core.transactions.test_manager import GROUP, OFFSETS, REFUSED, rig_in, run_transaction
 
 LOOK_UPS = (MetadataRequest, FindCoordinatorRequest)
 
@@ -31,8 +31,8 @@ def version_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rig, "transaction_version", 2)
 
 
-def asked(rig: Rig) -> list[type]:
-    """Requests but for Produce and those that look something up."""
+def request_types(rig: Rig) -> list[type]:
+    """Types of all requests except Produce and lookups."""
     return [type(request) for request in rig.requests if not isinstance(request, LOOK_UPS)]
 
 
@@ -42,7 +42,7 @@ def ends(rig: Rig) -> list[tuple[bool, int]]:
 
 
 def transaction(rig: Rig, value: str, end: type = events.CommitCalled) -> None:
-    """One with a record, ended."""
+    """Run one transaction with a record."""
     rig.call(events.BeginTransactionCalled, f"begin {value}")
     rig.send(value)
     rig.answer(OK)
@@ -51,7 +51,7 @@ def transaction(rig: Rig, value: str, end: type = events.CommitCalled) -> None:
     assert rig.calls[f"end {value}"] == "done"
 
 
-def test_nothing_is_added_and_every_end_raises_the_epoch() -> None:
+def test_no_partitions_are_added_and_every_end_raises_the_epoch() -> None:
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin a")
     rig.send("a")
@@ -60,12 +60,12 @@ def test_nothing_is_added_and_every_end_raises_the_epoch() -> None:
     assert rig.call(events.CommitCalled, "end a") == "done"
     transaction(rig, "b", events.AbortCalled)
     transaction(rig, "c")
-    assert asked(rig) == [InitProducerIdRequest, TxnOffsetCommitRequest, EndTxnRequest, EndTxnRequest, EndTxnRequest]
+    assert request_types(rig) == [InitProducerIdRequest, TxnOffsetCommitRequest, EndTxnRequest, EndTxnRequest, EndTxnRequest]
     assert rig.trace == ["a@0/0", "b@0/1", "c@0/2"]
     assert ends(rig) == [(True, 0), (False, 1), (True, 2)]
 
 
-def test_several_partitions_go_at_once() -> None:
+def test_several_partitions_are_sent_at_once() -> None:
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin")
     rig.append("a", ORDERS_0)
@@ -75,23 +75,23 @@ def test_several_partitions_go_at_once() -> None:
 
 
 @pytest.mark.parametrize(("request_type", "version"), [(EndTxnRequest, 5), (TxnOffsetCommitRequest, 5), (InitProducerIdRequest, None)])
-@pytest.mark.parametrize("spoken", [1, 2])
+@pytest.mark.parametrize("cluster_version", [1, 2])
 def test_requests_use_versions_of_the_transaction_version(
-    monkeypatch: pytest.MonkeyPatch, request_type: type, version: int | None, spoken: int
+    monkeypatch: pytest.MonkeyPatch, request_type: type, version: int | None, cluster_version: int
 ) -> None:
-    monkeypatch.setattr(Rig, "transaction_version", spoken)
+    monkeypatch.setattr(Rig, "transaction_version", cluster_version)
     rig = Rig(options={"transactional.id": "t"}, hold={request_type})
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
     rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GROUP)
     rig.call(events.CommitCalled, "commit")
     (held,) = rig.held
-    assert held.version_max == (version if spoken == 2 else None)
+    assert held.version_max == (version if cluster_version == 2 else None)
 
 
-def left_with_nothing() -> Rig:
-    """In a transaction whose only record a handler has dropped."""
-    rig = Rig(options={"transactional.id": "t"}, says={"x": NonRetriableResponse.SWALLOW})
+def transaction_with_dropped_record() -> Rig:
+    """A transaction whose only record the handler has dropped."""
+    rig = Rig(options={"transactional.id": "t"}, handler_responses={"x": NonRetriableResponse.SWALLOW})
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
     rig.send("x")
@@ -99,9 +99,9 @@ def left_with_nothing() -> Rig:
     return rig
 
 
-def test_a_transaction_that_has_nothing_after_all_is_not_committed() -> None:
-    """The coordinator may not know of it, and refuses to commit what it does not know."""
-    rig = left_with_nothing()
+def test_transaction_whose_records_were_dropped_is_aborted() -> None:
+    """The coordinator may not have it, and refuses to commit an unknown transaction."""
+    rig = transaction_with_dropped_record()
     assert rig.fate("x") == ["dropped"]
     assert rig.call(events.CommitCalled, "commit") == "done"
     transaction(rig, "b")
@@ -109,19 +109,19 @@ def test_a_transaction_that_has_nothing_after_all_is_not_committed() -> None:
     assert rig.trace == ["x@0/0", "b@0/1"]
 
 
-def test_an_end_without_an_answer_is_repeated_under_its_epoch() -> None:
-    """By which the coordinator knows that it is the same; what then comes late is kept out by the next epoch."""
+def test_end_without_response_is_repeated_with_its_epoch() -> None:
+    """The epoch identifies the repetition; late requests are then fenced by the next epoch."""
     rig = rig_in(State.READY)
     rig.scripted[EndTxnRequest] = [LOST]
     transaction(rig, "a")
     transaction(rig, "b")
     assert ends(rig) == [(True, 0), (True, 0), (True, 1)]
     assert rig.trace == ["a@0/0", "b@0/1"]
-    assert asked(rig).count(InitProducerIdRequest) == 1
+    assert request_types(rig).count(InitProducerIdRequest) == 1
 
 
-def test_the_identity_of_the_answer_counts() -> None:
-    """After the last epoch it is another producer id."""
+def test_producer_id_of_the_end_response_is_used() -> None:
+    """After the last epoch the response has another producer id."""
     rig = rig_in(State.READY)
     rig.scripted[EndTxnRequest] = [EndTxnResponse(producer_id=PRODUCER_ID + 1, producer_epoch=0)]
     transaction(rig, "a")
@@ -129,19 +129,19 @@ def test_the_identity_of_the_answer_counts() -> None:
     assert [(batch.producer_id, str(batch)) for batch in rig.sent] == [(PRODUCER_ID, "a@0/0"), (PRODUCER_ID + 1, "b@0/0")]
 
 
-def test_after_an_answer_without_an_identity_one_is_asked_for() -> None:
-    """Of a broker that the others are ahead of."""
+def test_end_response_without_producer_id_causes_init_producer_id() -> None:
+    """A broker of an older version responds without them."""
     rig = rig_in(State.READY)
     rig.scripted[EndTxnRequest] = [EndTxnResponse()]
     transaction(rig, "a")
     rig.call(events.BeginTransactionCalled, "begin b")
     rig.send("b")
     assert rig.trace == ["a@0/0", "b@0/1"]
-    assert asked(rig) == [InitProducerIdRequest, EndTxnRequest, InitProducerIdRequest, AddPartitionsToTxnRequest]
+    assert request_types(rig) == [InitProducerIdRequest, EndTxnRequest, InitProducerIdRequest, AddPartitionsToTxnRequest]
 
 
-def test_numbers_left_behind_cost_no_epoch_of_their_own() -> None:
-    """A batch that may be stored and failed: the abort has raised the epoch."""
+def test_unused_sequences_need_no_epoch_beyond_that_of_the_abort() -> None:
+    """The failed batch may be stored, but the abort has raised the epoch."""
     rig = rig_in(State.READY, **{"delivery.timeout.ms": 1_000, "request.timeout.ms": 500})
     rig.call(events.BeginTransactionCalled, "begin")
     rig.send("a")
@@ -155,13 +155,13 @@ def test_numbers_left_behind_cost_no_epoch_of_their_own() -> None:
     assert rig.calls["abort"] == "done"
     transaction(rig, "b")
     assert rig.trace[-1] == "b@0/1"
-    assert asked(rig) == [InitProducerIdRequest, EndTxnRequest, EndTxnRequest]
+    assert request_types(rig) == [InitProducerIdRequest, EndTxnRequest, EndTxnRequest]
 
 
-class TestWhileTheLastOneIsBeingCompleted:
-    """The first that is written to cannot add itself yet: it is tried again soon, and that is no failed attempt."""
+class TestConcurrentTransactions:
+    """The previous transaction is still being completed: the first write is retried soon, and that counts as no attempt."""
 
-    def test_records(self) -> None:
+    def test_records_are_retried_without_counting_an_attempt(self) -> None:
         rig = rig_in(State.READY, retries=1)
         transaction(rig, "a")
         rig.call(events.BeginTransactionCalled, "begin b")
@@ -173,7 +173,7 @@ class TestWhileTheLastOneIsBeingCompleted:
         assert rig.call(events.CommitCalled, "end b") == "done"
         assert rig.trace == ["a@0/0", *["b@0/1"] * 4]
 
-    def test_offsets(self) -> None:
+    def test_offsets_are_retried(self) -> None:
         rig = rig_in(State.READY)
         transaction(rig, "a")
         rig.call(events.BeginTransactionCalled, "begin b")
@@ -189,7 +189,7 @@ class TestWhileTheLastOneIsBeingCompleted:
         rig.release()
         assert rig.calls["offsets"] == "done"
 
-    def test_once_it_is_open_that_is_like_any_other_answer(self) -> None:
+    def test_open_transaction_retries_with_the_normal_backoff(self) -> None:
         rig = rig_in(State.READY)
         rig.call(events.BeginTransactionCalled, "begin")
         rig.send("a")
@@ -200,14 +200,14 @@ class TestWhileTheLastOneIsBeingCompleted:
         assert rig.trace == ["a@0/0", "b@1/0"]
 
 
-@pytest.mark.parametrize("told", [(2, 0), (2, 1)])
-def test_the_latest_word_counts_from_the_next_transaction_on(told: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("features", [(2, 0), (2, 1)])
+def test_new_version_applies_from_the_next_transaction_on(features: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rig, "transaction_version", 1)
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin")
-    rig.connect(*told)
+    rig.connect(*features)
     rig.send("a")
-    assert AddPartitionsToTxnRequest in asked(rig)
+    assert AddPartitionsToTxnRequest in request_types(rig)
     assert rig.open[0].version_max == VERSION_THAT_ADDS - 1
     rig.answer(OK)
     rig.hold.add(EndTxnRequest)
@@ -218,7 +218,7 @@ def test_the_latest_word_counts_from_the_next_transaction_on(told: tuple[int, in
     assert rig.calls["end"] == "done"
     monkeypatch.setattr(Rig, "transaction_version", 2)
     transaction(rig, "b")
-    assert asked(rig).count(AddPartitionsToTxnRequest) == 1
+    assert request_types(rig).count(AddPartitionsToTxnRequest) == 1
 
 
 @pytest.mark.parametrize("level", [0, 1])
@@ -228,14 +228,14 @@ def test_earlier_features_are_ignored(level: int) -> None:
     rig.connect(level, epoch=6)
     rig.call(events.InitTransactionsCalled, "init")
     transaction(rig, "a")
-    assert AddPartitionsToTxnRequest not in asked(rig)
+    assert AddPartitionsToTxnRequest not in request_types(rig)
     rig.connect(level, epoch=8)
     transaction(rig, "b")
-    assert AddPartitionsToTxnRequest in asked(rig)
+    assert AddPartitionsToTxnRequest in request_types(rig)
 
 
-def test_what_may_come_late_of_version_1_is_kept_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster has gone up between two transactions, the end of the first has an answer that got lost."""
+def test_late_requests_of_version_1_are_fenced_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster is upgraded between two transactions, and the EndTxn response of the first was lost."""
     monkeypatch.setattr(Rig, "transaction_version", 1)
     rig = rig_in(State.READY)
     rig.scripted[EndTxnRequest] = [LOST]
@@ -249,8 +249,8 @@ def test_what_may_come_late_of_version_1_is_kept_out_first(monkeypatch: pytest.M
     monkeypatch.setattr(Rig, "transaction_version", 2)
     transaction(rig, "c")
     assert rig.trace[:2] == ["a@0/0", "b@0/1"]
-    assert asked(rig).count(InitProducerIdRequest) == 2
-    assert asked(rig).count(AddPartitionsToTxnRequest) == 2, "the one that comes after what is late, and no later one"
+    assert request_types(rig).count(InitProducerIdRequest) == 2
+    assert request_types(rig).count(AddPartitionsToTxnRequest) == 2, "only the one after the late request"
 
 
 @pytest.mark.parametrize(
@@ -258,15 +258,17 @@ def test_what_may_come_late_of_version_1_is_kept_out_first(monkeypatch: pytest.M
     [row for row in REFUSED if row[0] not in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS)],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_what_is_refused_fails_its_call_by_its_group(step: Step, code: ErrorCode, call: str, error: type[Any] | None, state: State) -> None:
-    rig = run_whole(step, code)
+def test_refused_request_fails_its_call_by_the_error_group(
+    step: Step, code: ErrorCode, call: str, error: type[Any] | None, state: State
+) -> None:
+    rig = run_transaction(step, code)
     assert isinstance(rig.calls[call], error or ApiException)
     assert rig.core.transaction is not None
     assert rig.core.transaction.state is state
 
 
-def test_an_abort_that_is_refused_ends_the_producer() -> None:
-    """The coordinator aborts what it does not know, too: it refuses when the transaction has come to another end."""
+def test_refused_abort_ends_the_producer() -> None:
+    """The coordinator aborts unknown transactions too: it refuses only if the transaction has ended otherwise."""
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin")
     rig.send("a")
@@ -278,9 +280,9 @@ def test_an_abort_that_is_refused_ends_the_producer() -> None:
     assert rig.core.transaction.state is State.FATAL_ERROR
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["which has it", "whose answer got lost"])
-def test_what_a_broker_has_is_committed(is_first: bool) -> None:
-    """However it is known: from the answer, or from that to a repetition."""
+@pytest.mark.parametrize("is_first", [True, False], ids=["acknowledged", "response lost"])
+def test_stored_record_is_committed(is_first: bool) -> None:
+    """Whether the first response reports it, or the response to the repetition."""
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin")
     rig.send("a")
@@ -293,7 +295,7 @@ def test_what_a_broker_has_is_committed(is_first: bool) -> None:
 
 
 def test_commit_without_content_is_never_in_doubt() -> None:
-    rig = left_with_nothing()
+    rig = transaction_with_dropped_record()
     rig.scripted[EndTxnRequest] = [LOST, EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
     rig.call(events.CommitCalled, "commit")
     rig.sleep(1_000)
@@ -302,12 +304,12 @@ def test_commit_without_content_is_never_in_doubt() -> None:
 
 
 @pytest.mark.parametrize(("levels", "version"), [({}, 1), *(({"transaction.version": level}, min(2, max(1, level))) for level in range(4))])
-def test_which_version_is_spoken(levels: dict[str, int], version: int) -> None:
+def test_transaction_version_of_feature_levels(levels: dict[str, int], version: int) -> None:
     assert transaction_version_of(levels) == version
 
 
-def test_what_is_under_way_is_sent_again_though_the_transaction_has_failed() -> None:
-    """Whether it is stored is to be known."""
+def test_record_in_flight_is_retried_in_a_failed_transaction() -> None:
+    """The caller gets to know whether it is stored."""
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin")
     rig.send("a")
@@ -322,12 +324,12 @@ def test_what_is_under_way_is_sent_again_though_the_transaction_has_failed() -> 
 
 def test_open_transaction_with_records_is_logged() -> None:
     rig = rig_in(State.READY)
-    transaction_of = rig.core.transaction
-    assert transaction_of is not None
+    manager = rig.core.transaction
+    assert manager is not None
     rig.call(events.BeginTransactionCalled, "begin")
-    assert transaction_of.left_open(is_cut_off=True) is None
+    assert manager.left_open(is_cut_off=True) is None
     rig.send("a")
-    assert "is left open" in (transaction_of.left_open(is_cut_off=True) or "")
+    assert "is left open" in (manager.left_open(is_cut_off=True) or "")
     rig.answer(OK)
     assert rig.call(events.CommitCalled, "end") == "done"
-    assert transaction_of.left_open(is_cut_off=True) is None
+    assert manager.left_open(is_cut_off=True) is None

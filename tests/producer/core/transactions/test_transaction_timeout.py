@@ -1,6 +1,6 @@
-"""The broker has aborted a transaction that was open for longer than transaction.timeout.ms: what each call of the producer then does.
+"""Calls of a producer whose transaction the broker has aborted after transaction.timeout.ms.
 
-The answers are those of `chaffinch broker` and of Apache Kafka 4: the epoch was raised, so everything but an abort in version 2 is refused.
+The responses are those of `chaffinch broker` and Apache Kafka 4: the epoch was raised, so all but an abort in version 2 is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STALE = Answer(codes.INVALID_PRODUCER_EPOCH, message="producer 4711 epoch 0 is f
 
 
 def timed_out(version: int, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """A producer with an open transaction, which the broker has aborted by now."""
+    """A producer with an open transaction that the broker has aborted."""
     monkeypatch.setattr(Rig, "transaction_version", version)
     rig = rig_in(State.IN_TRANSACTION, **{"transaction.timeout.ms": TIMEOUT_MS, "max.block.ms": TIMEOUT_MS - 1})
     rig.sleep(2 * TIMEOUT_MS)
@@ -62,7 +62,7 @@ def offsets(rig: Rig) -> Any:
     return rig.call(events.SendOffsetsCalled, f"offsets {len(rig.calls)}", offsets=OFFSETS, group=GROUP)
 
 
-def end_well(rig: Rig) -> Any:
+def commit_next(rig: Rig) -> Any:
     rig.scripted.clear()
     return rig.call(events.CommitCalled, "the next commit")
 
@@ -77,16 +77,18 @@ ORDERS: list[tuple[int, list[tuple[Call, object]]]] = [
     (1, [(offsets, ENDED), (abort, ENDED), (begin, ENDED)]),
     (1, [(begin, WRONG_ORDER), (abort, ENDED)]),
     (2, [(commit, ENDED), (abort, ENDED), (begin, ENDED), (send, ENDED)]),
-    (2, [(abort, "done"), (begin, "done"), (send, 0), (end_well, "done")]),
+    (2, [(abort, "done"), (begin, "done"), (send, 0), (commit_next, "done")]),
     (2, [(send, ENDED), (commit, ENDED), (abort, ENDED), (begin, ENDED)]),
-    (2, [(begin, WRONG_ORDER), (abort, "done"), (begin, "done"), (send, 0), (end_well, "done")]),
+    (2, [(begin, WRONG_ORDER), (abort, "done"), (begin, "done"), (send, 0), (commit_next, "done")]),
 ]
 
 
 @pytest.mark.parametrize(
     ("version", "order"), ORDERS, ids=[f"version {version}: " + ", ".join(call.__name__ for call, _ in order) for version, order in ORDERS]
 )
-def test_each_call_after_the_time_out(version: int, order: list[tuple[Call, object]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_after_the_broker_aborted_the_transaction(
+    version: int, order: list[tuple[Call, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = timed_out(version, monkeypatch)
     first: KafkaException | None = None
     for call, expected in order:

@@ -1,4 +1,4 @@
-"""Errors of fenced producers name the cause, and those of a too long transaction time-out the limit."""
+"""Errors of fenced producers name the cause; errors of a too long transaction.timeout.ms name the limit."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ OTHER, ADVICE = "another producer with transactional.id 't' took over", "; produ
 
 
 @pytest.mark.parametrize(
-    ("open_ms", "who"),
+    ("open_ms", "text"),
     [
         (9_000, f"the transaction was open for 9.0 s, transaction.timeout.ms is 4000: the broker has aborted it, or {OTHER}"),
         (3_900, f"the transaction was open for 3.9 s, transaction.timeout.ms is 4000: {OTHER}"),
     ],
 )
-def test_fenced_error_names_cause_and_limits(open_ms: int, who: str) -> None:
+def test_fenced_error_names_cause_and_limits(open_ms: int, text: str) -> None:
     rig = rig_in(State.IN_TRANSACTION, **{"transaction.timeout.ms": 4_000, "max.block.ms": 3_999})
     rig.steady_ms += open_ms
     rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
     error = rig.call(events.CommitCalled, "commit")
     assert isinstance(error, ProducerFencedException)
-    assert error.message == who + ADVICE
+    assert error.message == text + ADVICE
 
 
-def test_a_transaction_that_closing_finds_aborted_is_told_once_with_the_option_that_lets_calls_wait_for_so_long() -> None:
-    """By default one call may wait for as long as a transaction may last: what fails then finds the producer fenced at its abort."""
+def test_close_reports_an_expired_transaction_once_with_max_block_ms() -> None:
+    """By default a call may wait as long as a transaction may last: the abort after such a failure finds the producer fenced."""
     rig = rig_in(State.IN_TRANSACTION)
     rig.steady_ms += 60_000
     rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
@@ -47,15 +47,15 @@ def test_fenced_record_error_has_cause_and_broker_message() -> None:
     rig.steady_ms += 1_000
     rig.send("x")
     rig.answer(Answer(codes.INVALID_PRODUCER_EPOCH, message="producer 16 epoch 0 is fenced."))
-    said = f"producer 16 epoch 0 is fenced; the transaction was open for 1.0 s, transaction.timeout.ms is 60000: {OTHER}{ADVICE}"
-    assert rig.error("x").message == said
+    text = f"producer 16 epoch 0 is fenced; the transaction was open for 1.0 s, transaction.timeout.ms is 60000: {OTHER}{ADVICE}"
+    assert rig.error("x").message == text
     outcome = rig.call(events.CommitCalled, "commit")
-    assert outcome.message == said
+    assert outcome.message == text
     assert outcome.__cause__ is None
 
 
-def test_a_record_under_way_when_the_producer_is_fenced_is_not_said_to_be_a_matter_of_the_transaction() -> None:
-    """There is nothing to abort any more: it fails with the error that ended the producer."""
+def test_record_in_flight_fails_with_the_fencing_error() -> None:
+    """There is nothing left to abort: the record fails with the error that ended the producer."""
     rig = rig_in(State.IN_TRANSACTION)
     rig.send("x", ORDERS_0)
     rig.send("y", ORDERS_1)
@@ -71,9 +71,9 @@ def test_fenced_without_transaction_names_only_the_other_producer() -> None:
     assert rig.call(events.InitTransactionsCalled, "init").message == OTHER + ADVICE
 
 
-def test_a_time_that_the_broker_does_not_grant_is_named() -> None:
+def test_too_long_transaction_timeout_error_names_the_limit() -> None:
     rig = Rig(options={"transactional.id": "t", "transaction.timeout.ms": 1_000_000})
     rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.INVALID_TRANSACTION_TIMEOUT.number)]
     error = rig.call(events.InitTransactionsCalled, "init")
-    said = "transaction.timeout.ms=1000000 exceeds the broker's transaction.max.timeout.ms, 900000 unless it is set: "
-    assert said + "give a smaller one, or raise the broker's" in str(error)
+    text = "transaction.timeout.ms=1000000 exceeds the broker's transaction.max.timeout.ms, 900000 unless it is set: "
+    assert text + "give a smaller one, or raise the broker's" in str(error)

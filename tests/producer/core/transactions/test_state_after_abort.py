@@ -1,4 +1,4 @@
-"""What an abort leaves to the next transaction: numbers that may be given again, and nothing else."""
+"""State that an abort leaves to the next transaction: reusable sequences, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.producer.core.transactions.test_manager import GROUP, OFFSETS, rig_in
     [(LOST, "TransactionAbortableException possibly", "c@0/1"), (NOT_SENT, "TransactionAbortableException no", "c@1/0")],
     ids=["lost", "not sent"],
 )
-def test_numbers_of_what_waited_to_go_again_are_given_again_unless_it_may_be_stored(answer: str, fate: str, sent_next: str) -> None:
-    """There the broker would take what has them for what it has already, and store nothing."""
+def test_sequences_of_an_aborted_retry_are_reused_unless_possibly_stored(answer: str, fate: str, sent_next: str) -> None:
+    """With reused sequences the broker would take the batch for a duplicate, and store nothing."""
     rig = rig_in(State.IN_TRANSACTION)
     rig.send("b")
     rig.answer(answer)
@@ -29,14 +29,14 @@ def test_numbers_of_what_waited_to_go_again_are_given_again_unless_it_may_be_sto
     assert rig.trace == ["a@0/0", "b@1/0", sent_next]
 
 
-def test_a_failure_is_over_with_its_transaction() -> None:
-    """Whoever then calls out of order is told so, not of a failure that was aborted long since."""
+def test_failure_does_not_outlive_its_transaction() -> None:
+    """A later call in the wrong order raises IllegalStateException, not the error of the aborted transaction."""
     rig = rig_in(State.ABORTABLE_ERROR)
     assert rig.call(events.AbortCalled, "abort") == "done"
     assert isinstance(rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GROUP), IllegalStateException)
 
 
-def test_a_partition_that_was_to_be_added_is_not_added_to_the_next_transaction() -> None:
+def test_partition_not_yet_added_is_not_added_to_the_next_transaction() -> None:
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin")
     rig.hold.add(AddPartitionsToTxnRequest)

@@ -1,4 +1,4 @@
-"""Transactions that are given up: the producer is closed, or its thread has failed."""
+"""Open transactions when the producer is closed or its thread has died."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_1, Answer, Rig
 
 
 def in_transaction() -> Rig:
-    """A producer with an open transaction that has one record, written."""
+    """A producer with an open transaction that has one written record."""
     rig = Rig(options={"transactional.id": "t"})
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
@@ -39,11 +39,11 @@ def in_transaction() -> Rig:
     ],
 )
 @pytest.mark.parametrize(
-    ("death", "error"),
+    ("closing_error", "error"),
     [(IllegalStateException("closed"), IllegalStateException), (TimeoutException("died"), UnknownServerException)],
 )
 def test_given_up_commit_says_whether_it_may_have_happened(
-    answers: list[str], is_held: bool, stored: Stored, fate: str, death: KafkaException, error: type[KafkaException]
+    answers: list[str], is_held: bool, stored: Stored, fate: str, closing_error: KafkaException, error: type[KafkaException]
 ) -> None:
     rig = in_transaction()
     rig.scripted[EndTxnRequest] = list(answers)
@@ -52,13 +52,13 @@ def test_given_up_commit_says_whether_it_may_have_happened(
     rig.call(events.CommitCalled, "commit")
     while rig.scripted[EndTxnRequest]:
         rig.sleep(10)
-    (failed,) = (effect for effect in rig.core.give_up(death) if isinstance(effect, FailCall) and effect.call == "commit")
+    (failed,) = (effect for effect in rig.core.give_up(closing_error) if isinstance(effect, FailCall) and effect.call == "commit")
     assert type(failed.error) is error
     assert failed.error.stored is stored
-    assert failed.error.message == f"the commit of transactional.id 't' {fate}: {death.message}"
+    assert failed.error.message == f"the commit of transactional.id 't' {fate}: {closing_error.message}"
 
 
-def test_a_commit_that_is_given_up_while_its_records_are_under_way_did_not_happen() -> None:
+def test_commit_given_up_with_records_in_flight_did_not_happen() -> None:
     rig = in_transaction()
     rig.call(events.CommitCalled, "an earlier one")
     rig.call(events.BeginTransactionCalled, "begin again")
@@ -69,12 +69,12 @@ def test_a_commit_that_is_given_up_while_its_records_are_under_way_did_not_happe
 
 
 def ends(rig: Rig) -> list[bool]:
-    """What was asked for of the transaction's end."""
+    """For each EndTxn request whether it commits."""
     return [request.committed for request in rig.requests if isinstance(request, EndTxnRequest)]
 
 
 def committing_with(*answers: Answer | str) -> Rig:
-    """A commit that waits for its second record, which got these answers."""
+    """A commit that waits for its second record, which got these responses."""
     rig = in_transaction()
     rig.send("b", ORDERS_1)
     rig.call(events.CommitCalled, "commit")
@@ -84,8 +84,8 @@ def committing_with(*answers: Answer | str) -> Rig:
 
 
 @pytest.mark.parametrize(("answer", "stored"), [(Answer(codes.NOT_LEADER_OR_FOLLOWER), "no"), (LOST, "possibly")], ids=["refused", "lost"])
-def test_a_close_that_ends_before_a_commit_has_its_records_aborts_it(answer: Answer | str, stored: str) -> None:
-    """Half of the transaction would be committed else."""
+def test_close_that_times_out_before_the_commit_aborts_it(answer: Answer | str, stored: str) -> None:
+    """Otherwise half of the transaction would be committed."""
     rig = committing_with(answer)
     rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 50)
     rig.sleep(50)
@@ -98,7 +98,7 @@ def test_a_close_that_ends_before_a_commit_has_its_records_aborts_it(answer: Ans
     assert rig.calls["close"] == "done"
 
 
-def test_a_close_that_ends_while_records_are_under_way_commits_nothing_and_aborts_once_it_may() -> None:
+def test_close_that_times_out_with_records_in_flight_aborts_after_their_response() -> None:
     rig = committing_with()
     rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms)
     assert rig.fate("b") == ["TransactionAbortableException possibly"]
@@ -131,13 +131,13 @@ def test_record_failed_during_abort_does_not_advise_to_abort(is_sent: bool, clos
     assert rig.calls["abort"] == "done"
 
 
-def test_nor_does_one_that_a_close_gives_up() -> None:
+def test_record_given_up_by_close_does_not_advise_to_abort() -> None:
     rig = committing_with()
     rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms)
     assert str(rig.error("b")).endswith("; possibly stored; send it again with a new producer")
 
 
-def test_a_commit_that_has_been_asked_for_is_not_turned_into_an_abort_by_a_close() -> None:
+def test_close_does_not_abort_a_commit_whose_end_txn_was_sent() -> None:
     rig = committing_with()
     rig.hold.add(EndTxnRequest)
     rig.answer(OK)
@@ -147,7 +147,7 @@ def test_a_commit_that_has_been_asked_for_is_not_turned_into_an_abort_by_a_close
     assert rig.calls["commit"] == "done"
 
 
-def test_a_transaction_that_fails_while_the_producer_is_closed_is_aborted_and_close_waits_for_it() -> None:
+def test_close_waits_for_the_abort_of_a_failed_transaction() -> None:
     rig = committing_with()
     rig.hold.add(EndTxnRequest)
     rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 300_000)
@@ -159,7 +159,7 @@ def test_a_transaction_that_fails_while_the_producer_is_closed_is_aborted_and_cl
     assert rig.calls["close"] == "done"
 
 
-def test_the_abort_of_a_producer_that_is_closed_is_waited_for_as_long_as_a_call_may_take() -> None:
+def test_close_waits_for_the_abort_at_most_max_block_ms() -> None:
     rig = committing_with()
     rig.hold.add(EndTxnRequest)
     rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 300_000)

@@ -1,4 +1,4 @@
-"""An abort before the coordinator knows of the transaction, because the request that was to open it got lost, or was not done."""
+"""Abort of a transaction that the coordinator does not have, because the request that opens it was lost or refused."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tests.producer.core.rig import LOST, OK
-from tests.producer.core.transactions.test_manager import GROUP, OFFSETS, STEPS, rig_in, with_code
+from tests.producer.core.transactions.test_manager import GROUP, OFFSETS, STEPS, response_with_code, rig_in
 
 
 @pytest.mark.parametrize("step", [Step.ADD_PARTITIONS, Step.ADD_OFFSETS], ids=lambda step: step.name)
 @pytest.mark.parametrize(
     "answer",
     [LOST, codes.CONCURRENT_TRANSACTIONS, codes.TOPIC_AUTHORIZATION_FAILED],
-    ids=["lost", "told to come again", "refused"],
+    ids=["lost", "retriable", "refused"],
 )
-def test_an_abort_of_what_the_coordinator_never_knew_is_done(step: Step, answer: Any) -> None:
-    """It has nothing to abort and says so with INVALID_TXN_STATE (protocol version 1); the producer goes on."""
+def test_abort_of_an_unknown_transaction_succeeds(step: Step, answer: Any) -> None:
+    """The coordinator responds with INVALID_TXN_STATE (protocol version 1); the producer goes on."""
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin")
     rig.hold.add(STEPS[step])
@@ -38,7 +38,7 @@ def test_an_abort_of_what_the_coordinator_never_knew_is_done(step: Step, answer:
     if answer is LOST:
         rig.step(RequestFailed(address=request.address, token=request.token, reason=LOST, was_sent=True))
     else:
-        rig.step(ResponseReceived(address=request.address, token=request.token, message=with_code(step, request.message, answer)))
+        rig.step(ResponseReceived(address=request.address, token=request.token, message=response_with_code(step, request.message, answer)))
     rig.sleep(5_000)
     assert rig.calls["abort"] == "done"
     rig.call(events.BeginTransactionCalled, "next")
@@ -46,4 +46,4 @@ def test_an_abort_of_what_the_coordinator_never_knew_is_done(step: Step, answer:
     rig.sleep(5_000)
     rig.answer(OK)
     assert rig.call(events.CommitCalled, "commit") == "done"
-    assert rig.trace == ["c@0/1" if answer is LOST else "c@0/0"], "what was lost may come late: a new epoch fences it"
+    assert rig.trace == ["c@0/1" if answer is LOST else "c@0/0"], "the lost request may arrive late: a new epoch fences it"
