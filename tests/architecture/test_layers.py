@@ -29,7 +29,7 @@ def test_contracts_are_kept() -> None:
     ],
     ids=["layers upside down", "forbidden module"],
 )
-def test_a_broken_contract_is_noticed(tmp_path: Path, contract: str, report_says: str) -> None:
+def test_broken_contract_is_reported(tmp_path: Path, contract: str, report_says: str) -> None:
     config = tmp_path / "contracts.ini"
     head = "[importlinter]\nroot_package = chaffinch\ninclude_external_packages = True\n\n[importlinter:contract:one]\nname = One\n"
     config.write_text(head + contract + "\n")

@@ -40,7 +40,7 @@ def test_golden_bytes_are_read(name: str, before: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_any_beginning_of_golden_bytes_is_cut_short(name: str) -> None:
+def test_every_proper_prefix_of_golden_bytes_is_cut_short(name: str) -> None:
     golden = GOLDEN[name]
     for size in range(1, len(golden)):
         with pytest.raises(CorruptBatch) as caught:
@@ -64,7 +64,7 @@ def test_golden_bytes_are_written(name: str) -> None:
         assert ours == GOLDEN[name]
 
 
-def test_the_bytes_of_a_marker() -> None:
+def test_marker_has_golden_bytes() -> None:
     (view,) = views(COMMIT_MARKER)
     ours = encode_control_batch(True, view.header.identity, 12, NOW_MS)
     assert ours.hex() == COMMIT_MARKER.hex()

@@ -18,14 +18,14 @@ def test_every_message_and_version_has_golden_bytes() -> None:
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=map(name_of, CASES))
-def test_golden_bytes(cls: type[Message], version: int) -> None:
+def test_golden_bytes_are_read_and_written(cls: type[Message], version: int) -> None:
     golden, message = GOLDEN[name_of((cls, version))], sample(cls, version)
     assert b"".join(message.encode(version)) == golden
     assert cls.decode_from(memoryview(golden), 0, version) == (message, len(golden))
 
 
 @pytest.mark.parametrize(("cls", "version"), CASES, ids=map(name_of, CASES))
-def test_golden_bytes_within_a_longer_buffer(cls: type[Message], version: int) -> None:
+def test_golden_bytes_within_a_longer_buffer_are_read(cls: type[Message], version: int) -> None:
     golden, message = GOLDEN[name_of((cls, version))], sample(cls, version)
     buffer = memoryview(b"before" + golden + b"after")
     assert cls.decode_from(buffer, 6, version) == (message, 6 + len(golden))

@@ -88,8 +88,8 @@ MEANT = (
     Meant(test=r"test_endings\.py::TestLeftOpen::test_a_close_without_time_aborts\[.*", why=_UNTOLD, before=(3,)),
     Meant(test=r"test_endings\.py::TestLeftOpen::test_a_close_in_a_callback_aborts\[.*", why=_UNTOLD, before=(3,)),
     Meant(test=r"test_kip_467_outcomes\.py::test_innocents_arrive_once_and_in_order\[timestamp-(?!none).*", why=_NO_LIMIT, before=(3, 6)),
-    Meant(test=r"test_kip_467_outcomes\.py::test_scenario\[timestamps-.*", why=_NO_LIMIT, before=(3, 6)),
-    Meant(test=r"test_kip_467_outcomes\.py::test_several_kinds_in_one_batch", why=_NO_LIMIT, before=(3, 6)),
+    Meant(test=r"test_kip_467_outcomes\.py::test_scenario_has_the_fates_of_its_table\[timestamps-.*", why=_NO_LIMIT, before=(3, 6)),
+    Meant(test=r"test_kip_467_outcomes\.py::test_each_record_of_one_batch_has_its_own_error", why=_NO_LIMIT, before=(3, 6)),
     Meant(test=r"test_commit_shell\.py::test_brokers_that_do_not_say_what_is_open_hold_nothing_up\[.*", why=_NOT_ASKED, before=(3,)),
     *(Meant(test=test, why=_NOT_AT_ONCE, before=(3, 3), is_certain=False) for test in _ALTERED),
     Meant(
@@ -131,7 +131,8 @@ SPARK_PAGES: dict[str, str] = {"docs/spark.md": r".*"}
 
 PAGES: dict[str, str] = {
     "docs/kips/135.md": (
-        r"(?!.*(null key-none|timestamps\b|no culprit)).*(null key|null_keys|several_kinds|test_kip_467_outcomes\.py::test_scenario).*"
+        r"(?!.*(null key-none|timestamps\b|no culprit)).*(null key|null_keys|each_record_of_one_batch"
+        r"|test_kip_467_outcomes\.py::test_scenario_has_the_fates_of_its_table).*"
     ),
     "docs/kips/467.md": r"test_kip_467_(fates|outcomes)\.py::.*|.*culprit.*|.*split_until_it_fits.*",
     "docs/kips/579.md": r".*min_insync.*",

@@ -158,7 +158,7 @@ LINES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lie:
+class InconsistentBytes:
     """Bytes that contradict themselves though every checksum is right: `record` says how. `says`: words of the message."""
 
     name: str
@@ -168,22 +168,22 @@ class Lie:
     says: str = ""
 
 
-LIES = (
-    Lie(name="record length one too large", formats=(2,), record={"length_off_by": 1}),
-    Lie(name="record length one too small", formats=(2,), record={"length_off_by": -1}),
-    Lie(name="record length far too large", formats=(2,), record={"length_off_by": 1000}),
-    Lie(name="record length negative", formats=(2,), record={"length_off_by": -1000}),
-    Lie(name="header key null", formats=(2,), record={"headers": [(None, b"x")]}),
-    Lie(name="size negative", formats=(0, 1), record={"size_off_by": -(2**31)}, code_of_plain=CRC),
-    Lie(name="size far too large", formats=(0, 1), record={"size_off_by": 1000}),
-    Lie(name="key length too large", formats=(0, 1), record={"key_length": 1000}),
-    Lie(name="key length largest", formats=(0, 1), record={"key_length": 2**31 - 1}),
-    Lie(name="value length one too large", formats=(0, 1), record={"value_length": 6}),
-    Lie(name="value length one too small", formats=(0, 1), record={"value_length": 4}),
-    Lie(name="value length null", formats=(0, 1), record={"value_length": -1}),
+INCONSISTENT_BYTES = (
+    InconsistentBytes(name="record length one too large", formats=(2,), record={"length_off_by": 1}),
+    InconsistentBytes(name="record length one too small", formats=(2,), record={"length_off_by": -1}),
+    InconsistentBytes(name="record length far too large", formats=(2,), record={"length_off_by": 1000}),
+    InconsistentBytes(name="record length negative", formats=(2,), record={"length_off_by": -1000}),
+    InconsistentBytes(name="header key null", formats=(2,), record={"headers": [(None, b"x")]}),
+    InconsistentBytes(name="size negative", formats=(0, 1), record={"size_off_by": -(2**31)}, code_of_plain=CRC),
+    InconsistentBytes(name="size far too large", formats=(0, 1), record={"size_off_by": 1000}),
+    InconsistentBytes(name="key length too large", formats=(0, 1), record={"key_length": 1000}),
+    InconsistentBytes(name="key length largest", formats=(0, 1), record={"key_length": 2**31 - 1}),
+    InconsistentBytes(name="value length one too large", formats=(0, 1), record={"value_length": 6}),
+    InconsistentBytes(name="value length one too small", formats=(0, 1), record={"value_length": 4}),
+    InconsistentBytes(name="value length null", formats=(0, 1), record={"value_length": -1}),
     # Below the -1 of null: Apache Kafka stores them, and a client of librdkafka never gets past them.
     *(
-        Lie(name=f"{name} length {length}", formats=formats, record=record, says=f"{name} length is {says}below -1")
+        InconsistentBytes(name=f"{name} length {length}", formats=formats, record=record, says=f"{name} length is {says}below -1")
         for length in (-2, -7, -(2**31))
         for name, formats, record, says in (
             ("key", (2,), {"key": length}, "not a varint, "),
@@ -227,11 +227,11 @@ def cases() -> Iterator[Case]:
             yield from (Case(line, record_format, codec) for codec in rule.applies_to.codecs(record_format))
 
 
-def lies() -> Iterator[tuple[Lie, int, Compression]]:
+def inconsistent_cases() -> Iterator[tuple[InconsistentBytes, int, Compression]]:
     """Every lie in every format that can tell it, under every codec."""
-    for lie in LIES:
-        for record_format in lie.formats:
-            yield from ((lie, record_format, codec) for codec in rules.CODECS[record_format])
+    for case in INCONSISTENT_BYTES:
+        for record_format in case.formats:
+            yield from ((case, record_format, codec) for codec in rules.CODECS[record_format])
 
 
 def written(record_format: int, codec: Compression, records: Sequence[Fields], batch: Fields) -> bytes:

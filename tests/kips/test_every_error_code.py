@@ -55,7 +55,7 @@ def request_of(api: Api, version: int) -> Any:
 
 
 @each_code
-def test_produce(code: ErrorCode) -> None:
+def test_produce_response_has_code_and_text(code: ErrorCode) -> None:
     """Refused with the code and a text, stored nothing, and the next request is served."""
     batch = batch_of(b"a")
     cluster, client = cluster_with_fault(APIS[0], code)
@@ -67,20 +67,20 @@ def test_produce(code: ErrorCode) -> None:
 
 
 @each_code
-def test_produce_before_version_8(code: ErrorCode) -> None:
+def test_produce_response_before_version_8_has_code(code: ErrorCode) -> None:
     _, client = cluster_with_fault(APIS[0], code)
     expected = codes.INVALID_REQUEST if code in ALIKE_IN_OLD_VERSIONS else code
     assert client.produce("orders", batch_of(b"a"), version=7).error_code == expected.number
 
 
 @each_code
-def test_produce_under_the_kips_numbers(code: ErrorCode) -> None:
+def test_produce_response_has_kip_number(code: ErrorCode) -> None:
     _, client = cluster_with_fault(APIS[0], code, **{"error.numbering": "kip"})
     assert client.produce("orders", batch_of(b"a")).error_code == code.number_kip
 
 
 @pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
-def test_every_api(api: Api) -> None:
+def test_every_api_answers_every_code(api: Api) -> None:
     """All codes, one after the other, in the latest version served."""
     version = api.served[-1]
     cluster = Cluster()
@@ -95,7 +95,7 @@ def test_every_api(api: Api) -> None:
 
 
 @pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
-def test_every_version(api: Api) -> None:
+def test_every_version_answers_an_error(api: Api) -> None:
     for version in api.served:
         cluster = Cluster()
         client = cluster.client()
@@ -104,5 +104,5 @@ def test_every_version(api: Api) -> None:
         assert codes.CLUSTER_AUTHORIZATION_FAILED.number in set(error_codes(answer)), f"version {version}"
 
 
-def test_no_api_is_left_out() -> None:
+def test_every_served_api_is_tested() -> None:
     assert {api.key for api in SERVED} == set(HANDLERS)

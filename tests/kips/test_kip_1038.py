@@ -112,16 +112,16 @@ def make(broker: EmbeddedBroker) -> Make:
 class TestTooLarge:
     """ "The accepted responses for RecordTooLargeException are FAIL and SWALLOW"."""
 
-    def test_by_default_the_record_fails(self, make: Make) -> None:
+    def test_too_large_record_fails_by_default(self, make: Make) -> None:
         with make() as producer:
             assert isinstance(producer.send("orders", LARGE).exception(0), RecordTooLargeException)
 
-    def test_the_option_drops_it(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_too_large_record_is_dropped_by_the_option(self, make: Make, broker: EmbeddedBroker) -> None:
         with make(drop_invalid_large_records=True) as producer:
-            heard: list[Any] = []
-            metadata = producer.send("orders", LARGE, timestamp_ms=7, on_delivery=lambda *told: heard.append(told)).result(0)
+            delivered: list[Any] = []
+            metadata = producer.send("orders", LARGE, timestamp_ms=7, on_delivery=lambda *outcome: delivered.append(outcome)).result(0)
             assert metadata == RecordMetadata("orders", -1, -1, 7, dropped=True)
-            assert heard == [(metadata, None)]
+            assert delivered == [(metadata, None)]
             assert producer.send("orders", b"v").result(LATEST_S).dropped is False
             assert producer.metrics()["record-dropped-total"] == 1
             assert producer.metrics()["record-error-total"] == 0
@@ -142,7 +142,7 @@ class TestTooLarge:
     NONSENSE = (None, "SWALLOW", True, RetriableResponse.RETRY, RetriableResponse.SWALLOW, 1)
 
     @pytest.mark.parametrize("answer", NONSENSE, ids=str)
-    def test_nonsense_means_fail_and_says_so(self, make: Make, answer: object) -> None:
+    def test_invalid_response_fails_and_is_named(self, make: Make, answer: object) -> None:
         """ "RETRY will be interpreted and executed as FAIL"; so is everything else that is no NonRetriableResponse."""
         with make(Handler(too_large=answer)) as producer:
             error = producer.send("orders", LARGE).exception(0)
@@ -150,7 +150,7 @@ class TestTooLarge:
         assert isinstance(error.__cause__, TypeError)
         assert "must answer a NonRetriableResponse" in str(error.__cause__)
 
-    def test_whose_answer_it_was_is_said(self, make: Make) -> None:
+    def test_error_names_the_handler_method(self, make: Make) -> None:
         """One that forgets `return` is looked for where it is, not where it is called from."""
         texts = []
         for handler in (Forgetful(), ForgetfulItself()):
@@ -168,14 +168,14 @@ class TestTooLarge:
             "ForgetfulItself.handle_rejected_record INVALID_COMPACTION_KEY",
         ]
 
-    def test_a_handler_that_raises_means_fail(self, make: Make) -> None:
+    def test_handler_that_raises_fails_the_record(self, make: Make) -> None:
         with make(Handler(too_large=ZeroDivisionError("in the handler"))) as producer:
             error = producer.send("orders", LARGE).exception(0)
         assert isinstance(error, RecordTooLargeException)
         assert isinstance(error.__cause__, ZeroDivisionError)
 
     @pytest.mark.parametrize("drops", [False, True])
-    def test_what_is_not_overridden_is_what_the_option_says(self, make: Make, drops: bool) -> None:
+    def test_method_not_overridden_follows_the_option(self, make: Make, drops: bool) -> None:
         class OnlyTopics(ProducerExceptionHandler):
             def handle_unknown_topic_or_partition(self, record: Any, exception: Any) -> RetriableResponse:
                 return RetriableResponse.FAIL
@@ -188,14 +188,14 @@ class TestTooLarge:
         with make(Handler(too_large=NonRetriableResponse.FAIL), drop_invalid_large_records=True) as producer:
             assert isinstance(producer.send("orders", LARGE).exception(0), RecordTooLargeException)
 
-    def test_beyond_the_memory_the_handler_is_asked_and_the_option_is_not(self, make: Make) -> None:
+    def test_record_above_buffer_memory_calls_the_handler_but_ignores_the_option(self, make: Make) -> None:
         options = {"buffer_memory": 1_000, "drop_invalid_large_records": True}
         with make(**options) as producer:
             assert isinstance(producer.send("orders", bytes(1_500)).exception(0), RecordTooLargeException)
         with make(Handler(), **options) as producer:
             assert producer.send("orders", bytes(1_500)).result(0).dropped
 
-    def test_a_handler_may_take_over_handle_itself(self, make: Make) -> None:
+    def test_handler_can_override_handle(self, make: Make) -> None:
         class Whole(ProducerExceptionHandler):
             def handle(self, record: Any, exception: Any) -> Any:
                 is_large = isinstance(exception, RecordTooLargeException)
@@ -221,12 +221,12 @@ class TestTooLargeInATransaction:
             producer.abort_transaction()
         return broker.read("orders").column("value").to_pylist()
 
-    def test_swallowed_it_fails_nothing_and_adds_nothing(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_swallowed_record_leaves_the_transaction_alone(self, make: Make, broker: EmbeddedBroker) -> None:
         with make(Handler(), transactional_id="t") as producer:
             assert self.committed(producer, broker, None) == [b"before", b"after"]
         assert broker.counters("orders")["InvalidMessageCrcRecordsPerSec"] == 0
 
-    def test_failed_it_fails_the_commit_with_its_own_class(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_failed_record_fails_the_commit_with_its_own_class(self, make: Make, broker: EmbeddedBroker) -> None:
         with make(Handler(too_large=NonRetriableResponse.FAIL), transactional_id="t") as producer:
             assert self.committed(producer, broker, RecordTooLargeException) == []
             producer.begin_transaction()
@@ -238,7 +238,7 @@ class TestTooLargeInATransaction:
 class TestUnknownTopic:
     """ "The user may want to raise an error for some topics but retry it for other topics"."""
 
-    def test_fail_fails_at_once_with_the_root_cause_itself(self, make: Make) -> None:
+    def test_fail_raises_the_root_cause_at_once(self, make: Make) -> None:
         handler = Handler()
         with make(handler) as producer:
             error = producer.send("ordres", b"v").exception(0)
@@ -247,11 +247,11 @@ class TestUnknownTopic:
         assert [record.topic for record, _ in handler.asked] == ["ordres"]
         assert handler.threads == {threading.current_thread().name}
 
-    def test_swallow_drops_it(self, make: Make) -> None:
+    def test_swallow_drops_the_record(self, make: Make) -> None:
         with make(Handler(unknown=RetriableResponse.SWALLOW)) as producer:
             assert producer.send("ordres", b"v").result(0).dropped
 
-    def test_retry_goes_on_until_the_topic_is_there(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_retry_continues_until_the_topic_exists(self, make: Make, broker: EmbeddedBroker) -> None:
         asked = threading.Semaphore(0)
 
         def retry() -> RetriableResponse:
@@ -276,7 +276,7 @@ class TestUnknownTopic:
 
     @pytest.mark.parametrize("handler", [None, Handler(unknown=RetriableResponse.RETRY)], ids=["options", "handler"])
     @pytest.mark.parametrize(("block_ms", "retry_ms", "error_class"), LIMITS)
-    def test_the_limit_that_is_hit_first_ends_it(
+    def test_first_limit_reached_ends_the_retries(
         self, make: Make, handler: Any, block_ms: int, retry_ms: int, error_class: type[Exception]
     ) -> None:
         with make(handler, max_block_ms=block_ms, retry_unknown_topic_partition_ms=retry_ms) as producer:
@@ -286,7 +286,7 @@ class TestUnknownTopic:
         assert isinstance(root, UnknownTopicOrPartitionException)
 
     @pytest.mark.parametrize("answer", [None, NonRetriableResponse.SWALLOW, ZeroDivisionError()], ids=repr)
-    def test_nonsense_means_fail(self, make: Make, answer: object) -> None:
+    def test_invalid_response_fails_the_record(self, make: Make, answer: object) -> None:
         with make(Handler(unknown=answer)) as producer:
             error = producer.send("ordres", b"v").exception(0)
         assert isinstance(error, UnknownTopicOrPartitionException)
@@ -300,7 +300,7 @@ class TestUnknownTopic:
         assert "has 2 partitions, there is no partition 7" in error.message
         assert handler.asked[0][0].partition == 7
 
-    def test_in_a_transaction(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_swallowed_and_failed_records_in_a_transaction(self, make: Make, broker: EmbeddedBroker) -> None:
         handler = Handler(unknown=RetriableResponse.SWALLOW)
         with make(handler, transactional_id="t") as producer:
             producer.init_transactions()
@@ -317,14 +317,14 @@ class TestUnknownTopic:
             producer.abort_transaction()
         assert broker.read("orders").num_rows == 1
 
-    def test_partitions_for_asks_nobody(self, make: Make) -> None:
+    def test_partitions_for_does_not_call_the_handler(self, make: Make) -> None:
         """There is no record to be asked about; the time limits hold."""
         handler = Handler(unknown=RetriableResponse.SWALLOW)
         with make(handler, retry_unknown_topic_partition_ms=0) as producer, pytest.raises(UnknownTopicOrPartitionException):
             producer.partitions_for("ordres")
         assert handler.asked == []
 
-    def test_in_a_batch_the_sender_asks(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_sender_thread_calls_the_handler_for_a_batch(self, make: Make, broker: EmbeddedBroker) -> None:
         handler = Handler(unknown=RetriableResponse.SWALLOW)
         with make(handler) as producer:
             producer.partitions_for("orders")
@@ -340,7 +340,7 @@ class TestUnknownTopic:
 class TestRejected:
     """Decision 24: only a handler that has the third method is asked about what a broker rejected."""
 
-    def test_a_culprit_is_dropped_and_the_innocents_arrive(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_culprit_is_dropped_and_innocents_are_written(self, make: Make, broker: EmbeddedBroker) -> None:
         handler = RejectedToo()
         with make(handler, linger_ms=50) as producer:
             futures = [producer.send("latest", b"%d" % i, key=None if i == 5 else "k") for i in range(10)]
@@ -351,7 +351,7 @@ class TestRejected:
         assert (record.topic, record.value, record.key) == ("latest", b"5", None)
         assert isinstance(error, InvalidCompactionKeyException)
 
-    def test_without_the_method_it_fails(self, make: Make) -> None:
+    def test_culprit_fails_without_the_method(self, make: Make) -> None:
         handler = Handler()
         with make(handler) as producer:
             assert isinstance(producer.send("latest", b"v").exception(LATEST_S), InvalidCompactionKeyException)
@@ -368,14 +368,14 @@ class TestRejected:
 
 
 class TestTables:
-    def test_rows_that_are_too_large(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_too_large_rows_are_dropped(self, make: Make, broker: EmbeddedBroker) -> None:
         handler = Handler()
         with make(handler) as producer:
             result = producer.send_table("orders", pa.table({"value": [b"a", LARGE, b"b", LARGE]})).result(LATEST_S)
         assert (result.written, result.rejected_count, result.dropped) == (2, 0, [1, 3])
         assert [record.value for record, _ in handler.asked] == [LARGE, LARGE]
 
-    def test_a_topic_nobody_knows_is_asked_about_once(self, make: Make) -> None:
+    def test_unknown_topic_of_rows_calls_the_handler_once(self, make: Make) -> None:
         handler = Handler(unknown=RetriableResponse.SWALLOW)
         table = pa.table({"value": [b"a", b"b", b"c"], "topic": ["orders", "ordres", "ordres"]})
         with make(handler) as producer:
@@ -383,13 +383,13 @@ class TestTables:
         assert (result.written, result.dropped) == (1, [1, 2])
         assert [record.value for record, _ in handler.asked] == [b"b"]
 
-    def test_partitions_beyond_the_count(self, make: Make) -> None:
+    def test_rows_with_unknown_partitions_are_dropped(self, make: Make) -> None:
         table = pa.table({"value": [b"a", b"b"], "partition": [0, 9]})
         with make(Handler(unknown=RetriableResponse.SWALLOW)) as producer:
             result = producer.send_table("orders", table).result(LATEST_S)
         assert (result.written, result.dropped) == (1, [1])
 
-    def test_rows_that_a_broker_rejects(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_rows_rejected_by_a_broker_are_dropped(self, make: Make, broker: EmbeddedBroker) -> None:
         handler = RejectedToo()
         table = pa.table({"value": ["a", "b", "c"], "key": ["k", None, "k"]})
         with make(handler) as producer:
@@ -410,9 +410,9 @@ class Unconfigurable(ProducerExceptionHandler):
         raise ZeroDivisionError("no such luck")
 
 
-class TestTheOption:
+class TestHandlerOption:
     @pytest.mark.parametrize("given", [Handler(), Handler, f"{__name__}.Handler"], ids=["object", "class", "dotted name"])
-    def test_an_object_a_class_or_a_dotted_name(self, make: Make, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_option_accepts_object_class_and_dotted_name(self, make: Make, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, __name__, __import__("types").SimpleNamespace(Handler=Handler))
         with make(given) as producer:
             assert producer.send("orders", LARGE).result(0).dropped
@@ -430,14 +430,14 @@ class TestTheOption:
     )
 
     @pytest.mark.parametrize(("given", "text"), WRONG, ids=lambda value: str(value)[:30])
-    def test_what_is_no_handler_is_an_error_at_construction(self, make: Make, given: Any, text: str) -> None:
+    def test_invalid_handler_is_an_error_at_construction(self, make: Make, given: Any, text: str) -> None:
         threads = threading.active_count()
         with pytest.raises(ConfigException, match=text) as raised:
             make(given)
         assert "custom.exception.handler.class" in str(raised.value)
         assert threading.active_count() == threads
 
-    def test_it_is_configured_before_and_closed_after_everything(self, make: Make) -> None:
+    def test_handler_is_configured_first_and_closed_last(self, make: Make) -> None:
         handler = Handler()
         producer = make(handler, linger_ms=7)
         assert handler.settings is not None
@@ -448,7 +448,7 @@ class TestTheOption:
         producer.close()
         assert handler.closed == 1
 
-    def test_a_close_that_raises_is_logged(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    def test_error_in_close_is_logged(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
         class Broken(ProducerExceptionHandler):
             def close(self) -> None:
                 raise ZeroDivisionError("in close")
@@ -462,35 +462,35 @@ class TestLocks:
     """A handler may use the producer, and wait for threads that do: no lock is held while it thinks."""
 
     @pytest.mark.parametrize("topic", ["orders", "ordres"])
-    def test_another_thread_can_use_the_producer_meanwhile(self, make: Make, topic: str) -> None:
+    def test_handler_on_the_callers_thread_holds_no_lock(self, make: Make, topic: str) -> None:
         with ThreadPoolExecutor(1) as pool:
 
-            def ask_another_thread() -> Any:
+            def wait_for_another_thread() -> Any:
                 pool.submit(producer.metrics).result(LATEST_S)
                 return NonRetriableResponse.SWALLOW if topic == "orders" else RetriableResponse.SWALLOW
 
-            with make(Handler(too_large=ask_another_thread, unknown=ask_another_thread)) as producer:
+            with make(Handler(too_large=wait_for_another_thread, unknown=wait_for_another_thread)) as producer:
                 assert producer.send(topic, LARGE if topic == "orders" else b"v").result(LATEST_S).dropped
 
-    def test_on_the_senders_thread_too(self, make: Make, broker: EmbeddedBroker) -> None:
+    def test_handler_on_the_senders_thread_holds_no_lock(self, make: Make, broker: EmbeddedBroker) -> None:
         with ThreadPoolExecutor(1) as pool:
 
-            def ask_another_thread() -> RetriableResponse:
+            def wait_for_another_thread() -> RetriableResponse:
                 pool.submit(producer.metrics).result(LATEST_S)
                 return RetriableResponse.SWALLOW
 
-            with make(Handler(unknown=ask_another_thread)) as producer:
+            with make(Handler(unknown=wait_for_another_thread)) as producer:
                 producer.partitions_for("orders")
                 broker.faults.add(api="Produce", error="UNKNOWN_TOPIC_OR_PARTITION")
                 assert producer.send("orders", b"v").result(LATEST_S).dropped
 
 
-def test_the_responses_are_those_of_the_kip() -> None:
+def test_responses_have_the_ids_of_the_kip() -> None:
     assert {response.name: response.id for response in NonRetriableResponse} == {"FAIL": 0, "SWALLOW": 1}
     assert {response.name: response.id for response in RetriableResponse} == {"FAIL": 0, "RETRY": 1, "SWALLOW": 2}
     assert NonRetriableResponse.FAIL != RetriableResponse.FAIL  # type: ignore[comparison-overlap]
 
 
-def test_handle_is_for_the_two_exceptions_only() -> None:
+def test_handle_refuses_other_exceptions() -> None:
     with pytest.raises(TypeError, match="not handled"):
         ProducerExceptionHandler().handle(ProducerRecord("orders"), TimeoutException("late"))

@@ -61,7 +61,7 @@ def calling() -> Iterator[Callable[[str], tuple[Producer, Calling]]]:
 
 @pytest.mark.parametrize("record", SENDS, ids=["too large", "unknown"])
 @pytest.mark.parametrize("name", CALLS)
-def test_on_the_callers_thread_it_may_call_everything(
+def test_handler_on_the_callers_thread_can_call_everything(
     calling: Callable[[str], tuple[Producer, Calling]], name: str, record: ProducerRecord
 ) -> None:
     producer, handler = calling(name)
@@ -76,7 +76,7 @@ def test_on_the_callers_thread_it_may_call_everything(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_on_the_producers_own_nothing_that_waits(calling: Callable[[str], tuple[Producer, Calling]], name: str) -> None:
+def test_handler_on_the_producers_thread_cannot_call_what_blocks(calling: Callable[[str], tuple[Producer, Calling]], name: str) -> None:
     producer, handler = calling(name)
     producer.partitions_for("orders")
     future = producer.send("latest", b"without a key")
@@ -95,7 +95,7 @@ def test_on_the_producers_own_nothing_that_waits(calling: Callable[[str], tuple[
             producer.send("orders", b"v")
 
 
-def test_a_topic_that_is_not_known_yet_cannot_be_waited_for(calling: Callable[[str], tuple[Producer, Calling]]) -> None:
+def test_handler_on_the_producers_thread_cannot_wait_for_a_topic(calling: Callable[[str], tuple[Producer, Calling]]) -> None:
     producer, handler = calling("send")
     assert producer.send("latest", b"without a key").result(LATEST_S).dropped
     error = handler.found.exception(0)
@@ -109,7 +109,7 @@ def _leave(_: Producer) -> None:
 
 
 @pytest.mark.parametrize("record", SENDS, ids=["too large", "unknown"])
-def test_on_the_callers_thread_what_ends_the_program_ends_send(
+def test_system_exit_on_the_callers_thread_is_raised_by_send(
     calling: Callable[[str], tuple[Producer, Calling]], record: ProducerRecord
 ) -> None:
     """A signal handler that exits may come while it thinks; its SystemExit became the cause of the record's error."""
@@ -121,7 +121,9 @@ def test_on_the_callers_thread_what_ends_the_program_ends_send(
 
 
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
-def test_on_the_producers_own_it_ends_nothing(calling: Callable[[str], tuple[Producer, Calling]], ending: type[BaseException]) -> None:
+def test_system_exit_on_the_producers_thread_fails_the_record(
+    calling: Callable[[str], tuple[Producer, Calling]], ending: type[BaseException]
+) -> None:
     producer, handler = calling("send")
 
     def leave(_: Producer) -> None:
@@ -134,7 +136,7 @@ def test_on_the_producers_own_it_ends_nothing(calling: Callable[[str], tuple[Pro
     assert producer.send("orders", b"v").result(LATEST_S).offset == 0
 
 
-def test_none_is_configured_where_another_option_is_refused() -> None:
+def test_handler_is_not_configured_when_another_option_is_refused() -> None:
     """Nobody would close it."""
     configured = []
 
@@ -149,7 +151,7 @@ def test_none_is_configured_where_another_option_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["__init__", "configure"])
 @pytest.mark.parametrize(("ending", "raised"), [(SystemExit(3), ConfigException), (KeyboardInterrupt(), KeyboardInterrupt)], ids=repr)
-def test_what_ends_the_program_at_construction(method: str, ending: BaseException, raised: type[BaseException]) -> None:
+def test_system_exit_and_interrupt_at_construction(method: str, ending: BaseException, raised: type[BaseException]) -> None:
     """A program that ends itself is no handler; Ctrl-C is Ctrl-C."""
 
     def end(*_: object) -> None:

@@ -79,13 +79,13 @@ class TestUnknownTopic:
     # fmt: on
 
     @pytest.mark.parametrize(("says", "answers", "sent", "fates"), ROWS)
-    def test_what_was_said_is_done(self, says: str, answers: Sequence[Answer | str], sent: list[str], fates: list[str]) -> None:
+    def test_responses_decide_the_fates(self, says: str, answers: Sequence[Answer | str], sent: list[str], fates: list[str]) -> None:
         rig = run(says, answers)
         assert (rig.trace, rig.fate("abc")) == (sent, fates)
         assert rig.handler_calls == ["abc UNKNOWN_TOPIC_OR_PARTITION"] * sum(answer in (UNKNOWN, WRITTEN_AND_DELETED) for answer in answers)
         assert rig.core.is_idle
 
-    def test_those_that_go_again_wait_as_a_retry_does(self) -> None:
+    def test_retried_records_wait_for_the_backoff(self) -> None:
         rig = Rig(handler_responses={"a": RetriableResponse.RETRY, "b": RetriableResponse.SWALLOW})
         rig.send("ab")
         rig.answer(UNKNOWN)
@@ -103,7 +103,9 @@ class TestUnknownTopic:
     # fmt: on
 
     @pytest.mark.parametrize(("says", "answers", "sent", "fates", "commit"), IN_TRANSACTION)
-    def test_in_a_transaction(self, says: str, answers: list[Answer], sent: list[str], fates: list[str], commit: object) -> None:
+    def test_responses_in_a_transaction_decide_the_commit(
+        self, says: str, answers: list[Answer], sent: list[str], fates: list[str], commit: object
+    ) -> None:
         rig = run(says, answers, options={"transactional.id": "t"})
         rig.call(events.CommitCalled, "commit")
         assert (rig.trace, rig.fate("abc")) == (sent, fates)
@@ -116,7 +118,7 @@ class TestTimeLimit:
     """ "whichever timeout hits first will stop the retry loop": decision 26, for records that are in a batch."""
 
     @pytest.mark.parametrize("says", [None, {"a": RetriableResponse.RETRY}])
-    def test_the_option_ends_the_retries(self, says: dict[str, Said] | None) -> None:
+    def test_retry_limit_ends_the_retries(self, says: dict[str, Said] | None) -> None:
         rig = Rig(options={"retry.unknown.topic.partition.ms": 1_000}, handler_responses=says)
         rig.send("a")
         began_ms = rig.steady_ms
@@ -127,7 +129,7 @@ class TestTimeLimit:
         assert len(rig.trace) == 2
         assert rig.steady_ms - began_ms < 3_000
 
-    def test_the_time_of_delivery_ends_them_before(self) -> None:
+    def test_delivery_timeout_ends_the_retries_earlier(self) -> None:
         options = {"retry.unknown.topic.partition.ms": 60_000, "delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
         rig = Rig(options=options, handler_responses={"a": RetriableResponse.RETRY})
         rig.send("a")
@@ -138,7 +140,7 @@ class TestTimeLimit:
         assert isinstance(rig.error("a"), TimeoutException)
         assert isinstance(rig.error("a").__cause__, UnknownTopicOrPartitionException)
 
-    def test_in_a_transaction_the_record_is_told_to_abort(self) -> None:
+    def test_expired_record_in_a_transaction_is_abortable(self) -> None:
         rig = run("r", [UNKNOWN], options={"transactional.id": "t", "retry.unknown.topic.partition.ms": 0}, values="a")
         assert rig.fate("a") == [ABORTABLE]
         assert isinstance(rig.error("a").__cause__, UnknownTopicOrPartitionException)
@@ -172,7 +174,7 @@ class TestWaitingBatches:
     # fmt: on
 
     @pytest.mark.parametrize(("says", "fates"), ROWS)
-    def test_they_are_asked_about(self, says: str, fates: list[str]) -> None:
+    def test_handler_is_called_for_waiting_records(self, says: str, fates: list[str]) -> None:
         rig = Rig(
             options={"linger.ms": 60_000, "retry.backoff.ms": 1_000},
             handler_responses={value: RETRIABLE[letter] for value, letter in zip("abc", says, strict=True)},
@@ -189,7 +191,7 @@ class TestWaitingBatches:
         assert rig.calls["flush"] == "done"
 
     @pytest.mark.parametrize(("says", "fates"), ROWS)
-    def test_one_that_goes_again_under_its_number_is_asked_about_once(self, says: str, fates: list[str]) -> None:
+    def test_resent_batch_calls_the_handler_once(self, says: str, fates: list[str]) -> None:
         """A broker may know its number: it did not say that the batch is not stored."""
         rig = Rig(
             options={"retry.backoff.ms": 1_000, "retry.backoff.max.ms": 1_000},
@@ -204,7 +206,7 @@ class TestWaitingBatches:
         assert rig.fate("abc") == fates
         assert rig.handler_calls == ["abc UNKNOWN_TOPIC_OR_PARTITION"]
 
-    def test_without_a_handler_the_option_limits_them(self) -> None:
+    def test_retry_limit_applies_without_a_handler(self) -> None:
         rig = Rig(options={"linger.ms": 60_000, "retry.unknown.topic.partition.ms": 3_000})
         rig.append("a")
         topic_gone(rig)
@@ -212,7 +214,7 @@ class TestWaitingBatches:
         rig.sleep(5_000)
         assert rig.fate("a") == [UNKNOWN_NO]
 
-    def test_the_option_ends_them_at_its_time(self) -> None:
+    def test_retry_limit_applies_without_new_metadata(self) -> None:
         """Not with the next answer about the cluster, which may come much later."""
         rig = Rig(options={"linger.ms": 60_000, "retry.unknown.topic.partition.ms": 700, "retry.backoff.ms": 1_000})
         rig.append("a")
@@ -232,7 +234,7 @@ class TestWaitingBatches:
         [({}, "117500 ms more (delivery.timeout.ms)"), (WITHIN_4_S, "1500 ms more (retry.unknown.topic.partition.ms)")],
         ids=["delivery", "unknown topics"],
     )
-    def test_the_log_names_the_topic_and_the_limit(self, options: dict[str, int], limit: str) -> None:
+    def test_wait_log_names_topic_and_limit(self, options: dict[str, int], limit: str) -> None:
         rig = Rig(options={"linger.ms": 60_000, **options})
         rig.append("a")
         topic_gone(rig)
@@ -242,7 +244,7 @@ class TestWaitingBatches:
             f"1 record without an outcome, still asking, for up to {limit}"
         ]
 
-    def test_a_topic_that_is_back_in_time_is_written_to(self) -> None:
+    def test_topic_recreated_in_time_is_written_to(self) -> None:
         rig = Rig(options={"retry.unknown.topic.partition.ms": 700, "retry.backoff.ms": 1_000, "retry.backoff.max.ms": 1_000})
         rig.send("a")
         rig.answer(UNKNOWN)
@@ -250,7 +252,7 @@ class TestWaitingBatches:
         rig.answer(OK)
         assert rig.fate("a") == ["0"]
 
-    def test_with_neither_they_wait_for_the_time_of_delivery(self) -> None:
+    def test_without_handler_and_limit_delivery_timeout_applies(self) -> None:
         rig = Rig(options={"linger.ms": 60_000})
         rig.append("a")
         topic_gone(rig)
@@ -259,7 +261,7 @@ class TestWaitingBatches:
         rig.sleep(30_000)
         assert rig.fate("a") == ["TimeoutException no"]
 
-    def test_a_dropped_partition_need_not_join_the_transaction(self) -> None:
+    def test_dropped_partition_is_not_added_to_the_transaction(self) -> None:
         """It was to be added, and the coordinator knows the topic as little: it would be asked for ever."""
         rig = Rig(options={"transactional.id": "t"}, handler_responses={"a": RetriableResponse.SWALLOW})
         joining = AddPartitionsToTxnRequest(v3_and_below_topics=[AddPartitionsToTxnTopic(name="orders", partitions=[0])])
@@ -302,7 +304,7 @@ class TestRejected:
     # fmt: on
 
     @pytest.mark.parametrize(("values", "says", "answers", "sent", "fates"), ROWS)
-    def test_what_was_said_is_done(
+    def test_responses_decide_the_fates(
         self, values: str, says: str, answers: Sequence[Answer | str], sent: list[str], fates: list[str]
     ) -> None:
         rig = run(says, answers, values=values, kind=FOR_GOOD)
@@ -311,14 +313,16 @@ class TestRejected:
         assert rig.core.accumulator.memory_free == rig.core.accumulator.memory_bytes
 
     @pytest.mark.parametrize(("values", "says", "answers", "sent", "fates", "commit"), IN_TRANSACTION)
-    def test_in_a_transaction(self, values: str, says: str, answers: list[Answer], sent: list[str], fates: list[str], commit: str) -> None:
+    def test_responses_in_a_transaction_decide_the_commit(
+        self, values: str, says: str, answers: list[Answer], sent: list[str], fates: list[str], commit: str
+    ) -> None:
         rig = run(says, answers, values=values, kind=FOR_GOOD, options={"transactional.id": "t"})
         outcome = rig.call(events.CommitCalled, "commit")
         assert (rig.trace, rig.fate(values)) == (sent, fates)
         assert (outcome if outcome == "done" else type(outcome).__name__) == commit
 
 
-class TestWhileTheHandlerThinks:
+class TestWhileTheHandlerRuns:
     """It is asked outside the lock, so anything may happen before it answers."""
 
     def rig(self, **options: object) -> Rig:
@@ -327,7 +331,7 @@ class TestWhileTheHandlerThinks:
         rig.send("a")
         return rig
 
-    def test_time_runs_out(self) -> None:
+    def test_batch_that_expires_during_the_call_fails(self) -> None:
         rig = self.rig(**{"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
         rig.answer(UNKNOWN)
         rig.sleep(2_000)
@@ -335,7 +339,7 @@ class TestWhileTheHandlerThinks:
         rig.complete_handler_call()
         assert rig.core.is_idle
 
-    def test_of_records_whose_time_was_up_nothing_is_asked(self) -> None:
+    def test_expired_records_do_not_call_the_handler(self) -> None:
         rig = self.rig(**{"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
         rig.sleep(2_000)
         rig.answer(UNKNOWN)
@@ -343,7 +347,7 @@ class TestWhileTheHandlerThinks:
         assert rig.pending_handler_calls == []
         assert rig.core.is_idle
 
-    def test_time_runs_out_for_one_that_waits(self) -> None:
+    def test_waiting_batch_that_expires_during_the_call_fails(self) -> None:
         options = {"linger.ms": 1_000, "delivery.timeout.ms": 3_000, "request.timeout.ms": 1_000}
         rig = Rig(options=options, handler_responses={"a": RetriableResponse.SWALLOW})
         rig.defers_handler = True
@@ -354,7 +358,7 @@ class TestWhileTheHandlerThinks:
         rig.complete_handler_call()
         assert rig.core.is_idle
 
-    def test_the_producer_is_closed(self) -> None:
+    def test_close_during_the_call_fails_the_records(self) -> None:
         rig = self.rig()
         rig.answer(UNKNOWN)
         rig.step(events.CloseCalled(call="close", deadline_ms=rig.steady_ms))
@@ -362,7 +366,7 @@ class TestWhileTheHandlerThinks:
         rig.complete_handler_call()
         assert rig.fate("a") == ["TimeoutException possibly"]
 
-    def test_the_topic_comes_back(self) -> None:
+    def test_topic_recreated_during_the_call_is_written_to(self) -> None:
         rig = Rig(options={"linger.ms": 1_500}, handler_responses={"a": RetriableResponse.SWALLOW})
         rig.defers_handler = True
         rig.append("a")
@@ -375,7 +379,7 @@ class TestWhileTheHandlerThinks:
         assert rig.fate("a") == ["0"]
 
     @pytest.mark.parametrize(("options", "fate"), [({}, "dropped"), (WITHIN_4_S, UNKNOWN_NO)], ids=["delivery", "unknown topics"])
-    def test_nobody_is_asked_twice_about_the_same_answer(self, options: dict[str, int], fate: str) -> None:
+    def test_handler_is_called_once_per_response(self, options: dict[str, int], fate: str) -> None:
         rig = Rig(options={"linger.ms": 60_000, **options}, handler_responses={"a": RetriableResponse.SWALLOW})
         rig.defers_handler = True
         rig.append("a")

@@ -97,7 +97,7 @@ BY_EXCEPTION = {row.exception_name: row for row in codes.ALL}
 class TestTables:
     """ "Each error code always represents the same class" - except the one row that says otherwise."""
 
-    def test_produce_api(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
+    def test_group_of_produce_errors(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
         code = BY_EXCEPTION[exception_name]
         if produce is ABSENT:
             assert not code.is_produce_code
@@ -107,13 +107,13 @@ class TestTables:
         assert isinstance(error, CAUGHT_BY[produce])
 
     @pytest.mark.parametrize("api", TRANSACTION_APIS)
-    def test_transaction_api(self, exception_name: str, produce: Group | None, transaction: Group, api: str) -> None:
+    def test_group_of_transaction_errors(self, exception_name: str, produce: Group | None, transaction: Group, api: str) -> None:
         code = BY_EXCEPTION[exception_name]
         error = exception_for(code, api=api)
         assert group_of(error) is code.group_transaction is transaction
         assert isinstance(error, CAUGHT_BY[transaction])
 
-    def test_no_other_clause_catches_it(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
+    def test_only_its_own_clause_catches_an_error(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
         for api, group in [("Produce", produce), ("EndTxn", transaction)]:
             if group is not ABSENT:
                 error = exception_for(BY_EXCEPTION[exception_name], api=api)
@@ -122,24 +122,24 @@ class TestTables:
 
 
 @pytest.mark.parametrize(("error_class", "group"), ROWS_WITHOUT_CODE)
-def test_rows_without_a_code(error_class: type[Exception], group: Group) -> None:
+def test_group_of_errors_without_a_code(error_class: type[Exception], group: Group) -> None:
     assert group_of(error_class("why")) is group
 
 
 @pytest.mark.parametrize("error_class", [errors.CommitFailedException, errors.CorrelationIdMismatchException])
-def test_two_classes_stay_where_they_are(error_class: type[Exception]) -> None:
+def test_two_classes_stay_outside_application_recoverable(error_class: type[Exception]) -> None:
     """ "This class will not be extended by ApplicationRecoverableException": the group is that of KafkaException."""
     assert not issubclass(error_class, errors.ApplicationRecoverableException)
     assert not issubclass(error_class, errors.ApiException)
 
 
 @pytest.mark.parametrize(("exception_name", "group"), ROWS_BEYOND_THE_TABLE)
-def test_rows_beyond_the_table(exception_name: str, group: Group) -> None:
+def test_group_of_codes_beyond_the_table(exception_name: str, group: Group) -> None:
     assert group_of(exception_for(BY_EXCEPTION[exception_name], api="Produce")) is group
 
 
 @pytest.mark.parametrize("name", ["OutOfOrderSequenceException", "UnknownProducerIdException"])
-def test_sequence_errors_are_left_out(name: str) -> None:
+def test_sequence_errors_have_no_group(name: str) -> None:
     error = exception_for(BY_EXCEPTION[name], api="Produce")
     assert group_of(error) is Group.NONE
     assert not isinstance(error, tuple(CAUGHT_BY.values()))
@@ -171,7 +171,7 @@ def test_a_typical_unknown_error_is_application_recoverable(api: str) -> None:
     ],
     ids=lambda chain: chain[0],
 )
-def test_hierarchy(chain: list[str]) -> None:
+def test_class_hierarchy(chain: list[str]) -> None:
     classes = [getattr(errors, name) for name in chain]
     assert list(inspect.getmro(classes[0])[: len(classes)]) == classes
 
@@ -211,7 +211,7 @@ class TestDemo:
         ],
         ids=lambda value: getattr(value, "name", value),
     )
-    def test_clause(self, code: ErrorCode, api: str, clause: str) -> None:
+    def test_example_clause_catches_the_error(self, code: ErrorCode, api: str, clause: str) -> None:
         assert self.clause_of(exception_for(code, api=api)) == clause
 
 
@@ -219,7 +219,7 @@ class TestHandling:
     """ "Proposed Changes": what each of the four types asks of the producer."""
 
     @pytest.mark.parametrize(("exception_name", "produce", "transaction"), ROWS)
-    def test_the_group_decides(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
+    def test_handling_follows_the_group(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
         code = BY_EXCEPTION[exception_name]
         expected = {
             RETRIABLE: Handling.RETRY,

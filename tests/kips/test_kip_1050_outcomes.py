@@ -198,7 +198,9 @@ def application(broker: EmbeddedBroker) -> Iterator[Application]:
     [pytest.param(cell.column.version, cell, id=f"{cell.column.name}-{cell.exception_name}") for cell in CELLS],
     indirect=["broker"],
 )
-def test_row(broker: EmbeddedBroker, judge: AdminClient, application: Application, cell: Cell) -> None:
+def test_response_decides_what_the_application_does(
+    broker: EmbeddedBroker, judge: AdminClient, application: Application, cell: Cell
+) -> None:
     column = cell.column
     if not column.is_first:
         application.start()
@@ -208,7 +210,7 @@ def test_row(broker: EmbeddedBroker, judge: AdminClient, application: Applicatio
         broker.faults.add(api=column.finds, action="delay", delay_ms=0, count=LOOKS_MAX, client_id=application.name)
     broker.faults.add(api=column.api, error=BY_EXCEPTION[cell.exception_name].name, client_id=application.name)
 
-    error = heard(application.start if column.is_first else partial(application.transaction, b"hit", aborts=column.aborts))
+    error = error_of(application.start if column.is_first else partial(application.transaction, b"hit", aborts=column.aborts))
     clause = None
     if error is not None:
         assert isinstance(error, cell.error_class)
@@ -229,12 +231,12 @@ def test_row(broker: EmbeddedBroker, judge: AdminClient, application: Applicatio
     assert position(judge, application.name) == application.position > 0
 
 
-def test_the_page_says_how_many_cells_there_are() -> None:
+def test_page_states_the_number_of_cells() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "kips" / "1050.md"
     assert f": {len(CELLS)} cells." in page.read_text(encoding="utf-8")
 
 
-def heard(call: Callable[[], None]) -> KafkaException | None:
+def error_of(call: Callable[[], None]) -> KafkaException | None:
     """What a call raises."""
     try:
         call()

@@ -65,8 +65,8 @@ def fail(code: ErrorCode) -> Callable[[Rig], object]:
 def time_is_up(rig: Rig) -> object:
     """Whoever waits has waited for max.block.ms; the answer comes afterwards, if at all."""
     rig.sleep(60_001)
-    heard = [outcome for name, outcome in rig.calls.items() if isinstance(outcome, TimeoutException)]
-    return heard[0] if heard else "ok"
+    caller_result = [outcome for name, outcome in rig.calls.items() if isinstance(outcome, TimeoutException)]
+    return caller_result[0] if caller_result else "ok"
 
 
 EVENTS: dict[str, Callable[[Rig], object]] = {
@@ -86,11 +86,15 @@ EVENTS: dict[str, Callable[[Rig], object]] = {
 def outcome(state: State, happen: Callable[[Rig], object]) -> str:
     rig = rig_in(state)
     try:
-        heard = happen(rig)
+        caller_result = happen(rig)
     except IllegalMove:
         return "impossible"
     assert rig.core.transaction is not None
-    words = {"done": "ok"}.get(heard, heard) if isinstance(heard, str) else type(heard).__name__.removesuffix("Exception")
+    words = (
+        {"done": "ok"}.get(caller_result, caller_result)
+        if isinstance(caller_result, str)
+        else type(caller_result).__name__.removesuffix("Exception")
+    )
     return f"{rig.core.transaction.state.name} {words}"
 
 
@@ -154,8 +158,8 @@ def written(state: str, cell: str) -> str:
             return f"{state} waits"
         case "ended":
             return f"{state} InvalidProducerEpoch"
-    after, _, heard = cell.partition(" ")
-    return f"{state if after == '=' else after} {heard or 'ok'}"
+    after, _, caller_result = cell.partition(" ")
+    return f"{state if after == '=' else after} {caller_result or 'ok'}"
 
 
 CELLS = cells(GRID)
@@ -171,7 +175,7 @@ def test_every_event_in_every_state(state: State, name: str) -> None:
     assert outcome(state, EVENTS[name]) == written(state.name, CELLS[state.name, name])
 
 
-def test_the_moves_are_these_and_no_others() -> None:
+def test_moves_equal_the_written_table() -> None:
     expected = {pair: after for pair, after in cells(MOVES_WRITTEN_OUT).items() if after}
     expected.update({(state.name, Move.FAILED_FATALLY.name): "FATAL_ERROR" for state in State})
     assert {(state.name, move.name): after.name for (state, move), after in MOVES.items()} == expected
@@ -191,11 +195,11 @@ class TestAborts:
     """ "The producer.abortTransaction() method will not throw an abortable exception to avoid creating a loop."""
 
     @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-    def test_whatever_the_broker_answers(self, step: Step) -> None:
+    def test_abort_never_raises_an_abortable_error_for_any_code(self, step: Step) -> None:
         for code in EVERY_CODE:
             rig = run_transaction(step, *[code] * 4, commits=False)
-            heard = rig.calls.get("end")
-            assert heard in (None, "done") or self.is_allowed(heard), f"{step}, {code.name}: {heard!r}"
+            caller_result = rig.calls.get("end")
+            assert caller_result in (None, "done") or self.is_allowed(caller_result), f"{step}, {code.name}: {caller_result!r}"
 
     @staticmethod
     def is_allowed(error: object) -> bool:
@@ -205,7 +209,7 @@ class TestAborts:
         )
 
     @pytest.mark.parametrize("answer", [*(Answer(code) for code in EVERY_CODE), LOST], ids=lambda answer: getattr(answer, "code", answer))
-    def test_whatever_becomes_of_its_records(self, answer: Answer | str) -> None:
+    def test_abort_never_raises_an_abortable_error_for_any_fate(self, answer: Answer | str) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.send("b")
         rig.call(events.AbortCalled, "abort")
@@ -219,7 +223,7 @@ class TestCommits:
 
     @pytest.mark.parametrize("culprits", [(), (0,)], ids=["nobody named", "one named"])
     @pytest.mark.parametrize("when", ["before", "while"])
-    def test_whatever_the_broker_says_of_a_record(self, when: str, culprits: tuple[int, ...]) -> None:
+    def test_commit_fails_exactly_if_a_record_failed(self, when: str, culprits: tuple[int, ...]) -> None:
         for code in EVERY_CODE:
             rig = rig_in(State.IN_TRANSACTION)
             rig.send("b")
@@ -237,32 +241,32 @@ class TestCommits:
             is_failed = isinstance(rig.fates["b"], KafkaException)
             assert is_failed is isinstance(rig.calls["commit"], KafkaException), f"{code.name}: {fate}, {rig.calls['commit']!r}"
 
-    def test_a_record_that_failed_at_send(self) -> None:
+    def test_record_failed_at_send_fails_the_commit(self) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.core.records_rejected(1, RecordTooLargeException("too large"))
         assert isinstance(rig.call(events.CommitCalled, "commit"), RecordTooLargeException)
 
-    def test_a_record_that_failed_at_send_while_the_commit_waits(self) -> None:
+    def test_record_failed_at_send_fails_a_waiting_commit(self) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.send("b")
         rig.call(events.CommitCalled, "commit")
         rig.step(events.RecordsRejected(count=1, error=RecordTooLargeException("too large"), transaction_number=1))
         assert isinstance(rig.calls["commit"], RecordTooLargeException)
 
-    def test_a_record_that_failed_at_send_in_an_earlier_transaction_fails_no_other(self) -> None:
+    def test_record_failed_in_an_earlier_transaction_fails_no_other(self) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.call(events.CommitCalled, "first commit")
         rig.call(events.BeginTransactionCalled, "begin again")
         rig.step(events.RecordsRejected(count=1, error=RecordTooLargeException("too large"), transaction_number=1))
         assert rig.call(events.CommitCalled, "commit") == "done"
 
-    def test_a_record_that_failed_at_send_does_not_end_a_commit_that_has_been_asked_for(self) -> None:
+    def test_record_failed_at_send_after_end_txn_keeps_the_commit(self) -> None:
         rig = rig_in(State.COMMITTING)
         rig.step(events.RecordsRejected(count=1, error=RecordTooLargeException("too large"), transaction_number=1))
         rig.release()
         assert rig.calls["first commit"] == "done"
 
-    def test_a_record_that_expired(self) -> None:
+    def test_expired_record_fails_the_commit(self) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.send("b")
         rig.call(events.CommitCalled, "commit")
@@ -289,7 +293,7 @@ class TestInvalidConfiguration:
         rig.step(RequestFailed(address=sent.address, token=sent.token, reason="", was_sent=False, error=error))
 
     @ERRORS
-    def test_a_request_of_the_transaction_that_is_not_served(self, error: NotServed) -> None:
+    def test_unsupported_request_fails_the_commit(self, error: NotServed) -> None:
         rig = rig_in(State.READY)
         rig.hold.add(STEPS[Step.ADD_PARTITIONS])
         rig.call(events.BeginTransactionCalled, "begin")
@@ -305,7 +309,7 @@ class TestInvalidConfiguration:
         assert rig.call(events.CommitCalled, "second commit") == "done", "the producer stays usable"
 
     @ERRORS
-    def test_an_endtxn_that_never_left(self, error: NotServed) -> None:
+    def test_unsent_end_txn_fails_the_commit(self, error: NotServed) -> None:
         rig = rig_in(State.COMMITTING)
         self.refuse(rig, error)
         assert type(rig.calls["first commit"]) is type(error)
@@ -313,13 +317,13 @@ class TestInvalidConfiguration:
         assert rig.call(events.AbortCalled, "abort") == "done"
 
     @ERRORS
-    def test_an_abort_that_is_not_served_is_application_recoverable_as_whatever_an_abort_raises(self, error: NotServed) -> None:
+    def test_unsupported_abort_is_application_recoverable(self, error: NotServed) -> None:
         rig = rig_in(State.ABORTING)
         self.refuse(rig, error)
         assert group_of(rig.calls["first abort"]) is Group.APPLICATION_RECOVERABLE
 
     @ERRORS
-    def test_what_was_asked_before_an_abort_does_not_matter_any_more(self, error: NotServed) -> None:
+    def test_failed_request_before_an_abort_is_ignored(self, error: NotServed) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.hold.add(STEPS[Step.ADD_OFFSETS])
         rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GroupMetadata("group"))
@@ -328,7 +332,7 @@ class TestInvalidConfiguration:
         assert rig.calls["abort"] == "done"
 
     @ERRORS
-    def test_the_start(self, error: NotServed) -> None:
+    def test_unsupported_init_fails_and_can_be_repeated(self, error: NotServed) -> None:
         rig = rig_in(State.INITIALIZING)
         self.refuse(rig, error)
         assert type(rig.calls["init"]) is type(error)

@@ -35,7 +35,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("record_format", "codec"), [(number, codec) for number, codecs in CODECS.items() for codec in codecs])
 @pytest.mark.parametrize(("key", "value", "policy", "is_refused"), TABLE)
-def test_records(
+def test_null_key_is_refused_on_compacted_topics(
     key: bytes | None, value: bytes | None, policy: ValidationPolicy, is_refused: bool, record_format: int, codec: Compression
 ) -> None:
     """In every format and under every codec of it."""
@@ -52,7 +52,7 @@ def test_records(
 
 
 @pytest.mark.parametrize(("numbering", "number"), [("apache", 87), ("kip", 45)])
-def test_the_number_that_travels_is_read_back_with_its_culprits(numbering: codes.Numbering, number: int) -> None:
+def test_response_code_is_read_back_with_its_culprits(numbering: codes.Numbering, number: int) -> None:
     verdict = validate(view(raw_batch([record(0, key=None)])), COMPACTED, Origin.CLIENT, NOW_MS)
     assert isinstance(verdict, Rejected)
     code, culprits = verdict.response_errors(numbering)
@@ -63,7 +63,7 @@ def test_the_number_that_travels_is_read_back_with_its_culprits(numbering: codes
     assert codes.by_number(sent, numbering, has_culprits=True) == expected
 
 
-def test_the_exception_is_not_retriable_and_says_what_is_wrong() -> None:
+def test_exception_is_not_retriable_and_names_the_key() -> None:
     error = exceptions.exception_for(codes.INVALID_COMPACTION_KEY)
     assert isinstance(error, exceptions.InvalidCompactionKeyException)
     assert isinstance(error, exceptions.ApiException)
@@ -73,6 +73,6 @@ def test_the_exception_is_not_retriable_and_says_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_markers_of_transactions_pass_on_compacted_topics(is_commit: bool) -> None:
+def test_transaction_markers_are_accepted_on_compacted_topics(is_commit: bool) -> None:
     marker = encode_control_batch(is_commit, ProducerIdentity(7, 0), 0, NOW_MS)
     assert isinstance(validate(view(marker), COMPACTED, Origin.COORDINATOR, NOW_MS), Accepted)

@@ -126,7 +126,7 @@ def cluster_with(config: dict[str, Any]) -> tuple[Cluster, Client]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_rule(case: Case) -> None:
+def test_rule_has_code_culprits_and_counters(case: Case) -> None:
     """Section 2 of the KIP: code, culprits and counters of one batch."""
     cluster, client = cluster_with(case.config)
     answer = client.produce("orders", case.batch)
@@ -170,7 +170,7 @@ def test_too_large_batches_are_counted_in_bytes_too() -> None:
     [(NO_KEYS, 87, 42), (changed(GOOD, COUNT, int32(4)), 87, 42), (FUTURE, 32, 32), (changed(GOOD, 70, b"\xff", fix_crc=False), 2, 2)],
     ids=["null key", "count", "timestamp", "checksum"],
 )
-def test_old_versions(batch: bytearray, code: int, old_code: int, version: int) -> None:
+def test_versions_before_8_have_the_old_code(batch: bytearray, code: int, old_code: int, version: int) -> None:
     """Compatibility section: below version 8 INVALID_REQUEST instead of INVALID_RECORD, without the two fields; never the retriable 2."""
     _, client = cluster_with(COMPACT)
     answer = client.produce("orders", batch, version=version)
@@ -190,7 +190,7 @@ KIP_NUMBERING = [
 
 
 @pytest.mark.parametrize(("name", "batch", "code", "culprits"), KIP_NUMBERING, ids=[row[0] for row in KIP_NUMBERING])
-def test_kip_numbering(name: str, batch: bytearray, code: int, culprits: list[int]) -> None:
+def test_kip_numbering_has_printed_numbers(name: str, batch: bytearray, code: int, culprits: list[int]) -> None:
     """`error.numbering=kip`: the numbers as printed, the code of the first culprit, the culprits of that code only (2.b)."""
     cluster = Cluster({"error.numbering": "kip"})
     cluster.topic("orders", **COMPACT)
@@ -206,7 +206,7 @@ def test_numbering_is_announced_only_when_it_is_on() -> None:
 
 
 @pytest.mark.parametrize(("software", "expected"), [("chaffinch", 45), ("librdkafka", None)])
-def test_codes_beside_culprits_are_for_our_client_only(software: str, expected: int | None) -> None:
+def test_codes_of_culprits_are_sent_to_our_client_only(software: str, expected: int | None) -> None:
     """Tagged field 1467: the number that the KIP printed, which no other error shares; others never see it (KIP-511 tells who is who)."""
     cluster = Cluster()
     cluster.topic("orders", **COMPACT)
@@ -221,7 +221,7 @@ def test_compressed_batches_are_checked_record_by_record() -> None:
         assert (answer.error_code, [error.batch_index for error in answer.record_errors]) == (87, [1]), compression
 
 
-def test_acks_0_closes_the_connection() -> None:
+def test_refusal_with_acks_0_closes_the_connection() -> None:
     """Nobody reads an answer, so a refusal closes the connection, as in Kafka; a success stays silent."""
     cluster, client = cluster_with(COMPACT)
     client.send(produce_request("orders", GOOD, acks=0))
@@ -231,7 +231,7 @@ def test_acks_0_closes_the_connection() -> None:
     assert cluster.partition("orders", 0).log.log_end_offset == 3
 
 
-def test_each_partition_has_its_own_fate() -> None:
+def test_each_partition_has_its_own_code() -> None:
     cluster = Cluster()
     cluster.topic("orders", 2, cleanup_policy="compact")
     request = produce_request("orders", NO_KEYS)
@@ -242,7 +242,7 @@ def test_each_partition_has_its_own_fate() -> None:
     assert fates == {("orders", 0): 87, ("orders", 1): 0, ("missing", 0): 3}
 
 
-def test_a_batch_sent_again_succeeds_with_its_old_offset_whatever_has_changed() -> None:
+def test_repeated_batch_succeeds_with_its_old_offset() -> None:
     """Duplicates come before everything that can change with time or configuration."""
     cluster = Cluster()
     cluster.topic("orders")
@@ -272,7 +272,7 @@ ORDER: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("name", "faults", "code"), ORDER, ids=[row[0] for row in ORDER])
-def test_order_of_checks(name: str, faults: dict[str, bool], code: int) -> None:
+def test_earlier_check_decides_the_code(name: str, faults: dict[str, bool], code: int) -> None:
     """Each line breaks two neighbouring rules: the earlier one answers."""
     cluster = Cluster()
     cluster.topic("orders", cleanup_policy="compact")
@@ -293,7 +293,7 @@ def test_order_of_checks(name: str, faults: dict[str, bool], code: int) -> None:
     assert client.produce("orders", batch).error_code == code
 
 
-def test_refusals_are_logged_once_a_second_with_all_that_matters() -> None:
+def test_refusals_are_logged_once_a_second() -> None:
     cluster, client = cluster_with(COMPACT)
     for _ in range(5):
         client.produce("orders", NO_KEYS)
@@ -304,7 +304,7 @@ def test_refusals_are_logged_once_a_second_with_all_that_matters() -> None:
     assert cluster.lines[1:] == ["refused: client 'test' at orders: 4 more since the last line: INVALID_COMPACTION_KEY 4"]
 
 
-def test_idempotent_batch_for_an_old_message_format() -> None:
+def test_idempotent_batch_for_an_old_message_format_is_refused() -> None:
     """UNSUPPORTED_FOR_MESSAGE_FORMAT: message.format.version below 0.11 knows no producers."""
     _, client = cluster_with({"message_format_version": "0.10.2"})
     assert client.produce("orders", batch_of(b"a", identity=PRODUCER, sequence=0)).error_code == 43
@@ -334,7 +334,7 @@ def test_idempotent_batch_for_an_old_message_format() -> None:
         "unknown transactional id",
     ],
 )
-def test_before_append(request_: Any, code: int) -> None:
+def test_invalid_request_is_refused_before_append(request_: Any, code: int) -> None:
     """What never reaches the batch."""
     cluster = Cluster()
     cluster.topic("orders")
@@ -371,7 +371,7 @@ def test_a_topic_named_twice_is_one_topic() -> None:
     assert [partition.log.log_end_offset for partition in cluster.topic_named("orders").partitions] == [2, 1]
 
 
-def test_topic_ids() -> None:
+def test_topic_ids_name_topics_since_version_13() -> None:
     """Version 13 (KIP-516): the id alone says which topic is meant, in the request and in the answer."""
     cluster = Cluster()
     cluster.topic("orders")
@@ -388,7 +388,7 @@ def test_topic_ids() -> None:
     assert client.produce("orders", GOOD, partition=3, version=13).error_code == 3
 
 
-def test_log_append_time_is_answered_and_stored() -> None:
+def test_log_append_time_is_returned_and_stored() -> None:
     cluster, client = cluster_with({"message_timestamp_type": "LogAppendTime"})
     answer = client.produce("orders", batch_of(b"a", timestamps=[1]))
     assert (answer.error_code, answer.log_append_time_ms) == (0, cluster.steady_ms)

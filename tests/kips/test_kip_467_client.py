@@ -96,7 +96,7 @@ class TestThreeB:
     """3.a, 3.b.i and 3.b.ii of the KIP for an idempotent producer."""
 
     @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-    def test_scenario(self, scenario: Scenario) -> None:
+    def test_scenario_gives_requests_and_fates(self, scenario: Scenario) -> None:
         rig = Rig()
         rig.send(scenario.records)
         for answer in scenario.answers:
@@ -107,7 +107,7 @@ class TestThreeB:
         assert not rig.open
         assert rig.core.is_idle
 
-    def test_without_idempotence_the_innocents_go_again_too(self) -> None:
+    def test_innocents_are_resent_without_idempotence(self) -> None:
         rig = Rig(options={"enable.idempotence": False})
         rig.send("abc")
         rig.answer(rejected(1))
@@ -121,7 +121,7 @@ class TestThreeB:
         rig.written()
         assert rig.fate("abc") == ["-1"] * 3
 
-    def test_compressed_batches_lose_their_culprits_too(self) -> None:
+    def test_culprits_are_removed_from_compressed_batches(self) -> None:
         rig = Rig(options={"compression.type": "gzip"})
         rig.send("abc")
         rig.answer(rejected(1))
@@ -129,7 +129,7 @@ class TestThreeB:
         assert rig.trace == ["abc@0/0", "ac@0/0"]
         assert rig.fate("abc") == ["0", INVALID, "1"]
 
-    def test_the_error_names_the_record_and_what_happens_to_the_others(self) -> None:
+    def test_error_names_the_record_and_the_fate_of_the_others(self) -> None:
         rig = Rig()
         rig.send("abc")
         rig.answer(rejected(1, message="the whole batch"))
@@ -154,7 +154,7 @@ class TestThreeB:
 class TestRounds:
     """Decision 12: at once, no attempt, within the original time; after eight rounds the rest is halved."""
 
-    def test_a_round_is_no_attempt_and_needs_no_wait(self) -> None:
+    def test_resending_innocents_needs_no_attempt_and_no_wait(self) -> None:
         rig = Rig(options={"enable.idempotence": False, "retries": 0})
         rig.send("abcde")
         for _ in range(4):
@@ -163,7 +163,7 @@ class TestRounds:
         assert rig.trace == ["abcde", "bcde", "cde", "de", "e"]
         assert rig.fate("abcde") == [INVALID] * 4 + ["0"]
 
-    def test_a_broker_that_names_one_at_a_time_gets_halves_after_eight_rounds(self) -> None:
+    def test_batch_is_halved_after_eight_rounds(self) -> None:
         rig = Rig()
         records = "abcdefghijklmnopqrst"
         rig.send(records)
@@ -179,7 +179,7 @@ class TestRounds:
         assert rig.core.is_idle
         assert [value for value in records if rig._fate(value) == INVALID] == [*"abcdefghi", "p"]
 
-    def test_the_original_delivery_timeout_counts(self) -> None:
+    def test_resent_innocents_keep_the_delivery_timeout(self) -> None:
         rig = Rig(options={"delivery.timeout.ms": 30_000})
         rig.send("abc")
         rig.sleep(20_000)
@@ -219,7 +219,7 @@ class TestFate:
     """Decision 13: a refusal proves that this attempt was not stored, not that an earlier one was not."""
 
     @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
-    def test_innocents_go_again_only_if_surely_not_stored(self, fate: Fate) -> None:
+    def test_innocents_are_resent_only_if_surely_not_stored(self, fate: Fate) -> None:
         rig = Rig()
         rig.send("abc")
         for answer in fate.before:
@@ -242,7 +242,7 @@ class TestFate:
         assert rig.core.is_idle
 
     @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
-    def test_splits_obey_the_same_rule(self, fate: Fate) -> None:
+    def test_halves_are_resent_only_if_surely_not_stored(self, fate: Fate) -> None:
         rig = Rig()
         rig.send("abc")
         for answer in fate.before:
@@ -258,7 +258,7 @@ class TestFate:
                 assert not isinstance(rig.error(record), RecordTooLargeException), "of none of them that is known"
                 assert isinstance(rig.error(record).__cause__, RecordTooLargeException)
 
-    def test_a_lost_answer_is_asked_for_again_under_the_same_numbers(self) -> None:
+    def test_batch_with_lost_response_is_resent_under_the_same_sequence(self) -> None:
         rig = Rig()
         rig.send("abc")
         rig.answer(LOST)
@@ -267,7 +267,7 @@ class TestFate:
         assert rig.trace == ["abc@0/0", "abc@0/0"]
         assert rig.fate("abc") == ["7", "8", "9"]
 
-    def test_a_duplicate_whose_offset_is_forgotten_is_written(self) -> None:
+    def test_duplicate_without_offset_counts_as_written(self) -> None:
         rig = Rig()
         rig.send("ab")
         rig.answer(LOST)
@@ -275,7 +275,7 @@ class TestFate:
         rig.answer(Answer(codes.DUPLICATE_SEQUENCE_NUMBER))
         assert rig.fate("ab") == ["-1", "-1"]
 
-    def test_after_an_unknown_fate_the_next_batch_has_a_new_epoch(self) -> None:
+    def test_unknown_fate_bumps_the_epoch(self) -> None:
         rig = Rig()
         rig.send("abc")
         rig.answer(LOST)
@@ -284,7 +284,7 @@ class TestFate:
         rig.send("de")
         assert rig.trace[-1] == "de@0/1"
 
-    def test_what_expires_says_whether_it_may_be_stored_and_why_it_took_so_long(self) -> None:
+    def test_expired_record_has_stored_and_cause(self) -> None:
         rig = Rig(options={"delivery.timeout.ms": 40_000})
         rig.send("a")
         rig.answer(Answer(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, message="two of three"))
@@ -296,7 +296,7 @@ class TestFate:
         assert cause is not None
         assert "two of three" in str(cause)
 
-    def test_a_clear_refusal_does_not_undo_an_unclear_one(self) -> None:
+    def test_clear_refusal_after_an_unclear_one_stays_possibly_stored(self) -> None:
         rig = Rig(options={"delivery.timeout.ms": 31_000, "request.timeout.ms": 1_000})
         rig.send("a")
         rig.answer(LOST)
@@ -320,7 +320,7 @@ def test_one_bad_record_never_kills_the_producer() -> None:
     assert rig.fate("b") == ["0"]
 
 
-def test_too_large_for_good_names_the_record() -> None:
+def test_single_too_large_record_is_named() -> None:
     rig = Rig()
     rig.send("a")
     rig.answer(Answer(codes.MESSAGE_TOO_LARGE, message="limit 100"))

@@ -124,7 +124,7 @@ def begun(**options: Any) -> Rig:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_scenario(scenario: Scenario) -> None:
+def test_scenario_gives_requests_and_fates(scenario: Scenario) -> None:
     rig = begun()
     play(rig, scenario.batches, scenario.steps)
     assert " ".join(rig.trace[1:]) == scenario.sent
@@ -136,23 +136,23 @@ def test_scenario(scenario: Scenario) -> None:
 class TestRoundTrips:
     """One more round trip per affected batch; a batch without a culprit pays nothing."""
 
-    def test_nobody_waits_when_nobody_is_at_fault(self) -> None:
+    def test_accepted_batches_do_not_wait(self) -> None:
         rig = begun()
         play(rig, "a b c d e f g", [OK] * 3)
         assert rig.trace[1:] == ["a@1/0", "b@2/0", "c@3/0", "d@4/0", "e@5/0", "f@6/0", "g@7/0"]
         assert len(rig.open) == 4
 
-    def test_no_time_passes_and_what_follows_the_innocents_goes_together(self) -> None:
+    def test_innocents_and_following_batches_are_resent_at_once(self) -> None:
         rig = begun()
         play(rig, "ab cd ef gh ij", [rejected(0), *[GAP] * 4, OK])
         assert rig.trace[6:] == ["b@1/0", "cd@2/0", "ef@4/0", "gh@6/0", "ij@8/0"]
 
-    def test_not_more_than_brokers_remember(self) -> None:
+    def test_in_flight_batches_are_limited_to_five(self) -> None:
         rig = begun()
         play(rig, "a b c d e f g", [])
         assert len(rig.open) == IDEMPOTENT_IN_FLIGHT_MAX
 
-    def test_nor_more_than_they_remember_beside_one_that_hangs(self) -> None:
+    def test_oldest_unanswered_batch_stays_among_the_last_five(self) -> None:
         """The oldest without an answer stays among the last five, so that its repetition is recognised."""
         rig = begun()
         play(rig, "a b c d e f", [(1, OK), (1, OK), (1, OK), (1, OK)])
@@ -161,7 +161,7 @@ class TestRoundTrips:
         assert rig.trace[-1] == "f@6/0"
 
     @pytest.mark.parametrize("count", [1, 3])
-    def test_the_option_is_the_limit(self, count: int) -> None:
+    def test_option_limits_in_flight_batches(self, count: int) -> None:
         rig = begun(**{"max.in.flight.requests.per.connection": count})
         play(rig, "a b c d e f", [])
         assert len(rig.open) == count
@@ -170,23 +170,23 @@ class TestRoundTrips:
 class TestWithoutIdempotence:
     """Order is kept only with one in flight, as in Kafka; each record ends once with any number."""
 
-    def test_any_number_is_under_way(self) -> None:
+    def test_without_idempotence_any_number_is_in_flight(self) -> None:
         rig = Rig(options={"acks": "1", "max.in.flight.requests.per.connection": 9})
         play(rig, "a b c d e f g h i j", [])
         assert rig.trace == [*"abcdefghi"]
 
-    def test_innocents_go_before_what_waits(self) -> None:
+    def test_innocents_are_sent_before_waiting_batches(self) -> None:
         rig = Rig(options={"acks": "1", "max.in.flight.requests.per.connection": 2})
         play(rig, "ab cd ef", [rejected(0), at(0), at(2), at(3)])
         assert rig.trace == ["ab", "cd", "b", "ef"]
         assert rig.fate("abcdef") == [INVALID, "2", "0", "1", "3", "4"]
 
-    def test_with_one_nothing_overtakes(self) -> None:
+    def test_order_is_kept_with_one_in_flight(self) -> None:
         rig = Rig(options={"acks": "1", "max.in.flight.requests.per.connection": 1})
         play(rig, "ab cd", [MOVED, LATER, rejected(0), at(0), at(1)])
         assert rig.trace == ["ab", "ab", "b", "cd"]
 
-    def test_acks_0_needs_no_answers(self) -> None:
+    def test_acks_0_completes_without_responses(self) -> None:
         rig = Rig(options={"acks": "0"})
         play(rig, "a b", [])
         rig.written()
@@ -211,23 +211,23 @@ class TestTime:
         assert rig.fate("abcd") == ["TimeoutException possibly"] * 2 + ["open"] * 2
         return rig
 
-    def test_its_answer_comes_after_all(self) -> None:
+    def test_late_response_keeps_the_sequence(self) -> None:
         rig = self.expired()
         play(rig, "ef", [OK, OK, OK])
         assert rig.trace[1:] == ["ab@1/0", "cd@3/0", "ef@5/0"]
 
-    def test_it_was_not_stored(self) -> None:
+    def test_expired_batch_not_stored_bumps_the_epoch(self) -> None:
         rig = self.expired()
         play(rig, "ef", [MOVED, GAP, GAP, OK, OK])
         assert rig.trace[4:] == ["cd@0/1", "ef@2/1"]
         assert rig.core.is_idle
 
-    def test_nobody_knows(self) -> None:
+    def test_expired_batch_of_unknown_fate_bumps_the_epoch(self) -> None:
         rig = self.expired()
         play(rig, "ef", [LOST, GAP, GAP, OK, OK])
         assert rig.trace[4:] == ["cd@0/1", "ef@2/1"]
 
-    def test_all_are_lost(self) -> None:
+    def test_lost_responses_after_expiry_bump_the_epoch(self) -> None:
         rig = self.expired()
         play(rig, "", [LOST, TIMED_OUT, LATER, GAP])
         assert rig.fate("cd") == ["TimeoutException possibly"] * 2
@@ -235,7 +235,7 @@ class TestTime:
         assert rig.trace[3:] == ["cd@3/0", "ef@0/1"]
 
     @pytest.mark.parametrize("predecessors", [PredecessorState.OPEN, PredecessorState.FAILED, PredecessorState.UNSTORED])
-    def test_no_time_is_left_for_what_is_behind(self, predecessors: PredecessorState) -> None:
+    def test_expired_batch_after_a_gap_fails_with_a_timeout(self, predecessors: PredecessorState) -> None:
         """Nobody is told of a gap that another batch has left."""
         situation = Situation(topic_partition=ORDERS_0, count=1, keys_of=lambda _: NO_ENTRIES, predecessors=predecessors, may_retry=False)
         verdict = judge(BatchResponse(code=codes.OUT_OF_ORDER_SEQUENCE_NUMBER), situation)
@@ -247,27 +247,27 @@ class TestTime:
 class TestTransaction:
     """Within a transaction the epoch stays: numbers are taken back, and only those of batches that are surely not stored."""
 
-    def test_a_split_with_batches_behind_it(self) -> None:
+    def test_split_resends_following_batches(self) -> None:
         rig = begun(**{"transactional.id": "t"})
         play(rig, "abcd ef g", [TOO_LARGE, GAP, GAP, at(1), at(3), at(5), at(7)])
         assert rig.trace[4:] == ["ab@1/0", "cd@3/0", "ef@5/0", "g@7/0"]
         assert rig.fate("abcdefg") == ["1", "2", "3", "4", "5", "6", "7"]
         assert rig.call(events.CommitCalled, "commit") == "done"
 
-    def test_a_split_with_a_lost_one_behind_it(self) -> None:
+    def test_split_before_a_lost_batch_aborts(self) -> None:
         """The lost attempt may still come, and fit behind the halves; a transaction has no other epoch to keep it out with."""
         rig = begun(**{"transactional.id": "t"})
         play(rig, "abcd ef", [TOO_LARGE, LOST, LATER, GAP])
         assert rig.fate("abcdef") == [ABORTED] * 4 + ["TransactionAbortableException possibly"] * 2
         self.goes_on_after_the_abort(rig, "g@0/1")
 
-    def test_a_retriable_code_with_a_gap_behind_it(self) -> None:
+    def test_retriable_code_resends_following_batches(self) -> None:
         rig = begun(**{"transactional.id": "t"})
         play(rig, "ab cd", [MOVED, GAP, LATER, at(1), at(3)])
         assert rig.trace[3:] == ["ab@1/0", "cd@3/0"]
         assert rig.call(events.CommitCalled, "commit") == "done"
 
-    def test_a_culprit_aborts_those_behind_it_too(self) -> None:
+    def test_culprit_aborts_following_batches(self) -> None:
         rig = begun(**{"transactional.id": "t"})
         play(rig, "abc de f", [rejected(1), GAP, GAP])
         assert rig.fate("abcdef") == [ABORTED, INVALID, ABORTED, ABORTED, ABORTED, ABORTED]
@@ -280,19 +280,19 @@ class TestTransaction:
         assert rig.fate("abcd") == ["InvalidRecordException possibly", "TransactionAbortableException possibly", ABORTED, ABORTED]
         self.goes_on_after_the_abort(rig, "g@0/1")
 
-    def test_so_they_do_when_later_ones_could_be_taken_back(self) -> None:
+    def test_unknown_fate_uses_up_the_epoch_though_later_sequences_could_be_reused(self) -> None:
         rig = begun(**{"transactional.id": "t"})
         play(rig, "ab cd", [(1, rejected(0)), LOST, LATER, rejected(0)])
         self.goes_on_after_the_abort(rig, "g@0/1")
 
-    def test_a_broker_that_took_what_is_behind_needs_another_epoch(self) -> None:
+    def test_split_before_a_stored_batch_bumps_the_epoch(self) -> None:
         rig = begun(**{"transactional.id": "t"})
         play(rig, "abcd ef", [TOO_LARGE, at(1)])
         assert rig.fate("abcdef") == [ABORTED] * 4 + ["1", "2"]
         assert isinstance(rig.call(events.CommitCalled, "commit"), TransactionAbortableException)
         self.goes_on_after_the_abort(rig, "g@0/1")
 
-    def test_a_gap_out_of_nowhere_aborts_and_does_not_come_back(self) -> None:
+    def test_unexplained_gap_aborts_and_bumps_the_epoch(self) -> None:
         rig = begun(**{"transactional.id": "t"})
         play(rig, "ab", [GAP])
         assert isinstance(rig.error("a"), OutOfOrderSequenceException)
@@ -332,9 +332,7 @@ FRONTS: dict[str, tuple[Answer | str, dict[str, Any]]] = {
 @pytest.mark.parametrize("behind", [GAP, Answer(codes.UNKNOWN_PRODUCER_ID)], ids=["gap", "forgotten"])
 @pytest.mark.parametrize("called", [None, events.CommitCalled, events.AbortCalled])
 @pytest.mark.parametrize("predecessors", FRONTS)
-def test_in_a_transaction_nobody_is_told_of_a_gap_that_another_batch_has_left(
-    predecessors: str, called: type | None, behind: Answer
-) -> None:
+def test_gap_left_by_another_batch_is_not_reported_in_a_transaction(predecessors: str, called: type | None, behind: Answer) -> None:
     """Five batches in flight, the first refused: those behind it fail with the transaction, or with what has ended the producer."""
     answer, options = FRONTS[predecessors]
     rig = begun(**{"transactional.id": "t"}, **options)

@@ -20,7 +20,7 @@ from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig
 class TestOrder:
     """Decision 14: innocents keep their order, nothing of their partition overtakes them, and numbering restarts when all is quiet."""
 
-    def test_innocents_go_before_what_waits(self) -> None:
+    def test_innocents_are_sent_before_waiting_batches(self) -> None:
         rig = Rig()
         rig.send("abc")
         rig.send("de")
@@ -30,7 +30,7 @@ class TestOrder:
         rig.answer(OK)
         assert rig.trace[-1] == "de@2/0"
 
-    def test_two_in_flight_the_second_comes_back_for_the_gap_and_goes_behind_the_innocents(self) -> None:
+    def test_second_batch_is_resent_after_the_innocents(self) -> None:
         rig = Rig()
         self._acknowledge_one(rig)
         rig.send("abc")
@@ -47,7 +47,7 @@ class TestOrder:
         assert rig.trace[3:] == ["ac@1/0", "de@3/0", "f@5/0"]
         assert rig.core.is_idle
 
-    def test_two_in_flight_the_lost_second_goes_again_under_its_old_number_first(self) -> None:
+    def test_lost_second_batch_is_resent_under_its_old_sequence_first(self) -> None:
         rig = Rig()
         self._acknowledge_one(rig)
         rig.send("abc")
@@ -62,7 +62,7 @@ class TestOrder:
         rig.answer(OK)
         assert rig.trace[4:] == ["ac@0/1", "de@2/1"], "the attempt that was lost may still come, and is of no use then"
 
-    def test_two_in_flight_the_first_lost_then_refused_holds_the_second(self) -> None:
+    def test_lost_and_refused_first_batch_holds_the_second(self) -> None:
         rig = Rig()
         self._acknowledge_one(rig)
         rig.send("abc")
@@ -76,7 +76,7 @@ class TestOrder:
         assert rig.trace[4:] == ["de@0/1"]
         assert [type(rig.error(value)) for value in "abc"] == [NetworkException, InvalidRecordException, NetworkException]
 
-    def test_one_in_flight_until_the_first_acknowledgement(self) -> None:
+    def test_first_acknowledgement_allows_more_in_flight(self) -> None:
         rig = Rig()
         for batch in ("a", "b", "c"):
             rig.send(batch)
@@ -84,7 +84,7 @@ class TestOrder:
         rig.answer(OK)
         assert rig.trace == ["a@0/0", "b@1/0", "c@2/0"]
 
-    def test_one_in_flight_again_after_ten_idle_minutes(self) -> None:
+    def test_ten_idle_minutes_limit_to_one_in_flight(self) -> None:
         rig = Rig()
         self._acknowledge_one(rig)
         rig.sleep(600_001)
@@ -92,7 +92,7 @@ class TestOrder:
         rig.send("c")
         assert rig.trace == ["z@0/0", "b@1/0"]
 
-    def test_other_partitions_finish_under_the_old_epoch_and_then_start_at_0(self) -> None:
+    def test_other_partitions_finish_the_old_epoch_and_restart_at_0(self) -> None:
         rig = Rig()
         rig.send("a", ORDERS_1)
         rig.send("b", ORDERS_0)
@@ -106,7 +106,7 @@ class TestOrder:
         rig.answer(OK, request=1)
         assert rig.trace[4:] == ["d@0/1"]
 
-    def test_culprits_in_one_are_nothing_to_the_others(self) -> None:
+    def test_culprits_leave_other_partitions_alone(self) -> None:
         """Their numbers are given to the innocents, so the epoch stays, and nobody has to finish anything."""
         rig = Rig()
         for tp in (ORDERS_0, ORDERS_1):
@@ -119,7 +119,7 @@ class TestOrder:
         assert rig.trace[2:] == ["ab@1/0", "c@1/0", "a@1/0", "d@2/0"]
         assert rig.core.wiring.counts["epoch_bumps"] == 0
 
-    def test_beyond_the_last_epoch_a_new_producer_id(self) -> None:
+    def test_exhausted_epoch_gets_a_new_producer_id(self) -> None:
         rig = Rig()
         rig.send("ab")
         rig.core.identity._own = rig.core.identity._own._replace(epoch=2**15 - 1)
@@ -139,7 +139,7 @@ class TestGaps:
     """Codes 45 and 59 without culprits: surely not stored, so numbered anew, while time and retries last."""
 
     @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
-    def test_numbered_anew(self, code: ErrorCode) -> None:
+    def test_gap_code_gives_new_sequences(self, code: ErrorCode) -> None:
         rig = Rig()
         rig.send("ab")
         rig.answer(Answer(code))
@@ -147,7 +147,7 @@ class TestGaps:
         rig.answer(OK)
         assert rig.trace == ["ab@0/0", "ab@0/1"]
 
-    def test_not_for_ever(self) -> None:
+    def test_gap_code_fails_after_all_retries(self) -> None:
         rig = Rig(options={"retries": 2})
         rig.send("ab")
         for _ in range(3):

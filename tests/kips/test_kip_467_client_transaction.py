@@ -30,7 +30,7 @@ def transactional(**more: Any) -> Rig:
 class TestTransaction:
     """Decision 16: a failed record makes the transaction abortable; its innocents fail with it; a commit raises the culprit's own class."""
 
-    def test_innocents_abort_and_the_commit_raises_the_culprits_error(self) -> None:
+    def test_culprit_aborts_innocents_and_is_raised_by_the_commit(self) -> None:
         rig = transactional()
         rig.send("abc")
         rig.answer(rejected(1))
@@ -39,13 +39,13 @@ class TestTransaction:
         assert isinstance(rig.call(events.CommitCalled, "commit"), InvalidRecordException)
         assert rig.call(events.AbortCalled, "abort") == "done"
 
-    def test_of_several_culprits_the_commit_raises_the_first_ones_error(self) -> None:
+    def test_commit_raises_the_error_of_the_first_culprit(self) -> None:
         rig = transactional()
         rig.send("abcd")
         rig.answer(rejected(1, 3))
-        told = rig.call(events.CommitCalled, "commit")
-        assert (type(told), str(told)) == (InvalidRecordException, str(rig.error("b")))
-        assert str(told) != str(rig.error("d"))
+        error = rig.call(events.CommitCalled, "commit")
+        assert (type(error), str(error)) == (InvalidRecordException, str(rig.error("b")))
+        assert str(error) != str(rig.error("d"))
 
     @pytest.mark.parametrize(
         ("at_fault", "named"),
@@ -54,7 +54,7 @@ class TestTransaction:
             ([1, 3, 4, 5, 6, 7, 8], "records 1, 3, 4, 5, 6 and 2 more of the batch's 9 were rejected"),
         ],
     )
-    def test_an_innocent_is_not_called_by_the_culprits_place(self, at_fault: list[int], named: str) -> None:
+    def test_error_of_an_innocent_names_the_culprits(self, at_fault: list[int], named: str) -> None:
         rig = transactional()
         rig.send("abcdefghi")
         rig.answer(rejected(*at_fault))
@@ -63,7 +63,7 @@ class TestTransaction:
         )
         assert str(rig.error("b")).startswith("Produce for orders-0, record 1: INVALID_RECORD (87): ")
 
-    def test_nor_is_one_whose_fate_is_unknown(self) -> None:
+    def test_error_of_an_innocent_of_unknown_fate_names_the_culprit(self) -> None:
         rig = transactional()
         rig.send("abc")
         rig.answer(LOST)
@@ -73,7 +73,7 @@ class TestTransaction:
         assert text.startswith("Produce for orders-0: TRANSACTION_ABORTABLE (120): ")
         assert "the next one was refused because of record 0 of its 3: whether this record is stored is unknown" in text
 
-    def test_never_a_bump_the_sequence_is_taken_back(self) -> None:
+    def test_refused_batch_returns_its_sequences(self) -> None:
         rig = transactional()
         rig.send("abc")
         rig.answer(OK)
@@ -84,7 +84,7 @@ class TestTransaction:
         rig.send("f")
         assert rig.trace == ["abc@0/0", "de@3/0", "f@3/0"]
 
-    def test_numbers_of_an_unknown_fate_are_not_reused_the_epoch_moves_on_after_the_abort(self) -> None:
+    def test_unknown_fate_bumps_the_epoch_after_the_abort(self) -> None:
         rig = transactional()
         rig.send("abc")
         rig.answer(LOST)
@@ -96,7 +96,7 @@ class TestTransaction:
         rig.send("d")
         assert rig.trace[-1] == "d@0/1"
 
-    def test_a_split_stays_in_the_epoch(self) -> None:
+    def test_split_keeps_the_epoch(self) -> None:
         rig = transactional()
         rig.send("abcd")
         rig.answer(Answer(codes.MESSAGE_TOO_LARGE))
@@ -105,7 +105,7 @@ class TestTransaction:
         assert rig.trace == ["abcd@0/0", "ab@0/0", "cd@2/0"]
         assert rig.call(events.CommitCalled, "commit") == "done"
 
-    def test_what_waits_fails_with_the_transaction(self) -> None:
+    def test_waiting_batches_fail_with_the_transaction(self) -> None:
         rig = transactional()
         rig.send("ab")
         rig.send("c")

@@ -29,7 +29,7 @@ from tests.producer.core.rig import LOST, NOT_SENT, TIMED_OUT, Answer
 
 LATEST_S = 60
 REQUEST_MS = 1_500  # Apache Kafka on a busy machine stores what came within this time; it is what the attempt without an answer waits.
-TOO_LATE_MS = 60_000
+LATE_MS = 60_000
 VALUE_BYTES = 700
 COMPACTED, PLAIN = {"cleanup.policy": "compact"}, {"cleanup.policy": "delete"}
 TWO_FIT = {"max.message.bytes": str(2 * VALUE_BYTES + 300)}
@@ -74,7 +74,7 @@ class Scene:
         if isinstance(answer, Answer):
             what: dict[str, Any] = {"error": answer.code.name}
         else:
-            what = {"action": "delay", "delay_ms": TOO_LATE_MS} if answer == TIMED_OUT else {"action": lost}
+            what = {"action": "delay", "delay_ms": LATE_MS} if answer == TIMED_OUT else {"action": lost}
         self._broker.faults.add(api="Produce", client_id=self.topic, **what)
 
     def send(self, *values: bytes, without_key: bytes = b"") -> list[Any]:
@@ -124,7 +124,7 @@ def check_unclear(error: Any, cause: type[KafkaException]) -> None:
 
 
 @EACH_ROW
-def test_innocents_go_again_only_if_surely_not_stored(scene: Make, before: list[Answer | str], lost: str, is_resent: bool) -> None:
+def test_innocents_are_resent_only_if_surely_not_stored(scene: Make, before: list[Answer | str], lost: str, is_resent: bool) -> None:
     one = scene(COMPACTED, before, lost)
     a, b, c = one.send(A, B, C, without_key=B)
     assert type(b) is InvalidCompactionKeyException
@@ -141,7 +141,7 @@ def test_innocents_go_again_only_if_surely_not_stored(scene: Make, before: list[
 
 
 @EACH_ROW
-def test_splits_obey_the_same_rule(scene: Make, before: list[Answer | str], lost: str, is_resent: bool) -> None:
+def test_halves_are_resent_only_if_surely_not_stored(scene: Make, before: list[Answer | str], lost: str, is_resent: bool) -> None:
     one = scene(TWO_FIT, before, lost)
     found = one.send(A, B, C)
     if is_resent:
@@ -156,7 +156,7 @@ def test_splits_obey_the_same_rule(scene: Make, before: list[Answer | str], lost
 
 
 @EACH_ROW
-def test_in_a_transaction_it_is_aborted(scene: Make, before: list[Answer | str], lost: str, is_resent: bool) -> None:
+def test_culprit_in_a_transaction_aborts_it(scene: Make, before: list[Answer | str], lost: str, is_resent: bool) -> None:
     """Whatever is known, the culprit ends it; the next one is whole, and is all that is read."""
     one = scene(COMPACTED, before, lost, transactional_id="its topic")
     one.producer.init_transactions()
@@ -174,7 +174,7 @@ class TestStoredThenRefused:
 
     @pytest.mark.parametrize("lost", [LOST, TIMED_OUT], ids=["connection lost", "time-out"])
     @pytest.mark.parametrize("refusal", ["INVALID_RECORD", "MESSAGE_TOO_LARGE"])
-    def test_nothing_is_said_to_be_lost_and_nothing_is_there_twice(self, scene: Make, lost: str, refusal: str) -> None:
+    def test_stored_records_are_possibly_stored_and_not_repeated(self, scene: Make, lost: str, refusal: str) -> None:
         one = scene(PLAIN, [lost], "drop_after")
         one.spoil(Answer(codes.by_name(refusal)))
         for error in one.send(A, B, C):
@@ -186,7 +186,7 @@ class TestStoredThenRefused:
         assert one.values() == [A, B, C, D]
 
     @pytest.mark.parametrize("lost", [LOST, TIMED_OUT], ids=["connection lost", "time-out"])
-    def test_in_a_transaction_they_are_aborted(self, scene: Make, lost: str) -> None:
+    def test_stored_then_refused_records_in_a_transaction_abort_it(self, scene: Make, lost: str) -> None:
         one = scene(PLAIN, [lost], "drop_after", transactional_id="its topic")
         one.spoil(Answer(codes.INVALID_RECORD))
         one.producer.init_transactions()
@@ -195,7 +195,7 @@ class TestStoredThenRefused:
         one.go_on_after(InvalidRecordException)
         assert one.values(isolation="read_uncommitted") == [A, B, C, D]
 
-    def test_asked_again_it_says_where_they_are(self, scene: Make) -> None:
+    def test_repeated_batch_returns_its_offsets(self, scene: Make) -> None:
         one = scene(PLAIN, [LOST], "drop_after")
         assert one.send(A, B, C) == [0, 1, 2]
         assert one.values() == [A, B, C]

@@ -61,7 +61,7 @@ KINDS = {
     "null key": Kind(COMPACTED, {"key": None}, InvalidCompactionKeyException),
     "timestamp": Kind(PLAIN, {"timestamp_ms": FAR_FUTURE_MS}, InvalidTimestampException),
 }
-PLACES: dict[str, Sequence[int]] = {
+CULPRIT_INDICES: dict[str, Sequence[int]] = {
     "none": (),
     "one": (50,),
     "first and last": (0, 99),
@@ -92,7 +92,7 @@ def send_all(producer: Producer, topic: str, kind: Kind, culprits: Sequence[int]
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-@pytest.mark.parametrize("culprits", PLACES.values(), ids=PLACES.keys())
+@pytest.mark.parametrize("culprits", CULPRIT_INDICES.values(), ids=CULPRIT_INDICES.keys())
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_innocents_arrive_once_and_in_order(broker: EmbeddedBroker, kind: Kind, culprits: Sequence[int], options: dict[str, Any]) -> None:
     topic = made(broker, kind.config)
@@ -113,8 +113,12 @@ class TestInTransactions:
     """A culprit aborts its transaction, whatever is in flight; the next one is whole (decision 16)."""
 
     @pytest.mark.parametrize("options", [IN_ONE_BATCH, SEVERAL_BATCHES], ids=["one batch", "five in flight"])
-    @pytest.mark.parametrize("culprits", [PLACES["one"], PLACES["several"], PLACES["all"]], ids=["one", "several", "all"])
-    def test_a_culprit_aborts(self, broker: EmbeddedBroker, compacted: str, culprits: Sequence[int], options: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "culprits", [CULPRIT_INDICES["one"], CULPRIT_INDICES["several"], CULPRIT_INDICES["all"]], ids=["one", "several", "all"]
+    )
+    def test_culprit_aborts_its_transaction(
+        self, broker: EmbeddedBroker, compacted: str, culprits: Sequence[int], options: dict[str, Any]
+    ) -> None:
         kind = KINDS["null key"]
         with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=compacted, **options) as producer:
             producer.init_transactions()
@@ -180,13 +184,13 @@ def _refused(records: str, fates: list[str]) -> str:
 ROWS = list(from_tables())
 
 
-def test_every_name_is_in_a_table() -> None:
+def test_every_scenario_is_found_in_its_table() -> None:
     assert [row.name for row in ROWS] == [*SCRIPTED, *SCRIPTED_IN_FLIGHT]
 
 
 @pytest.mark.parametrize("options", [IN_ONE_BATCH, {"batch_size": 1}], ids=["one batch", "five in flight"])
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
-def test_scenario(broker: EmbeddedBroker, compacted: str, row: FromTable, options: dict[str, Any]) -> None:
+def test_scenario_has_the_fates_of_its_table(broker: EmbeddedBroker, compacted: str, row: FromTable, options: dict[str, Any]) -> None:
     """The fates of the table; in place of its INVALID_RECORD, which no client can bring about, a null key."""
     is_late = LATE in row.fates
     at_fault: dict[str, Any] = {"key": "k", "timestamp_ms": FAR_FUTURE_MS} if is_late else {"key": None}
@@ -203,7 +207,7 @@ def _fate(future: Any) -> str:
     return str(future.result(0).offset) if error is None else f"{type(error).__name__} {error.stored.value}"
 
 
-def test_several_kinds_in_one_batch(broker: EmbeddedBroker, compacted: str) -> None:
+def test_each_record_of_one_batch_has_its_own_error(broker: EmbeddedBroker, compacted: str) -> None:
     """One code travels for all of them, and each record has its own error."""
     fields: list[dict[str, Any]] = [{"key": "k"}, {"key": None}, {"key": "k", "timestamp_ms": FAR_FUTURE_MS}, {"key": None}, {"key": "k"}]
     with Producer(bootstrap_servers=broker.bootstrap_servers, **IN_ONE_BATCH) as producer:

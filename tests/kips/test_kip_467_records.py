@@ -88,7 +88,7 @@ RECORD_TABLE = [
 class TestRecordRules:
     """2.b: for most cases a single record is at fault; it is listed, and so is every other one of its batch."""
 
-    def test_code_culprits_and_counters(
+    def test_record_rule_has_code_culprits_and_counters(
         self,
         compression: Compression,
         options: dict[str, Any],
@@ -101,7 +101,7 @@ class TestRecordRules:
         assert (verdict.code, [(culprit.batch_index, culprit.code) for culprit in verdict.culprits]) == (code, culprits)
         assert dict(verdict.counts) == counters
 
-    def test_each_message_names_the_record_and_its_partition(
+    def test_culprit_message_names_record_and_partition(
         self,
         compression: Compression,
         options: dict[str, Any],
@@ -120,7 +120,7 @@ class TestTimestampType:
     """ "validate that timestamp Type is CREATE_TIME": a client that says otherwise is refused, every record of its batch."""
 
     @pytest.mark.parametrize("topic_type", TimestampType)
-    def test_a_client_may_not_say_log_append_time(self, topic_type: TimestampType) -> None:
+    def test_log_append_time_from_a_client_is_refused(self, topic_type: TimestampType) -> None:
         batch = raw_batch([record(0), record(1, key=None), record(2)], attributes=0b1000)
         verdict = refused(batch, timestamp_type=topic_type)
         assert verdict.code is TIME
@@ -128,7 +128,7 @@ class TestTimestampType:
         assert dict(verdict.counts) == {TIMESTAMP: 2, NO_KEY: 1}
         assert "LogAppendTime" in verdict.culprits[0].message
 
-    def test_a_topic_with_log_append_time_looks_at_no_timestamp(self) -> None:
+    def test_topic_with_log_append_time_accepts_any_timestamp(self) -> None:
         batch = raw_batch([late(0, 10 * HOUR_MS), late(1, -(10**15))])
         assert isinstance(validate(view(batch), policy(timestamp_type=TimestampType.LOG_APPEND_TIME), Origin.CLIENT, NOW_MS), Accepted)
 
@@ -168,40 +168,40 @@ class TestBatchRules:
     """A batch rule has no culprits and counts once: what a refused batch says of itself is not to be trusted."""
 
     @pytest.mark.parametrize(("header", "code", "counter"), [row[1:] for row in BATCH_TABLE], ids=[row[0] for row in BATCH_TABLE])
-    def test_code_and_counter(self, header: dict[str, Any], code: ErrorCode, counter: str | None) -> None:
+    def test_batch_rule_has_code_and_counter(self, header: dict[str, Any], code: ErrorCode, counter: str | None) -> None:
         verdict = refused(raw_batch(record(0) + record(1), **{"count": 2, **header}))
         assert (verdict.code, verdict.culprits, verdict.counts) == (code, (), counted_once(counter))
         assert verdict.message.startswith("batch for orders-0 rejected: ")
 
-    def test_a_batch_of_exactly_the_largest_size(self) -> None:
+    def test_batch_of_exactly_the_largest_size_is_accepted(self) -> None:
         batch = raw_batch([record(0)])
         assert isinstance(validate(view(batch), policy(batch_bytes_max=len(batch)), Origin.CLIENT, NOW_MS), Accepted)
 
-    def test_a_batch_one_byte_larger(self) -> None:
+    def test_batch_one_byte_above_the_limit_is_refused(self) -> None:
         batch = raw_batch([record(0, key=None)])
         verdict = refused(batch, batch_bytes_max=len(batch) - 1)
         assert (verdict.code, verdict.culprits, verdict.counts) == (codes.MESSAGE_TOO_LARGE, (), ((TOO_LARGE, 1),))
         assert f"{len(batch)} bytes, max.message.bytes allows {len(batch) - 1} bytes" in verdict.message
 
-    def test_the_crc_is_looked_at_before_the_size(self) -> None:
+    def test_crc_is_checked_before_the_size(self) -> None:
         assert refused(raw_batch([record(0)], crc=1), batch_bytes_max=10).code is codes.CORRUPT_MESSAGE
 
     def test_batch_rules_come_before_record_rules(self) -> None:
         assert refused(raw_batch([record(0, key=None)], attributes=0b10_0000)).culprits == ()
 
     @pytest.mark.parametrize("sequence", [0, 7, 2**31 - 1])
-    def test_a_producer_with_a_sequence(self, sequence: int) -> None:
+    def test_producer_with_a_sequence_is_accepted(self, sequence: int) -> None:
         batch = raw_batch([record(0)], producer_id=0, producer_epoch=0, base_sequence=sequence)
         assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
 
-    def test_a_sequence_without_producer_is_nothing_to_a_broker(self) -> None:
+    def test_sequence_without_producer_is_ignored(self) -> None:
         """kafkajs sends base sequence 0 without a producer id."""
         batch = raw_batch([record(0)], base_sequence=0, producer_epoch=0)
         assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
 
 
 # (name, payload, count): bytes that are no records, whatever codec they come in
-LYING_TABLE = [
+INCONSISTENT_TABLE = [
     ("one record fewer", record(0) + record(1), 3),
     ("one record more", record(0) + record(1), 1),
     ("a byte too many", record(0) + b"\x00", 1),
@@ -268,21 +268,21 @@ class TestPayloads:
     """
 
     @pytest.mark.parametrize("compression", Compression)
-    @pytest.mark.parametrize(("payload", "count"), [row[1:] for row in LYING_TABLE], ids=[row[0] for row in LYING_TABLE])
-    def test_lengths_that_lie_are_refused_under_every_codec(self, compression: Compression, payload: bytes, count: int) -> None:
+    @pytest.mark.parametrize(("payload", "count"), [row[1:] for row in INCONSISTENT_TABLE], ids=[row[0] for row in INCONSISTENT_TABLE])
+    def test_inconsistent_lengths_are_refused_under_every_codec(self, compression: Compression, payload: bytes, count: int) -> None:
         verdict = refused(raw_batch([payload], compression=compression, count=count))
         assert (verdict.code, verdict.culprits) == (codes.INVALID_RECORD, ())
         assert verdict.message.startswith("batch for orders-0 rejected: ")
 
     @pytest.mark.parametrize("compression", list(Compression)[1:])
     @pytest.mark.parametrize("payload", [b"", b"\x01", b"junk", bytes(100)], ids=["empty", "one", "junk", "zeros"])
-    def test_what_does_not_decompress(self, compression: Compression, payload: bytes) -> None:
+    def test_payload_that_does_not_decompress_is_refused(self, compression: Compression, payload: bytes) -> None:
         verdict = refused(raw_batch(payload, compression=compression))
         assert (verdict.code, verdict.culprits, verdict.counts) == (codes.INVALID_RECORD, (), ())
         assert f"the {compression.name.lower()} payload does not decompress" in verdict.message
 
     @pytest.mark.parametrize(("name", "compression", "change", "says"), NOT_PORTABLE, ids=[row[0] for row in NOT_PORTABLE])
-    def test_what_other_clients_cannot_read(self, name: str, compression: Compression, change: Change, says: str) -> None:
+    def test_payload_unreadable_by_other_clients_is_refused(self, name: str, compression: Compression, change: Change, says: str) -> None:
         """It decompresses here. Apache Kafka refuses lz4 so too, as it finds too few records."""
         payload = b"".join(record(index, value=b"v" * 1000) for index in range(200))
         stored = change(payload)
@@ -292,7 +292,7 @@ class TestPayloads:
         assert f"other clients cannot read the {compression.name.lower()} payload: {says}" in verdict.message
 
     @pytest.mark.parametrize(("name", "compression", "change"), PORTABLE, ids=[row[0] for row in PORTABLE])
-    def test_what_looks_like_a_second_stream_and_is_none(self, name: str, compression: Compression, change: Change) -> None:
+    def test_bytes_resembling_a_second_stream_are_accepted(self, name: str, compression: Compression, change: Change) -> None:
         payload = record(0, value=bytes(range(256)) + b"\x04\x22\x4d\x18" + gzip.compress(b"x"))
         batch = raw_batch(change(payload), compression=compression, count=1, last_offset_delta=0)
         assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
@@ -306,11 +306,11 @@ class TestPayloads:
         assert (verdict.code, verdict.culprits) == (codes.INVALID_RECORD, ())
         assert f"decompresses to more than {len(payload) - 1} bytes" in verdict.message
 
-    def test_the_message_says_which_record_and_which_byte(self) -> None:
+    def test_message_names_record_and_byte(self) -> None:
         verdict = refused(raw_batch([record(0), record(1, length_off_by=100)]))
         assert "record 1, byte 15: the record length goes beyond the payload" in verdict.message
 
-    def test_a_count_that_lies_is_set_against_the_bytes(self) -> None:
+    def test_wrong_count_is_refused_with_the_payload_size(self) -> None:
         verdict = refused(raw_batch([record(0), record(1)], count=3))
         assert verdict.message.endswith("larger than the payload can hold (3 records announced, 30 bytes of them)")
 
@@ -338,7 +338,7 @@ class TestOneCodePerPartition:
     """2.b: "only indicate one error code", of the first error (`kip`), or Apache Kafka's choice, which lists all (`apache`)."""
 
     @pytest.mark.parametrize(("records", "numbering", "number", "indices"), RESPONSE_TABLE)
-    def test_number_and_culprits_on_the_wire(
+    def test_response_has_number_and_culprits(
         self, records: list[bytes], numbering: codes.Numbering, number: int, indices: list[int]
     ) -> None:
         verdict = refused(raw_batch(records))
@@ -347,18 +347,18 @@ class TestOneCodePerPartition:
         assert all(culprit.message for culprit in culprits)
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
-    def test_a_batch_rule_lists_nobody_but_says_why(self, numbering: codes.Numbering) -> None:
+    def test_batch_rule_has_a_message_and_no_culprits(self, numbering: codes.Numbering) -> None:
         verdict = refused(raw_batch([record(0)], crc=1))
         code, culprits = verdict.response_errors(numbering)
         assert (code.wire(numbering), culprits) == (2, ())
         assert "checksum" in verdict.message
 
-    def test_the_kip_number_of_a_batch_rule(self) -> None:
+    def test_batch_rule_has_kip_number_85(self) -> None:
         code, _ = refused(raw_batch([record(0)], count=2)).response_errors("kip")
         assert code.wire("kip") == 85
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
-    def test_each_code_that_is_sent_with_culprits_is_read_back_as_an_error_that_is_not_retried(self, numbering: codes.Numbering) -> None:
+    def test_codes_sent_with_culprits_are_not_retriable(self, numbering: codes.Numbering) -> None:
         for _, used, number, _ in RESPONSE_TABLE:
             if used == numbering:
                 assert not codes.by_number(number, numbering, has_culprits=True).is_retriable
@@ -386,11 +386,11 @@ class TestMessages:
             ),
         ],
     )
-    def test_of_one_culprit(self, options: dict[str, Any], bad: bytes, text: str) -> None:
+    def test_message_names_the_single_culprit(self, options: dict[str, Any], bad: bytes, text: str) -> None:
         verdict = refused(raw_batch([record(0), bad, record(2)]), **options)
         assert (verdict.message, verdict.culprits[0].message) == (text, text)
 
-    def test_of_many_names_the_first_three(self) -> None:
+    def test_message_names_the_first_three_culprits(self) -> None:
         verdict = refused(raw_batch([record(0), *(record(index, key=None) for index in range(1, 6))]))
         no_key = "null key, the topic is compacted and needs one"
         named = f"record 1: {no_key}; record 2: {no_key}; record 3: {no_key}"

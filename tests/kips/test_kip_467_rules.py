@@ -17,12 +17,12 @@ from chaffinch.records.validation import Rejected, ValidationPolicy
 from chaffinch.records.validation_rules import ALL_RULES, CODECS
 from tests.broker.batches import batch_of
 from tests.broker.core_client import Cluster
-from tests.kips.rule_table import CRC, HOUR_MS, KEY, LINES, RECORD, TIME, Case, Lie, cases, lies, written
+from tests.kips.rule_table import CRC, HOUR_MS, KEY, LINES, RECORD, TIME, Case, InconsistentBytes, cases, inconsistent_cases, written
 from tests.support.raw_batches import NOW_MS
 from tests.support.validated_sets import validate_set
 
 CASES = list(cases())
-LYING = list(lies())
+INCONSISTENT_CASES = list(inconsistent_cases())
 CASES_MIN = 150
 """So that a rule that loses its formats is noticed."""
 
@@ -55,7 +55,7 @@ def expected_counters(case: Case) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_rule(case: Case) -> None:
+def test_rule_has_code_culprits_and_counters(case: Case) -> None:
     """Code, culprits (from version 8 on), exactly these counters, and nothing stored."""
     code, is_old = case.line.code, case.version < 8
     answer, moved, stored = send(case.data, case.version, dict(case.line.topic), case.line.says)
@@ -68,7 +68,7 @@ def test_rule(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.version < 8], ids=lambda case: case.name)
-def test_culprits_of_old_formats(case: Case) -> None:
+def test_culprits_of_old_formats_have_their_index(case: Case) -> None:
     """By their index in the set, or in what the compressed message held; the versions that carry them cannot name them."""
     cluster = Cluster()
     cluster.topic("orders", **case.line.topic)
@@ -81,17 +81,19 @@ def test_culprits_of_old_formats(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lie", "record_format", "codec"), LYING, ids=[f"{lie.name} [format {number}, {codec.name.lower()}]" for lie, number, codec in LYING]
+    ("inconsistent", "record_format", "codec"),
+    INCONSISTENT_CASES,
+    ids=[f"{inconsistent.name} [format {number}, {codec.name.lower()}]" for inconsistent, number, codec in INCONSISTENT_CASES],
 )
-def test_lengths_that_lie_are_refused(lie: Lie, record_format: int, codec: Compression) -> None:
+def test_inconsistent_lengths_are_refused(inconsistent: InconsistentBytes, record_format: int, codec: Compression) -> None:
     """Right checksums around wrong lengths: INVALID_RECORD with a reason, and never stored, as nobody could read them back.
 
     Only what makes plain messages impossible to tell apart is CORRUPT_MESSAGE, as for batches that cannot be sliced.
     """
-    data = written(record_format, codec, ({}, lie.record, {}), {})
+    data = written(record_format, codec, ({}, inconsistent.record, {}), {})
     version = 9 if record_format == 2 else 2
-    answer, _, stored = send(data, version, {}, lie.says)
-    code = lie.code_of_plain if codec is Compression.NONE else RECORD
+    answer, _, stored = send(data, version, {}, inconsistent.says)
+    code = inconsistent.code_of_plain if codec is Compression.NONE else RECORD
     assert (answer.error_code, answer.record_errors, stored) == (
         code.number if version == 9 else IN_OLD_VERSIONS.get(code, code.number),
         [],
@@ -108,13 +110,13 @@ class TestTable:
     def test_no_rule_has_two_lines(self) -> None:
         assert len({line.rule for line in LINES}) == len(LINES) == len(ALL_RULES)
 
-    def test_a_rule_says_the_same_as_its_line(self) -> None:
+    def test_rule_has_code_and_counter_of_its_line(self) -> None:
         said = {rule.name: (rule.code, rule.counter) for rule in ALL_RULES}
         lines = {line.rule: (line.code, next(iter(line.counters), None)) for line in LINES}
         assert lines == said
 
     @pytest.mark.parametrize("record_format", CODECS)
-    def test_what_breaks_no_rule_is_stored(self, record_format: int) -> None:
+    def test_records_that_break_no_rule_are_stored(self, record_format: int) -> None:
         """The table's own ground: without what a line changes, every format and codec passes."""
         for codec in CODECS[record_format]:
             answer, moved, stored = send(written(record_format, codec, ({}, {}, {}), {}), 9 if record_format == 2 else 2, {})
@@ -139,7 +141,7 @@ PRECEDENCE = [
 
 
 @pytest.mark.parametrize(("name", "record", "text", "code"), PRECEDENCE, ids=[row[0] for row in PRECEDENCE])
-def test_one_error_per_message(name: str, record: dict[str, Any], text: str, code: codes.ErrorCode) -> None:
+def test_first_broken_rule_decides_the_code_of_a_message(name: str, record: dict[str, Any], text: str, code: codes.ErrorCode) -> None:
     codec = Compression.NONE if "size" in name else Compression.SNAPPY
     verdict = validate_set(read_message_set(written(1, codec, ({}, record, {}), {})), POLICY, NOW_MS)
     assert isinstance(verdict, Rejected)
@@ -159,7 +161,9 @@ MIXED = [
 
 @pytest.mark.parametrize("codec", CODECS[1])
 @pytest.mark.parametrize(("records", "code", "culprits"), MIXED)
-def test_several_kinds_in_one_set(records: tuple[dict[str, Any], ...], code: Any, culprits: dict[int, Any], codec: Compression) -> None:
+def test_set_with_several_culprits_has_one_code(
+    records: tuple[dict[str, Any], ...], code: Any, culprits: dict[int, Any], codec: Compression
+) -> None:
     verdict = validate_set(read_message_set(written(1, codec, records, {})), POLICY, NOW_MS)
     assert isinstance(verdict, Rejected)
     assert (verdict.code, {culprit.batch_index: culprit.code for culprit in verdict.culprits}) == (code, culprits)
@@ -167,7 +171,7 @@ def test_several_kinds_in_one_set(records: tuple[dict[str, Any], ...], code: Any
 
 @pytest.mark.parametrize("version", range(14))
 @pytest.mark.parametrize("record_format", [*OLD_FORMATS, 2])
-def test_which_versions_take_which_format(record_format: int, version: int) -> None:
+def test_request_version_decides_the_accepted_formats(record_format: int, version: int) -> None:
     """As Apache Kafka did while it served them all: format 2 everywhere, formats 0 and 1 before version 3 only."""
     answer, _, stored = send(written(record_format, Compression.NONE, ({}, {}, {}), {}), version, {})
     is_taken = record_format == 2 or version < 3
@@ -176,7 +180,7 @@ def test_which_versions_take_which_format(record_format: int, version: int) -> N
 
 
 @pytest.mark.parametrize(("record_format", "codec"), [(1, Compression.GZIP), (2, Compression.ZSTD), (2, Compression.NONE)])
-def test_a_list_of_culprits_has_an_end(record_format: int, codec: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_culprits_is_limited(record_format: int, codec: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kilobyte unpacks to millions of records: the first culprits are listed, the message counts all."""
     monkeypatch.setattr(validation_result, "CULPRITS_MAX", 4)
     data = written(record_format, codec, [{"key": None}] * 7, {})
@@ -185,7 +189,7 @@ def test_a_list_of_culprits_has_an_end(record_format: int, codec: Compression, m
     assert moved["NoKeyCompactedTopicRecordsPerSec"] == 4
 
 
-def test_two_compressed_messages_and_other_mixtures() -> None:
+def test_compressed_message_next_to_others_is_refused() -> None:
     """A compressed message comes alone."""
     plain, gzip = written(1, Compression.NONE, ({},), {}), written(1, Compression.GZIP, ({},), {})
     for data in (plain + gzip, gzip + plain, gzip + gzip, gzip + b"\x00"):
@@ -198,7 +202,7 @@ def test_old_formats_are_stored_whatever_the_message_format_version() -> None:
     assert send(data, 2, {"message_format_version": "0.10.2"})[2] == 3
 
 
-def test_replication_comes_before_the_messages_and_after_the_wrapper() -> None:
+def test_replication_is_checked_between_wrapper_and_messages() -> None:
     """KIP-579 holds for every version; its place among the checks is the same as in format 2."""
     unsatisfiable = {"min_insync_replicas": "2", **{"cleanup_policy": "compact"}}
     no_key = ({"key": None},)
@@ -206,14 +210,14 @@ def test_replication_comes_before_the_messages_and_after_the_wrapper() -> None:
     assert send(written(1, Compression.GZIP, no_key, {"crc": 1}), 2, unsatisfiable)[0].error_code == 2
 
 
-def test_append_time_is_answered_from_version_2_on() -> None:
+def test_append_time_is_returned_since_version_2() -> None:
     data = written(1, Compression.NONE, ({}, {}), {})
     for version, expected in ((1, -1), (2, NOW_MS)):
         answer, _, stored = send(data, version, {"message_timestamp_type": "LogAppendTime"})
         assert (answer.log_append_time_ms, stored) == (expected, 2)
 
 
-def test_a_converted_batch_may_be_too_large_for_a_segment() -> None:
+def test_converted_batch_too_large_for_a_segment_is_refused() -> None:
     data = written(1, Compression.NONE, [{"value": bytes(300_000)}] * 4, {})
     answer, _, stored = send(data, 2, {"max_message_bytes": "2000000", "segment_bytes": str(1 << 20)})
     assert (answer.error_code, stored) == (codes.RECORD_LIST_TOO_LARGE.number, 0)
@@ -233,14 +237,14 @@ SEGMENT = {"max_message_bytes": "4000000", "segment_bytes": str(1 << 20)}
         ("uncompressed", Compression.ZSTD, False),
     ],
 )
-def test_a_segment_must_hold_the_batch_as_it_is_stored(stored_as: str, sent_as: Compression, is_taken: bool) -> None:
+def test_batch_too_large_for_a_segment_as_stored_is_refused(stored_as: str, sent_as: Compression, is_taken: bool) -> None:
     data = bytes(batch_of(bytes(3_000_000), compression=sent_as))
     says = "" if is_taken else "segment.bytes allows 1048576 bytes"
     answer, _, stored = send(data, 9, {**SEGMENT, "compression_type": stored_as}, says)
     assert (answer.error_code, stored) == ((0, 1) if is_taken else (codes.RECORD_LIST_TOO_LARGE.number, 0))
 
 
-def test_a_segment_holds_a_batch_as_large_as_it_is() -> None:
+def test_batch_of_exactly_the_segment_size_is_accepted() -> None:
     overhead = len(batch_of(bytes(1_000_000))) - 1_000_000
     for size, code in ((1 << 20, 0), ((1 << 20) + 1, codes.RECORD_LIST_TOO_LARGE.number)):
         data = bytes(batch_of(bytes(size - overhead)))

@@ -80,13 +80,13 @@ def play(rig: Rig, steps: list[Any]) -> None:
 
 def fates(rig: Rig) -> dict[str, str]:
     """Of every record, in the order of the alphabet; those with one fate together."""
-    told: dict[str, str] = {}
+    screened_or_written: dict[str, str] = {}
     for value in sorted(rig.fates, key=str.lower):
         fate = rig._fate(value)
         if isinstance(rig.fates[value], InvalidCompactionKeyException):
             fate = "screened" if "was not sent" in rig.error(value).message else "refused"
-        told[value] = fate
-    return told
+        screened_or_written[value] = fate
+    return screened_or_written
 
 
 def written(*runs: str, **others: str) -> dict[str, str]:
@@ -183,19 +183,19 @@ SCENARIOS = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_scenario(scenario: Scenario) -> None:
+def test_scenario_gives_requests_and_fates(scenario: Scenario) -> None:
     rig = Rig(**scenario.rig)
     free = rig.core.accumulator.memory_free
     play(rig, scenario.steps)
     assert rig.trace == scenario.sent
-    told = {value: "0" if fate.isdigit() else fate for value, fate in fates(rig).items()}
-    assert told == scenario.fates
+    screened_or_written = {value: "0" if fate.isdigit() else fate for value, fate in fates(rig).items()}
+    assert screened_or_written == scenario.fates
     if not rig.open:
         assert rig.core.is_idle
         assert rig.core.accumulator.memory_free == free
 
 
-class Elsewhere(NamedTuple):
+class OtherPartition(NamedTuple):
     """Where else batches wait, and how many brokers there are; they lead partitions in turn."""
 
     name: str
@@ -204,24 +204,24 @@ class Elsewhere(NamedTuple):
     sent: str
 
 
-ELSEWHERE = [
-    Elsewhere("another partition of the same leader", ORDERS_1, 1, "df@3/0"),
-    Elsewhere("another leader", ORDERS_1, 2, "dEf@3/0"),
-    Elsewhere("another topic", RETURNS_0, 1, "dEf@3/0"),
+OTHER_PARTITIONS = [
+    OtherPartition("another partition of the same leader", ORDERS_1, 1, "df@3/0"),
+    OtherPartition("another leader", ORDERS_1, 2, "dEf@3/0"),
+    OtherPartition("another topic", RETURNS_0, 1, "dEf@3/0"),
 ]
 
 
-@pytest.mark.parametrize("elsewhere", ELSEWHERE, ids=lambda elsewhere: elsewhere.name)
-def test_where_it_is_known(elsewhere: Elsewhere) -> None:
+@pytest.mark.parametrize("other", OTHER_PARTITIONS, ids=lambda other: other.name)
+def test_refusal_applies_to_the_topic_at_its_broker(other: OtherPartition) -> None:
     """A refusal is the word of one broker about one topic."""
-    rig = Rig(nodes=elsewhere.nodes)
-    play(rig, [table("xyz", "dEf", tp=elsewhere.tp), table("aBc")])
+    rig = Rig(nodes=other.nodes)
+    play(rig, [table("xyz", "dEf", tp=other.tp), table("aBc")])
     rig.answer(refused(1), request=1)
     rig.answer(OK)
-    assert rig.trace == ["xyz@0/0", "aBc@0/0", "ac@0/0", elsewhere.sent]
+    assert rig.trace == ["xyz@0/0", "aBc@0/0", "ac@0/0", other.sent]
 
 
-def test_a_refusal_that_does_not_name_them_counts_at_once() -> None:
+def test_refusal_without_culprits_ends_screening_at_once() -> None:
     """Before any of them was written."""
     rig = Rig()
     play(rig, [table("uvw", "xYz", tp=ORDERS_1), table("aBc", "dEf")])
@@ -234,7 +234,7 @@ def test_a_refusal_that_does_not_name_them_counts_at_once() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_what_follows_a_batch_of_nothing_else_has_a_request_that_is_large_enough(rounds: int) -> None:
+def test_batch_after_a_fully_screened_one_gets_its_full_request_size(rounds: int) -> None:
     """Whichever of two partitions is the first in that round: the room in it was counted for the batch that is not sent."""
     rig = Rig(options={**ONE_IN_FLIGHT["options"], "max.request.size": 250})
     play(rig, [table("aBc", "D", "efghijklmnopq"), refused(1), table("rstuvwxyz", tp=ORDERS_1)])
@@ -247,13 +247,13 @@ def test_what_follows_a_batch_of_nothing_else_has_a_request_that_is_large_enough
     assert sorted(rig.trace[2:]) == ["efghijklmnopq@2/0", "rstuvwxyz@0/0"]
 
 
-def test_a_new_leader_is_asked() -> None:
+def test_new_leader_receives_records_without_key() -> None:
     rig = Rig(nodes=2)
     play(rig, [*FIRST, Answer(leader=(2, 1))])
     assert rig.trace[2] == "dEf@2/0"
 
 
-def test_a_topic_made_anew_is_asked() -> None:
+def test_recreated_topic_receives_records_without_key() -> None:
     rig = Rig(topic_id=UUID(int=1))
     play(rig, FIRST)
     rig.topic_id = UUID(int=2)
@@ -263,7 +263,7 @@ def test_a_topic_made_anew_is_asked() -> None:
     assert rig.trace[2] == "dEf@2/0"
 
 
-def test_in_a_transaction_the_first_culprit_ends_it_as_ever() -> None:
+def test_first_culprit_aborts_the_transaction() -> None:
     rig = Rig(options={"transactional.id": "t"})
     for outcome in ("first", "second"):
         rig.call(events.InitTransactionsCalled, "init") if outcome == "first" else rig.call(events.AbortCalled, "abort")
@@ -274,7 +274,7 @@ def test_in_a_transaction_the_first_culprit_ends_it_as_ever() -> None:
     assert {fate for fate in fates(rig).values() if fate != "refused"} == {"TransactionAbortableException no"}
 
 
-def test_in_a_transaction_with_a_handler_each_is_asked_about() -> None:
+def test_handler_in_a_transaction_is_called_for_each_culprit() -> None:
     rig = Rig(options={"transactional.id": "t"}, **IN_HANDLER)
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
@@ -283,13 +283,13 @@ def test_in_a_transaction_with_a_handler_each_is_asked_about() -> None:
     assert rig.call(events.CommitCalled, "commit") == "done"
 
 
-def test_with_acks_0_nothing_is_heard() -> None:
+def test_acks_0_screens_nothing() -> None:
     rig = Rig(options={"acks": "0"})
     play(rig, [table("aBc", "dEf")])
     assert rig.trace == ["aBc", "dEf"]
 
 
-def test_the_error_says_what_the_broker_refused_and_when() -> None:
+def test_error_of_a_screened_record_names_the_refusal() -> None:
     rig = Rig()
     play(rig, [table("aBc", "dEf", "GH"), refused(1), 120, OK])
     first, last = rig.error("E"), rig.error("G")
@@ -342,11 +342,11 @@ def test_rows_fail_before_they_are_encoded(waiting: Waiting) -> None:
         rig.topic_id = waiting.topic_id
         rig.step(events.TopicRequested(topic="orders", is_stale=True))
     screening, steady_ms = rig.core.screening, rig.steady_ms + waiting.passes_ms
-    told = screening.of_rows(waiting.topic, handed_over_ms, steady_ms)
-    assert told == dict.fromkeys(waiting.partitions, REASON.format(waiting.passes_ms))
+    screened_or_written = screening.of_rows(waiting.topic, handed_over_ms, steady_ms)
+    assert screened_or_written == dict.fromkeys(waiting.partitions, REASON.format(waiting.passes_ms))
 
 
-def test_now_and_then_the_rows_of_a_partition_are_left() -> None:
+def test_rows_of_one_partition_are_left_unscreened_at_intervals() -> None:
     """And each of the leader's partitions in its turn."""
     rig = Rig(partitions=3)
     handed_over_ms, left = rig.steady_ms - 1, []
@@ -357,7 +357,7 @@ def test_now_and_then_the_rows_of_a_partition_are_left() -> None:
     assert left == [[], [], [0], [], [1], [], [2], [], [0], []]
 
 
-def test_they_are_counted_and_nobody_waits_for_them() -> None:
+def test_screened_records_are_counted_and_flush_completes() -> None:
     rig = Rig()
     play(rig, [table("aBc", "DE", "F")])
     assert rig.call(events.FlushCalled, "flush") is None
@@ -369,7 +369,7 @@ def test_they_are_counted_and_nobody_waits_for_them() -> None:
     assert (counts["batches_separated"], counts["batches_sent"], counts["records_sent"]) == (1, 2, 5)
 
 
-def test_without_memory_to_strip_it_a_batch_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_kept_when_stripping_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     play(rig, FIRST)
     with monkeypatch.context() as patch:
@@ -394,8 +394,8 @@ assert min(len(SMALL), len(CAPITAL)) > 200
 class Broker:
     """One that stores, refuses, and lies at times; the topic's policy changes at any moment."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.is_compacted = True
         self.is_honest = False
         self.logs: dict[TopicPartition, list[str]] = {ORDERS_0: [], ORDERS_1: []}
@@ -404,12 +404,12 @@ class Broker:
         """When the requests left that were refused for exactly the records without a key."""
 
     def answer(self, batch: Batch, sent_ms: int) -> Answer:
-        dice, keyless = self.dice, [index for index, value in enumerate(batch.values) if value.isupper()]
-        if not self.is_honest and dice.random() < 0.05:
+        rng, keyless = self.rng, [index for index, value in enumerate(batch.values) if value.isupper()]
+        if not self.is_honest and rng.random() < 0.05:
             return Answer(codes.NOT_LEADER_OR_FOLLOWER)
         if self.is_compacted and keyless:
-            lie = dice.choice((keyless[1:] or [0], sorted({*keyless, dice.randrange(len(batch.values))})))
-            named = keyless if self.is_honest or dice.random() < 0.9 else lie
+            wrong_indices = rng.choice((keyless[1:] or [0], sorted({*keyless, rng.randrange(len(batch.values))})))
+            named = keyless if self.is_honest or rng.random() < 0.9 else wrong_indices
             if named == keyless:
                 self.refusals.append(sent_ms)
             return refused(*named)
@@ -424,9 +424,9 @@ class Broker:
 class Story(Rig):
     """A producer of tables and such a broker. Each record that is screened is looked at in that very moment."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
-        self.broker = Broker(dice)
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.broker = Broker(rng)
         self.handed_over: dict[str, int] = {}
         self.order: dict[TopicPartition, list[str]] = {ORDERS_0: [], ORDERS_1: []}
         self.screened_count = 0
@@ -434,10 +434,8 @@ class Story(Rig):
         super().__init__()
 
     def hand_over_some(self) -> None:
-        dice, tp = self.dice, self.dice.choice((ORDERS_0, ORDERS_1))
-        batches = [
-            "".join(next(self._capital if dice.random() < 0.3 else self._small) for _ in range(dice.randint(1, 4))) for _ in range(3)
-        ]
+        rng, tp = self.rng, self.rng.choice((ORDERS_0, ORDERS_1))
+        batches = ["".join(next(self._capital if rng.random() < 0.3 else self._small) for _ in range(rng.randint(1, 4))) for _ in range(3)]
         if len(self.handed_over) < RECORDS_MAX:
             self.hand_over(*batches, tp=tp)
             self.handed_over.update(dict.fromkeys("".join(batches), self.steady_ms))
@@ -465,13 +463,13 @@ RECORDS_MAX = 180
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_each_record_ends_once_in_order_and_by_the_brokers_word(seed: int) -> None:
+def test_random_story_ends_each_record_once_and_in_order(seed: int) -> None:
     """Nothing is screened but by a refusal of what left after it was handed over, and a second before at most; all else as ever."""
-    dice = random.Random(seed)
-    story = Story(dice)
+    rng = random.Random(seed)
+    story = Story(rng)
     for _ in range(150):
-        dice.choices((story.hand_over_some, story.answer_one, story.change_policy), (4, 16, 1))[0]()
-        story.sleep(dice.choice((0, 1, 5, 60)))
+        rng.choices((story.hand_over_some, story.answer_one, story.change_policy), (4, 16, 1))[0]()
+        story.sleep(rng.choice((0, 1, 5, 60)))
     story.broker.is_honest = True
     while not story.core.is_idle:
         story.answer_one()

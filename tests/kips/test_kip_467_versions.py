@@ -68,7 +68,7 @@ def answer_to(name: str, version: int, numbering: str, software: str = "chaffinc
 @pytest.mark.parametrize("numbering", NUMBERINGS)
 @pytest.mark.parametrize("version", APIS[0].served)
 @pytest.mark.parametrize("name", EVENTS)
-def test_event(name: str, version: int, numbering: str) -> None:
+def test_event_has_code_culprits_and_text_per_version(name: str, version: int, numbering: str) -> None:
     _, _, old_numbers, numbers, culprits, beside = EVENTS[name]
     answer = answer_to(name, version, numbering)
     at = NUMBERINGS.index(numbering)
@@ -80,14 +80,14 @@ def test_event(name: str, version: int, numbering: str) -> None:
 
 
 @pytest.mark.parametrize("software", ["librdkafka", "apache-kafka-java", ""])
-def test_other_clients_never_see_the_numbers_beside(software: str) -> None:
+def test_other_clients_receive_no_codes_of_culprits(software: str) -> None:
     answer = answer_to("null key", 9, "apache", software)
     assert [(error.batch_index, error.chaffinch_error_code) for error in answer.record_errors] == [(1, None)]
 
 
 @pytest.mark.parametrize(("numbering", "announced"), [("apache", []), ("kip", [("chaffinch.error.numbering", 1, 1)])])
 @pytest.mark.parametrize("version", [3, 4])
-def test_the_numbering_is_announced(numbering: str, announced: list[Any], version: int) -> None:
+def test_numbering_is_announced_as_a_feature(numbering: str, announced: list[Any], version: int) -> None:
     """In ApiVersions, as a supported feature: a client cannot tell 45 from 45 otherwise."""
     cluster = Cluster({"error.numbering": numbering})
     client = cluster.client()
@@ -96,7 +96,7 @@ def test_the_numbering_is_announced(numbering: str, announced: list[Any], versio
     assert [feature for feature in features if feature[0] == "chaffinch.error.numbering"] == announced
 
 
-def test_no_batch_of_ours_is_refused_for_its_codec() -> None:
+def test_zstd_is_accepted_since_version_7() -> None:
     """zstd is the one event that depends on the version itself (KIP-110)."""
     for version, code in ((6, codes.UNSUPPORTED_COMPRESSION_TYPE), (7, codes.NONE)):
         cluster = Cluster()
@@ -104,7 +104,7 @@ def test_no_batch_of_ours_is_refused_for_its_codec() -> None:
         assert cluster.client().produce("orders", batch_of(b"a", compression=Compression.ZSTD), version=version).error_code == code.number
 
 
-def test_the_printed_table_says_the_same() -> None:
+def test_printed_table_equals_the_events() -> None:
     """Rows of `docs/kips/467.md` for each event above: versions, both numbers, culprits, text, tag."""
     printed = {(row[0], row[1]): row[2:] for row in kip_tables.answers_by_version()}
     for name, described in (("null key", "a record without key on a compacted topic"), ("replication factor", "min.insync.replicas")):

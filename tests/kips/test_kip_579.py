@@ -59,18 +59,18 @@ def produce_code(
 
 
 @pytest.mark.parametrize(("policy", "replicas", "stopped", "in_sync_min", "acks", "code"), CASES)
-def test_produce(policy: str, replicas: int, stopped: int, in_sync_min: int, acks: int, code: int) -> None:
+def test_produce_code_follows_policy_and_replicas(policy: str, replicas: int, stopped: int, in_sync_min: int, acks: int, code: int) -> None:
     assert produce_code(policy, replicas, stopped, in_sync_min, acks) == code
 
 
 @pytest.mark.parametrize("version", range(14))
 @pytest.mark.parametrize(("numbering", "code"), [("apache", 40), ("kip", 89)])
-def test_every_version_gets_the_same_number(numbering: str, code: int, version: int) -> None:
+def test_every_version_has_the_same_code(numbering: str, code: int, version: int) -> None:
     """Non-retriable everywhere: 40 is known to all clients; 89 literally on demand."""
     assert produce_code("kip579", 1, 0, 2, -1, numbering=numbering, version=version) == code
 
 
-def test_the_message_begins_with_the_name_and_holds_both_numbers() -> None:
+def test_message_starts_with_the_name_and_has_both_numbers() -> None:
     """Under `apache` numbering the name is what tells it from any other INVALID_CONFIG."""
     cluster = Cluster()
     cluster.topic("orders", min_insync_replicas="2")
@@ -82,7 +82,7 @@ def test_the_message_begins_with_the_name_and_holds_both_numbers() -> None:
     assert codes.INCONSISTENT_REPLICATION_FACTOR.is_retriable is False
 
 
-def test_topics_with_the_mismatch_can_be_created_and_mended() -> None:
+def test_topic_with_the_mismatch_can_be_created_and_corrected() -> None:
     """Refusing them at creation is the KIP's rejected alternative; lowering the option helps at once."""
     cluster = Cluster()
     cluster.topic("orders", min_insync_replicas="2")
@@ -92,7 +92,7 @@ def test_topics_with_the_mismatch_can_be_created_and_mended() -> None:
     assert client.produce("orders", batch_of(b"a")).error_code == 0
 
 
-def test_raising_the_option_on_a_topic_that_has_records() -> None:
+def test_raising_the_option_refuses_new_batches_only() -> None:
     """From then on refused; what is stored stays, and a repeated batch is still answered with its old offset."""
     cluster = Cluster()
     cluster.topic("orders")
@@ -106,7 +106,7 @@ def test_raising_the_option_on_a_topic_that_has_records() -> None:
     assert (again.error_code, again.base_offset) == (0, 0)
 
 
-def test_each_topic_of_a_request_has_its_own_fate() -> None:
+def test_each_topic_of_a_request_has_its_own_code() -> None:
     cluster = Cluster()
     cluster.topic("orders", min_insync_replicas="2")
     cluster.topic("payments")
@@ -116,7 +116,7 @@ def test_each_topic_of_a_request_has_its_own_fate() -> None:
     assert [topic.partition_responses[0].error_code for topic in answer.responses] == [40, 0]
 
 
-def test_a_repeating_producer_does_not_fill_the_log() -> None:
+def test_retries_are_logged_once() -> None:
     """The KIP's motivation: each retry was a line."""
     cluster = Cluster()
     cluster.topic("orders", min_insync_replicas="2")

@@ -36,7 +36,7 @@ def test_served_versions_of_produce() -> None:
     assert APIS[0].served == range(14)
 
 
-def test_the_client_does_not_write_with_versions_of_the_second_transaction_protocol() -> None:
+def test_client_writes_with_versions_before_the_second_transaction_protocol() -> None:
     """From Produce 12, EndTxn 5 and TxnOffsetCommit 5 on, the broker adds partitions and bumps epochs by itself (KIP-890)."""
     assert {key: APIS[key].used[-1] for key in (0, 24, 26, 28)} == {0: 11, 24: 3, 26: 4, 28: 4}
 
@@ -57,7 +57,7 @@ def test_importing_the_protocol_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("api", ROWS, ids=repr)
-def test_the_documents_tell_every_version_that_our_clients_may_ask_for(api: Api) -> None:
+def test_reach_lists_every_version_that_our_clients_may_request(api: Api) -> None:
     """The printed table has `reach`; no limit that is named leads beyond it, whatever the broker offers."""
     table = ApiVersionTable(ranges={api.key: api.request.VERSIONS}, features={})
     assert set(api.used) <= set(api.reach)
@@ -68,5 +68,5 @@ def test_the_documents_tell_every_version_that_our_clients_may_ask_for(api: Api)
     assert found == set(api.reach)
 
 
-def test_what_the_clients_name() -> None:
+def test_reach_ends_with_the_versions_named_by_client_modules() -> None:
     assert (APIS[1].reach[-1], APIS[0].reach[-1]) == (fetch_session.LAST_VERSION, produce_requests.VERSION_WITH_TOPIC_IDS)

@@ -36,18 +36,18 @@ class TestVersions:
         assert request.version == APIS[0].used[-1]
 
     @pytest.mark.parametrize(("first", "last", "chosen"), [(0, 5, 5), (3, 3, 3), (5, 99, 11), (11, 20, 11), (0, 3, 3)])
-    def test_choosing(self, first: int, last: int, chosen: int) -> None:
+    def test_choose_returns_the_highest_common_version(self, first: int, last: int, chosen: int) -> None:
         table = ApiVersionTable(ranges={0: (first, last)}, features={})
         assert table.choose(APIS[0]) == chosen
         assert table.has(APIS[0])
 
-    def test_choosing_below_a_limit(self) -> None:
+    def test_choose_stays_below_the_limit(self) -> None:
         table = ApiVersionTable(ranges={0: (3, 11)}, features={})
         assert table.choose(APIS[0], version_max=9) == 9
         with pytest.raises(UnsupportedVersionException):
             table.choose(APIS[0], version_max=2)
 
-    def test_choosing_an_older_version_than_ours_when_it_is_asked_for(self) -> None:
+    def test_choose_returns_an_older_version_on_request(self) -> None:
         table = ApiVersionTable(ranges={0: (0, 11)}, features={})
         assert table.choose(APIS[0]) == 11
         assert table.choose(APIS[0], version_max=2) == 2
@@ -55,18 +55,18 @@ class TestVersions:
             ApiVersionTable(ranges={0: (0, 2)}, features={}).choose(APIS[0])
 
     @pytest.mark.parametrize(("first", "last"), [(0, 2), (12, 13)])
-    def test_nothing_in_common(self, first: int, last: int) -> None:
+    def test_no_common_version_is_unsupported(self, first: int, last: int) -> None:
         table = ApiVersionTable(ranges={0: (first, last)}, features={})
         assert not table.has(APIS[0])
         with pytest.raises(UnsupportedVersionException, match=rf"Produce: the broker offers versions {first} to {last}, .* 3 to 11"):
             table.choose(APIS[0])
 
-    def test_an_api_the_broker_lacks(self) -> None:
+    def test_api_missing_at_the_broker_is_unsupported(self) -> None:
         client = introduced(ApiVersionsResponse(api_keys=[row for row in SERVED if row.api_key != 60]))
         with pytest.raises(UnsupportedVersionException, match="DescribeCluster: the broker offers nothing of it"):
             client.encode_request(DescribeClusterRequest())
 
-    def test_before_the_broker_has_answered(self) -> None:
+    def test_request_before_api_versions_response_is_refused(self) -> None:
         client = ClientConnection("me")
         assert client.versions is None
         with pytest.raises(UnsupportedVersionException, match="send ApiVersions first"):
@@ -82,27 +82,27 @@ class TestVersions:
         _, parts = client.encode_request(client.api_versions_request())
         assert b"".join(parts)[4:8] == bytes.fromhex("0012 0002")
 
-    def test_a_broker_that_gives_no_range_is_asked_in_version_0(self) -> None:
+    def test_broker_without_range_gets_request_version_0(self) -> None:
         client = ClientConnection("me")
         client.encode_request(client.api_versions_request())
         client.receive(bytes.fromhex("0000000a 00000000 0023 00000000"))
         _, parts = client.encode_request(client.api_versions_request())
         assert b"".join(parts)[4:8] == bytes.fromhex("0012 0000")
 
-    def test_a_broker_that_refuses_what_it_announces_is_not_asked_the_same_again(self) -> None:
+    def test_refused_api_versions_version_is_not_repeated(self) -> None:
         client = ClientConnection("me")
-        asked = []
+        versions_requested = []
         for correlation_id in range(5):
             _, parts = client.encode_request(client.api_versions_request())
-            asked.append(int.from_bytes(b"".join(parts)[6:8], "big"))
+            versions_requested.append(int.from_bytes(b"".join(parts)[6:8], "big"))
             client.receive(bytes.fromhex(f"00000010 {correlation_id:08x} 0023 00000001 0012 0000 0063"))
         last = APIS[18].used[-1]
-        assert asked == [max(0, last - number) for number in range(5)]
+        assert versions_requested == [max(0, last - number) for number in range(5)]
 
     def test_another_error_leaves_the_versions_unknown(self) -> None:
         assert introduced(ApiVersionsResponse(error_code=42, api_keys=SERVED)).versions is None
 
-    def test_features(self) -> None:
+    def test_features_are_read(self) -> None:
         client = introduced(
             ApiVersionsResponse(
                 api_keys=SERVED,
@@ -116,7 +116,7 @@ class TestVersions:
         assert client.versions.finalized == ({"transaction.version": 2}, 7)
         assert client.error_numbering == "kip"
 
-    def test_any_other_broker_has_apaches_numbers(self) -> None:
+    def test_broker_without_the_feature_uses_apache_numbering(self) -> None:
         client = introduced(ApiVersionsResponse(api_keys=SERVED))
         assert client.error_numbering == "apache"
 
@@ -130,31 +130,31 @@ class TestCorrelation:
     def test_responses_are_matched_in_order(self) -> None:
         client, server = ClientConnection("me"), ServerConnection()
         sent = b"".join(b"".join(client.encode_request(MetadataRequest(), version)[1]) for version in (1, 9))
-        answers = b"".join(b"".join(server.encode_response(request, MetadataResponse())) for request in server.receive(sent))
+        encoded_responses = b"".join(b"".join(server.encode_response(request, MetadataResponse())) for request in server.receive(sent))
         assert client.open_count == 2
-        responses = [response for byte in answers for response in client.receive(bytes([byte]))]
+        responses = [response for byte in encoded_responses for response in client.receive(bytes([byte]))]
         assert [(response.correlation_id, response.version) for response in responses] == [(0, 1), (1, 9)]
         assert client.open_count == 0
 
-    def test_without_acknowledgements_no_response_is_expected(self) -> None:
+    def test_acks_0_expects_no_response(self) -> None:
         client, server = ClientConnection("me"), ServerConnection()
         sent = b"".join(b"".join(client.encode_request(ProduceRequest(acks=acks), 9)[1]) for acks in (0, 1))
         assert client.open_count == 1
         (response,) = client.receive(b"".join(server.encode_response(server.receive(sent)[1], ProduceResponse())))
         assert response.correlation_id == 1
 
-    def test_an_answer_to_another_request(self) -> None:
+    def test_response_to_another_request_is_a_mismatch(self) -> None:
         client = ClientConnection("me")
         client.encode_request(MetadataRequest(), 1)
         with pytest.raises(CorrelationIdMismatch, match="correlation id 7, expected 0") as caught:
             client.receive(bytes.fromhex("00000004 00000007"))
         assert (caught.value.expected, caught.value.received) == (0, 7)
 
-    def test_an_answer_nobody_asked_for(self) -> None:
+    def test_unrequested_response_is_a_mismatch(self) -> None:
         with pytest.raises(CorrelationIdMismatch, match="correlation id 7, but no request is open"):
             ClientConnection("me").receive(bytes.fromhex("00000004 00000007"))
 
-    def test_what_came_before_a_violation_is_not_lost(self) -> None:
+    def test_responses_before_a_violation_are_kept(self) -> None:
         client, server = ClientConnection("me"), ServerConnection()
         (request,) = server.receive(b"".join(client.encode_request(MetadataRequest(), 1)[1]))
         answer = b"".join(server.encode_response(request, MetadataResponse()))
@@ -177,13 +177,13 @@ class TestCorrelation:
         client.close()
         assert client.open_count == 0
 
-    def test_a_malformed_body(self) -> None:
+    def test_malformed_body_names_the_field(self) -> None:
         client = ClientConnection("me")
         client.encode_request(MetadataRequest(), 1)
         with pytest.raises(MalformedMessage, match="malformed MetadataResponse v1: brokers at byte 4"):
             client.receive(bytes.fromhex("00000004 00000000"))
 
-    def test_a_request_that_cannot_be_encoded_leaves_no_trace(self) -> None:
+    def test_unencodable_request_is_not_open(self) -> None:
         client = ClientConnection("me")
         with pytest.raises(ValueError, match="acks"):
             client.encode_request(ProduceRequest(acks=1 << 20), 9)
@@ -191,7 +191,7 @@ class TestCorrelation:
         assert client.encode_request(ProduceRequest(acks=1), 9)[0] == 0
 
 
-def test_a_large_answer_is_read_into_memory_that_is_at_hand() -> None:
+def test_large_response_is_read_into_a_bytearray() -> None:
     """A mapping, which servers read large requests into, costs a consumer of tables a fifth of its speed."""
     connection = ClientConnection("me")
     data = (4 * EAGER_BYTES_MAX).to_bytes(4) + bytes(EAGER_BYTES_MAX)

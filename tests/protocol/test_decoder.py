@@ -102,12 +102,12 @@ def test_unknown_tags_are_skipped() -> None:
     assert ProduceRequest.decode_from(memoryview(tagged), 0, 9) == (ProduceRequest.decode(plain, 9), len(tagged))
 
 
-def test_skip_tagged_says_where_it_ends() -> None:
+def test_skip_tagged_returns_the_end_position() -> None:
     data = memoryview(bytes.fromhex("ff 01 05 02 6162 ff"))
     assert skip_tagged(data, 1, len(data), 9) == (6, 8)
 
 
-def test_records_are_views_of_what_was_given() -> None:
+def test_records_are_views_of_the_buffer() -> None:
     buffer = bytearray.fromhex(PRODUCE_9 + "04 616263 00 00 00")
     records = ProduceRequest.decode(buffer, 9).topics[0].partitions[0].records
     assert isinstance(records, memoryview)
@@ -143,7 +143,7 @@ def test_structures_of_one_message_are_limited() -> None:
 
 
 @pytest.mark.parametrize("count", [REQUEST_STRUCTURES_MAX, REQUEST_STRUCTURES_MAX + 1])
-def test_a_request_may_have_fewer_of_them_than_an_answer(count: int) -> None:
+def test_structures_of_one_request_are_limited(count: int) -> None:
     """They cost a broker's one thread some ten microseconds each."""
     data = count.to_bytes(4, "big") + b"\0\1t" * count
     if count <= REQUEST_STRUCTURES_MAX:

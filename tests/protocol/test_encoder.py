@@ -69,7 +69,7 @@ def produce(records: Any) -> ProduceRequest:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(message: Message, version: int, field: str, reason: str) -> None:
+def test_value_out_of_range_is_named(message: Message, version: int, field: str, reason: str) -> None:
     with pytest.raises(UnencodableMessage) as caught:
         message.encode(version)
     error = caught.value
@@ -88,7 +88,7 @@ def test_the_topic_id_of_a_metadata_request_is_not_dropped() -> None:
     assert request.encode(9)
 
 
-def test_fields_without_weight_are_dropped_by_older_versions() -> None:
+def test_ignorable_fields_are_dropped_by_older_versions() -> None:
     response = MetadataResponse(cluster_id="c", brokers=[MetadataResponseBroker(rack="r")], throttle_time_ms=5)
     assert MetadataResponse.decode(b"".join(response.encode(0)), 0) == MetadataResponse(brokers=[MetadataResponseBroker()])
 
@@ -110,7 +110,7 @@ def test_records_may_come_in_pieces(version: int) -> None:
 
 @pytest.mark.parametrize("records", [None, b"", []])
 @pytest.mark.parametrize("version", [3, 9])
-def test_without_records_there_is_one_buffer(records: Any, version: int) -> None:
+def test_encoding_without_records_gives_one_buffer(records: Any, version: int) -> None:
     (body,) = produce(records).encode(version)
     decoded = ProduceRequest.decode(body, version).topics[0].partitions[0].records
     assert decoded is None if records is None else decoded == b""
@@ -139,12 +139,12 @@ class TestCulpritCode:
         partition = PartitionProduceResponse(error_code=87, record_errors=[culprit], current_leader=LeaderIdAndEpoch(leader_id=1))
         return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[partition])])
 
-    def test_bytes_on_the_wire(self) -> None:
+    def test_culprit_code_has_tag_1467(self) -> None:
         with_code, without = (b"".join(self.response(code).encode(9)) for code in (32, None))
         assert bytes.fromhex("00000003 02 6d 01 bb0b 02 0020") in with_code
         assert bytes.fromhex("00000003 02 6d 00") in without
 
     @pytest.mark.parametrize(("version", "seen"), [(8, None), (9, 32), (10, 32), (12, 32)])
-    def test_versions_that_carry_it(self, version: int, seen: int | None) -> None:
+    def test_culprit_code_is_carried_since_version_9(self, version: int, seen: int | None) -> None:
         decoded = ProduceResponse.decode(b"".join(self.response(32).encode(version)), version)
         assert decoded.responses[0].partition_responses[0].record_errors[0].chaffinch_error_code == seen

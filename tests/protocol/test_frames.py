@@ -61,19 +61,19 @@ def body(size: int) -> bytes:
 class TestArrivals:
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize("before", [0, 1, 5000, CHUNK_BYTES - 100])
-    def test_whole_with_frames_before_and_after(self, size: int, before: int) -> None:
+    def test_whole_frame_between_others_is_read(self, size: int, before: int) -> None:
         bodies = [body(before), body(size), body(77)]
         assembler = FrameAssembler()
         assert feed(assembler, framed(*bodies)) == bodies
         assert assembler.bytes_pending == 0
 
     @pytest.mark.parametrize("size", [size for size in SIZES if size <= 200_000])
-    def test_byte_by_byte(self, size: int) -> None:
+    def test_frames_arriving_byte_by_byte_are_read(self, size: int) -> None:
         bodies = [body(size), body(7)]
         assert feed(FrameAssembler(), framed(*bodies), read_bytes_max=1 if size < 5000 else 997) == bodies
 
     @pytest.mark.parametrize("size", SIZES)
-    def test_with_trailing_bytes(self, size: int) -> None:
+    def test_trailing_bytes_stay_pending(self, size: int) -> None:
         assembler = FrameAssembler()
         assert feed(assembler, framed(body(size)) + b"\0\0\0") == [body(size)]
         assert assembler.bytes_pending == 3
@@ -86,7 +86,7 @@ class TestArrivals:
         st.sampled_from([0, CHUNK_BYTES, 3 * CHUNK_BYTES, 1 << 30]),
     )
     @example([200_000, 200_000], 300_000, 0)
-    def test_any_sizes_in_any_pieces(self, sizes: list[int], read_bytes_max: int, eager_bytes_free: int) -> None:
+    def test_frames_of_any_size_in_any_pieces_are_read(self, sizes: list[int], read_bytes_max: int, eager_bytes_free: int) -> None:
         budget = FrameBudget(1 << 30)
         budget.bytes_eager = taken = budget.bytes_max - eager_bytes_free
         bodies = [body(size) for size in sizes]
@@ -103,7 +103,7 @@ class TestArrivals:
         assembler.get_buffer(-1)[:3] = b"\2ab"
         assert assembler.buffer_updated(3) == [b"ab"]
 
-    def test_little_room_is_no_reason_to_move_what_fits(self) -> None:
+    def test_frame_that_fits_is_not_moved(self) -> None:
         assembler = FrameAssembler()
         data = framed(body(CHUNK_BYTES - 4))
         feed(assembler, data[:-10])
@@ -127,7 +127,7 @@ class TestBusyConnections:
         assert len(assembler.get_buffer()) == BUSY_CHUNK_BYTES - PENDING_BYTES
         return assembler
 
-    def test_as_long_as_reads_fill_it(self) -> None:
+    def test_chunk_stays_large_while_reads_fill_it(self) -> None:
         assembler = self.busy(BufferPool())
         stream = 20 * SMALL
         assert feed(assembler, stream[PENDING_BYTES:BUSY_CHUNK_BYTES]) == 14 * [body(18_000)]
@@ -138,7 +138,7 @@ class TestBusyConnections:
         [b"", SMALL[:3], SMALL[:10_000], framed(bytes(CHUNK_BYTES - 4))[:-1], framed(body(200_000))[:70_000]],
         ids=["nothing", "part of a size", "part of a frame", "nearly a chunk", "part of a large frame"],
     )
-    def test_a_read_with_room_left_ends_it(self, last: bytes) -> None:
+    def test_partial_read_shrinks_the_chunk(self, last: bytes) -> None:
         pool = BufferPool()
         assembler = self.busy(pool)
         assert len(feed(assembler, (5 * SMALL)[PENDING_BYTES:] + last)) == 5
@@ -148,7 +148,7 @@ class TestBusyConnections:
         pool.lend(BUSY_CHUNK_BYTES)
         assert pool.bytes_pooled == kept, "the larger chunk is free for others"
 
-    def test_a_large_frame_ends_it_too(self) -> None:
+    def test_large_frame_shrinks_the_chunk(self) -> None:
         pool = BufferPool()
         assembler = self.busy(pool)
         feed(assembler, (5 * SMALL)[PENDING_BYTES:] + framed(body(400_000))[: BUSY_CHUNK_BYTES - 5 * len(SMALL)])
@@ -202,17 +202,17 @@ class TestLargeFrames:
             "very large",
         ],
     )
-    def test_reads_after_one(self, then: bytes, expected: list[int]) -> None:
+    def test_reads_after_a_large_frame(self, then: bytes, expected: list[int]) -> None:
         assembler = FrameAssembler()
         reads(assembler, LARGE)
         assert reads(assembler, then) == expected
 
-    def test_what_is_let_go_makes_room_for_the_next(self) -> None:
+    def test_released_buffer_frees_budget_for_the_next_frame(self) -> None:
         budget = FrameBudget(4 * CHUNK_BYTES)
         assembler = FrameAssembler(budget=budget)
         assert reads(assembler, LARGE + framed(body(190_000)) + LARGE)[-2:] == [len(LARGE), 190_000 + 4]
 
-    def test_they_take_turns_in_one_buffer(self) -> None:
+    def test_large_frames_reuse_one_buffer(self) -> None:
         pool = BufferPool()
         assembler = FrameAssembler(pool=pool)
         reads(assembler, 2 * LARGE)
@@ -224,7 +224,7 @@ class TestLargeFrames:
         "stream", [LARGE, 2 * LARGE, 9 * SMALL + LARGE, LARGE + SMALL], ids=["one", "two", "behind small ones", "before one"]
     )
     @pytest.mark.parametrize("is_asked_for_more", [False, True])
-    def test_who_is_idle_holds_no_large_buffer(self, stream: bytes, is_asked_for_more: bool) -> None:
+    def test_idle_connection_holds_no_large_buffer(self, stream: bytes, is_asked_for_more: bool) -> None:
         budget, pool = FrameBudget(1 << 30), BufferPool()
         assembler = FrameAssembler(budget=budget, pool=pool)
         feed(assembler, stream)
@@ -237,14 +237,14 @@ class TestLargeFrames:
         assert pool.bytes_pooled == kept
         assert feed(assembler, LARGE) == [LARGE[4:]]
 
-    def test_the_end_of_a_turn_keeps_what_is_unfinished(self) -> None:
+    def test_end_of_turn_keeps_the_unfinished_frame(self) -> None:
         assembler = FrameAssembler()
         feed(assembler, LARGE + LARGE[:100_000])
         assembler.end_turn()
         assert assembler.bytes_pending == 100_000
         assert feed(assembler, LARGE[100_000:]) == [LARGE[4:]]
 
-    def test_when_large_buffers_are_too_many_it_gets_an_ordinary_one(self) -> None:
+    def test_large_buffer_over_budget_is_replaced_by_a_chunk(self) -> None:
         budget = FrameBudget(10 * len(LARGE))
         assembler = FrameAssembler(budget=budget)
         reads(assembler, LARGE)
@@ -298,14 +298,14 @@ class TestLimits:
         with pytest.raises(ProtocolViolation, match="frame of 1001 bytes refused"):
             feed(FrameAssembler(1000), framed(body(1001)))
 
-    def test_a_frame_below_the_limit_is_refused_however_it_comes(self) -> None:
+    def test_frame_below_the_minimum_is_refused(self) -> None:
         for data in (framed(b"1234567"), framed(b"12345678", b"1234567")):
             with pytest.raises(ProtocolViolation, match="frame of 7 bytes refused, allowed: 8 to 1000"):
                 feed(FrameAssembler(1000, frame_bytes_min=8), data)
         assert feed(FrameAssembler(1000, frame_bytes_min=8), framed(b"12345678")) == [b"12345678"]
 
     @pytest.mark.parametrize("refused", [(1 << 30).to_bytes(4, "big"), framed(body(400_000))[:-1]])
-    def test_what_was_refused_holds_nothing_however_long_it_takes_until_the_connection_is_closed(self, refused: bytes) -> None:
+    def test_refused_frame_holds_no_memory_until_close(self, refused: bytes) -> None:
         budget = FrameBudget(300_000)
         assembler = FrameAssembler(1_000_000, budget=budget)
         with pytest.raises(ProtocolViolation):
@@ -313,7 +313,7 @@ class TestLimits:
         assert (budget.bytes_eager, budget.bytes_reserved, assembler.bytes_pending) == (0, 0, 0)
         assert len(assembler.get_buffer()) == CHUNK_BYTES
 
-    def test_there_is_room_after_a_refusal_that_filled_it(self) -> None:
+    def test_buffer_is_available_after_a_refusal_that_filled_the_chunk(self) -> None:
         """A transport may ask for a buffer once more before it hears that it is closed."""
         assembler = FrameAssembler(1000)
         beginning = framed(b"good") + (2000).to_bytes(4, "big")
@@ -324,7 +324,7 @@ class TestLimits:
         room[:] = bytes(len(room))
         assert [*map(bytes, caught.value.frames)] == [b"good"]
 
-    def test_a_tls_client_is_told_from_a_frame_that_is_too_large(self) -> None:
+    def test_tls_client_hello_is_recognized(self) -> None:
         hello = ssl.MemoryBIO()
         with pytest.raises(ssl.SSLWantReadError):
             ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="b").do_handshake()
@@ -332,11 +332,11 @@ class TestLimits:
             feed(FrameAssembler(), hello.read())
 
     @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT"])
-    def test_a_web_client_is_told_from_a_frame_that_is_too_large(self, method: str) -> None:
+    def test_http_request_is_recognized(self, method: str) -> None:
         with pytest.raises(ProtocolViolation, match=rf"first bytes are {method}, which looks like HTTP: .*metrics are on --metrics"):
             feed(FrameAssembler(), f"{method} /metrics HTTP/1.1\r\n\r\n".encode())
 
-    def test_a_web_server_is_told_from_a_frame_that_is_too_large(self) -> None:
+    def test_http_response_is_recognized(self) -> None:
         with pytest.raises(ProtocolViolation, match="its first bytes are HTTP: the peer is a web server, not a Kafka broker"):
             feed(FrameAssembler(), b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
@@ -352,7 +352,7 @@ class TestLimits:
         assert len(assembler.get_buffer()) + assembler.bytes_pending == GROWTH * EAGER_BYTES_MAX
 
     @pytest.mark.skipif(not STATM.exists(), reason="needs Linux's /proc")
-    def test_what_has_not_arrived_takes_none_of_the_machines_memory(self) -> None:
+    def test_bytes_not_arrived_take_no_resident_memory(self) -> None:
         assembler = FrameAssembler()
         feed(assembler, (100 << 20).to_bytes(4, "big") + bytes(GROWTH * EAGER_BYTES_MAX - 4))
         before = resident_bytes()
@@ -376,12 +376,12 @@ class TestLimits:
         assert budget.bytes_reserved == 0
         assert feed(FrameAssembler(budget=budget), framed(body(300_001))) == [body(300_001)]
 
-    def test_a_refused_beginning_tells_the_frames_before_it(self) -> None:
+    def test_refused_large_frame_keeps_the_frames_before_it(self) -> None:
         with pytest.raises(ProtocolViolation) as caught:
             feed(FrameAssembler(budget=FrameBudget(100)), framed(b"good") + framed(body(300_000))[:1000])
         assert [*map(bytes, caught.value.frames)] == [b"good"]
 
-    def test_claims_lock_nobody_out(self) -> None:
+    def test_claimed_sizes_do_not_exhaust_the_budget(self) -> None:
         budget = FrameBudget(1_000_000)
         claiming = [FrameAssembler(budget=budget) for _ in range(100)]
         for assembler in claiming:
@@ -402,7 +402,7 @@ class TestLimits:
             assembler.close()
         assert (budget.bytes_eager, budget.bytes_reserved) == (0, 0)
 
-    def test_a_lost_connection_gives_its_share_back(self) -> None:
+    def test_closed_assembler_releases_its_budget(self) -> None:
         budget = FrameBudget(1_000_000)
         closed, dropped = FrameAssembler(budget=budget), FrameAssembler(budget=budget)
         for assembler in (closed, dropped):
@@ -429,7 +429,7 @@ class TestPool:
         assert sorted(bytes(view[10:20]) for view in again) == [b"\0" * 10, b"0123456789"]
         assert pool.bytes_pooled == 2 * size
 
-    def test_what_is_only_claimed_is_mapped_and_what_will_come_is_not(self) -> None:
+    def test_untrusted_sizes_are_mapped_and_trusted_sizes_are_allocated(self) -> None:
         kinds = {trusts: type(BufferPool(trusts_sizes=trusts).lend(EAGER_BYTES_MAX + 1).obj) for trusts in (False, True)}
         assert kinds == {False: mmap, True: bytearray}
 
@@ -438,7 +438,7 @@ class TestPool:
         pool.lend(1_000_000)[0] = 7
         assert pool.lend(100_000)[0] == 0
 
-    def test_what_is_kept_is_limited_in_bytes_and_number(self) -> None:
+    def test_pool_is_limited_in_bytes_and_number(self) -> None:
         pool = BufferPool(1_000_000)
         views = [pool.lend(400_000) for _ in range(5)]
         assert pool.bytes_pooled <= 1_000_000

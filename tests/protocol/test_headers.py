@@ -53,13 +53,13 @@ def test_unknown_header_tags_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("is_flexible", [False, True])
-def test_a_client_id_that_is_no_text_is_read_with_replacements(is_flexible: bool) -> None:
+def test_client_id_not_in_utf_8_is_read_with_replacements(is_flexible: bool) -> None:
     """As Java's `new String(bytes, UTF_8)` reads it: it is a name for logs and groups, and no reason to be refused."""
     header = bytes.fromhex("0003 0009 00000005 0004 6dfffe65") + b"\0" * is_flexible
     assert read_client_id(memoryview(header), is_flexible) == ("m\ufffd\ufffde", len(header))
 
 
-def test_the_size_counts_all_buffers() -> None:
+def test_frame_size_counts_all_buffers() -> None:
     parts = finish_frame([response_head(3, 5, False), b"abc", memoryview(b"de")])
     assert parts[0][:4] == b"\0\0\0\x09"
 
@@ -89,6 +89,6 @@ def test_malformed_response_headers() -> None:
         read_response_tags(memoryview(b"abcd"), 3, True)
 
 
-def test_a_client_id_has_a_limit() -> None:
+def test_client_id_above_32767_bytes_is_refused() -> None:
     with pytest.raises(UnencodableMessage, match="32768 bytes of UTF-8, limit 32767"):
         request_head(3, 9, 5, "x" * 32768, True)

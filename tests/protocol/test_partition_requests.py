@@ -66,13 +66,13 @@ def answer(version: int, *, correlation_id: int = 5, topic: str = "orders", thro
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("append_ms", "base"), [(-1, 0), (1_700_000_000_000, 2**62)])
-def test_a_plain_answer_is_read(version: int, append_ms: int, base: int) -> None:
+def test_plain_response_is_read(version: int, append_ms: int, base: int) -> None:
     frame = answer(version, base_offset=base, log_append_time_ms=append_ms)
     assert requests_of(version).written_at(frame, 5) == (base, append_ms)
 
 
 LEADER = LeaderIdAndEpoch(leader_id=1, leader_epoch=2)
-SAYS_MORE: list[dict[str, object]] = [
+FIELDS_BEYOND_PLAIN: list[dict[str, object]] = [
     {"error_code": 7},
     {"error_code": 46},
     {"error_message": "no"},
@@ -85,7 +85,7 @@ SAYS_MORE: list[dict[str, object]] = [
 @pytest.mark.parametrize(
     ("version", "changed"),
     [
-        *((version, changed) for version in VERSIONS for changed in SAYS_MORE),
+        *((version, changed) for version in VERSIONS for changed in FIELDS_BEYOND_PLAIN),
         *(
             (version, changed)
             for version in range(10, 14)
@@ -94,23 +94,23 @@ SAYS_MORE: list[dict[str, object]] = [
     ],
     ids=str,
 )
-def test_whatever_says_more_is_left_to_the_whole_decoder(version: int, changed: dict[str, Any]) -> None:
+def test_response_with_more_fields_is_left_to_the_whole_decoder(version: int, changed: dict[str, Any]) -> None:
     assert requests_of(version).written_at(answer(version, **changed), 5) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_cut_short_or_with_more_behind_it_is_left_to_the_whole_decoder(version: int) -> None:
+def test_response_with_wrong_length_is_left_to_the_whole_decoder(version: int) -> None:
     whole = answer(version)
     for size in range(len(whole)):
         assert requests_of(version).written_at(whole[:size], 5) is None
     assert requests_of(version).written_at(whole + b"\0", 5) is None
 
 
-def test_an_answer_about_another_topic_is_left_to_the_whole_decoder() -> None:
+def test_response_about_another_topic_is_left_to_the_whole_decoder() -> None:
     assert requests_of(9).written_at(answer(9, topic="orderz"), 5) is None
 
 
 @pytest.mark.parametrize(("version", "acks", "topic"), [(8, 1, "orders"), (14, 1, "orders"), (9, 0, "orders"), (9, 1, "o" * 200)])
-def test_other_requests_are_refused(version: int, acks: int, topic: str) -> None:
+def test_request_that_is_not_plain_is_refused(version: int, acks: int, topic: str) -> None:
     with pytest.raises(ValueError, match="no plain request"):
         requests_of(version, topic, acks=acks)

@@ -29,7 +29,7 @@ def test_uvarint_round_trip(value: int, after: bytes) -> None:
 @pytest.mark.parametrize(
     ("encoded", "error"), [("", IndexError), ("80", IndexError), ("808080808000", ValueError), ("ffffffff1f", ValueError)]
 )
-def test_uvarints_that_are_none(encoded: str, error: type[Exception]) -> None:
+def test_invalid_uvarint_is_refused(encoded: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         read_uvarint(bytes.fromhex(encoded), 0)
 
@@ -43,7 +43,7 @@ def test_uvarints_that_are_none(encoded: str, error: type[Exception]) -> None:
         ("Int64", -(1 << 63), (1 << 63) - 1),
     ],
 )
-def test_ranges(kind: str, minimum: int, maximum: int) -> None:
+def test_integer_ranges(kind: str, minimum: int, maximum: int) -> None:
     described = getattr(primitives, kind)
     assert (described.minimum, described.maximum) == (minimum, maximum)
 

@@ -125,7 +125,7 @@ def test_damaged_requests_are_read_alike_or_left_to_the_compiled_decoder(data: s
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.lists(st.tuples(REQUESTS, VERSIONS, st.sampled_from(["me", "you"])), min_size=1, max_size=3))
-def test_what_came_before_on_a_connection_changes_nothing(data: st.DataObject, sent: list[tuple[ProduceRequest, int, str]]) -> None:
+def test_earlier_requests_of_a_connection_change_nothing(data: st.DataObject, sent: list[tuple[ProduceRequest, int, str]]) -> None:
     reader = produce_fast_path.RequestReader()
     for request, version, client_id in data.draw(st.lists(st.sampled_from(sent), max_size=6)):
         frame = bytearray(frame_of(request, version, client_id))
@@ -136,7 +136,7 @@ def test_what_came_before_on_a_connection_changes_nothing(data: st.DataObject, s
 
 
 @pytest.mark.parametrize(("version", "named"), [(11, {"name": "orders"}), (13, {"topic_id": UUID(int=7)})])
-def test_every_bit_of_a_head_counts(version: int, named: dict[str, Any]) -> None:
+def test_head_with_one_changed_bit_is_not_taken_from_the_cache(version: int, named: dict[str, Any]) -> None:
     """One is taken for that of the request before only if it is the same."""
     data = PartitionProduceData(records=bytes(20))
     frame = frame_of(ProduceRequest(acks=-1, topics=[TopicProduceData(partitions=[data], **named)]), version)
@@ -148,7 +148,7 @@ def test_every_bit_of_a_head_counts(version: int, named: dict[str, Any]) -> None
         assert reader.read(memoryview(other)) == read(other), f"bit {bit % 8} of byte {bit // 8}"
 
 
-def test_a_head_is_learnt_once() -> None:
+def test_repeated_head_is_decoded_once() -> None:
     reader, frame = (
         produce_fast_path.RequestReader(),
         frame_of(ProduceRequest(acks=1, topics=[TopicProduceData(partitions=[PartitionProduceData(records=b"r")])]), 12),
@@ -162,20 +162,20 @@ def test_a_head_is_learnt_once() -> None:
 
 @pytest.mark.parametrize("size", [1, 126, 127, 128, 16382, 16383, 16384, (1 << 21) - 2])
 @pytest.mark.parametrize(("version", "named"), [(11, {"name": "orders"}), (13, {"topic_id": UUID(int=7)})])
-def test_usual_requests_are_read_here(size: int, version: int, named: dict[str, Any]) -> None:
+def test_usual_requests_take_the_fast_path(size: int, version: int, named: dict[str, Any]) -> None:
     request = ProduceRequest(acks=-1, topics=[TopicProduceData(partitions=[PartitionProduceData(records=bytes(size))], **named)])
     assert read(frame_of(request, version)) == compiled(frame_of(request, version), version)
 
 
 @settings(max_examples=300, deadline=None)
 @given(RESPONSES, VERSIONS, INT32)
-def test_answers_are_written_as_the_compiled_encoder_writes_them(response: ProduceResponse, version: int, correlation_id: int) -> None:
+def test_responses_are_written_as_the_compiled_encoder_writes_them(response: ProduceResponse, version: int, correlation_id: int) -> None:
     plain = produce_fast_path.write_response(response, correlation_id, version)
     assert plain is None or plain == b"".join(finish_frame(response.encode_after(response_head(0, correlation_id, True), version)))
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_usual_answers_are_written_here(version: int) -> None:
+def test_usual_responses_take_the_fast_path(version: int) -> None:
     response = ProduceResponse(
         responses=[TopicProduceResponse(name="orders", partition_responses=[PartitionProduceResponse(index=1, base_offset=7)])]
     )
@@ -190,7 +190,7 @@ def test_refusals_are_left_to_the_compiled_encoder(more: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("wrong", [{"index": 1 << 31}, {"base_offset": None}, {"error_code": 1.5}])
-def test_what_does_not_fit_is_left_to_the_compiled_encoder(wrong: dict[str, object]) -> None:
+def test_value_out_of_range_is_left_to_the_compiled_encoder(wrong: dict[str, object]) -> None:
     answer = PartitionProduceResponse(index=1).replace(**wrong)
     response = ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[answer])])
     assert produce_fast_path.write_response(response, 5, 11) is None

@@ -27,7 +27,7 @@ def test_lists_are_not_shared() -> None:
     assert ProduceRequest().topics == []
 
 
-def test_none_is_a_value_of_its_own() -> None:
+def test_nullable_array_keeps_none() -> None:
     assert MetadataRequest(topics=None).topics is None
 
 
@@ -55,7 +55,7 @@ def test_messages_are_mutable_and_so_not_hashable() -> None:
         hash(ProduceRequest())
 
 
-def test_copies() -> None:
+def test_copies_are_equal_and_replace_changes_one_field() -> None:
     request = ProduceRequest(acks=1, topics=[TopicProduceData(name="orders")])
     assert copy.deepcopy(request) == request
     assert pickle.loads(pickle.dumps(request)) == request
@@ -69,7 +69,7 @@ def test_repr_shows_fields_and_spares_records() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 14])
-def test_versions_that_are_not_described(version: int) -> None:
+def test_undescribed_version_is_refused(version: int) -> None:
     with pytest.raises(UnencodableMessage, match=r"versions 0 to 13 are described"):
         ProduceRequest().encode(version)
     with pytest.raises(MalformedMessage, match=r"versions 0 to 13 are described"):
@@ -94,18 +94,18 @@ class Changing(Message, api_key=99, versions=(0, 3), flexible_since=2):
         (3, "00000001 02 6c 01 07 04 00000009"),
     ],
 )
-def test_one_description_for_all_versions(version: int, encoded: str) -> None:
+def test_one_description_encodes_every_version(version: int, encoded: str) -> None:
     message = Changing(always=1, early="e", late="l", tagged=9)
     assert b"".join(message.encode(version)) == bytes.fromhex(encoded)
 
 
-def test_tagged_fields_with_their_default_do_not_travel() -> None:
+def test_tagged_fields_with_their_default_are_not_encoded() -> None:
     assert b"".join(Changing(late=None).encode(2)) == bytes.fromhex("00000000 00 00")
     assert Changing.decode(bytes.fromhex("00000000 00 00"), 2) == Changing(late=None, tagged=5)
 
 
 @pytest.mark.parametrize("first", ["broker.server", "protocol.schema", "protocol.source", "protocol.decoder", "protocol.encoder"])
-def test_codecs_are_imported_before_anything_is_to_be_decoded(first: str) -> None:
+def test_codecs_are_imported_with_the_schema(first: str) -> None:
     """Whichever module is asked for first: at the first request there may be no descriptor left with which to open a module."""
     code = f"import sys, chaffinch.{first}, chaffinch.protocol.schema; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

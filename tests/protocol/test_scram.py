@@ -38,7 +38,7 @@ def test_the_example_of_rfc_7677() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism, ids=lambda mechanism: mechanism.title)
-def test_a_proof_of_something_else_is_none(mechanism: ScramMechanism) -> None:
+def test_proof_for_another_message_or_password_is_invalid(mechanism: ScramMechanism) -> None:
     salted = scram.salted_password(mechanism, "secret", b"salt", scram.ITERATIONS_MIN)
     credential = Credential.of_salted(mechanism, b"salt", scram.ITERATIONS_MIN, salted)
     proof = scram.client_proof(mechanism, salted, b"message")
@@ -75,24 +75,24 @@ def test_a_proof_of_something_else_is_none(mechanism: ScramMechanism) -> None:
         (scram.parse_server_final, b"x=1", "instead of"),
     ],
 )
-def test_what_is_no_message(parse: Any, token: bytes, text: str) -> None:
+def test_invalid_message_is_refused(parse: Any, token: bytes, text: str) -> None:
     with pytest.raises(ScramError, match=text):
         parse(token)
 
 
-def test_extensions_behind_are_left_alone() -> None:
+def test_trailing_extensions_are_ignored() -> None:
     assert ServerFirst.parse(b"r=abc,s=YQ==,i=4096,x=y").iterations == 4096
     assert ClientFinal.parse(b"c=biws,r=abc,x=y,p=YQ==").without_proof == "c=biws,r=abc,x=y"
 
 
 @given(st.text(min_size=1))
-def test_names_come_back(name: str) -> None:
+def test_user_names_round_trip(name: str) -> None:
     assert ClientFirst.parse(f"n,,{scram.client_first_bare(name, 'abc')}".encode()).user == name
     assert scram.unescaped(scram.escaped(name)) == name
 
 
 @given(st.binary())
-def test_bytes_are_a_message_or_an_error_of_ours(token: bytes) -> None:
+def test_any_bytes_parse_or_raise_scram_error(token: bytes) -> None:
     for parse in (ClientFirst.parse, ServerFirst.parse, ClientFinal.parse, scram.parse_server_final):
         try:
             parse(token)

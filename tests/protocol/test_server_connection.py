@@ -42,14 +42,14 @@ class TestArrivals:
         assert (second.api.name, second.version, second.client_id) == ("Metadata", 1, None)
         assert second.message == MetadataRequest(topics=None)
 
-    def test_whole(self) -> None:
+    def test_whole_requests_are_read(self) -> None:
         self.check(ServerConnection().receive(TWO))
 
-    def test_byte_by_byte(self) -> None:
+    def test_requests_arriving_byte_by_byte_are_read(self) -> None:
         connection = ServerConnection()
         self.check([request for byte in TWO for request in connection.receive(bytes([byte]))])
 
-    def test_with_trailing_bytes(self) -> None:
+    def test_trailing_bytes_stay_pending(self) -> None:
         connection = ServerConnection()
         self.check(connection.receive(TWO + TWO[:7]))
         assert len(connection.receive(TWO[7:])) == 2
@@ -74,7 +74,7 @@ class TestApiVersions:
     def response() -> ApiVersionsResponse:
         return ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)])
 
-    def test_the_software_is_remembered(self) -> None:
+    def test_client_software_is_remembered(self) -> None:
         connection = ServerConnection()
         assert (connection.client_software_name, connection.client_software_version) == ("", "")
         received(connection, (ApiVersionsRequest(client_software_name="chaffinch", client_software_version="1.2"), 3))
@@ -120,7 +120,7 @@ class TestViolations:
         assert str(caught.value).startswith(message)
 
     @pytest.mark.parametrize("bad", ["00000004 03e70000", "ffffffff", "7fffffff"])
-    def test_what_came_before_is_not_lost(self, bad: str) -> None:
+    def test_requests_before_a_violation_are_kept(self, bad: str) -> None:
         connection = ServerConnection()
         data = TWO + bytes.fromhex(bad)
         connection.get_buffer()[: len(data)] = data
@@ -128,7 +128,7 @@ class TestViolations:
             connection.buffer_updated(len(data))
         assert [connection.request(frame).api.name for frame in caught.value.frames] == ["Produce", "Metadata"]
 
-    def test_what_cannot_be_read_is_found_when_it_is_read(self) -> None:
+    def test_malformed_request_fails_when_it_is_decoded(self) -> None:
         connection = ServerConnection()
         data = TWO + bytes.fromhex("00000009 0000 0009 00000001 ff") + TWO
         connection.get_buffer()[: len(data)] = data
@@ -139,7 +139,7 @@ class TestViolations:
         with pytest.raises(MalformedMessage):
             connection.request(frames[2])
 
-    def test_frames_above_the_cap(self) -> None:
+    def test_frame_above_the_limit_is_refused(self) -> None:
         with pytest.raises(ProtocolViolation, match="allowed: 8 to 50"):
             ServerConnection(50).receive(request_bytes(produce(records=b"x" * 100), 9))
 
@@ -161,7 +161,7 @@ class TestOrder:
         assert b"".join(parts) == b"".join(expected)
         assert not connection.open_requests
 
-    def test_what_stands_in_a_file_is_read_before_its_response_has_to_wait(self) -> None:
+    def test_file_slice_is_loaded_before_its_response_waits(self) -> None:
         file = bytearray(b"records")
         connection = ServerConnection()
         first, second = received(connection, (MetadataRequest(), 9), (FetchRequest(topics=[]), 12))
@@ -171,7 +171,7 @@ class TestOrder:
         file[:] = b"another"
         assert any(bytes(part) == b"records" for part in connection.response_parts(first, MetadataResponse()))
 
-    def test_without_acknowledgements_there_is_nothing_to_wait_for(self) -> None:
+    def test_acks_0_request_delays_no_response(self) -> None:
         connection = ServerConnection()
         first, second = received(connection, (produce(acks=0), 9), (MetadataRequest(), 9))
         assert (first.expects_response, second.expects_response) == (False, True)
@@ -198,7 +198,7 @@ class TestOrder:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=repr)
-def test_every_served_version_makes_the_trip(api: object) -> None:
+def test_every_served_version_round_trips(api: object) -> None:
     assert api in APIS.values()
     for version in api.served:  # type: ignore[attr-defined]
         client, server = ClientConnection("me"), ServerConnection()

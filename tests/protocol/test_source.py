@@ -7,7 +7,7 @@ import pytest
 from chaffinch.protocol.source import Leaf, Source
 
 
-def test_a_failure_names_its_line_and_variables() -> None:
+def test_failure_maps_to_its_line_and_variables() -> None:
     source = Source()
     source.add(0, "def run(values):", Leaf("start", ""))
     source.add(1, "for index in range(len(values)):", Leaf("values", ""))

@@ -21,13 +21,13 @@ from chaffinch.protocol.violations import CorrelationIdMismatch, MalformedMessag
         (UnencodableMessage("FetchRequest", 12, "max_bytes", "too large"), "cannot encode FetchRequest v12: max_bytes: too large"),
     ],
 )
-def test_texts_and_pickling(error: Exception, text: str) -> None:
+def test_errors_keep_text_and_fields_when_pickled(error: Exception, text: str) -> None:
     assert str(error) == text
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), text, vars(error))
 
 
-def test_what_the_peer_did_is_apart_from_what_we_did() -> None:
+def test_only_errors_of_the_peer_are_protocol_violations() -> None:
     assert issubclass(MalformedMessage, ProtocolViolation)
     assert issubclass(CorrelationIdMismatch, ProtocolViolation)
     assert not issubclass(UnencodableMessage, ProtocolViolation)

@@ -8,10 +8,10 @@ class BytesSource:
 
     def __init__(self, data: bytes | bytearray) -> None:
         self.data = data
-        self.asked: list[tuple[int, int]] = []
+        self.reads: list[tuple[int, int]] = []
 
     def read(self, position: int, length: int) -> bytes:
-        self.asked.append((position, length))
+        self.reads.append((position, length))
         return bytes(self.data[position : position + length])
 
     def descriptor(self) -> None:

@@ -47,30 +47,30 @@ class TestBytes:
         plain = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
         if not pa.types.is_dictionary(data_type):
             return pa.array(values, plain)
-        places = pa.array([None if value is None else index for index, value in enumerate(values)], data_type.index_type)
-        return pa.DictionaryArray.from_arrays(places, pa.array(values, plain))
+        positions = pa.array([None if value is None else index for index, value in enumerate(values)], data_type.index_type)
+        return pa.DictionaryArray.from_arrays(positions, pa.array(values, plain))
 
     def found(self, column: str, array: pa.Array | pa.ChunkedArray) -> list[bytes | None]:
         data = table(**{"value": pa.array([b"v"] * len(array), pa.binary()), column: array})
         return [row[0] if column == "key" else row[1] for row in records(data)]
 
-    def test_whole(self, data_type: pa.DataType, column: str) -> None:
+    def test_whole_array_is_read(self, data_type: pa.DataType, column: str) -> None:
         assert self.found(column, self.array(data_type)) == list(self.VALUES)
 
     @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 3), (1, 5), (2, 4), (5, 6), (6, 6)])
-    def test_sliced(self, data_type: pa.DataType, column: str, start: int, stop: int) -> None:
+    def test_sliced_array_is_read(self, data_type: pa.DataType, column: str, start: int, stop: int) -> None:
         assert self.found(column, self.array(data_type).slice(start, stop - start)) == list(self.VALUES[start:stop])
 
-    def test_chunked(self, data_type: pa.DataType, column: str) -> None:
+    def test_chunked_array_is_read(self, data_type: pa.DataType, column: str) -> None:
         array = self.array(data_type)
         chunks = pa.chunked_array([array.slice(3), array.slice(0, 0), array.slice(1, 2)])
         assert self.found(column, chunks) == [*self.VALUES[3:], *self.VALUES[1:3]]
 
-    def test_empty(self, data_type: pa.DataType, column: str) -> None:
+    def test_empty_array_is_read(self, data_type: pa.DataType, column: str) -> None:
         assert self.found(column, pa.nulls(0, data_type)) == []
         assert self.found(column, pa.chunked_array([], data_type)) == []
 
-    def test_all_null(self, data_type: pa.DataType, column: str) -> None:
+    def test_null_array_is_read(self, data_type: pa.DataType, column: str) -> None:
         assert self.found(column, pa.nulls(2, data_type)) == [None, None]
 
 
@@ -83,8 +83,8 @@ def of_type(data_type: pa.DataType, lengths: Sequence[int | None]) -> pa.Array:
         values = [None if length is None else b"v" * length for length in lengths]
         return pa.array([value if value is None or "binary" in str(data_type) else value.decode() for value in values], data_type)
     distinct = sorted({length for length in lengths if length is not None}, reverse=True)
-    places = [None if length is None else distinct.index(length) for length in lengths]
-    return pa.DictionaryArray.from_arrays(pa.array(places, data_type.index_type), of_type(data_type.value_type, distinct))
+    positions = [None if length is None else distinct.index(length) for length in lengths]
+    return pa.DictionaryArray.from_arrays(pa.array(positions, data_type.index_type), of_type(data_type.value_type, distinct))
 
 
 @pytest.mark.parametrize("data_type", BYTES_TYPES, ids=str)
@@ -95,43 +95,43 @@ class TestPlainBytes:
         # Offsets, a bit per row that may be null, and what lists and structs have beside.
         assert bytes_count <= plain_bytes(data) <= bytes_count + 24 * data.num_rows + 24
 
-    def test_a_slice(self, data_type: pa.DataType) -> None:
+    def test_sliced_rows_are_counted(self, data_type: pa.DataType) -> None:
         data = table(value=of_type(data_type, LENGTHS * 100).slice(7, 3))
         self.check(data, sum((LENGTHS * 2)[7:10]))
         self.check(data.to_batches()[0], sum((LENGTHS * 2)[7:10]))
 
-    def test_chunks(self, data_type: pa.DataType) -> None:
+    def test_chunked_rows_are_counted(self, data_type: pa.DataType) -> None:
         array = of_type(data_type, LENGTHS)
         self.check(table(value=pa.chunked_array([array.slice(0, 2), array.slice(5), array])), 40 + 12 + sum(LENGTHS))
 
-    def test_the_same_long_value_in_many_rows(self, data_type: pa.DataType) -> None:
+    def test_repeated_value_is_counted_for_each_row(self, data_type: pa.DataType) -> None:
         self.check(table(value=of_type(data_type, [100_000] * 30)), 3_000_000)
 
     @pytest.mark.parametrize("count", [0, 1, 100])
-    def test_nulls_have_none(self, data_type: pa.DataType, count: int) -> None:
+    def test_nulls_count_no_bytes(self, data_type: pa.DataType, count: int) -> None:
         self.check(table(value=of_type(data_type, [None] * count)), 0)
         self.check(table(value=of_type(data_type, [None, *LENGTHS, None]).slice(0, 3)), 40)
 
-    def test_headers(self, data_type: pa.DataType) -> None:
+    def test_headers_are_counted(self, data_type: pa.DataType) -> None:
         values = of_type(data_type, LENGTHS)
         entries = pa.StructArray.from_arrays([pa.array(["k"] * 6), values], ["key", "value"])
         data = table(value=pa.nulls(3), headers=pa.ListArray.from_arrays(pa.array([0, 2, 3, 6], pa.int32()), entries))
         self.check(data, 6 + sum(LENGTHS))
         self.check(data.slice(0, 2), 3 + sum(LENGTHS[:3]))
 
-    def test_headers_in_a_map(self, data_type: pa.DataType) -> None:
+    def test_headers_in_a_map_are_counted(self, data_type: pa.DataType) -> None:
         entries = pa.MapArray.from_arrays(pa.array([0, 2, 3, 6], pa.int32()), pa.array(["k"] * 6), of_type(data_type, LENGTHS))
         data = table(value=pa.nulls(3), headers=entries)
         self.check(data, 6 + sum(LENGTHS))
         self.check(data.slice(0, 2), 3 + sum(LENGTHS[:3]))
 
 
-def test_what_stands_under_a_null_has_no_bytes() -> None:
+def test_length_under_a_null_is_not_counted() -> None:
     """Lengths there may be anything."""
     views = pa.array(["x" * 20, "y" * 30], pa.string_view())
-    _, places, data = views.buffers()
-    assert places is not None
-    lengths = np.frombuffer(places.to_pybytes(), np.int32).copy()
+    _, positions, data = views.buffers()
+    assert positions is not None
+    lengths = np.frombuffer(positions.to_pybytes(), np.int32).copy()
     lengths[4] = 2**31 - 1
     array = pa.Array.from_buffers(pa.string_view(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(lengths), data])
     assert array.to_pylist() == ["x" * 20, None]
@@ -145,7 +145,7 @@ def test_fixed_size_binary_in_a_dictionary_is_counted_for_each_row() -> None:
     assert 50_000 <= plain_bytes(table(value=array)) <= 50_000 + 24 * 50
 
 
-def test_fixed_size_binary_sliced_with_nulls() -> None:
+def test_sliced_fixed_size_binary_with_nulls_is_read() -> None:
     array = pa.array([b"abc", None, b"ghi", b"jkl"], pa.binary(3))
     assert [row[1] for row in records(table(value=array.slice(1)))] == [None, b"ghi", b"jkl"]
 
@@ -156,7 +156,7 @@ def test_nulls_are_found_wherever_an_array_begins(start: int) -> None:
     assert [row[1] for row in records(table(value=pa.array(values, pa.binary()).slice(start)))] == values[start:]
 
 
-def test_a_column_of_type_null() -> None:
+def test_columns_of_type_null_are_read() -> None:
     nulls = pa.nulls(2)
     assert records(table(key=nulls, value=nulls, timestamp=nulls, headers=nulls)) == [(None, None, DEFAULT_MS, [])] * 2
 
@@ -191,7 +191,7 @@ def test_bytes_are_shared_not_copied(data_type: pa.DataType) -> None:
     ],
     ids=str,
 )
-def test_which_tables_may_be_refused_for_a_value(column: str, data_type: pa.DataType, may_refuse: bool) -> None:
+def test_may_refuse_values_depends_on_the_type(column: str, data_type: pa.DataType, may_refuse: bool) -> None:
     assert may_refuse_values(pa.schema([("value", pa.binary()), (column, data_type)])) is may_refuse
 
 
@@ -212,14 +212,14 @@ class TestTimestamps:
         ],
         ids=str,
     )
-    def test_each_unit(self, data_type: pa.DataType | pa.TimestampType, value: int, ms: int) -> None:
+    def test_timestamps_of_each_unit_become_ms(self, data_type: pa.DataType | pa.TimestampType, value: int, ms: int) -> None:
         stamps = pa.array([value, None, value], pa.int64()).cast(data_type)
         data = table(value=[b"v"] * 3, timestamp=stamps)
         assert [row[2] for row in records(data)] == [ms, DEFAULT_MS, ms]
         assert [row[2] for row in records(data.slice(1, 2))] == [DEFAULT_MS, ms]
         assert records(data.slice(0, 0)) == []
 
-    def test_seconds_beyond_64_bits_of_ms(self) -> None:
+    def test_seconds_beyond_64_bits_of_ms_are_refused(self) -> None:
         stamps = pa.array([None, 1, 2**62, -(2**62)], pa.int64()).cast(pa.timestamp("s"))
         for first_row, beyond in ((0, 2**62), (3, -(2**62))):
             words = rf"column 'timestamp' is timestamp\[s\] with {beyond} in row {max(2, first_row)}, beyond 64 bits of ms"
@@ -246,15 +246,15 @@ STRUCT = HEADER_LIST.value_type
 class TestHeaders:
     EXPECTED: tuple[list[tuple[str, bytes | None]], ...] = ([("a", b"1"), ("b", None)], [], [], [("c", b"")])
 
-    def test_whole(self, array: pa.Array) -> None:
+    def test_whole_headers_are_read(self, array: pa.Array) -> None:
         assert [row[3] for row in records(table(value=[b"v"] * 4, headers=array))] == list(self.EXPECTED)
 
     @pytest.mark.parametrize(("start", "stop"), [(0, 0), (1, 4), (0, 2), (3, 4), (1, 2)])
-    def test_sliced(self, array: pa.Array, start: int, stop: int) -> None:
+    def test_sliced_headers_are_read(self, array: pa.Array, start: int, stop: int) -> None:
         data = table(value=[b"v"] * 4, headers=array).slice(start, stop - start)
         assert [row[3] for row in records(data)] == list(self.EXPECTED[start:stop])
 
-    def test_chunked(self, array: pa.Array) -> None:
+    def test_chunked_headers_are_read(self, array: pa.Array) -> None:
         chunks = pa.chunked_array([array.slice(3), array.slice(0, 2)])
         assert [row[3] for row in records(table(value=[b"v"] * 3, headers=chunks))] == [self.EXPECTED[3], *self.EXPECTED[:2]]
 
@@ -275,15 +275,15 @@ def test_a_header_without_a_key_names_the_row(bad: list[dict[str, bytes | None] 
 
 
 @pytest.mark.parametrize("make", [pa.list_, pa.large_list])
-class TestListsOfNoType:
+class TestUntypedHeaderLists:
     """So come headers from a data frame when no row has any: whether they are taken must not depend on whether one has."""
 
-    def test_that_are_empty_are_no_headers(self, make: Callable[[pa.DataType], pa.DataType]) -> None:
+    def test_empty_untyped_lists_are_no_headers(self, make: Callable[[pa.DataType], pa.DataType]) -> None:
         headers = pa.array([[], None, []], make(pa.null()))
         assert [row[3] for row in records(table(value=[b"v"] * 3, headers=headers))] == [[], [], []]
         assert [row[3] for row in records(table(value=[b"v"] * 2, headers=headers.slice(1)))] == [[], []]
 
-    def test_a_null_header_in_one_names_the_row(self, make: Callable[[pa.DataType], pa.DataType]) -> None:
+    def test_null_header_in_untyped_list_names_the_row(self, make: Callable[[pa.DataType], pa.DataType]) -> None:
         headers = pa.array([[], None, [None, None], []], make(pa.null()))
         with pytest.raises(
             InvalidColumn, match=r"column 'headers' is .*list<item: null> with a null header in row 2; allowed: list<struct<"
@@ -314,14 +314,14 @@ def test_refusals_name_the_column_its_type_and_what_is_allowed(columns: dict[str
     assert str(caught.value).startswith(text)
 
 
-def test_a_column_that_is_there_twice() -> None:
+def test_duplicate_column_is_refused() -> None:
     data = table(value=[b"v"]).append_column("value", pa.array([b"w"]))
     with pytest.raises(InvalidColumn, match="column 'value' is there twice"):
         records(data)
 
 
 @given(columns_and_rows())
-def test_there_and_back(drawn: tuple[RecordColumns, list[Row]]) -> None:
+def test_columns_round_trip_through_arrow(drawn: tuple[RecordColumns, list[Row]]) -> None:
     columns, row_list = drawn
     batch = to_arrow(columns)
     batch.validate(full=True)
@@ -343,14 +343,14 @@ def test_header_keys_that_are_not_utf_8_are_replaced() -> None:
     assert batch.column("headers").to_pylist() == [[{"key": "a�", "value": b"\xff"}, {"key": "b", "value": None}]]
 
 
-def test_more_than_one_arrow_array_holds() -> None:
+def test_more_bytes_than_an_arrow_array_holds_are_refused() -> None:
     offsets = np.array([2**31, 2**31], np.int64)
     column = ByteColumn(offsets, np.empty(0, np.uint8), None)
     with pytest.raises(OverflowError, match="2147483648 bytes"):
         to_arrow(RecordColumns.of(column, column, np.zeros(1, np.int64)))
 
 
-def test_nobody_writes_to_a_time_that_rows_share() -> None:
+def test_default_timestamps_are_read_only() -> None:
     rows = pa.table({"value": [b"v"] * 3})
     first = from_arrow(rows, timestamp_default_ms=7).timestamps
     with pytest.raises(ValueError, match="read-only"):

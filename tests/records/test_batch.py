@@ -89,7 +89,9 @@ class TestOtherClients:
     @pytest.mark.parametrize("library", [kafka_records, aiokafka_records], ids=["kafka-python", "aiokafka"])
     @pytest.mark.parametrize("is_transactional", [False, True])
     @given(row_list=plain_rows)
-    def test_the_same_bytes_uncompressed(self, library: ModuleType, is_transactional: bool, row_list: list[Row]) -> None:
+    def test_uncompressed_bytes_equal_those_of_other_clients(
+        self, library: ModuleType, is_transactional: bool, row_list: list[Row]
+    ) -> None:
         """But for the leader epoch, which is -1 in Java's client and ours; the CRC does not cover it."""
         ours = encode(columns_of(row_list), identity=IDENTITY, base_sequence=9, is_transactional=is_transactional)
         theirs = written_by(library, row_list, 0, is_transactional, IDENTITY, 9)
@@ -98,13 +100,13 @@ class TestOtherClients:
 
     @pytest.mark.parametrize("codec", Compression)
     @given(row_list=plain_rows)
-    def test_the_same_records_under_each_codec(self, codec: Compression, row_list: list[Row]) -> None:
+    def test_each_codec_is_readable_by_aiokafka_and_from_it(self, codec: Compression, row_list: list[Row]) -> None:
         assert read_by(aiokafka_records, encode(columns_of(row_list), compression=codec)) == row_list
         assert rows_of(decode(written_by(aiokafka_records, row_list, int(codec)))) == row_list
 
     @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
     @given(row_list=plain_rows)
-    def test_the_same_records_for_a_plain_client(self, codec: Compression, row_list: list[Row]) -> None:
+    def test_plain_and_gzip_are_readable_by_kafka_python_and_from_it(self, codec: Compression, row_list: list[Row]) -> None:
         """kafka-python needs further packages for the other codecs."""
         assert read_by(kafka_records, encode(columns_of(row_list), compression=codec)) == row_list
         assert rows_of(decode(written_by(kafka_records, row_list, int(codec)))) == row_list
@@ -113,7 +115,7 @@ class TestOtherClients:
 class TestRoundTrip:
     @pytest.mark.parametrize("codec", Compression)
     @given(drawn=columns_and_rows(min_size=1), base_offset=st.integers(0, 2**62))
-    def test_records_come_back(self, codec: Compression, drawn: tuple[RecordColumns, list[Row]], base_offset: int) -> None:
+    def test_records_round_trip(self, codec: Compression, drawn: tuple[RecordColumns, list[Row]], base_offset: int) -> None:
         columns, row_list = drawn
         view = view_of(encode(columns, compression=codec, identity=IDENTITY, base_sequence=2**31 - 1, base_offset=base_offset))
         assert view.crc_is_valid()
@@ -127,20 +129,20 @@ class TestRoundTrip:
         assert offsets_of(decoded) == list(range(base_offset, base_offset + len(row_list)))
 
     @pytest.mark.parametrize("size", [8191, 8192, 2**20 - 1, 2**20])
-    def test_values_at_the_edge_of_a_longer_length(self, size: int) -> None:
+    def test_values_at_a_varint_boundary_round_trip(self, size: int) -> None:
         row_list = [(b"k" * size, b"v" * size, 0, [("h" * size, b"w" * size)])]
         assert rows_of(decode(encode(columns_of(row_list)))) == row_list
 
-    def test_a_level_is_passed_on(self) -> None:
+    def test_compression_level_is_used(self) -> None:
         columns = RecordColumns.from_lists(None, [bytes(range(200)) * 50], [0])
         sizes = [len(encode(columns, compression=Compression.GZIP, level=level)) for level in (1, 9)]
         assert sizes[0] > sizes[1]
 
-    def test_no_records_are_no_batch(self) -> None:
+    def test_encoding_no_records_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at least one record"):
             encode(columns_of([]))
 
-    def test_more_than_the_format_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_batch_above_the_format_limit_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batch_codec, "BATCH_BYTES_MAX", 100)
         with pytest.raises(BatchTooLarge, match=r"a batch of 1\d\d bytes .* 100 bytes"):
             encode(RecordColumns.from_lists(None, [b"x" * 80], [0]))
@@ -149,7 +151,7 @@ class TestRoundTrip:
         first, second = (encode(RecordColumns.from_lists(None, [value], [0])) for value in (b"1", b"2"))
         assert decode(bytes(first + second)).value(0) == b"1"
 
-    def test_what_is_decoded_outlives_the_bytes(self) -> None:
+    def test_decoded_columns_outlive_the_bytes(self) -> None:
         data = encode(RecordColumns.from_lists([b"k"], [b"v"], [0]))
         columns = decode(data)
         data[:] = bytes(len(data))
@@ -171,18 +173,18 @@ def record(offset_delta: int, value: bytes = b"v", timestamp_delta: int = 0) -> 
 
 
 class TestBatchesOfALog:
-    def test_a_compacted_batch_keeps_its_gaps(self) -> None:
+    def test_compacted_batch_keeps_offset_gaps(self) -> None:
         whole = encode(RecordColumns.from_lists(None, [b"v"], [5]))
         compacted = repacked(whole, record(3) + record(7), count=2, last_offset_delta=9, base_offset=100)
         assert offsets_of(decode(compacted)) == [103, 107]
         assert decode_offsets(compacted).tolist() == [103, 107]
 
-    def test_a_batch_that_compaction_emptied(self) -> None:
+    def test_batch_emptied_by_compaction_decodes_to_nothing(self) -> None:
         emptied = repacked(encode(RecordColumns.from_lists(None, [b"v"], [5])), b"", count=0, last_offset_delta=9)
         assert decode(emptied).count == 0
         assert decode_offsets(emptied).tolist() == []
 
-    def test_log_append_time_counts_for_every_record(self) -> None:
+    def test_log_append_time_applies_to_every_record(self) -> None:
         data = encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2]))
         patch_log_append_time(data, 0, 99)
         assert decode(data).timestamps.tolist() == [99, 99]
@@ -193,9 +195,11 @@ class TestBatchesOfALog:
         assert rows_of(decode(data)) == [(None, None, 5, [("h", None)])]
 
 
-class TestWithout:
+class TestWithoutRecords:
     @given(drawn=columns_and_rows(min_size=1), data=st.data(), codec=st.sampled_from(Compression))
-    def test_the_others_stay(self, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression) -> None:
+    def test_remaining_records_are_as_encoded_alone(
+        self, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression
+    ) -> None:
         columns, row_list = drawn
         gone = data.draw(st.lists(st.integers(0, len(row_list) - 1)))
         whole = encode(columns, compression=codec, identity=IDENTITY, base_sequence=8, is_transactional=True, base_offset=40)
@@ -225,7 +229,7 @@ class TestWithout:
         [[0], [COUNT - 1], [62, 63, 64, 65], range(0, COUNT, 100), range(COUNT - 1), range(1, COUNT), [5, *range(100, COUNT)]],
         ids=["first", "last", "adjacent", "each hundredth", "all but the last", "all but the first", "most"],
     )
-    def test_deltas_of_other_lengths(self, gone: list[int] | range, codec: Compression) -> None:
+    def test_deltas_are_rewritten_with_other_lengths(self, gone: list[int] | range, codec: Compression) -> None:
         columns = RecordColumns.from_lists(
             [None if index % 7 == 0 else b"%d" % index for index in range(self.COUNT)],
             [b"v" * (index % 200) for index in range(self.COUNT)],
@@ -236,18 +240,18 @@ class TestWithout:
         rest = without_records(whole, gone)
         assert rest == encode(kept, compression=codec, identity=IDENTITY, base_sequence=8)
 
-    def test_wrong_offset_deltas_are_put_right(self) -> None:
+    def test_wrong_offset_deltas_are_corrected(self) -> None:
         """They are culprits of another kind, which the broker names; nobody passes them on."""
         record = bytes([0, 0, 0x80, 0x80, 0x80, 0x80, 0x08, 1, 2]) + b"v\0"
         rest = without_records(batch_with_payload(bytes([2 * len(record)]) + record, 1, Compression.NONE), [])
         assert rest is not None
         assert offsets_of(decode(rest)) == [0]
 
-    def test_nothing_taken_out_leaves_the_same_batch(self) -> None:
+    def test_removing_nothing_gives_the_same_batch(self) -> None:
         whole = encode(RecordColumns.from_lists([b"k"], [b"v"], [3]), identity=IDENTITY, base_sequence=1)
         assert without_records(whole, []) == whole
 
-    def test_log_append_time_stays(self) -> None:
+    def test_log_append_time_is_kept(self) -> None:
         data = encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2]))
         patch_log_append_time(data, 0, 99)
         rest = without_records(data, [0])
@@ -256,7 +260,7 @@ class TestWithout:
         assert decode(rest).timestamps.tolist() == [99]
 
     @pytest.mark.parametrize("index", [-1, 2])
-    def test_an_index_outside_the_batch(self, index: int) -> None:
+    def test_index_outside_the_batch_is_refused(self, index: int) -> None:
         with pytest.raises(IndexError, match=f"record {index} of 2"):
             without_records(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [index])
 
@@ -272,20 +276,20 @@ class TestWithout:
     [(b"", 1), (b"\x0e\0\0\0\1\2v\0", 2), (b"\x10\0\0\0\1\2v\0", 1)],
     ids=["no record", "one record fewer", "cut short"],
 )
-def test_lengths_that_lie(
+def test_wrong_lengths_are_corrupt(
     read: Callable[[bytearray, npt.NDArray[np.int64]], object], payload: bytes, count: int, codec: Compression
 ) -> None:
     with pytest.raises(CorruptBatch):
         read(batch_with_payload(payload, count, codec), np.array([0], np.int64))
 
 
-def test_what_stays_may_be_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_records_above_the_format_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaffinch.records.batch.BATCH_BYTES_MAX", 61)
     with pytest.raises(BatchTooLarge):
         without_records(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [0])
 
 
-def test_one_record_more_than_the_header_counts() -> None:
+def test_record_beyond_the_header_count_is_corrupt() -> None:
     with pytest.raises(CorruptBatch):
         without_records(batch_with_payload(b"\x0e\0\0\0\1\2v\0" * 2, 1, Compression.NONE), [])
 
@@ -294,7 +298,9 @@ class TestKeysAt:
     @given(
         drawn=columns_and_rows(min_size=1), data=st.data(), codec=st.sampled_from(Compression), bytes_max=st.sampled_from([0, 5, 63, 400])
     )
-    def test_keys(self, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression, bytes_max: int) -> None:
+    def test_keys_at_returns_truncated_keys(
+        self, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression, bytes_max: int
+    ) -> None:
         columns, row_list = drawn
         indices = data.draw(st.lists(st.integers(0, len(row_list) - 1), unique=True))
         keys = keys_at(encode(columns, compression=codec), np.array(indices, np.int64), bytes_max)
@@ -302,14 +308,14 @@ class TestKeysAt:
         assert [keys.value(at) for at in range(keys.length)] == [None if key is None else key[:bytes_max] for key in expected]
 
     @pytest.mark.parametrize("index", [-1, 2])
-    def test_an_index_outside_the_batch(self, index: int) -> None:
+    def test_index_outside_the_batch_is_refused(self, index: int) -> None:
         with pytest.raises(IndexError, match=f"record {index} of 2"):
             keys_at(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), np.array([index], np.int64), 5)
 
 
-class TestStripped:
+class TestRemoveRecordsInPlace:
     @given(drawn=columns_and_rows(min_size=1), data=st.data(), codec=st.sampled_from(Compression))
-    def test_as_without(self, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression) -> None:
+    def test_result_equals_without_records(self, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression) -> None:
         columns, row_list = drawn
         indices = data.draw(st.lists(st.integers(0, len(row_list) - 1), unique=True))
         batch = encode(columns, compression=codec)
@@ -321,11 +327,11 @@ class TestStripped:
         [([7, 7, 9], Compression.NONE, True), ([6, 7, 9], Compression.NONE, False), ([7, 7, 9], Compression.GZIP, False)],
         ids=["in place", "another first timestamp", "compressed"],
     )
-    def test_when_the_bytes_stay_where_they_are(self, timestamps: list[int], codec: Compression, is_same: bool) -> None:
+    def test_uncompressed_batch_with_same_base_is_edited_in_place(self, timestamps: list[int], codec: Compression, is_same: bool) -> None:
         batch = encode(RecordColumns.from_lists(None, [b"a", b"b", b"c"], timestamps), compression=codec)
         assert (remove_records_in_place(batch, np.array([0], np.int64)) is batch) is is_same
 
-    def test_bytes_that_somebody_looks_at_are_not_changed(self) -> None:
+    def test_exported_bytes_are_not_changed(self) -> None:
         batch = encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 1]))
         before, looking = bytes(batch), memoryview(batch)
         rest = remove_records_in_place(batch, np.array([0], np.int64))
@@ -334,7 +340,7 @@ class TestStripped:
 
 class TestSplitInHalf:
     @given(drawn=columns_and_rows(min_size=1), codec=st.sampled_from(Compression), base_sequence=st.sampled_from([-1, 0, 2**31 - 1]))
-    def test_the_halves_are_the_whole(self, drawn: tuple[RecordColumns, list[Row]], codec: Compression, base_sequence: int) -> None:
+    def test_halves_contain_all_records(self, drawn: tuple[RecordColumns, list[Row]], codec: Compression, base_sequence: int) -> None:
         columns, row_list = drawn
         whole = encode(columns, compression=codec, identity=IDENTITY, base_sequence=base_sequence, base_offset=10)
         parts = split_in_half(whole)
@@ -351,7 +357,7 @@ class TestSplitInHalf:
 
 class TestControlBatches:
     @pytest.mark.parametrize("is_commit", [False, True])
-    def test_markers(self, is_commit: bool) -> None:
+    def test_markers_are_encoded(self, is_commit: bool) -> None:
         data = encode_control_batch(is_commit, IDENTITY, 12, 5000, base_offset=77)
         view = view_of(data)
         assert len(data) == 78
@@ -361,7 +367,7 @@ class TestControlBatches:
         assert view.crc_is_valid()
 
     @pytest.mark.parametrize("library", [kafka_records, aiokafka_records], ids=["kafka-python", "aiokafka"])
-    def test_markers_as_other_clients_read_them(self, library: ModuleType) -> None:
+    def test_markers_are_readable_by_other_clients(self, library: ModuleType) -> None:
         batch = library.DefaultRecordBatch(bytes(encode_control_batch(False, IDENTITY, 12, 5000)))
         assert batch.is_control_batch
         assert next(iter(batch)).key == b"\0\0\0\0"
@@ -377,7 +383,9 @@ class TestControlBatches:
             (b"\0\0\0\0", None, "value of 0 bytes"),
         ],
     )
-    def test_newer_unknown_and_broken_markers(self, key: bytes | None, value: bytes | None, found: str | tuple[bool | None, int]) -> None:
+    def test_unusual_markers_are_read_or_refused(
+        self, key: bytes | None, value: bytes | None, found: str | tuple[bool | None, int]
+    ) -> None:
         view = view_of(repacked(encode(RecordColumns.from_lists([key], [value], [0])), attributes=0b11_0000))
         if isinstance(found, tuple):
             assert read_control(view) == found
@@ -385,7 +393,7 @@ class TestControlBatches:
             with pytest.raises(CorruptBatch, match=found):
                 read_control(view)
 
-    def test_batches_that_are_no_control_batches(self) -> None:
+    def test_data_batch_is_refused_as_control_batch(self) -> None:
         one, two = (RecordColumns.from_lists(None, [b"v"] * count, [0] * count) for count in (1, 2))
         with pytest.raises(CorruptBatch, match="control bit 0"):
             read_control(view_of(encode(one)))
@@ -418,12 +426,12 @@ BROKEN_PAYLOADS = [
 ]
 
 
-class TestBytesThatLie:
+class TestDamagedBytes:
     @pytest.mark.parametrize(
         ("name", "payload", "count", "fault", "index", "position"), BROKEN_PAYLOADS, ids=[row[0] for row in BROKEN_PAYLOADS]
     )
     @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
-    def test_the_field_the_record_and_the_byte_are_named(
+    def test_damage_names_field_record_and_byte(
         self, name: str, payload: bytes, count: int, fault: Fault, index: int | None, position: int | None, codec: Compression
     ) -> None:
         data = batch_with_payload(payload, count, codec)
@@ -440,7 +448,7 @@ class TestBytesThatLie:
             decode(data, decompressed_bytes_max=99_000)
 
     @pytest.mark.parametrize("codec", range(1, 8))
-    def test_a_payload_that_is_not_of_its_codec(self, codec: int) -> None:
+    def test_payload_of_another_codec_is_refused(self, codec: int) -> None:
         with pytest.raises(RecordsError):
             decode(repacked(encode(RecordColumns.from_lists(None, [b"v" * 50], [0])), attributes=codec))
 
@@ -472,7 +480,7 @@ def batch_with_payload(payload: bytes, count: int, codec: Compression) -> bytear
     return repacked(whole, bytes(compress(codec, payload)), count=count, attributes=int(codec))
 
 
-def test_log_offsets_are_no_part_of_a_batch() -> None:
+def test_encoding_ignores_log_offsets() -> None:
     columns = decode(encode(RecordColumns.from_lists(None, [b"a", b"b"], [0, 0]), base_offset=50))
     again = decode(encode(columns.take(np.array([1]))))
     assert offsets_of(again) == [0]

@@ -52,7 +52,7 @@ def batch(**fields: Any) -> bytearray:
     return data
 
 
-def test_fields_and_what_follows_from_them() -> None:
+def test_fields_and_derived_properties_are_read() -> None:
     header = read_header(b"xx" + batch(), 2)
     assert header._replace(crc=0)._asdict() == FIELDS
     assert header.size == HEADER_BYTES + len(PAYLOAD)
@@ -65,7 +65,7 @@ def test_fields_and_what_follows_from_them() -> None:
     assert header.timestamp_type is TimestampType.CREATE_TIME
 
 
-def test_sequences_wrap_and_absent_ones_stay_absent() -> None:
+def test_last_sequence_wraps_and_absent_sequence_stays_absent() -> None:
     assert read_header(batch()).last_sequence == 2
     assert read_header(batch(base_sequence=-1)).last_sequence == -1
     assert not read_header(batch(producer_id=-1)).has_producer_id
@@ -81,12 +81,12 @@ def test_sequences_wrap_and_absent_ones_stay_absent() -> None:
         (0b10_0000, "is_control", True),
     ],
 )
-def test_attribute_bits(attributes: int, name: str, value: Compression | TimestampType | bool) -> None:
+def test_attribute_bits_are_read(attributes: int, name: str, value: Compression | TimestampType | bool) -> None:
     assert getattr(read_header(batch(attributes=attributes)), name) == value
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_a_codec_that_does_not_exist(codec: int) -> None:
+def test_unknown_codec_is_corrupt(codec: int) -> None:
     header = read_header(batch(attributes=codec))
     assert header.compression_id == codec
     with pytest.raises(CorruptBatch, match=f"codec {codec} does not exist"):
@@ -123,24 +123,24 @@ def test_batches_are_sliced_without_copying() -> None:
         (batch() + b"x", Fault.BATCH_CUT_SHORT, len(batch())),
     ],
 )
-def test_bytes_that_cannot_be_sliced(data: bytearray, fault: Fault, position: int) -> None:
+def test_invalid_length_names_fault_and_position(data: bytearray, fault: Fault, position: int) -> None:
     with pytest.raises(CorruptBatch) as caught:
         list(views(data))
     assert (caught.value.fault, caught.value.position) == (fault, position)
 
 
 @given(st.integers(0, 2 * len(batch())))
-def test_an_incomplete_end_may_be_left_out(size: int) -> None:
+def test_incomplete_last_batch_can_be_skipped(size: int) -> None:
     data = (batch() + batch())[:size]
     assert len(list(views(data, may_be_cut_short=True))) == size // len(batch())
 
 
-def test_no_bytes_are_no_batches() -> None:
+def test_empty_bytes_have_no_batches() -> None:
     assert list(views(b"")) == []
 
 
 @pytest.mark.parametrize("position", [-1, 1, 102, 10**9])
-def test_a_header_that_is_not_there(position: int) -> None:
+def test_header_outside_the_bytes_is_cut_short(position: int) -> None:
     with pytest.raises(CorruptBatch) as caught:
         read_header(batch()[:HEADER_BYTES], position)
     assert caught.value.fault is Fault.BATCH_CUT_SHORT
@@ -151,7 +151,7 @@ def changed(before: BatchHeader, after: BatchHeader) -> set[str]:
     return {name for name in FIELDS if name != "crc" and getattr(before, name) != getattr(after, name)}
 
 
-def test_a_place_in_the_log_is_outside_the_crc() -> None:
+def test_patching_the_offset_keeps_the_crc() -> None:
     data = bytearray(b"pad" + batch())
     before, crc = read_header(data, 3), data[3 + CRC_POSITION : 3 + CRC_POSITION + 4]
     patch_offset(data, 3, 2**40, 17)
@@ -163,7 +163,7 @@ def test_a_place_in_the_log_is_outside_the_crc() -> None:
 
 @pytest.mark.parametrize("is_transactional", [False, True])
 @pytest.mark.parametrize("attributes", [0, 0b1_0000 | 4])
-def test_a_producer_is_written_in(is_transactional: bool, attributes: int) -> None:
+def test_producer_is_patched(is_transactional: bool, attributes: int) -> None:
     data = bytearray(b"pad" + batch(attributes=attributes))
     before = read_header(data, 3)
     patch_producer(data, 3, ProducerIdentity(2**40, 8), 77, is_transactional=is_transactional)
@@ -178,7 +178,7 @@ def test_a_producer_is_written_in(is_transactional: bool, attributes: int) -> No
     assert not read_header(data, 3).has_producer_id
 
 
-def test_log_append_time_is_stamped_and_taken_back() -> None:
+def test_log_append_time_is_patched_and_reverted() -> None:
     data = batch()
     patch_log_append_time(data, 0, 123_456)
     (view,) = views(data)
@@ -189,7 +189,7 @@ def test_log_append_time_is_stamped_and_taken_back() -> None:
 
 
 @pytest.mark.parametrize("payload_bytes", [32 * 1024 - 50, 32 * 1024 - 49, 100_000, 1_000_003])
-def test_of_a_long_batch_only_the_header_is_read_for_its_checksum(payload_bytes: int) -> None:
+def test_crc_of_a_long_batch_is_updated_from_the_header_alone(payload_bytes: int) -> None:
     long = b"pad" + batch(length=HEADER_BYTES - 12 + payload_bytes, crc=0)[:HEADER_BYTES] + bytes(range(251)) * (payload_bytes // 251 + 1)
     data = bytearray(long[: 3 + HEADER_BYTES + payload_bytes])
     write_crc(data, 3)
@@ -219,7 +219,7 @@ def test_memoryviews_are_patched_in_place() -> None:
         (InvalidColumn("key", "int32", ["binary", "string"]), "column 'key' is int32; allowed: binary, string"),
     ],
 )
-def test_errors_say_where_and_travel(error: BatchTooLarge | CorruptBatch | InvalidColumn, text: str) -> None:
+def test_errors_name_the_position_and_pickle(error: BatchTooLarge | CorruptBatch | InvalidColumn, text: str) -> None:
     assert str(error) == text
     copy = pickle.loads(pickle.dumps(error))
     assert copy == error

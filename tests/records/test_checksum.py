@@ -24,5 +24,5 @@ def test_published_vectors(data: bytes, expected: int, kind: type[bytearray] | t
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_the_checksum_of_the_first_part_continues_into_the_second(first: bytes, second: bytes) -> None:
+def test_checksum_continues_over_parts(first: bytes, second: bytes) -> None:
     assert crc32c(second, crc32c(first)) == crc32c(first + second)

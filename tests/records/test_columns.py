@@ -15,7 +15,7 @@ from tests.records.record_strategies import Row, columns_and_rows, columns_of, n
 
 
 @given(row_lists)
-def test_rows_come_back_as_they_went_in(row_list: list[Row]) -> None:
+def test_rows_round_trip(row_list: list[Row]) -> None:
     columns = columns_of(row_list)
     assert rows_of(columns) == row_list
     assert columns.count == len(columns) == len(row_list)
@@ -28,7 +28,7 @@ def test_slice_is_a_list_slice(row_list: list[Row], start: int, stop: int) -> No
 
 
 @given(st.lists(st.tuples(nullable_bytes, nullable_bytes, timestamps, st.just([]))), st.integers(-15, 15), st.integers(-15, 15))
-def test_a_slice_without_headers_would_stand_the_checks_that_it_is_spared(row_list: list[Row], start: int, stop: int) -> None:
+def test_slice_without_headers_passes_the_skipped_checks(row_list: list[Row], start: int, stop: int) -> None:
     columns = replace(columns_of(row_list), offsets=np.arange(len(row_list)))
     part = columns.slice(start, stop)
     assert rows_of(replace(part)) == rows_of(part)
@@ -67,7 +67,7 @@ def test_log_offsets_follow_their_records() -> None:
     assert RecordColumns.concat([columns, without_offsets]).offsets is None
 
 
-def test_no_keys_means_null_keys_and_no_headers() -> None:
+def test_missing_keys_are_null_and_missing_headers_empty() -> None:
     columns = RecordColumns.from_lists(None, [b"v", None], [1, 2])
     assert rows_of(columns) == [(None, b"v", 1, []), (None, None, 2, [])]
 
@@ -85,7 +85,7 @@ def test_a_header_key_that_is_not_utf_8_is_shown_with_replacements() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 2, 100])
-def test_an_index_outside_the_records(index: int) -> None:
+def test_index_outside_the_records_is_refused(index: int) -> None:
     columns = RecordColumns.from_lists([b"a", b"b"], [b"1", b"2"], [0, 0])
     for read in (columns.key, columns.value, columns.headers, lambda i: columns.take([i])):
         with pytest.raises(IndexError, match=str(index)):
@@ -117,7 +117,7 @@ def of_three(**replaced: Any) -> RecordColumns:
         ({"value_data": np.zeros(3, np.int8)}, "value_data is int8"),
     ],
 )
-def test_buffers_that_no_loop_could_trust_are_refused(replaced: dict[str, Any], named: str) -> None:
+def test_inconsistent_buffers_are_refused(replaced: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         of_three(**replaced)
 
@@ -141,7 +141,7 @@ def test_offsets_that_do_not_ascend_within_the_data_name_the_row(replaced: dict[
 
 
 @pytest.mark.parametrize("count", [1, 2**17 - 1, 2**17, 2**17 + 1])
-def test_any_number_of_nulls(count: int) -> None:
+def test_nulls_of_any_count_are_valid(count: int) -> None:
     nulls = ByteColumn.nulls(count)
     assert nulls.valid is not None
     assert (len(nulls.offsets), len(nulls.valid)) == (count + 1, count)
@@ -149,22 +149,22 @@ def test_any_number_of_nulls(count: int) -> None:
     assert not nulls.valid.any()
 
 
-def test_nobody_writes_to_zeros_that_are_shared() -> None:
+def test_shared_zeros_are_read_only() -> None:
     with pytest.raises(ValueError, match="read-only"):
         zeros(3)[0] = 1
 
 
-def test_gather_outside_the_data() -> None:
+def test_gather_outside_the_data_is_refused() -> None:
     with pytest.raises(ValueError, match="entry 1"):
         gather(np.zeros(4, np.uint8), np.array([0, 3]), np.array([0, 2, 4]))
 
 
-def test_partitions_of_no_partition() -> None:
+def test_partitions_without_partition_count_are_refused() -> None:
     with pytest.raises(ValueError, match="0 partitions"):
         columns_of([]).murmur2_partitions(0)
 
 
-def test_partitions_of_offsets_outside_the_data() -> None:
+def test_partitions_with_offsets_outside_the_data_are_refused() -> None:
     columns = of_three(key_offsets=np.array([0, 1, 2, 3]), key_valid=None)
     with pytest.raises(ValueError, match="record 2"):
         columns.murmur2_partitions(3)

@@ -54,17 +54,19 @@ def length_or_refused(codec: Compression, data: bytes | bytearray, bytes_max: in
 class TestRoundTrip:
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE, bytes(XERIAL_BLOCK_BYTES), bytes(XERIAL_BLOCK_BYTES + 1)])
-    def test_what_goes_in_comes_out_and_fits_exactly(self, codec: Compression, data: bytes) -> None:
+    def test_payload_round_trips_within_its_exact_size(self, codec: Compression, data: bytes) -> None:
         assert bytes(decompress(codec, compress(codec, data), len(data))) == data
 
     @given(st.sampled_from(CODECS), st.binary(max_size=5000), st.sampled_from([bytes, bytearray, memoryview]))
-    def test_any_bytes_in_any_buffer(self, codec: Compression, data: bytes, kind: type[bytearray] | type[bytes] | type[memoryview]) -> None:
+    def test_any_bytes_round_trip_from_any_buffer_type(
+        self, codec: Compression, data: bytes, kind: type[bytearray] | type[bytes] | type[memoryview]
+    ) -> None:
         assert bytes(decompress(codec, kind(bytes(compress(codec, kind(data)))), 5000)) == data
 
     @pytest.mark.parametrize(
         ("codec", "level"), [(Compression.GZIP, 1), (Compression.GZIP, 9), (Compression.LZ4, 12), (Compression.ZSTD, 19)]
     )
-    def test_a_level_is_used(self, codec: Compression, level: int) -> None:
+    def test_compression_level_is_used(self, codec: Compression, level: int) -> None:
         words = b"".join(b"%d " % (i * i % 9973) for i in range(20_000))
         with_level = bytes(compress(codec, words, level))
         assert with_level != bytes(compress(codec, words))
@@ -114,7 +116,7 @@ class TestOtherWritersAndReaders:
         two = bytes(compress(Compression.ZSTD, b"one ")) + bytes(compress(Compression.ZSTD, b"two"))
         assert bytes(decompress(Compression.ZSTD, two, 100)) == b"one two"
 
-    def test_framed_snappy_streams_put_end_to_end(self) -> None:
+    def test_concatenated_snappy_streams_are_one_stream(self) -> None:
         two = xerial(raw_snappy(b"one ")) + xerial(raw_snappy(b"two"))
         assert bytes(decompress(Compression.SNAPPY, two, 100)) == b"one two"
 
@@ -127,12 +129,12 @@ class TestOtherWritersAndReaders:
 class TestRefused:
     @pytest.mark.parametrize("codec", REAL_CODECS)
     @pytest.mark.parametrize("junk", [b"\x00", b"\x00" * 16, b"junk", b"\xff" * 3])
-    def test_junk_after_the_stream(self, codec: Compression, junk: bytes) -> None:
+    def test_junk_after_the_stream_is_refused(self, codec: Compression, junk: bytes) -> None:
         with pytest.raises(PayloadUnreadable):
             decompress(codec, bytes(compress(codec, TEXT)) + junk, MIB)
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_a_stream_cut_short_anywhere(self, codec: Compression) -> None:
+    def test_truncated_stream_is_refused(self, codec: Compression) -> None:
         whole = bytes(compress(codec, NOISE[:2000]))
         for end in range(len(whole)):
             if codec is Compression.SNAPPY and end == len(XERIAL_MAGIC) + 8:
@@ -142,7 +144,7 @@ class TestRefused:
             assert caught.value.codec is codec
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_an_empty_payload(self, codec: Compression) -> None:
+    def test_empty_payload_is_refused(self, codec: Compression) -> None:
         with pytest.raises(PayloadUnreadable):
             decompress(codec, b"", MIB)
 
@@ -159,7 +161,7 @@ class TestRefused:
             b"\x80",
         ],
     )
-    def test_snappy_lengths_that_lie(self, payload: bytes) -> None:
+    def test_wrong_snappy_lengths_are_refused(self, payload: bytes) -> None:
         with pytest.raises(PayloadUnreadable):
             decompress(Compression.SNAPPY, payload, 2**40)
 
@@ -183,7 +185,7 @@ class TestBound:
         assert (caught.value.codec, caught.value.bytes_max) == (codec, len(data) - 1)
 
     @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-    def test_a_first_guess_that_was_too_small_is_made_good(self, codec: Compression) -> None:
+    def test_too_small_size_guess_is_enlarged(self, codec: Compression) -> None:
         """The whole ratio is far above the guess of 16 times the input, and above the least guess of 64 KiB."""
         data = bytes(3 * MIB)
         # A frame of zstd in one go says how much it holds: nothing is guessed then.
@@ -193,7 +195,7 @@ class TestBound:
         assert bytes(decompress(codec, payload, 4 * MIB)) == data
 
     @pytest.mark.parametrize("holds_more", ["one byte more than it claims", "a frame that follows"])
-    def test_a_claim_that_was_too_small_is_made_good(self, holds_more: str) -> None:
+    def test_too_small_claimed_size_is_enlarged(self, holds_more: str) -> None:
         data = bytes(3 * MIB)
         if holds_more == "a frame that follows":
             payload = bytes(compress(Compression.ZSTD, data[:10])) + bytes(compress(Compression.ZSTD, data[10:]))
@@ -235,7 +237,7 @@ def _bomb(codec: Compression, mebibytes: int) -> bytes:
 
 class TestNamesAndErrors:
     @pytest.mark.parametrize("codec", CODECS)
-    def test_names_of_options(self, codec: Compression) -> None:
+    def test_from_name_accepts_option_names(self, codec: Compression) -> None:
         assert from_name(codec.name.lower()) is codec
 
     def test_an_unknown_name_lists_the_known_ones(self) -> None:
@@ -249,17 +251,17 @@ class TestNamesAndErrors:
             (PayloadUnreadable(Compression.GZIP, "unexpected end"), "the gzip payload does not decompress: unexpected end"),
         ],
     )
-    def test_one_family_that_names_codec_and_reason(self, error: PayloadTooLarge | PayloadUnreadable, text: str) -> None:
+    def test_errors_name_codec_and_reason(self, error: PayloadTooLarge | PayloadUnreadable, text: str) -> None:
         assert isinstance(error, RecordsError)
         assert str(error) == text
         assert pickle.loads(pickle.dumps(error)) == error
 
 
-class TestKept:
+class TestMemory:
     """What many small payloads take together, each of which nobody knows the size of beforehand, or claims it."""
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_what_is_kept_is_no_larger_than_what_it_holds(self, codec: Compression) -> None:
+    def test_decompressed_buffers_are_no_larger_than_their_content(self, codec: Compression) -> None:
         payload, count = bytes(compress(codec, NOISE[:2000])), 300
         decompress(codec, payload, 128 * MIB)
         with traced() as taken:
@@ -269,7 +271,7 @@ class TestKept:
         assert taken.peak < taken.size + MIB // 2
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_one_that_holds_a_thousand_times_its_size_takes_little_more_than_that(self, codec: Compression) -> None:
+    def test_highly_compressed_payload_takes_little_more_than_its_content(self, codec: Compression) -> None:
         payload = bytes(compress(codec, bytes(4 * MIB)))
         with traced() as taken:
             assert len(decompress(codec, payload, 512 * MIB)) == 4 * MIB
@@ -293,7 +295,7 @@ def claiming(size: int, frame: bytes) -> bytes:
 
 class TestZstdContentSize:
     @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_791, 65_792, 3 * MIB])
-    def test_what_a_frame_says(self, size: int) -> None:
+    def test_content_size_of_a_frame_is_read(self, size: int) -> None:
         frame = bytes(cramjam.zstd.compress(bytes(size)))
         assert zstd_content_size(frame) == size
         assert zstd_content_size(pa.Codec("zstd").compress(bytes(size), asbytes=True)) == size
@@ -301,18 +303,18 @@ class TestZstdContentSize:
         assert head in (6, 7, 9, 10)
         assert len(decompress(Compression.ZSTD, frame, 4 * MIB)) == size
 
-    def test_one_that_says_nothing_is_read_all_the_same(self) -> None:
+    def test_frame_without_content_size_is_decompressed(self) -> None:
         assert zstd_content_size(streamed(TEXT)) is None
         assert bytes(decompress(Compression.ZSTD, streamed(TEXT), MIB)) == TEXT
 
-    def test_a_dictionary_comes_before_it(self) -> None:
+    def test_content_size_after_a_dictionary_id_is_read(self) -> None:
         assert zstd_content_size(bytes.fromhex("28b52ffd 21 07 64")) == 100
         assert zstd_content_size(bytes.fromhex("28b52ffd 83 58 07000000 00000100")) == 65_536
 
-    def test_what_is_no_frame_says_nothing(self) -> None:
+    def test_bytes_that_are_not_a_frame_have_no_content_size(self) -> None:
         assert zstd_content_size(bytes(20)) is None
 
-    def test_a_claim_beyond_the_limit_costs_no_more_than_the_limit(self) -> None:
+    def test_claimed_size_above_the_limit_allocates_no_more(self) -> None:
         lie = bytes.fromhex("28b52ffd e0 ffffffffffffff7f") + bytes(10)
         assert zstd_content_size(lie) == 2**63 - 1
         assert length_or_refused(Compression.ZSTD, lie, 1000) == -1

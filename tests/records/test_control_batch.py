@@ -15,7 +15,7 @@ def data(offset: int, producer: int | None = None, count: int = 2) -> bytearray:
                           is_transactional=producer is not None)  # fmt: skip
 
 
-def ends(offset: int, producer: int, *, is_commit: bool) -> bytearray:
+def marker(offset: int, producer: int, *, is_commit: bool) -> bytearray:
     return encode_control_batch(is_commit, ProducerIdentity(producer, 0), 0, 0, base_offset=offset)
 
 
@@ -26,18 +26,18 @@ def seen(log: list[bytearray], aborted: list[tuple[int, int]]) -> list[int]:
 @pytest.mark.parametrize(
     ("log", "aborted", "expected"),
     [
-        ([data(0), data(2, 1), ends(4, 1, is_commit=True)], [], [0, 2]),
-        ([data(0), data(2, 1), ends(4, 1, is_commit=False)], [(1, 2)], [0]),
-        ([data(0, 1), ends(2, 1, is_commit=False), data(3, 1), ends(5, 1, is_commit=True)], [(1, 0)], [3]),
-        ([data(0, 1), data(2, 2), ends(4, 1, is_commit=False), data(5, 2), ends(7, 2, is_commit=True)], [(1, 0)], [2, 5]),
-        ([data(0, 1), data(2, 2), ends(4, 2, is_commit=False), ends(5, 1, is_commit=False)], [(2, 2), (1, 0)], []),
+        ([data(0), data(2, 1), marker(4, 1, is_commit=True)], [], [0, 2]),
+        ([data(0), data(2, 1), marker(4, 1, is_commit=False)], [(1, 2)], [0]),
+        ([data(0, 1), marker(2, 1, is_commit=False), data(3, 1), marker(5, 1, is_commit=True)], [(1, 0)], [3]),
+        ([data(0, 1), data(2, 2), marker(4, 1, is_commit=False), data(5, 2), marker(7, 2, is_commit=True)], [(1, 0)], [2, 5]),
+        ([data(0, 1), data(2, 2), marker(4, 2, is_commit=False), marker(5, 1, is_commit=False)], [(2, 2), (1, 0)], []),
         # The same producer aborts twice.
-        ([data(0, 1), ends(2, 1, is_commit=False), data(3, 1), ends(5, 1, is_commit=False), data(6)], [(1, 3), (1, 0)], [6]),
+        ([data(0, 1), marker(2, 1, is_commit=False), data(3, 1), marker(5, 1, is_commit=False), data(6)], [(1, 3), (1, 0)], [6]),
         # A fetch that begins inside an aborted transaction.
-        ([data(10, 1), ends(12, 1, is_commit=False), data(13)], [(1, 4)], [13]),
+        ([data(10, 1), marker(12, 1, is_commit=False), data(13)], [(1, 4)], [13]),
         # An idempotent producer that never was in the transaction keeps its batches.
-        ([data(0, 1), data(2), ends(4, 1, is_commit=False)], [(1, 0)], [2]),
+        ([data(0, 1), data(2), marker(4, 1, is_commit=False)], [(1, 0)], [2]),
     ],
 )
-def test_visible_batches(log: list[bytearray], aborted: list[tuple[int, int]], expected: list[int]) -> None:
+def test_aborted_and_control_batches_are_invisible(log: list[bytearray], aborted: list[tuple[int, int]], expected: list[int]) -> None:
     assert seen(log, aborted) == expected

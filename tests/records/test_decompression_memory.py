@@ -41,11 +41,11 @@ def outcome(codec: Compression, limit_mib: int) -> str:
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
-def test_a_gigabyte_is_never_there(codec: Compression) -> None:
+def test_gigabyte_bomb_is_refused_without_its_memory(codec: Compression) -> None:
     assert outcome(codec, LIMIT_MIB) == "refused"
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_a_limit_of_half_a_gigabyte_would_be_noticed(codec: Compression) -> None:
+def test_larger_limit_exceeds_the_memory_limit(codec: Compression) -> None:
     """Snappy says beforehand what it holds, and is refused without any buffer."""
     assert outcome(codec, 4 * LIMIT_MIB) == "too much memory"

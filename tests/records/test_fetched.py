@@ -43,7 +43,7 @@ def batch(
     return out
 
 
-def ends(offset: int, producer: int, *, is_commit: bool) -> bytearray:
+def marker(offset: int, producer: int, *, is_commit: bool) -> bytearray:
     return encode_control_batch(is_commit, ProducerIdentity(producer, 0), 0, 0, base_offset=offset)
 
 
@@ -61,7 +61,7 @@ def pieces(records: FetchedRecords, records_max: int = FOREVER) -> list[tuple[li
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from(Compression)), max_size=6), st.integers(1, 12), st.integers(0, 20))
-def test_any_number_at_a_time_from_anywhere(shapes: list[tuple[int, Compression]], records_max: int, start: int) -> None:
+def test_reads_of_any_size_from_any_offset_return_all_records(shapes: list[tuple[int, Compression]], records_max: int, start: int) -> None:
     log, offset = b"", 0
     for count, compression in shapes:
         log += batch(offset, numbered(offset, offset + count), compression=compression)
@@ -88,23 +88,23 @@ def test_neighbours_are_read_together_unless_times_or_leaders_differ() -> None:
     assert found.leader_epoch == 5
 
 
-def test_times_of_arrival_are_each_batch_s_own() -> None:
+def test_append_time_is_that_of_each_batch() -> None:
     piece = FetchedRecords(batch(0, [b"a", b"b"], appended_ms=7) + batch(2, [b"c"], appended_ms=9), 0).read(FOREVER)
     assert piece is not None
     assert piece.columns.timestamps.tolist() == [7, 7, 9]
     assert piece.columns.headers(2) == [("h", b"1")]
 
 
-def test_what_is_not_to_be_seen_is_passed_over() -> None:
-    log = batch(0, [b"a"], producer=1) + batch(1, [b"b"], producer=2) + ends(2, 1, is_commit=False) + ends(3, 2, is_commit=True)
+def test_aborted_and_control_batches_are_skipped() -> None:
+    log = batch(0, [b"a"], producer=1) + batch(1, [b"b"], producer=2) + marker(2, 1, is_commit=False) + marker(3, 2, is_commit=True)
     assert pieces(FetchedRecords(log, 0, aborted=[(1, 0)])) == [([1], [b"b"], 0, 0, 4)]
     assert pieces(FetchedRecords(log, 0)) == [([0, 1], [b"a", b"b"], 0, 0, 4)]
-    nothing = FetchedRecords(ends(2, 1, is_commit=False), 2)
+    nothing = FetchedRecords(marker(2, 1, is_commit=False), 2)
     assert (nothing.read(FOREVER), nothing.position) == (None, 3)
 
 
 @pytest.mark.parametrize("records_max", [1, FOREVER])
-def test_a_batch_whose_records_all_lie_before_is_passed_over(records_max: int) -> None:
+def test_batch_with_only_earlier_records_is_skipped(records_max: int) -> None:
     thinned = batch(0, [b"a", b"b"])
     thinned[LAST_OFFSET_DELTA_END - 1] = 5  # As where compaction has taken its last records.
     assert pieces(FetchedRecords(thinned + batch(6, [b"c"]), 3, checks_crc=False), records_max) == [([6], [b"c"], 0, 0, 7)]
@@ -120,7 +120,7 @@ def test_the_last_batch_may_be_cut_short() -> None:
 @pytest.mark.parametrize(
     ("at", "checks_crc", "says"), [(80, True, "checksum of the batch at offset 2"), (61, False, "record"), (57, False, "records in")]
 )
-def test_damage_is_told_after_what_comes_before_it(records_max: int, at: int, checks_crc: bool, says: str) -> None:
+def test_damage_is_raised_after_the_records_before_it(records_max: int, at: int, checks_crc: bool, says: str) -> None:
     bad = batch(2, [b"c", b"d"])
     bad[at] ^= 0x7F
     records = FetchedRecords(batch(0, [b"a"]) + batch(1, [b"b"]) + bad + batch(4, [b"e"]), 0, checks_crc=checks_crc)
@@ -137,10 +137,10 @@ def test_damage_is_told_after_what_comes_before_it(records_max: int, at: int, ch
         records.read(records_max)
 
 
-def test_batches_that_unpack_to_much_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_highly_compressed_batches_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small they are as they came: of what is asked for only so much is unpacked at once, and nothing is left out."""
     monkeypatch.setattr("chaffinch.records.fetched.PART_BYTES", 10_000)
-    log = b"".join(batch(number, [bytes(4_000)], compression=Compression.ZSTD) for number in range(7)) + ends(9, 7, is_commit=False)
+    log = b"".join(batch(number, [bytes(4_000)], compression=Compression.ZSTD) for number in range(7)) + marker(9, 7, is_commit=False)
     found = pieces(FetchedRecords(log, 0))
     assert [(offsets, position) for offsets, *_, position in found] == [([0, 1, 2], 3), ([3, 4, 5], 6), ([6], 10)]
     assert [offsets for offsets, *_ in pieces(FetchedRecords(log, 4), 1)] == [[4], [5], [6]]
@@ -149,7 +149,7 @@ def test_batches_that_unpack_to_much_are_read_a_few_at_a_time(monkeypatch: pytes
 class TestOldFormats:
     @pytest.mark.parametrize("magic", [0, 1])
     @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4])
-    def test_messages_keep_their_places(self, magic: int, codec: Compression) -> None:
+    def test_messages_keep_their_offsets(self, magic: int, codec: Compression) -> None:
         """Inside a compressed message of format 0 offsets are absolute, in one of format 1 relative to the first; both may have gaps."""
         absolute = [5, 6, 9]
         inner = absolute if magic == 0 or codec is Compression.NONE else [0, 1, 4]
@@ -166,13 +166,13 @@ class TestOldFormats:
         assert piece is not None
         assert (piece.columns.key(0), piece.columns.timestamps.tolist(), piece.leader_epoch) == (b"k", [105 if magic else -1], -1)
 
-    def test_the_time_of_arrival_is_that_of_the_whole(self) -> None:
+    def test_append_time_is_that_of_the_wrapper(self) -> None:
         data = wrapper([message(offset=0, timestamp=1), message(offset=1, timestamp=2)], Compression.GZIP, attributes=8, timestamp=77)
         piece = FetchedRecords(data, 0).read(FOREVER)
         assert piece is not None
         assert (piece.columns.timestamps.tolist(), int(piece.timestamp_type)) == ([77, 77], 1)
 
-    def test_nulls(self) -> None:
+    def test_null_key_and_value_are_read(self) -> None:
         piece = FetchedRecords(message(None, None), 0).read(1)
         assert piece is not None
         assert (piece.columns.key(0), piece.columns.value(0)) == (None, None)
@@ -189,24 +189,24 @@ class TestOldFormats:
             message(attributes=4),
         ],
     )
-    def test_damage(self, data: bytes) -> None:
+    def test_damage_is_raised(self, data: bytes) -> None:
         with pytest.raises(RecordsError):
             FetchedRecords(batch(0, [b"a"]) + data, 1).read(1)
         with pytest.raises((CorruptBatch, RecordsError)):
             FetchedRecords(data, 0).read(1)
 
-    def test_a_message_that_is_cut_short_ends_the_answer(self) -> None:
+    def test_cut_message_ends_the_response(self) -> None:
         data = message(offset=0, timestamp=NOW_MS) + message(offset=1)
         for cut in range(1, len(message())):
             assert [offsets for offsets, *_ in pieces(FetchedRecords(data[:-cut], 0))] == [[0]]
 
 
 @pytest.mark.parametrize("position", [17, 50, -1])
-def test_a_damaged_mark_is_named_and_not_believed(position: int) -> None:
+def test_damaged_marker_is_raised_and_not_applied(position: int) -> None:
     """Taken for a commit, it would leave its producer's next records unseen."""
-    mark = ends(2, 7, is_commit=False)
-    mark[position] ^= 1
-    reader = FetchedRecords(batch(0, [b"a", b"b"], producer=7) + mark + batch(3, [b"c"], producer=7), 0, aborted=[(7, 0)])
+    damaged = marker(2, 7, is_commit=False)
+    damaged[position] ^= 1
+    reader = FetchedRecords(batch(0, [b"a", b"b"], producer=7) + damaged + batch(3, [b"c"], producer=7), 0, aborted=[(7, 0)])
     for _ in range(2):
         with pytest.raises(RecordsError, match=r"offset 2|record 0"):
             reader.read(FOREVER)

@@ -19,12 +19,12 @@ RECORDS = st.lists(st.tuples(CONTENT, CONTENT, st.integers(0, 2**63 - 1)), min_s
 
 
 @given(RECORDS)
-def test_the_bytes_are_those_of_columns(records: list[tuple[bytes | None, bytes | None, int]]) -> None:
+def test_encode_few_equals_encode_of_columns(records: list[tuple[bytes | None, bytes | None, int]]) -> None:
     keys, values, timestamps = (list(column) for column in zip(*records, strict=True))
     assert encode_few(keys, values, timestamps) == encode(RecordColumns.from_lists(keys, values, timestamps))
 
 
-def test_the_header_says_what_it_is_told_to() -> None:
+def test_header_fields_are_written() -> None:
     identity = ProducerIdentity(7, 3)
     columns = RecordColumns.from_lists([b"k"], [None], [5])
     expected = encode_with_attributes(columns, 0x30, level=None, identity=identity, base_sequence=-1, base_offset=9)
@@ -32,7 +32,7 @@ def test_the_header_says_what_it_is_told_to() -> None:
 
 
 @given(RECORDS, st.booleans(), st.sampled_from(Compression))
-def test_what_is_read_is_what_columns_hold(
+def test_plain_records_equal_decoded_columns(
     records: list[tuple[bytes | None, bytes | None, int]], has_headers: bool, compression: Compression
 ) -> None:
     keys, values, timestamps = (list(column) for column in zip(*records, strict=True))
@@ -41,9 +41,7 @@ def test_what_is_read_is_what_columns_hold(
 
 
 @given(RECORDS, st.data())
-def test_what_is_damaged_is_read_or_refused_as_columns_are(
-    records: list[tuple[bytes | None, bytes | None, int]], data: st.DataObject
-) -> None:
+def test_damaged_batch_is_read_or_refused_as_by_decode(records: list[tuple[bytes | None, bytes | None, int]], data: st.DataObject) -> None:
     keys, values, timestamps = (list(column) for column in zip(*records, strict=True))
     batch = encode_few(keys, values, timestamps, base_offset=2**63 - 3)
     place = data.draw(st.integers(HEADER_BYTES, len(batch) - 1))

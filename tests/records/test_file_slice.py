@@ -21,20 +21,20 @@ def source(monkeypatch: pytest.MonkeyPatch) -> BytesSource:
     return BytesSource(DATA)
 
 
-def test_nothing_is_read_before_it_is_wanted(source: BytesSource) -> None:
+def test_nothing_is_read_before_use(source: BytesSource) -> None:
     assert len(FileSlice(source, 5, 25)) == 25
-    assert source.asked == []
+    assert source.reads == []
 
 
-def test_it_comes_in_pieces_or_whole(source: BytesSource) -> None:
+def test_slice_is_read_in_pieces_or_whole(source: BytesSource) -> None:
     found = FileSlice(source, 5, 25)
     assert b"".join(found.pieces()) == bytes(found) == DATA[5:30]
-    assert source.asked == [(5, 10), (15, 10), (25, 5), (5, 25)]
+    assert source.reads == [(5, 10), (15, 10), (25, 5), (5, 25)]
 
 
-def test_a_piece_is_read_when_the_one_before_was_taken(source: BytesSource) -> None:
+def test_each_piece_is_read_on_demand(source: BytesSource) -> None:
     pieces = FileSlice(source, 0, 30).pieces()
-    assert (next(pieces), source.asked) == (DATA[:10], [(0, 10)])
+    assert (next(pieces), source.reads) == (DATA[:10], [(0, 10)])
 
 
 def test_parts_that_are_bytes_stay_as_they_are(source: BytesSource) -> None:
@@ -44,7 +44,7 @@ def test_parts_that_are_bytes_stay_as_they_are(source: BytesSource) -> None:
     assert (result[0] is head, result[2] is view) == (True, True)
 
 
-def test_what_is_held_outlives_its_file(tmp_path: Path) -> None:
+def test_held_slice_outlives_its_file(tmp_path: Path) -> None:
     files = DiskFileSystem(tmp_path)
     opened = files.open("records")
     opened.append([DATA])
@@ -59,5 +59,5 @@ def test_what_is_held_outlives_its_file(tmp_path: Path) -> None:
     held.close()
 
 
-def test_what_stands_in_memory_cannot_be_held(source: BytesSource) -> None:
+def test_slice_in_memory_cannot_be_held(source: BytesSource) -> None:
     assert FileSlice(source, 5, 25).hold() is None

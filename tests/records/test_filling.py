@@ -34,7 +34,7 @@ def test_encode_measured_writes_picked_rows_as_if_they_were_all(
     assert encode_measured(columns, size, rows=rows, **kind) == encode(columns.take(rows), **kind)
 
 
-def test_encode_measured_refuses_what_no_length_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encode_measured_above_the_format_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = columns_of([(b"key", b"value", 7, [])] * 3)
     size = len(encode(columns))
     monkeypatch.setattr(batch_codec, "BATCH_BYTES_MAX", size - 1)
@@ -42,7 +42,7 @@ def test_encode_measured_refuses_what_no_length_can_tell(monkeypatch: pytest.Mon
         encode_measured(columns, size)
 
 
-def test_encode_measured_leaves_no_room() -> None:
+def test_encode_measured_needs_exactly_the_measured_size() -> None:
     columns = columns_of([(b"k", b"v", 0, [])])
     size = len(encode(columns)) - HEADER_BYTES
     assert len(encode_measured(columns, size)) == HEADER_BYTES + size
@@ -51,7 +51,9 @@ def test_encode_measured_leaves_no_room() -> None:
 
 
 @given(columns_and_rows(min_size=1), st.data(), st.sampled_from(list(Compression)))
-def test_encode_filling_takes_as_many_as_have_room(drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression) -> None:
+def test_encode_filling_takes_as_many_records_as_fit(
+    drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression
+) -> None:
     columns, _ = drawn
     size_max = data.draw(st.integers(0, columns.size_max()))
     filled, count = encode_filling(columns, size_max, compression=codec)
@@ -62,20 +64,20 @@ def test_encode_filling_takes_as_many_as_have_room(drawn: tuple[RecordColumns, l
 
 
 @given(columns_and_rows(min_size=1))
-def test_no_records_take_more_than_their_columns_tell(drawn: tuple[RecordColumns, list[Row]]) -> None:
+def test_size_max_of_columns_is_an_upper_bound(drawn: tuple[RecordColumns, list[Row]]) -> None:
     columns, _ = drawn
     assert encode_filling(columns, columns.size_max())[1] == columns.count
 
 
 @pytest.mark.parametrize("value_bytes", [10, 600, 5000, 6000, 9000])
-def test_no_batch_keeps_much_room_that_it_does_not_fill(value_bytes: int) -> None:
+def test_batch_allocates_little_more_than_its_size(value_bytes: int) -> None:
     """It stands in `buffer.memory` as so many bytes as it has."""
     columns = columns_of([(None, bytes(value_bytes), 0, [])] * 2000)
     for made in (encode_filling(columns, 10_000)[0], encode_measured(columns.slice(0, 1), 2 * value_bytes)):
         assert made.__alloc__() <= len(made) * 8 // 7 + 2
 
 
-def test_encode_filling_says_whose_offsets_lie() -> None:
+def test_encode_filling_names_the_record_with_wrong_offsets() -> None:
     columns = columns_of([(b"k", b"v", 0, []), (b"l", b"w", 0, []), (b"m", b"x", 0, [])])
     columns.value_offsets[3] = 9
     with pytest.raises(ValueError, match="the offsets of record 2 do not ascend within the data"):

@@ -32,7 +32,7 @@ def kept(batch: bytearray, keeps: list[int], horizon: int | None = None) -> byte
 
 
 @given(row_lists.filter(bool), st.data(), st.sampled_from(list(Compression)), st.none() | st.just(HORIZON))
-def test_what_stays_is_what_was(rows: list[Row], data: st.DataObject, codec: Compression, horizon: int | None) -> None:
+def test_remaining_records_are_unchanged(rows: list[Row], data: st.DataObject, codec: Compression, horizon: int | None) -> None:
     batch = encode(
         columns_of(rows), compression=codec, identity=ProducerIdentity(7, 3), base_sequence=40, is_transactional=True, base_offset=1000
     )
@@ -55,14 +55,14 @@ def test_what_stays_is_what_was(rows: list[Row], data: st.DataObject, codec: Com
     assert after.base_timestamp == (horizon or before.base_timestamp)
 
 
-def test_keys_and_tombstones_are_seen() -> None:
+def test_read_keys_finds_keys_and_tombstones() -> None:
     columns = RecordColumns.from_lists([b"a", None, b""], [b"x", b"y", None], [5, 6, 7])
     found = read_keys(view_of(encode(columns, base_offset=10)), BYTES_MAX)
     assert found.keys == [b"a", None, b""]
     assert (found.offsets.tolist(), found.timestamps.tolist(), found.has_value.tolist()) == ([10, 11, 12], [5, 6, 7], [1, 1, 0])
 
 
-def test_the_broker_s_time_stays() -> None:
+def test_log_append_time_is_kept() -> None:
     batch = encode(columns_of([(b"a", b"1", 5, []), (b"b", b"2", 6, [])]))
     patch_log_append_time(batch, 0, 900)
     thinned = kept(batch, [1, 0], HORIZON)
@@ -71,7 +71,7 @@ def test_the_broker_s_time_stays() -> None:
     assert read_keys(view_of(batch), BYTES_MAX).timestamps.tolist() == [900, 900]
 
 
-def test_a_horizon_is_set_once_and_can_be_set_again() -> None:
+def test_delete_horizon_is_kept_by_the_next_pass() -> None:
     batch = kept(encode(columns_of([(b"a", None, 5, []), (b"b", b"2", 6, [])])), [1, 1], HORIZON)
     again = kept(batch, [0, 1], None)
     assert read_header(again).base_timestamp == HORIZON
@@ -79,7 +79,7 @@ def test_a_horizon_is_set_once_and_can_be_set_again() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_an_empty_batch_says_what_was_there(codec: Compression) -> None:
+def test_emptied_batch_keeps_offsets_sequences_and_producer(codec: Compression) -> None:
     batch = encode(
         columns_of([(b"a", b"1", 5, [])] * 3), compression=codec, identity=ProducerIdentity(7, 3), base_sequence=40, base_offset=9
     )
@@ -94,21 +94,21 @@ def test_an_empty_batch_says_what_was_there(codec: Compression) -> None:
     assert read_keys(view_of(empty), BYTES_MAX).keys == []
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_unreadable_records_are_corrupt() -> None:
     batch = encode(columns_of([(b"a", b"1", 5, [])]))
     batch[-1] = 9
     with pytest.raises(CorruptBatch):
         read_keys(view_of(batch), BYTES_MAX)
 
 
-def test_more_records_than_bytes() -> None:
+def test_count_above_the_bytes_is_corrupt() -> None:
     batch = encode(columns_of([(b"a", b"1", 5, [])]))
     batch[COUNT_POSITION] = 1
     with pytest.raises(CorruptBatch, match="16777217 records in"):
         read_keys(view_of(batch), BYTES_MAX)
 
 
-def test_what_stays_may_be_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_records_above_the_format_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_filter, "BATCH_BYTES_MAX", HEADER_BYTES)
     with pytest.raises(BatchTooLarge):
         kept(encode(columns_of([(b"a", b"1", 5, [])])), [1])

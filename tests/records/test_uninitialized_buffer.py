@@ -8,7 +8,7 @@ from chaffinch.records.uninitialized_buffer import uninitialized_buffer
 
 
 @pytest.mark.parametrize("size", [0, 1, 61, 1_000_000])
-def test_it_is_a_bytearray_of_that_size(size: int) -> None:
+def test_buffer_is_a_bytearray_of_its_size(size: int) -> None:
     made = uninitialized_buffer(size)
     assert (type(made), len(made)) == (bytearray, size)
     made[:] = bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -18,6 +18,6 @@ def test_it_is_a_bytearray_of_that_size(size: int) -> None:
     assert len(made) == size // 2
 
 
-def test_of_what_no_memory_has_room_for_that_is_said() -> None:
+def test_size_beyond_memory_raises_memory_error() -> None:
     with pytest.raises(MemoryError):
         uninitialized_buffer(2**62)

@@ -27,10 +27,10 @@ from chaffinch.records.validation import (
 from tests.records.record_strategies import rows_of
 from tests.support.raw_batches import NOW_MS, raw_batch, record, view
 
-PLACE = TopicPartition("orders", 0)
-POLICY = ValidationPolicy(topic_partition=PLACE)
-COMPACTED = ValidationPolicy(topic_partition=PLACE, is_compacted=True)
-LOG_APPEND = ValidationPolicy(topic_partition=PLACE, timestamp_type=TimestampType.LOG_APPEND_TIME)
+TOPIC_PARTITION = TopicPartition("orders", 0)
+POLICY = ValidationPolicy(topic_partition=TOPIC_PARTITION)
+COMPACTED = ValidationPolicy(topic_partition=TOPIC_PARTITION, is_compacted=True)
+LOG_APPEND = ValidationPolicy(topic_partition=TOPIC_PARTITION, timestamp_type=TimestampType.LOG_APPEND_TIME)
 
 
 def accepted(batch: bytearray, policy: ValidationPolicy = POLICY, origin: Origin = Origin.CLIENT, **options: Any) -> Accepted:
@@ -53,16 +53,16 @@ class TestStoredAsItCame:
         assert verdict.batch.obj is batch
         assert (bytes(batch), verdict.is_rewritten, verdict.count, verdict.max_timestamp) == (before, False, 5, NOW_MS + 4)
 
-    def test_records_without_timestamps(self) -> None:
+    def test_records_without_timestamps_have_max_timestamp_minus_1(self) -> None:
         batch = encode(RecordColumns.from_lists([b"a", b"b"], [b"", None], [-1, -1]))
         assert accepted(batch).max_timestamp == -1
 
     @pytest.mark.parametrize("compression", [None, Compression.ZSTD])
-    def test_the_codec_the_topic_wants(self, compression: Compression | None) -> None:
+    def test_batch_with_the_codec_of_the_topic_is_not_rewritten(self, compression: Compression | None) -> None:
         batch = encode(columns_of(3), compression=Compression.ZSTD)
         assert not accepted(batch, dataclasses.replace(POLICY, compression=compression)).is_rewritten
 
-    def test_a_replica_takes_what_its_leader_sent(self) -> None:
+    def test_replica_checks_batches_of_its_leader_only_for_damage(self) -> None:
         """Offsets with gaps, null keys, old timestamps, a control bit: a leader has judged them; only damage is looked for."""
         batch = raw_batch([record(4, key=None), record(9)], last_offset_delta=9, base_offset=100, attributes=0b10_0000, base_timestamp=5)
         taken = accepted(batch, COMPACTED, Origin.REPLICATION).batch
@@ -94,7 +94,7 @@ class TestRewritten:
         assert next(views(verdict.batch)).crc_is_valid()
 
     @pytest.mark.parametrize("claimed", [NOW_MS + 10**9, NOW_MS - 5, -1])
-    def test_a_header_that_names_the_wrong_largest_timestamp_is_put_right(self, claimed: int) -> None:
+    def test_wrong_max_timestamp_of_the_header_is_corrected(self, claimed: int) -> None:
         batch = raw_batch([record(0), record(1, timestamp_delta=7), record(2)], max_timestamp=claimed)
         verdict = accepted(batch)
         assert verdict.is_rewritten
@@ -123,11 +123,11 @@ class TestRewritten:
     @pytest.mark.parametrize(
         ("codec", "level"), [(Compression.GZIP, -1), (Compression.GZIP, 9), (Compression.LZ4, 17), (Compression.ZSTD, -5)]
     )
-    def test_levels_as_kafka_spells_them(self, codec: Compression, level: int) -> None:
+    def test_compression_levels_of_kafka_are_accepted(self, codec: Compression, level: int) -> None:
         verdict = accepted(encode(columns_of(20)), dataclasses.replace(POLICY, compression=codec, compression_level=level))
         assert rows_of(decode(verdict.batch)) == rows_of(columns_of(20))
 
-    def test_a_batch_that_recompression_makes_too_large(self) -> None:
+    def test_batch_too_large_after_recompression_is_rejected(self) -> None:
         batch = encode(columns_of(200, b"x" * 200), compression=Compression.ZSTD)
         policy = dataclasses.replace(POLICY, compression=Compression.NONE, batch_bytes_max=len(batch) * 2)
         verdict = validate(view(batch), policy, Origin.CLIENT, NOW_MS)
@@ -137,7 +137,7 @@ class TestRewritten:
 
 
 class TestParts:
-    def test_the_crc_need_not_be_computed_twice(self) -> None:
+    def test_checked_crc_is_not_computed_again(self) -> None:
         batch = raw_batch([record(0)], crc=1)
         verdict = check_batch(view(batch), POLICY, Origin.CLIENT)
         assert verdict is not None
@@ -145,7 +145,7 @@ class TestParts:
         assert check_batch(view(batch), POLICY, Origin.CLIENT, crc_was_checked=True) is None
         assert accepted(batch, crc_was_checked=True).count == 1
 
-    def test_the_batch_and_its_records_can_be_asked_about_one_after_the_other(self) -> None:
+    def test_check_batch_and_check_records_together_equal_validate(self) -> None:
         batch = view(raw_batch([record(0, key=None)]))
         assert check_batch(batch, COMPACTED, Origin.CLIENT) is None
         assert check_records(batch, COMPACTED, Origin.CLIENT, NOW_MS) == validate(batch, COMPACTED, Origin.CLIENT, NOW_MS)
@@ -166,7 +166,7 @@ class TestParts:
 class TestManyCulprits:
     @pytest.mark.parametrize("value", [b"", b"v" * 100], ids=["a small batch", "a large one"])
     @pytest.mark.parametrize("culprits", [1, 2, 255, 256, 257, 600])
-    def test_each_is_named_whether_one_walk_has_room_for_them_or_not(self, culprits: int, value: bytes) -> None:
+    def test_every_culprit_is_named_after_one_walk_or_two(self, culprits: int, value: bytes) -> None:
         indices = np.linspace(0, 599, culprits).astype(int).tolist()
         keys = [None if index in set(indices) else b"k" for index in range(600)]
         batch = encode(RecordColumns.from_lists(keys, [value] * 600, [NOW_MS] * 600))
@@ -191,7 +191,7 @@ KEYS = st.none() | st.binary(max_size=3)
 TIMES = st.sampled_from([-1, 0, -2, NOW_MS, NOW_MS + 3_600_000, NOW_MS + 3_600_001, NOW_MS - 1000, NOW_MS - 1001, 2**63 - 1, -(2**63)])
 POLICIES = st.builds(
     ValidationPolicy,
-    topic_partition=st.just(PLACE),
+    topic_partition=st.just(TOPIC_PARTITION),
     is_compacted=st.booleans(),
     timestamp_type=st.sampled_from(TimestampType),
     timestamp_before_max_ms=st.sampled_from([0, 1000, 2**63 - 1]),
@@ -201,7 +201,7 @@ POLICIES = st.builds(
 
 class TestColumns:
     @given(st.lists(st.tuples(KEYS, KEYS, TIMES), min_size=1, max_size=12), POLICIES, st.sampled_from(Compression))
-    def test_the_same_culprits_as_the_broker_names(
+    def test_validate_columns_finds_the_culprits_of_validate(
         self, rows: list[tuple[bytes | None, bytes | None, int]], policy: ValidationPolicy, compression: Compression
     ) -> None:
         columns = RecordColumns.from_lists(*(list(column) for column in zip(*rows, strict=True)))
@@ -209,13 +209,15 @@ class TestColumns:
         assert validate_columns(columns, policy, NOW_MS) == (verdict.culprits if isinstance(verdict, Rejected) else ())
 
     @given(st.lists(st.tuples(KEYS, KEYS, TIMES), min_size=1, max_size=12), POLICIES)
-    def test_of_a_slice(self, rows: list[tuple[bytes | None, bytes | None, int]], policy: ValidationPolicy) -> None:
+    def test_validate_columns_of_a_slice_equals_that_of_a_copy(
+        self, rows: list[tuple[bytes | None, bytes | None, int]], policy: ValidationPolicy
+    ) -> None:
         columns = RecordColumns.from_lists(*(list(column) for column in zip(*rows, strict=True)))
         part = columns.slice(1, len(rows))
         copy = RecordColumns.from_lists(*(list(column) for column in zip(*rows[1:], strict=True))) if rows[1:] else part
         assert validate_columns(part, policy, NOW_MS) == validate_columns(copy, policy, NOW_MS)
 
-    def test_no_records(self) -> None:
+    def test_validate_columns_of_no_records_finds_nothing(self) -> None:
         assert validate_columns(columns_of(0), COMPACTED, NOW_MS) == ()
 
     @pytest.mark.parametrize("value_bytes", [0, 1, 62, 63, 64, 120, 8191, 8192])
@@ -241,7 +243,7 @@ class TestColumns:
         culprits = validate_columns(columns, dataclasses.replace(COMPACTED, batch_bytes_max=1000), NOW_MS)
         assert [culprit.code for culprit in culprits] == [codes.MESSAGE_TOO_LARGE, codes.INVALID_COMPACTION_KEY]
 
-    def test_all_keys_valid_or_none_given(self) -> None:
+    def test_keys_without_validity_are_valid_and_missing_keys_are_not(self) -> None:
         columns = columns_of(2)
         assert columns.key_valid is None
         assert validate_columns(columns, COMPACTED, NOW_MS) == ()
@@ -263,7 +265,7 @@ class TestNeverRaises:
         st.sampled_from(Origin),
         st.sampled_from([COMPACTED, LOG_APPEND, dataclasses.replace(POLICY, compression=Compression.LZ4)]),
     )
-    def test_on_a_changed_byte(
+    def test_changed_byte_never_raises(
         self, position: int, change: int, compression: Compression, origin: Origin, policy: ValidationPolicy
     ) -> None:
         batch = encode(columns_of(30).with_headers([[("h", b"x")]] * 30), compression=compression)
@@ -276,12 +278,12 @@ class TestNeverRaises:
             assert isinstance(verdict, Rejected) or next(views(verdict.batch)).size == len(verdict.batch)
 
     @given(st.binary(max_size=200), st.sampled_from(Compression), st.integers(-2, 40))
-    def test_on_noise_for_records(self, payload: bytes, compression: Compression, count: int) -> None:
+    def test_noise_for_records_never_raises(self, payload: bytes, compression: Compression, count: int) -> None:
         verdict = validate(view(raw_batch(payload, compression=compression, count=count)), COMPACTED, Origin.CLIENT, NOW_MS)
         assert _is_sound(verdict, count)
 
     @given(st.lists(st.tuples(st.integers(-1, 5), KEYS, st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=5), POLICIES)
-    def test_on_readable_records(self, rows: list[tuple[int, bytes | None, int]], policy: ValidationPolicy) -> None:
+    def test_readable_records_never_raise(self, rows: list[tuple[int, bytes | None, int]], policy: ValidationPolicy) -> None:
         records = [record(offset, key, timestamp_delta=delta) for offset, key, delta in rows]
         assert _is_sound(validate(view(raw_batch(records)), policy, Origin.CLIENT, NOW_MS), len(rows))
 

@@ -26,7 +26,7 @@ def culprits(*seen: ErrorCode) -> tuple[Culprit, ...]:
         ([KEY, SIZE], OFFSET),
     ],
 )
-def test_the_code_of_the_batch(seen: list[ErrorCode], code: ErrorCode) -> None:
+def test_code_of_the_batch_follows_its_culprits(seen: list[ErrorCode], code: ErrorCode) -> None:
     assert code_of(culprits(*seen)) is code
 
 

@@ -28,7 +28,7 @@ def test_the_counters_of_the_kip_are_all_used() -> None:
     }
 
 
-def test_fewer_rules_for_whoever_is_trusted_more() -> None:
+def test_trusted_origins_have_fewer_rules() -> None:
     names = {origin: [rule.broken.__name__ for rule in rules] for origin, rules in BATCH_RULES_BY_ORIGIN.items()}
     assert names[Origin.REPLICATION] == ["magic_is_unknown", "magic_is_old", "crc_is_wrong"]
     assert names[Origin.COORDINATOR] == [*names[Origin.REPLICATION], "is_too_large", "codec_is_unknown"]

@@ -21,8 +21,8 @@ print(kept, faults() - before)
 """
 
 
-def run(asked: bool) -> tuple[str, int]:
-    program = PROGRAM.replace("ASKED", str(asked))
+def run(has_allocator_settings: bool) -> tuple[str, int]:
+    program = PROGRAM.replace("ASKED", str(has_allocator_settings))
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     kept, faults = finished.stdout.split()
     return kept, int(faults)

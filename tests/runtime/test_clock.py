@@ -9,7 +9,7 @@ import pytest
 from chaffinch.runtime.clock import ManualClock, SystemClock
 
 
-def test_the_system_clock_tells_both_times() -> None:
+def test_system_clock_gives_wall_and_steady_time() -> None:
     clock = SystemClock()
     before = time.time_ns() // 1_000_000
     assert before <= clock.wall_ms() <= before + 60_000
@@ -17,7 +17,7 @@ def test_the_system_clock_tells_both_times() -> None:
     assert first <= clock.steady_ms()
 
 
-def test_the_manual_clock_moves_only_when_told() -> None:
+def test_manual_clock_moves_only_by_advance() -> None:
     clock = ManualClock(5, wall_ms=1000)
     assert (clock.steady_ms(), clock.wall_ms()) == (5, 1000)
     clock.advance(10)
@@ -26,7 +26,7 @@ def test_the_manual_clock_moves_only_when_told() -> None:
         clock.advance(-1)
 
 
-def test_the_wall_clock_may_be_set_and_only_that_jumps() -> None:
+def test_setting_the_wall_clock_leaves_steady_time_alone() -> None:
     clock = ManualClock(5, wall_ms=1000)
     clock.set_wall_clock(-300)
     assert (clock.steady_ms(), clock.wall_ms()) == (5, 700)

@@ -24,7 +24,7 @@ from chaffinch.runtime.exposure import is_expected, is_loopback, warning
         ("broker", False),
     ],
 )
-def test_loopback(host: str, expected: bool) -> None:
+def test_is_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
@@ -38,17 +38,17 @@ def test_loopback(host: str, expected: bool) -> None:
         ("127.0.0.1", False, False, None),
     ],
 )
-def test_warning(host: str, has_tls: bool, has_login: bool, says: str | None) -> None:
+def test_warning_names_missing_tls_and_login(host: str, has_tls: bool, has_login: bool, says: str | None) -> None:
     assert warning("--listen", host, has_tls=has_tls, has_login=has_login, risk="beware") == says
 
 
 @pytest.mark.parametrize(
     "header", ["127.0.0.1", "10.0.0.7:9100", "[::1]:80", "localhost:9100", "Broker:9100", "other", socket.gethostname()]
 )
-def test_expected(header: str) -> None:
+def test_expected_host_header_is_accepted(header: str) -> None:
     assert is_expected(header, ["broker", "OTHER"])
 
 
 @pytest.mark.parametrize("header", ["", "evil.example", "broker.evil.example:80", "localhost@evil.example", "127.0.0.1.nip.io", "[evil]"])
-def test_not_expected(header: str) -> None:
+def test_unexpected_host_header_is_refused(header: str) -> None:
     assert not is_expected(header, ["broker"])

@@ -48,14 +48,14 @@ def test_bytes_go_both_ways_and_nothing_blocks() -> None:
                 pass  # Until the kernel takes no more: then 0, not an error.
 
 
-def test_nobody_listens() -> None:
+def test_connect_without_listener_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with connect(port) as opened, pytest.raises(SocketFailed, match="refused"):
         sockets.connect_outcome(opened)
 
 
-def test_a_peer_that_goes_away() -> None:
+def test_closed_peer_fails_receive() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         opened = connect(listener.getsockname()[1])
         peer, _ = listener.accept()
@@ -68,7 +68,7 @@ def test_a_peer_that_goes_away() -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody.invalid", "two..dots", "a" * 64])
-def test_a_name_nobody_knows(name: str) -> None:
+def test_unknown_name_fails_resolve(name: str) -> None:
     with pytest.raises(SocketFailed, match="name not known"):
         sockets.resolve(name, 1)
 
@@ -76,7 +76,7 @@ def test_a_name_nobody_knows(name: str) -> None:
 @pytest.mark.parametrize(
     ("number", "text"), [(errno.ECONNREFUSED, "refused"), (errno.EPIPE, "closed by the broker"), (errno.EMFILE, "open files")]
 )
-def test_reasons(number: int, text: str) -> None:
+def test_reason_of_errno_is_short(number: int, text: str) -> None:
     import os
 
     assert text in sockets.reason_of(OSError(number, os.strerror(number)))
@@ -100,14 +100,14 @@ def test_a_waker_wakes_until_it_is_drained() -> None:
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="asks the system which descriptors are open")
-def test_nothing_stays_open_of_a_waker_whose_making_is_interrupted() -> None:
+def test_interrupted_waker_construction_leaves_no_descriptor_open() -> None:
     gc.collect()  # What tests before this one have left is not closed meanwhile.
-    before, places = len(os.listdir("/dev/fd")), 0
-    while interrupted_after(places):
-        places += 1
+    before, lines_run = len(os.listdir("/dev/fd")), 0
+    while interrupted_after(lines_run):
+        lines_run += 1
         gc.collect()
-        assert len(os.listdir("/dev/fd")) == before, places
-    assert places >= 3
+        assert len(os.listdir("/dev/fd")) == before, lines_run
+    assert lines_run >= 3
 
 
 def interrupted_after(lines: int) -> bool:
@@ -137,7 +137,7 @@ def interrupted_after(lines: int) -> bool:
     return False
 
 
-def test_a_waker_that_is_full_or_is_closed_meanwhile_says_nothing() -> None:
+def test_full_or_closed_waker_ignores_wake() -> None:
     waker = Waker()
     while waker._writer.write(bytes(4096)) is not None:
         pass

@@ -40,24 +40,24 @@ def shake_hands(client_side: ssl.SSLContext, server_side: ssl.SSLContext) -> str
     return cipher[0]
 
 
-def test_at_the_default_each_cipher_has_forward_secrecy(certificates: Certificates) -> None:
+def test_default_ciphers_all_have_forward_secrecy(certificates: Certificates) -> None:
     for context in contexts(certificates):
         assert {cipher["kea"] for cipher in context.get_ciphers()} <= FORWARD_SECRET
 
 
-def test_others_may_be_named(certificates: Certificates) -> None:
+def test_named_ciphers_replace_the_default(certificates: Certificates) -> None:
     for context in contexts(certificates, ciphers=(RSA_ONLY,)):
         assert RSA_ONLY in [cipher["name"] for cipher in context.get_ciphers()]
 
 
-def test_both_ends_agree_by_tls_1_2_at_their_defaults(certificates: Certificates) -> None:
+def test_tls_1_2_handshake_with_defaults_succeeds(certificates: Certificates) -> None:
     assert shake_hands(*contexts(certificates, versions=("TLSv1.2",))).startswith("ECDHE-")
 
 
 @pytest.mark.parametrize(
     "named_by", [lambda named, default: (named[0], default[1]), lambda named, default: (default[0], named[1])], ids=["client", "broker"]
 )
-def test_an_end_that_has_only_others_is_refused(
+def test_handshake_without_shared_cipher_is_refused(
     certificates: Certificates, named_by: Callable[..., tuple[ssl.SSLContext, ssl.SSLContext]]
 ) -> None:
     named, default = contexts(certificates, versions=("TLSv1.2",), ciphers=(RSA_ONLY,)), contexts(certificates, versions=("TLSv1.2",))
@@ -65,5 +65,5 @@ def test_an_end_that_has_only_others_is_refused(
         shake_hands(*named_by(named, default))
 
 
-def test_both_ends_agree_on_others_that_both_name(certificates: Certificates) -> None:
+def test_handshake_with_cipher_named_by_both_succeeds(certificates: Certificates) -> None:
     assert shake_hands(*contexts(certificates, versions=("TLSv1.2",), ciphers=(RSA_ONLY,))) == RSA_ONLY

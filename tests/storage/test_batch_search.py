@@ -30,7 +30,7 @@ def noise(size: int, seed: int = 1) -> bytes:
 @pytest.mark.parametrize("chunk_bytes", [100, 1 << 20])
 @pytest.mark.parametrize("before", [0, 1, 39, 40, 99, 250, 5000])
 @pytest.mark.parametrize("after", [0, 1, 300])
-def test_a_batch_is_found_at_any_byte(before: int, after: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_found_at_any_position(before: int, after: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_search, "CHUNK_BYTES", chunk_bytes)
     whole = batch(3, base_offset=50, identity=ProducerIdentity(7, 1), base_sequence=0, value=noise(500))
     file = file_of(noise(before, 2) + whole + noise(after, 3))
@@ -41,14 +41,14 @@ def test_a_batch_is_found_at_any_byte(before: int, after: int, chunk_bytes: int,
     assert whole_batch_from(file, 0, 51) is None
 
 
-def test_the_first_of_several_is_told() -> None:
+def test_first_of_several_batches_is_found() -> None:
     data = noise(70) + batch(base_offset=9) + batch(base_offset=10) + batch(base_offset=11)
     assert whole_batch_from(file_of(data), 0, 5) == 70
     assert whole_batch_from(file_of(data), 0, 10) == 70 + len(batch())
 
 
 @pytest.mark.parametrize("at", range(len(batch())))
-def test_one_wrong_bit_and_it_is_none(at: int) -> None:
+def test_batch_with_one_wrong_bit_is_not_found(at: int) -> None:
     """But for the offset and the leader's epoch, which the CRC does not cover."""
     whole = batch(base_offset=50)
     whole[at] ^= 0x01
@@ -57,11 +57,11 @@ def test_one_wrong_bit_and_it_is_none(at: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02", bytes(HEADER_BYTES - 1), bytes(1000), b"\x02" * 3000, noise(100_000)])
-def test_there_is_none_in_anything_else(data: bytes) -> None:
+def test_no_batch_is_found_in_other_bytes(data: bytes) -> None:
     assert whole_batch_from(file_of(data), 0, 0) is None
 
 
-def test_headers_that_claim_everything_cost_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlapping_headers_are_checked_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """A header every few bytes, each of a batch that reaches far behind the next ones."""
     counted = 0
 
@@ -80,9 +80,9 @@ def test_headers_that_claim_everything_cost_one_pass(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_crc_follows_from_two_others(seed: int) -> None:
-    dice = random.Random(seed)
-    first, second = noise(dice.randrange(2000), seed), noise(dice.choice([0, 1, 2, 255, 256, 70_000]), seed + 1)
+def test_crc_of_joined_bytes_follows_from_two_crcs(seed: int) -> None:
+    rng = random.Random(seed)
+    first, second = noise(rng.randrange(2000), seed), noise(rng.choice([0, 1, 2, 255, 256, 70_000]), seed + 1)
     import numpy as np
 
     advanced = batch_search._shifted_crcs(np.array([crc32c(first)]), np.array([len(second)]))

@@ -10,7 +10,7 @@ def opened(files: MemoryFileSystem) -> Journal:
     return Journal.open(files, "meta", "topics")
 
 
-def test_one_that_was_closed_says_so_and_no_loss_of_power_makes_it_say_so_again() -> None:
+def test_was_closed_is_true_only_after_the_last_close() -> None:
     files = MemoryFileSystem()
     opened(files).put({b"key": b"kept"})
     files.kill()

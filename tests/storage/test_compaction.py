@@ -19,7 +19,7 @@ from tests.storage.orders_log import DIRECTORY
 
 class TestKeys:
     @pytest.mark.parametrize("codec", list(Compression))
-    def test_the_last_record_of_each_key_stays_where_it_was(self, codec: Compression) -> None:
+    def test_last_record_of_each_key_keeps_its_offset(self, codec: Compression) -> None:
         log = opened(MemoryFileSystem())
         log.append(records(("a", "1"), ("b", "1"), ("a", "2"), compression=codec), steady_ms=0)
         log.append(records(("c", "1"), compression=codec), steady_ms=0)
@@ -32,7 +32,7 @@ class TestKeys:
         assert headers(log) == [(3, 3, 1), (4, 5, 1), (6, 6, 1), (7, 7, 1)]
         assert log.files.state.first_dirty_offset == 7
 
-    def test_the_last_segment_is_never_touched(self) -> None:
+    def test_last_segment_is_not_compacted(self) -> None:
         log = opened(MemoryFileSystem())
         for value in "123":
             log.append(records(("a", value)), steady_ms=0)
@@ -40,7 +40,7 @@ class TestKeys:
         compact(log)
         assert len(rows(log)) == 3
 
-    def test_records_without_a_key_go(self) -> None:
+    def test_records_without_a_key_are_removed(self) -> None:
         log = opened(MemoryFileSystem())
         log.append(records((None, "1"), ("a", "1"), (None, None)), steady_ms=0)
         log.append(records((None, "2")), steady_ms=0)
@@ -49,7 +49,7 @@ class TestKeys:
         assert rows(log) == [(1, b"a", b"1")]
         assert headers(log) == [(0, 2, 1), (3, 3, 0)]
 
-    def test_segments_grow_together_and_keep_their_places(self) -> None:
+    def test_small_segments_are_merged_up_to_segment_bytes(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=300, index_interval_bytes=1)
         for number in range(30):
@@ -61,7 +61,7 @@ class TestKeys:
         assert all(segment.size <= 300 for segment in log.files.segments)
         assert [key for _, key, _ in rows(log)][-3:] == [b"k0", b"k1", b"k2"]
 
-    def test_a_later_compaction_goes_over_all_of_it_again(self) -> None:
+    def test_later_compaction_removes_records_of_earlier_ones(self) -> None:
         log = opened(MemoryFileSystem())
         for value in ("1", "2", "3"):
             log.append(records(("a", value), ("b", value)), steady_ms=0)
@@ -84,7 +84,7 @@ class TestKeys:
         assert {key: value for _, key, value in rows(log)} == {b"k%d" % number: b"%d" % (number + 10) for number in range(10)}
         assert len(rows(log)) <= 19
 
-    def test_how_many_fit_does_not_depend_on_their_values(self) -> None:
+    def test_number_of_keys_that_fit_is_independent_of_value_sizes(self) -> None:
         ends = []
         for size in (1, 10_000):
             log = opened(MemoryFileSystem())
@@ -95,7 +95,7 @@ class TestKeys:
             ends.append(log.files.state.first_dirty_offset)
         assert ends == [10, 10]
 
-    def test_an_end_between_two_segments_leaves_the_rest_for_the_next_time(self) -> None:
+    def test_abandoned_compaction_is_repeated_by_the_next(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=100)
         for value in ("1", "2", "3"):
             log.append(records(("a", value)), steady_ms=0)
@@ -109,7 +109,7 @@ class TestKeys:
         compact(log)
         assert rows(log) == [(4, b"a", b"3"), (5, b"b", b"3"), (6, b"c", b"1")]
 
-    def test_nothing_changes_where_nothing_is_repeated(self) -> None:
+    def test_log_without_repeated_keys_is_not_rewritten(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         log.append(records(("a", "1"), ("b", "1")), steady_ms=0)
@@ -122,7 +122,7 @@ class TestKeys:
 
 
 class TestTombstones:
-    def test_they_stay_for_a_while_after_the_first_compaction(self) -> None:
+    def test_tombstone_stays_for_delete_retention_after_the_first_compaction(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=100)
         log.append(records(("a", "1"), ("b", "1"), ("a", None)), steady_ms=0)
         log.roll(0)
@@ -138,7 +138,7 @@ class TestTombstones:
         compact(log, 5100)
         assert rows(log) == [(1, b"b", b"1")]
 
-    def test_one_above_the_keys_that_fit_stays_however_old(self) -> None:
+    def test_tombstone_above_the_keys_that_fit_stays(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=0)
         log.append(records(("a", "1")), steady_ms=0)
         log.append(records(("x", "1")), steady_ms=0)
@@ -159,7 +159,7 @@ class TestTombstones:
         compact(log, 20)
         assert rows(log) == [(1, b"a", b"2")]
 
-    def test_an_old_value_does_not_come_back_when_the_tombstone_goes(self) -> None:
+    def test_old_value_does_not_reappear_after_its_tombstone_is_removed(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=0)
         log.append(records(("a", "1")), steady_ms=0)
         log.append(records(("x", "1")), steady_ms=0)
@@ -173,7 +173,7 @@ class TestTombstones:
 
 
 class TestTransactions:
-    def test_records_of_aborted_ones_go_and_do_not_hide_older_ones(self) -> None:
+    def test_aborted_records_are_removed_and_hide_no_older_records(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=100)
         log.append(records(("a", "old")), steady_ms=0)
         transaction(log, ONE, 0, ("a", "aborted"), ("b", "aborted"))
@@ -184,7 +184,7 @@ class TestTransactions:
         compact(log)
         assert rows(log) == [(0, b"a", b"old"), (4, b"c", b"committed")]
 
-    def test_a_marker_stays_while_there_are_batches_of_its_transaction_and_a_while_longer(self) -> None:
+    def test_marker_outlives_the_batches_of_its_transaction_by_delete_retention(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=100)
         transaction(log, ONE, 0, ("a", "1"))
         log.append_marker(True, ONE, 0, 1000)
@@ -201,7 +201,7 @@ class TestTransactions:
         compact(log, 20_100)
         assert headers(log) == [(2, 2, 1), (3, 3, 1), (4, 4, 1)]
 
-    def test_a_marker_that_decided_about_a_record_outlives_what_went_for_it(self) -> None:
+    def test_commit_marker_is_synced_before_superseded_records_are_removed(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         log.append(records(("a", "old")), steady_ms=0)
@@ -214,7 +214,7 @@ class TestTransactions:
         log = opened(files)
         assert (rows(log), log.last_stable_offset) == ([(1, b"a", b"new")], 3), "else an abort would leave nothing of the key"
 
-    def test_a_marker_goes_after_an_earlier_one_of_the_producer_that_stays(self) -> None:
+    def test_marker_is_removed_though_an_earlier_one_of_its_producer_stays(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=100)
         for sequence, key in enumerate(("a", "b", "b")):
             transaction(log, ONE, sequence, (key, "1"))
@@ -225,7 +225,7 @@ class TestTransactions:
             compact(log, steady_ms)
         assert headers(log) == [(0, 0, 1), (1, 1, 1), (4, 4, 1), (5, 5, 1), (6, 6, 1)]
 
-    def test_nothing_of_an_open_one_is_touched(self) -> None:
+    def test_open_transaction_is_not_compacted(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=1)
         log.append(records(("a", "1")), steady_ms=0)
         log.append(records(("a", "2")), steady_ms=0)
@@ -238,7 +238,7 @@ class TestTransactions:
         assert log.last_stable_offset == 2
 
     @pytest.mark.parametrize("restarts", [False, True])
-    def test_the_index_of_aborted_ones_and_the_producers_are_as_before(self, restarts: bool) -> None:
+    def test_aborted_index_and_producers_are_unchanged(self, restarts: bool) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=200, delete_retention_ms=0)
         for sequence in range(8):
@@ -264,7 +264,7 @@ class TestTransactions:
         assert markers
         assert offsets >= set(markers)
 
-    def test_a_producer_s_last_sequence_survives_the_loss_of_everything_derived(self) -> None:
+    def test_last_sequence_of_a_producer_survives_the_loss_of_derived_files(self) -> None:
         """The last batch stays, empty, though its only record was overwritten."""
         files = MemoryFileSystem()
         log = opened(files)
@@ -301,7 +301,7 @@ class TestTransactions:
         sent = [records(("a", "x"), identity=ONE, base_sequence=sequence) for sequence in range(3, 8)]
         assert [log.find_duplicate(read_header(batch)) is not None for batch in sent] == [True] * 5
 
-    def test_an_epoch_that_only_a_marker_tells_survives(self) -> None:
+    def test_epoch_recorded_only_in_a_marker_survives(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, delete_retention_ms=0)
         log.append_marker(False, ProducerIdentity(1, 5), 0, 1000)
@@ -316,7 +316,7 @@ class TestTransactions:
 
 
 class TestReading:
-    def test_offsets_in_a_gap_lead_to_what_comes_next(self) -> None:
+    def test_read_in_an_offset_gap_returns_the_next_record(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=400, index_interval_bytes=1)
         for number in range(20):
             log.append(records((f"k{number // 19}", "x" * 30)), steady_ms=0)
@@ -326,7 +326,7 @@ class TestReading:
             assert header.last_offset >= offset
         assert log.read(20, 10_000) == []
 
-    def test_times_lead_to_records_that_are_there(self) -> None:
+    def test_timestamp_lookup_returns_existing_records(self) -> None:
         log = opened(MemoryFileSystem())
         for number in range(6):
             columns = RecordColumns.from_lists([b"a", b"k%d" % number], [b"x", b"y"], [100 * number + 50, 100 * number])
@@ -345,7 +345,7 @@ class TestReading:
         ]
         assert log.files.segments[0].max_timestamp == 550
 
-    def test_a_batch_larger_than_may_be_unpacked_is_said_so(self) -> None:
+    def test_batch_above_the_decompression_limit_is_an_error(self) -> None:
         log = opened(MemoryFileSystem(), decompressed_bytes_max=100)
         log.append(records(("a", "1" * 1000), compression=Compression.GZIP), steady_ms=0)
         with pytest.raises(Exception, match="100"):
@@ -357,7 +357,7 @@ class TestWhen:
         found = cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, steady_ms)
         return found.end_offset, found.is_due(log.config)
 
-    def test_from_the_dirty_ratio_on(self) -> None:
+    def test_log_is_cleanable_above_the_dirty_ratio(self) -> None:
         log = opened(MemoryFileSystem(), dirty_ratio_min=0.5)
         log.append(records(("a", "1")), steady_ms=0)
         assert self.state_of(log) == (0, False)
@@ -372,7 +372,7 @@ class TestWhen:
         log.roll(0)
         assert self.state_of(log) == (3, True)
 
-    def test_not_before_records_have_the_least_age(self) -> None:
+    def test_log_is_not_cleanable_before_min_compaction_lag(self) -> None:
         log = opened(MemoryFileSystem(), compaction_lag_min_ms=100)
         log.append(records(("a", "1")), steady_ms=0)
         log.roll(0)
@@ -380,7 +380,7 @@ class TestWhen:
         assert cleanable(log.files.segments, log.files.state, log.config, 1, 1099).check_again_ms == 1100
         assert self.state_of(log, 1100) == (1, True)
 
-    def test_at_once_when_records_have_waited_too_long(self) -> None:
+    def test_log_is_cleanable_after_max_compaction_lag(self) -> None:
         log = opened(MemoryFileSystem(), compaction_lag_max_ms=100, dirty_ratio_min=1.0)
         log.append(records(("a", "1")), steady_ms=0)
         log.roll(0)
@@ -388,7 +388,7 @@ class TestWhen:
         assert cleanable(log.files.segments, log.files.state, log.config, 1, 1099).check_again_ms == 1101
         assert self.state_of(log, 1101) == (1, True)
 
-    def test_a_topic_that_is_not_compacted_never(self) -> None:
+    def test_log_without_compaction_is_never_cleanable(self) -> None:
         log = opened(MemoryFileSystem())
         log.append(records(("a", "1")), steady_ms=0)
         log.roll(0)
@@ -396,7 +396,7 @@ class TestWhen:
         assert not self.state_of(log)[1]
 
 
-def test_what_is_deleted_meanwhile_ends_it() -> None:
+def test_concurrent_retention_ends_the_compaction() -> None:
     files = MemoryFileSystem()
     log = opened(files, segment_bytes=3 << 20, retention_ms=0)
     for number in range(4):
@@ -410,7 +410,7 @@ def test_what_is_deleted_meanwhile_ends_it() -> None:
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
-def test_deletion_of_old_segments_before_any_step_ends_it(is_changed: bool) -> None:
+def test_retention_before_any_step_ends_the_compaction(is_changed: bool) -> None:
     steps = 0
     is_done = False
     while not is_done:
@@ -428,7 +428,7 @@ def test_deletion_of_old_segments_before_any_step_ends_it(is_changed: bool) -> N
 
 
 @pytest.mark.parametrize("fitting", range(4))
-def test_a_segment_never_outgrows_its_index(monkeypatch: pytest.MonkeyPatch, fitting: int) -> None:
+def test_compacted_segment_stays_within_its_index(monkeypatch: pytest.MonkeyPatch, fitting: int) -> None:
     """A time from which on a tombstone may go takes more bytes than its own; where there is no room the batch stays as it is."""
     log = opened(MemoryFileSystem())
     sizes = []
@@ -448,7 +448,7 @@ def test_a_segment_never_outgrows_its_index(monkeypatch: pytest.MonkeyPatch, fit
     assert rows(log) == before
 
 
-def test_what_goes_makes_room_for_what_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_records_free_space_for_delete_horizons(monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(MemoryFileSystem())
     log.append(records(("a", "1" * 1000)), steady_ms=0)
     log.append(records(("a", "2"), *((f"{number}", None) for number in range(20))), steady_ms=0)
@@ -458,7 +458,7 @@ def test_what_goes_makes_room_for_what_grows(monkeypatch: pytest.MonkeyPatch) ->
     assert [view.header.attributes & ATTRIBUTE_DELETE_HORIZON for view in all_batches(log)] == [ATTRIBUTE_DELETE_HORIZON]
 
 
-def test_damage_is_not_copied() -> None:
+def test_damaged_batch_is_an_error_and_not_copied() -> None:
     files = MemoryFileSystem()
     log = opened(files)
     log.append(records(("a", "1"), ("a", "2")), steady_ms=0)

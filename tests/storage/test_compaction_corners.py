@@ -38,7 +38,7 @@ def starts(files: MemoryFileSystem) -> list[int]:
 
 
 @pytest.mark.parametrize("settles", [True, False])
-def test_a_state_that_may_or_may_not_be_on_disk_is_written_again_before_anything_rests_on_it(settles: bool) -> None:
+def test_log_state_with_failed_directory_sync_is_written_again(settles: bool) -> None:
     files = MemoryFileSystem()
     log = opened(files)
     for value in "123":
@@ -66,7 +66,7 @@ class TestStarts:
             log.append(batch(timestamps=[0]), steady_ms=0)
         return log
 
-    def test_only_the_last_one_stays(self) -> None:
+    def test_only_the_last_start_file_stays(self) -> None:
         files = MemoryFileSystem()
         log = self.log(files)
         for offset in (1, 3, 3, 2):
@@ -74,7 +74,7 @@ class TestStarts:
             assert starts(files) == [log.log_start_offset]
         assert log.log_start_offset == 3
 
-    def test_one_that_could_not_be_removed_counts_no_more(self) -> None:
+    def test_start_file_that_could_not_be_removed_is_ignored(self) -> None:
         files = MemoryFileSystem()
         log = self.log(files)
         log.delete_records_before(1, 0)
@@ -103,7 +103,7 @@ def test_jitter_beyond_segment_ms_does_not_seal_every_segment(jitter_ms: int) ->
 
 
 @pytest.mark.parametrize("loses_derived_files", [False, True])
-def test_the_time_of_a_batch_without_records_is_nobody_s(loses_derived_files: bool) -> None:
+def test_time_of_an_emptied_batch_is_ignored(loses_derived_files: bool) -> None:
     """It stays for its producer's sequence; its record, the newest of all by its time, is gone."""
     files = MemoryFileSystem()
     log = opened(files, index_interval_bytes=1)
@@ -123,7 +123,7 @@ def test_the_time_of_a_batch_without_records_is_nobody_s(loses_derived_files: bo
     assert log.offset_for_timestamp(1001) is None
 
 
-def test_records_without_times_age_from_when_their_segments_began() -> None:
+def test_records_without_timestamps_age_from_segment_creation() -> None:
     """Compaction makes the segment anew, but its records do not become younger or older by it; several become as old as the youngest."""
     log = opened(MemoryFileSystem(), segment_ms=1, retention_ms=100, deletes=True)
     for steady_ms in (1000, 2000, 3000):
@@ -142,7 +142,7 @@ def marker_of_type(number: int) -> BatchView:
     return next(views(data))
 
 
-def test_markers_that_nobody_knows_stay_as_they_are() -> None:
+def test_unknown_markers_are_unchanged() -> None:
     unknown, known = map(marker_of_type, (7, 1))
     assert (read_control(unknown)[0], read_control(known)[0]) == (None, True)
     rules = Rules(LatestOffsets(10), AbortedRanges([]), {}, wall_ms=10**6, delete_retention_ms=0, decompressed_bytes_max=1 << 20)

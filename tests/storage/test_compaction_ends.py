@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_readers_find_the_last_values_and_producers_their_sequences(seed: int) -> None:
+def test_compaction_keeps_last_values_and_sequences(seed: int) -> None:
     files = MemoryFileSystem()
     log = busy_log(files, seed)
     before = committed(log)
@@ -83,7 +83,7 @@ def steps_of_a_compaction() -> int:
 
 
 @pytest.mark.parametrize("ends_by_power", [False, True])
-def test_a_death_in_any_step_leaves_the_last_values(ends_by_power: bool) -> None:
+def test_crash_in_any_step_keeps_the_last_values(ends_by_power: bool) -> None:
     steps = steps_of_a_compaction()
     assert steps > 30
     for at in range(steps):
@@ -110,7 +110,7 @@ def test_a_death_in_any_step_leaves_the_last_values(ends_by_power: bool) -> None
         assert committed(PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)) == committed(log.open(files, DIRECTORY, ORDERS))
 
 
-def test_what_a_start_has_shown_after_a_death_in_any_step_outlives_the_power() -> None:
+def test_records_read_after_a_kill_survive_a_loss_of_power() -> None:
     """The next process sees names that the one before was killed over before it could sync them."""
     for at in range(steps_of_a_compaction()):
         files = MemoryFileSystem()
@@ -126,7 +126,7 @@ def test_what_a_start_has_shown_after_a_death_in_any_step_outlives_the_power() -
         assert committed(PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)) == shown, at
 
 
-def test_an_error_in_any_step_leaves_a_log_that_goes_on() -> None:
+def test_log_accepts_records_after_an_error_in_any_step() -> None:
     steps = steps_of_a_compaction()
     for at in range(steps):
         files = MemoryFileSystem()
@@ -161,15 +161,15 @@ class TestBelowTheStart:
         return log
 
     @pytest.mark.parametrize("starts_first", [False, True])
-    def test_it_goes_with_the_next_check(self, starts_first: bool) -> None:
+    def test_replaced_segment_below_the_start_is_removed_by_the_next_check(self, starts_first: bool) -> None:
         files = MemoryFileSystem()
         log = self.filled(files)
-        live_on(log, log.log_end_offset, starts_first=starts_first)
+        continue_after_compaction(log, log.log_end_offset, starts_first=starts_first)
         assert len(log.files.segments) == 1
-        assert strays(files, log) == []
+        assert leftover_files(files, log) == []
 
     @pytest.mark.parametrize("starts_first", [False, True])
-    def test_after_an_error_in_any_step(self, starts_first: bool) -> None:
+    def test_no_segment_below_the_start_is_left_after_an_error_in_any_step(self, starts_first: bool) -> None:
         for at in range(100):
             files = MemoryFileSystem()
             log = self.filled(files)
@@ -187,7 +187,7 @@ class TestBelowTheStart:
             log.append(records(("new", "1")), steady_ms=0)
             log.roll(0)
             compact(log, 20_000)
-            assert strays(files, log) == [], at
+            assert leftover_files(files, log) == [], at
             files.kill()
             log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
             assert (log.log_start_offset, log.log_end_offset) == (end, end + 1)
@@ -199,7 +199,7 @@ class TestBelowTheStart:
 
     @pytest.mark.parametrize("ends_by_power", [False, True])
     @pytest.mark.parametrize("starts_first", [False, True])
-    def test_after_a_death_in_any_step(self, starts_first: bool, ends_by_power: bool) -> None:
+    def test_no_segment_below_the_start_is_left_after_a_crash_in_any_step(self, starts_first: bool, ends_by_power: bool) -> None:
         for at in range(200):
             files = MemoryFileSystem()
             log = self.filled(files)
@@ -207,14 +207,14 @@ class TestBelowTheStart:
             files.hook = Ending(at)
             is_over = False
             with suppress(Interrupted):
-                live_on(log, end, starts_first=starts_first)
+                continue_after_compaction(log, end, starts_first=starts_first)
                 is_over = True
             files.hook = None
             end_process(files, at, by_power=ends_by_power)
             log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
             assert last_batches(log) == known, at
-            live_on(log, end, starts_first=starts_first)
-            assert strays(files, log) == [], at
+            continue_after_compaction(log, end, starts_first=starts_first)
+            assert leftover_files(files, log) == [], at
             log.close()
             files.kill()
             log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
@@ -226,7 +226,7 @@ class TestBelowTheStart:
         raise AssertionError("it has no end")
 
 
-def live_on(log: PartitionLog, start: int, *, starts_first: bool) -> None:
+def continue_after_compaction(log: PartitionLog, start: int, *, starts_first: bool) -> None:
     """Be compacted and start later, in either order; then old segments are deleted."""
     if starts_first:
         log.delete_records_before(start, 0)
@@ -236,7 +236,7 @@ def live_on(log: PartitionLog, start: int, *, starts_first: bool) -> None:
     log.expire(0)
 
 
-def strays(files: MemoryFileSystem, log: PartitionLog) -> list[str]:
+def leftover_files(files: MemoryFileSystem, log: PartitionLog) -> list[str]:
     """Files of segments that the log does not have, or under names that nobody looks for."""
     bases = {f"{segment.base_offset:020d}" for segment in log.files.segments}
     names = [name for name in files.list(DIRECTORY) if not name.endswith((".snapshot", ".start", ".state"))]

@@ -11,7 +11,7 @@ from tests.storage.compacted_log import opened, records, rows
 from tests.storage.orders_log import DIRECTORY
 
 
-def test_work_comes_in_slices() -> None:
+def test_compaction_reads_in_slices() -> None:
     log = opened(MemoryFileSystem())
     for number in range(64):
         log.append(records((f"k{number % 2}", "x" * 100_000)), steady_ms=0)
@@ -75,7 +75,7 @@ def test_many_small_segments_are_read_and_removed_in_slices() -> None:
     assert keys(log) == [b"k0", b"k1", b"last"]
 
 
-def test_snapshots_are_corrected_one_in_a_slice() -> None:
+def test_each_slice_corrects_one_snapshot() -> None:
     """Each may speak of thousands of segments."""
     files = MemoryFileSystem()
     log = small_segments(files, 50)
@@ -107,7 +107,7 @@ def test_snapshots_are_corrected_one_in_a_slice() -> None:
 
 
 @pytest.mark.parametrize("happens", ["snapshot", "death", "retention", "abandoned"])
-def test_between_two_slices_of_removal_the_new_segment_is_the_one_that_counts(happens: str) -> None:
+def test_new_segment_is_valid_between_two_slices_of_removal(happens: str) -> None:
     files = MemoryFileSystem()
     log = small_segments(files, 200)
     job = Compaction(log, 200, 0, map_bytes_max=1 << 30)
@@ -153,7 +153,7 @@ class Refusing:
                 raise StorageError(path, operation, "Device or resource busy")
 
 
-def test_one_file_that_cannot_be_removed_keeps_no_others() -> None:
+def test_file_that_cannot_be_removed_keeps_no_other_files() -> None:
     files = MemoryFileSystem()
     log = small_segments(files, REMOVED_PER_SLICE)
     refusing = Refusing(files, 1)
@@ -167,7 +167,7 @@ def test_one_file_that_cannot_be_removed_keeps_no_others() -> None:
     assert log.files.state.swap is None
 
 
-def test_what_an_error_has_left_is_removed_in_slices_by_the_next_compaction() -> None:
+def test_files_left_by_an_error_are_removed_in_slices_by_the_next_compaction() -> None:
     files = MemoryFileSystem()
     log = small_segments(files, 400)
     refusing = Refusing(files, 1)
@@ -187,7 +187,7 @@ def test_what_an_error_has_left_is_removed_in_slices_by_the_next_compaction() ->
     assert logs_in(files) == 2
 
 
-def test_a_name_that_could_not_be_given_is_given_before_a_snapshot_speaks_of_it() -> None:
+def test_failed_rename_is_repeated_before_the_next_snapshot() -> None:
     """Without all the rest, which takes long."""
     files = MemoryFileSystem()
     log = small_segments(files, 200)

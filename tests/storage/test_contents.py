@@ -32,25 +32,25 @@ def opened(files: MemoryFileSystem) -> Contents:
 
 
 class TestExpected:
-    def test_after_a_kill_all_that_was_written(self) -> None:
+    def test_kill_expects_all_written_bytes(self) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True).note({LOG: Extent(2, 5, 9)})
         files.kill()
         assert opened(files).expected(LOG) == Expected(2, 9)
 
-    def test_after_a_loss_of_power_what_was_synced(self) -> None:
+    def test_loss_of_power_expects_synced_bytes(self) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True).note({LOG: Extent(2, 5, 9)})
         files.crash(lambda path, unsynced: unsynced)
         assert opened(files).expected(LOG) == Expected(2, 5)
 
-    def test_a_note_that_is_lost_with_the_power_expects_less(self) -> None:
+    def test_lost_note_expects_less(self) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True).note({LOG: Extent(2, 5, 9)})
         files.crash(lambda path, unsynced: 0)
         assert opened(files).expected(LOG) == Expected(0, 0)
 
-    def test_what_was_synced_stays_so_though_the_next_process_does_not_know(self) -> None:
+    def test_synced_extent_is_kept_across_processes(self) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True).note({LOG: Extent(2, 9, 9)})
         files.kill()
@@ -60,7 +60,7 @@ class TestExpected:
         files.crash(lambda path, unsynced: unsynced)
         assert opened(files).expected(LOG) == Expected(2, 9)
 
-    def test_a_log_that_was_cut_after_a_loss_of_power_is_expected_as_it_is_then(self) -> None:
+    def test_log_cut_after_a_loss_of_power_is_expected_with_its_new_end(self) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True).note({LOG: Extent(0, 5, 9)})
         files.crash(lambda path, unsynced: unsynced)
@@ -68,7 +68,7 @@ class TestExpected:
         files.kill()
         assert opened(files).expected(LOG) == Expected(0, 7)
 
-    def test_nothing_of_what_was_deleted(self) -> None:
+    def test_deleted_log_is_not_expected(self) -> None:
         files = MemoryFileSystem()
         contents = begun(files, is_new=True)
         contents.note({LOG: Extent(0, 5, 9)})
@@ -76,34 +76,34 @@ class TestExpected:
         files.kill()
         assert opened(files).expected(LOG) == NOTHING_EXPECTED
 
-    def test_nothing_of_what_is_not_there_at_the_start(self) -> None:
+    def test_log_missing_at_the_start_is_not_expected(self) -> None:
         """Its topic was deleted, and the process was killed before that was noted."""
         files = MemoryFileSystem()
         begun(files, is_new=True).note({LOG: Extent(0, 5, 9)})
         opened(files).begin({"journals/cluster": Extent(0, 1, 1)})
         assert opened(files).expected(LOG) == NOTHING_EXPECTED
 
-    def test_before_the_first_note_of_a_process_there_is_no_other(self) -> None:
+    def test_note_before_begin_is_ignored(self) -> None:
         files = MemoryFileSystem()
         contents = open_contents(files, "journals", must_exist=False)
         contents.note({LOG: Extent(0, 5, 9)})
         assert LOG not in contents
 
-    def test_a_directory_without_contents_begins_with_none_whatever_lies_there(self) -> None:
+    def test_directory_without_contents_expects_nothing(self) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True).note({LOG: Extent(0, 5, 9)})
         assert open_contents(files, "journals", must_exist=False).expected(LOG) == NOTHING_EXPECTED
 
 
 class TestTheJournalItself:
-    def test_one_that_is_missing_is_refused_by_name(self) -> None:
+    def test_missing_contents_journal_is_refused_by_name(self) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True)
         files.remove("journals/contents.journal")
         with pytest.raises(MissingLog, match=r"journals/contents\.journal: the journal is missing"):
             opened(files)
 
-    def test_one_that_was_emptied_is_refused_by_name(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_emptied_contents_journal_is_refused_by_name(self, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True)
         files.open("journals/contents.journal").truncate(0)
@@ -127,7 +127,7 @@ class TestTheJournalItself:
         file.truncate(0)
         file.append((data,))
 
-    def test_damage_by_a_loss_of_power_ends_it(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_damage_after_a_loss_of_power_is_cut(self, caplog: pytest.LogCaptureFixture) -> None:
         """The system writes pages in its own order. The directory is whole, so it must not be refused for that."""
         files = MemoryFileSystem()
         self.damaged(files)
@@ -145,7 +145,7 @@ class TestTheJournalItself:
         assert refusal.value.is_loss
         assert open_contents(files, "journals", must_exist=True, accepts_loss=True).expected(LOG) == Expected(0, 5)
 
-    def test_another_file_in_its_place_is_no_loss_that_can_be_accepted(self) -> None:
+    def test_another_file_in_place_of_the_journal_is_not_an_acceptable_loss(self) -> None:
         files = MemoryFileSystem()
         begun(files, is_new=True)
         file = files.open("journals/contents.journal")
@@ -172,7 +172,7 @@ class TestJournals:
             assert len(Journal.open(files, "", "offsets", expected_count=4, accepts_loss=True)) == 3
         assert "at least 1 entries are lost: the loss is accepted" in caplog.text
 
-    def test_damage_in_the_middle_is_never_called_accepted(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_damage_in_the_middle_is_not_an_acceptable_loss(self, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()
         self.written(files, 4)
         flip(files, "offsets.journal", 70)
@@ -182,7 +182,7 @@ class TestJournals:
             assert not refusal.value.is_loss
         assert caplog.text == ""
 
-    def test_a_damaged_last_batch_is_not_called_an_unfinished_write(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_damaged_last_batch_is_not_reported_as_unfinished_write(self, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()
         self.written(files, 4)
         flip(files, "offsets.journal", files.open("offsets.journal").size - 1)
@@ -193,7 +193,7 @@ class TestJournals:
         assert "bytes that cannot be read off" in caplog.text
         assert "unfinished" not in caplog.text
 
-    def test_a_journal_may_be_emptied_by_a_rewrite_only(self) -> None:
+    def test_rewrite_never_expects_more_than_the_file_holds(self) -> None:
         """At every instant of a rewrite no more is expected than the file holds that a crash leaves."""
         operations = 0
         while True:
@@ -259,14 +259,14 @@ class TestLogs:
     def reopened(self, files: MemoryFileSystem, expected: Expected, *, accepts_loss: bool = False, **config: Any) -> PartitionLog:
         return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), 1000, expected=expected, accepts_loss=accepts_loss)
 
-    def test_extent(self) -> None:
+    def test_extent_ends_at_synced_and_written_offsets(self) -> None:
         log = filled(MemoryFileSystem(), 6, segment_bytes=4 * SIZE)
         assert log.extent == Extent(0, 4, 6)
         log.sync()
         assert log.extent == Extent(0, 6, 6)
 
     @pytest.mark.parametrize("size", [2 * SIZE, 7 * SIZE - 1])
-    def test_a_closed_file_of_another_length_is_a_loss_that_can_be_accepted(self, size: int) -> None:
+    def test_closed_file_of_another_length_is_an_acceptable_loss(self, size: int) -> None:
         files = MemoryFileSystem()
         filled(files, 6).close()
         files.kill()
@@ -279,7 +279,7 @@ class TestLogs:
         assert self.reopened(files, Expected(0, 6), accepts_loss=True).log_end_offset == 6
 
     @pytest.mark.parametrize("size", [0, 1, SIZE - 1, SIZE, 3 * SIZE + 5, 5 * SIZE])
-    def test_a_shorter_file_is_refused_and_left_as_it_is(self, size: int) -> None:
+    def test_shorter_file_is_refused_and_unchanged(self, size: int) -> None:
         files = MemoryFileSystem()
         filled(files, 6)
         files.kill()
@@ -305,7 +305,7 @@ class TestLogs:
         assert not files.list(DIRECTORY)
 
     @pytest.mark.parametrize("is_closed", [False, True])
-    def test_damage_in_the_middle_is_no_loss_that_can_be_accepted(self, is_closed: bool) -> None:
+    def test_damage_in_the_middle_is_not_an_acceptable_loss(self, is_closed: bool) -> None:
         files = MemoryFileSystem()
         log = filled(files, 6)
         if is_closed:
@@ -319,13 +319,13 @@ class TestLogs:
             self.reopened(files, Expected(0, 6), accepts_loss=True)
         assert not refusal.value.is_loss
 
-    @pytest.mark.parametrize("place", [5, 7])
-    def test_a_wrong_offset_in_the_middle_takes_no_whole_batches_with_it(self, place: int) -> None:
+    @pytest.mark.parametrize("position_in_batch", [5, 7])
+    def test_wrong_offset_in_the_middle_cuts_no_whole_batches(self, position_in_batch: int) -> None:
         """No CRC covers it, and without `log.state` it might stand behind a gap."""
         files = MemoryFileSystem()
         filled(files, 6)
         files.kill()
-        flip(files, FIRST + ".log", 2 * SIZE + place)
+        flip(files, FIRST + ".log", 2 * SIZE + position_in_batch)
         for accepts_loss in (False, True):
             with pytest.raises(CorruptLog, match="stands where offset") as refusal:
                 self.reopened(files, Expected(0, 6), accepts_loss=accepts_loss)
@@ -333,7 +333,7 @@ class TestLogs:
             assert files.open(FIRST + ".log").size == 6 * SIZE
 
     @pytest.mark.parametrize("is_closed", [False, True])
-    def test_a_damaged_last_batch_is_named_as_that(self, is_closed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    def test_damaged_last_batch_is_named(self, is_closed: bool, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()
         log = filled(files, 6)
         if is_closed:
@@ -350,7 +350,7 @@ class TestLogs:
         assert "unfinished" not in caplog.text
 
     @pytest.mark.parametrize("size", [0, 1, 3 * SIZE + 5, None])
-    def test_offsets_of_lost_records_are_not_given_again(self, size: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    def test_offsets_of_lost_records_are_not_reused(self, size: int | None, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()
         filled(files, 6)
         files.kill()
@@ -373,7 +373,7 @@ class TestLogs:
 
     @pytest.mark.parametrize("left", ["killed", "closed", "without snapshots"])
     @pytest.mark.parametrize("number", [0, 2, 4])
-    def test_a_missing_segment_leaves_the_others(self, number: int, left: str) -> None:
+    def test_missing_segment_keeps_the_others(self, number: int, left: str) -> None:
         files = MemoryFileSystem()
         log = filled(files, 6, segment_bytes=2 * SIZE)
         expected = Expected(*log.extent[::2])
@@ -393,7 +393,7 @@ class TestLogs:
         files.kill()
         assert self.reopened(files, Expected(log.log_start_offset, 7), segment_bytes=2 * SIZE).log_end_offset == 7
 
-    def test_what_is_known_of_a_log_beside_its_records_is_a_loss_that_can_be_accepted(self) -> None:
+    def test_damaged_log_state_is_an_acceptable_loss(self) -> None:
         files = MemoryFileSystem()
         filled(files, 6, segment_bytes=2 * SIZE).close()
         files.kill()
@@ -410,7 +410,7 @@ class TestLogs:
         assert refusal.value.is_loss
         assert self.reopened(files, Expected(2, 6), accepts_loss=True).log_end_offset == 6
 
-    def test_damage_is_no_loss_that_can_be_accepted(self) -> None:
+    def test_rewritten_damage_is_not_an_acceptable_loss(self) -> None:
         files = MemoryFileSystem()
         filled(files, 6)
         files.kill()

@@ -45,7 +45,7 @@ def test_a_directory_in_use_names_the_process(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
-def test_a_killed_owner_leaves_it_free(tmp_path: Path) -> None:
+def test_killed_owner_releases_the_directory(tmp_path: Path) -> None:
     program = "import os,signal,sys;from chaffinch.storage.data_directory import DataDirectory;"
     program += "from chaffinch.storage.file_system import DiskFileSystem;"
     program += "d=DataDirectory.open(DiskFileSystem(sys.argv[1]), cluster_id='first');d.complete();os.kill(os.getpid(), signal.SIGKILL)"
@@ -106,7 +106,7 @@ def older(data: bytes) -> bytes:
     return body + b"crc32c=%08x\n" % crc32c(body)
 
 
-def test_one_of_the_version_before_becomes_one_of_this(tmp_path: Path) -> None:
+def test_directory_of_the_previous_version_is_upgraded(tmp_path: Path) -> None:
     meta(older)(tmp_path)
     directory = opened(tmp_path)
     assert (directory.cluster_id, directory.format_version, directory.is_new) == ("abc", 2, False)
@@ -117,7 +117,7 @@ def test_one_of_the_version_before_becomes_one_of_this(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operations", range(12))
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_a_death_while_the_version_changes(operations: int, loses_power: bool) -> None:
+def test_crash_during_the_upgrade_is_recovered(operations: int, loses_power: bool) -> None:
     files = MemoryFileSystem()
     file = files.open(META_NAME)
     file.append((older(b""),))
@@ -143,7 +143,7 @@ def test_a_death_while_the_version_changes(operations: int, loses_power: bool) -
 
 
 @pytest.mark.parametrize(("make", "match"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_what_is_refused_is_left_as_it_is(tmp_path: Path, make: Callable[[Path], None], match: str) -> None:
+def test_refused_directory_is_unchanged(tmp_path: Path, make: Callable[[Path], None], match: str) -> None:
     make(tmp_path)
     before = snapshot_of(tmp_path)
     with pytest.raises(DataDirectoryError, match=match):
@@ -161,7 +161,7 @@ def test_a_refused_directory_is_not_left_locked(tmp_path: Path) -> None:
             opened(tmp_path)
 
 
-def test_one_that_was_emptied_is_no_new_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_emptied_directory_is_not_taken_for_a_new_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The lock file stays where all other files are removed, and tells it from one whose first start was cut short."""
     opened(tmp_path, "begun").close()
     (tmp_path / f"{META_NAME}.new").unlink()
@@ -185,7 +185,7 @@ def test_one_that_was_emptied_is_no_new_one(tmp_path: Path, caplog: pytest.LogCa
     again.close()
 
 
-def test_the_lock_of_an_older_version_learns_the_cluster(tmp_path: Path) -> None:
+def test_lock_of_an_older_version_gets_the_cluster_id(tmp_path: Path) -> None:
     made(tmp_path)
     (tmp_path / ".lock").write_text("123\n")
     opened(tmp_path).close()
@@ -195,14 +195,14 @@ def test_the_lock_of_an_older_version_learns_the_cluster(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["", "123", "123\n0 0\n", "123\n0 0\noth", "\0" * 13])
-def test_a_lock_whose_note_is_cut_says_nothing_of_a_cluster(tmp_path: Path, text: str) -> None:
+def test_lock_with_truncated_note_has_no_cluster_id(tmp_path: Path, text: str) -> None:
     (tmp_path / ".lock").write_text(text)
     directory = opened(tmp_path)
     assert (directory.is_new, directory.lock.cluster_id) == (True, "")
     directory.close()
 
 
-def test_a_lock_file_that_takes_no_note_is_no_reason_to_stop(
+def test_lock_file_on_a_full_disk_does_not_stop_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = opened(tmp_path)
@@ -218,13 +218,13 @@ def test_a_lock_file_that_takes_no_note_is_no_reason_to_stop(
     opened(tmp_path).close()
 
 
-def test_a_file_in_its_place(tmp_path: Path) -> None:
+def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file"):
         opened(tmp_path / "file")
 
 
-def test_where_the_disk_refuses_what_was_written_before_that_is_said() -> None:
+def test_earlier_sync_failure_is_reported() -> None:
     files = MemoryFileSystem()
 
     def hook(operation: str, path: str, size: int) -> None:
@@ -236,7 +236,7 @@ def test_where_the_disk_refuses_what_was_written_before_that_is_said() -> None:
         DataDirectory.open(files, cluster_id="x")
 
 
-def test_not_writable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_directory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     files = MemoryFileSystem()
 
     def hook(operation: str, path: str, size: int) -> None:
@@ -248,13 +248,13 @@ def test_not_writable(monkeypatch: pytest.MonkeyPatch) -> None:
         DataDirectory.open(files, cluster_id="x")
 
 
-def test_lost_and_found_is_nobody_s(tmp_path: Path) -> None:
+def test_lost_and_found_does_not_make_a_directory_foreign(tmp_path: Path) -> None:
     """The top of a freshly made file system."""
     (tmp_path / "lost+found").mkdir()
     opened(tmp_path).close()
 
 
-def test_a_directory_that_was_not_completed_is_begun_again(tmp_path: Path) -> None:
+def test_incomplete_directory_is_initialized_again(tmp_path: Path) -> None:
     """The process ended while it made its first files: they are no reason to call the directory foreign, nor must any be there."""
     first = opened(tmp_path, "first")
     (tmp_path / "topics.journal").write_bytes(b"")
@@ -265,7 +265,7 @@ def test_a_directory_that_was_not_completed_is_begun_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("power_is_lost", [False, True])
-def test_an_end_at_every_operation_of_its_making(power_is_lost: bool) -> None:
+def test_crash_at_any_operation_of_creation_leaves_all_or_nothing(power_is_lost: bool) -> None:
     """Either nothing was made, and the next process makes it, or all was."""
     for stop_at in range(50):
         files = MemoryFileSystem()

@@ -25,7 +25,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_failing = False
-        self.untold: set[str] = set()
+        self.unreported: set[str] = set()
         """Files of which the system has an error that nobody was told; it tells it once."""
         self.forgotten: set[str] = set()
         monkeypatch.setattr(os, "fdatasync", self.sync)
@@ -33,8 +33,8 @@ class Disk:
 
     def sync(self, descriptor: int) -> None:
         name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
-        is_told, self.untold = name in self.untold, self.untold - {name}
-        if self.is_failing or is_told:
+        is_reported, self.unreported = name in self.unreported, self.unreported - {name}
+        if self.is_failing or is_reported:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def forget(self, descriptor: int, position: int, length: int, advice: int) -> None:
@@ -72,9 +72,7 @@ def fail(path: Path, disk: Disk, how: str = "file") -> str:
 
 
 @pytest.mark.parametrize("how", ["file", "directory"])
-def test_the_next_process_reads_all_files_anew_and_those_after_it_do_not(
-    tmp_path: Path, disk: Disk, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_after_a_failed_sync_drops_cached_pages_once(tmp_path: Path, disk: Disk, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         if how == "directory":
             patched.setattr(os, "fsync", lambda descriptor: disk.sync(descriptor))
@@ -91,7 +89,7 @@ def test_the_next_process_reads_all_files_anew_and_those_after_it_do_not(
     assert disk.forgotten == {"a", "b"}
 
 
-def test_where_nothing_has_failed_nothing_is_read_anew(tmp_path: Path, disk: Disk) -> None:
+def test_start_without_failed_sync_drops_no_cached_pages(tmp_path: Path, disk: Disk) -> None:
     files = started(tmp_path)
     files.open("a").append((b"abc",))
     assert started(tmp_path).incarnation == files.incarnation
@@ -99,7 +97,7 @@ def test_where_nothing_has_failed_nothing_is_read_anew(tmp_path: Path, disk: Dis
     assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_start_is_refused_while_the_disk_refuses_what_was_written_before(tmp_path: Path, disk: Disk) -> None:
+def test_start_is_refused_while_the_disk_fails_earlier_writes(tmp_path: Path, disk: Disk) -> None:
     fail(tmp_path, disk)
     disk.is_failing = True
     for _ in range(2):
@@ -110,16 +108,16 @@ def test_a_start_is_refused_while_the_disk_refuses_what_was_written_before(tmp_p
     assert disk.forgotten == {"a", "b"}
 
 
-def test_a_start_is_refused_once_for_all_that_the_disk_has_not_taken(tmp_path: Path, disk: Disk) -> None:
+def test_start_is_refused_once_for_all_lost_bytes(tmp_path: Path, disk: Disk) -> None:
     fail(tmp_path, disk)
-    disk.untold = {"a", "b"}
+    disk.unreported = {"a", "b"}
     with pytest.raises(StorageError, match="the next start continues with what is on disk"):
         DiskFileSystem(tmp_path).lock("lock")
     started(tmp_path)
     assert disk.forgotten == {"a", "b"}
 
 
-def test_a_failure_that_cannot_be_noted_is_said(
+def test_failure_that_cannot_be_recorded_is_logged(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = DiskFileSystem(tmp_path)
@@ -144,7 +142,7 @@ def too_small_device(tmp_path: Path) -> Iterator[Path]:
         yield root
 
 
-def test_a_batch_that_the_disk_has_not_got_is_not_found_again(too_small_device: Path) -> None:
+def test_batch_missing_on_disk_is_not_a_duplicate(too_small_device: Path) -> None:
     """Else a repetition of it would be acknowledged, and gone with the next loss of power. Skipped where nothing may be mounted."""
     sent = batch(value=b"r" * 300_000, identity=ProducerIdentity(7, 0), base_sequence=0)
     files, lock, log = begun(too_small_device)

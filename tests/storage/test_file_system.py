@@ -22,7 +22,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> FileSystem:
 
 
 class TestBoth:
-    def test_an_append_returns_where_it_begins_and_reads_come_back(self, files: FileSystem) -> None:
+    def test_append_returns_its_position_and_reads_return_its_bytes(self, files: FileSystem) -> None:
         file = files.open("a")
         assert file.append((b"one",)) == 0
         assert file.append((b"two", bytearray(b"three"), memoryview(b"xfourx")[1:-1])) == 3
@@ -31,7 +31,7 @@ class TestBoth:
         assert file.read(3, 3) == b"two"
         assert file.read(15, 1) == b""
 
-    def test_more_buffers_than_one_system_call_takes(self, files: FileSystem) -> None:
+    def test_append_of_more_buffers_than_one_system_call_takes(self, files: FileSystem) -> None:
         file = files.open("a")
         file.append([b"%04d" % number for number in range(3000)])
         assert file.size == 12_000
@@ -45,7 +45,7 @@ class TestBoth:
         assert file.append((b"z",)) == 2
         assert file.read(0, 10) == b"abz"
 
-    def test_what_was_written_is_there_when_opened_again(self, files: FileSystem) -> None:
+    def test_reopened_file_has_its_bytes(self, files: FileSystem) -> None:
         file = files.open("a")
         file.append((b"abc",))
         file.sync()
@@ -54,7 +54,7 @@ class TestBoth:
         assert (again.size, again.read(1, 2)) == (3, b"bc")
         assert again.append((b"d",)) == 3
 
-    def test_a_closed_file_is_not_looked_for_by_its_name(self, files: FileSystem) -> None:
+    def test_closed_file_is_not_reopened_by_name(self, files: FileSystem) -> None:
         """Another one may have it by now."""
         file = files.open("a")
         file.append((b"abc",))
@@ -67,7 +67,7 @@ class TestBoth:
         file.close()
         assert files.open("a").read(0, 9) == b"other"
 
-    def test_two_files_taking_turns(self, files: FileSystem) -> None:
+    def test_two_files_are_written_alternately(self, files: FileSystem) -> None:
         one, two = files.open("one"), files.open("two")
         for number in range(5):
             one.append((b"%d" % number,))
@@ -75,7 +75,7 @@ class TestBoth:
             one.write_back(0)
         assert (one.read(0, 9), two.read(0, 9)) == (b"01234", b"98765")
 
-    def test_names_come_sorted_and_say_what_exists(self, files: FileSystem) -> None:
+    def test_list_is_sorted_and_exists_agrees(self, files: FileSystem) -> None:
         files.make_directory("d/e")
         files.make_directory("d/e")
         files.open("d/b").close()
@@ -94,7 +94,7 @@ class TestBoth:
         assert files.list("") == ["new"]
         assert files.open("new").read(0, 9) == b"old"
 
-    def test_removed_things_are_gone(self, files: FileSystem) -> None:
+    def test_removed_files_and_directories_are_gone(self, files: FileSystem) -> None:
         files.make_directory("d/e")
         files.open("d/e/f").close()
         files.open("d/g").close()
@@ -123,20 +123,20 @@ class TestBoth:
         assert caught.value.error_number == errno.ENOENT
         assert str(caught.value).startswith(f"cannot {operation} ")
 
-    def test_a_file_in_the_place_of_a_directory(self, files: FileSystem) -> None:
+    def test_directory_below_a_file_is_refused(self, files: FileSystem) -> None:
         files.open("f").close()
         with pytest.raises(StorageError):
             files.make_directory("f/d")
 
     @pytest.mark.parametrize("create", [False, True])
-    def test_a_directory_in_the_place_of_a_file(self, files: FileSystem, create: bool) -> None:
+    def test_opening_a_directory_as_file_is_refused(self, files: FileSystem, create: bool) -> None:
         """Its size would be taken for that of a file which somebody cut."""
         files.make_directory("d")
         with pytest.raises(StorageError, match=r"^cannot open \S*d: Is a directory$") as caught:
             files.open("d", create=create)
         assert caught.value.error_number == errno.EISDIR
 
-    def test_a_lock_is_held_once(self, files: FileSystem) -> None:
+    def test_lock_is_exclusive(self, files: FileSystem) -> None:
         lock = files.lock("lock")
         with pytest.raises(AlreadyLocked):
             files.lock("lock")
@@ -152,7 +152,7 @@ class TestDisk:
             DiskFileSystem(tmp_path).lock("lock")
         lock.release()
 
-    def test_a_killed_holder_gives_its_lock_back(self, tmp_path: Path) -> None:
+    def test_killed_holder_releases_its_lock(self, tmp_path: Path) -> None:
         program = "import sys,signal,os;from chaffinch.storage.file_system import DiskFileSystem;"
         program += "lock=DiskFileSystem(sys.argv[1]).lock('lock');os.kill(os.getpid(), signal.SIGKILL)"
         assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == -9
@@ -171,7 +171,7 @@ class TestDisk:
             file.close()
         assert _open_below(tmp_path) == 0
 
-    def test_a_write_done_in_part_is_finished(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_partial_write_is_continued(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The system may write less than asked; here seven bytes at most."""
         write, writev = os.write, os.writev
         monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, memoryview(data)[:7]))
@@ -183,7 +183,7 @@ class TestDisk:
         assert file.size == 47
 
     @pytest.mark.parametrize("buffers", [(b"0123456789",), (b"01234", b"56789")])
-    def test_a_failed_append_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffers: tuple[bytes, ...]) -> None:
+    def test_failed_append_is_rolled_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffers: tuple[bytes, ...]) -> None:
         """The disk fills up after six bytes; when there is space again the file goes on."""
         file = DiskFileSystem(tmp_path).open("a")
         file.append((b"before",))
@@ -196,7 +196,7 @@ class TestDisk:
         assert file.append((b" after",)) == 6
         assert file.read(0, 99) == b"before after"
 
-    def test_a_file_that_cannot_be_cut_back_refuses_from_then_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_that_cannot_be_truncated_refuses_appends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         files = DiskFileSystem(tmp_path)
         file = files.open("a")
         with monkeypatch.context() as patched:
@@ -208,7 +208,7 @@ class TestDisk:
             file.append((b"more",))
         assert files.open("a").size == 3
 
-    def test_a_failed_sync_is_not_forgotten(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_failed_sync_fails_every_later_sync(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The kernel reports lost pages once: a second sync that succeeds proves nothing."""
         file = DiskFileSystem(tmp_path).open("a")
         file.append((b"abc",))
@@ -220,7 +220,7 @@ class TestDisk:
             with pytest.raises(StorageError, match="an earlier sync failed"):
                 call()
 
-    def test_reads_that_come_in_pieces(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_partial_reads_are_continued(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = DiskFileSystem(tmp_path).open("a")
         file.append((b"0123456789",))
         pread = os.pread
@@ -228,7 +228,7 @@ class TestDisk:
         assert file.read(1, 8) == b"12345678"
         assert file.read(5, 100) == b"56789"
 
-    def test_an_interrupted_append_is_taken_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interrupted_append_is_rolled_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ctrl-C between two parts of a write must not leave half a batch under a process that lives on."""
         file = DiskFileSystem(tmp_path).open("a")
         _fill_disk(monkeypatch, after_bytes=4, error=KeyboardInterrupt())
@@ -236,14 +236,14 @@ class TestDisk:
             file.append((b"0123456789",))
         assert (tmp_path / "a").read_bytes() == b""
 
-    def test_this_boot_has_a_name(self, tmp_path: Path) -> None:
+    def test_incarnation_is_the_boot_id(self, tmp_path: Path) -> None:
         assert DiskFileSystem(tmp_path).incarnation == DiskFileSystem(tmp_path / "other").incarnation
 
-    def test_a_boot_without_a_name_is_not_trusted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_incarnation_is_empty_without_a_boot_id(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(file_system, "BOOT_ID", str(tmp_path / "absent"))
         assert DiskFileSystem(tmp_path).incarnation == ""
 
-    def test_a_path_that_cannot_be_looked_up_is_an_error_not_an_absence(self, tmp_path: Path) -> None:
+    def test_lookup_failure_is_an_error(self, tmp_path: Path) -> None:
         """A journal behind an unreadable directory must not look like a journal that was never made."""
         with pytest.raises(StorageError, match="File name too long"):
             DiskFileSystem(tmp_path).exists("x" * 5000)
@@ -300,7 +300,9 @@ class TestWriteBack:
         ("length", "thread"),
         [(background_io.LARGE_BYTES, background_io.THREAD_NAME), (background_io.LARGE_BYTES - 1, "MainThread"), (0, "MainThread")],
     )
-    def test_much_is_written_aside(self, tmp_path: Path, asked: list[tuple[str, int, int, int]], length: int, thread: str) -> None:
+    def test_large_write_back_runs_on_the_background_thread(
+        self, tmp_path: Path, asked: list[tuple[str, int, int, int]], length: int, thread: str
+    ) -> None:
         file = DiskFileSystem(tmp_path).open("a")
         file.append((bytes(3), bytes(length)))
         file.write_back(3)
@@ -308,7 +310,7 @@ class TestWriteBack:
         join_background_io()
         assert asked == [(thread, (tmp_path / "a").stat().st_ino, 3, length)]
 
-    def test_the_file_may_be_closed_and_another_opened_before(self, tmp_path: Path, asked: list[tuple[str, int, int, int]]) -> None:
+    def test_pending_write_back_keeps_its_file_after_close(self, tmp_path: Path, asked: list[tuple[str, int, int, int]]) -> None:
         gate, files = threading.Event(), DiskFileSystem(tmp_path)
         first = files._background_io.admit(lambda: os.dup(0))
         assert first is not None
@@ -326,7 +328,7 @@ class TestWriteBack:
         join_background_io()
         assert [inode for _, inode, _, _ in asked] == [(tmp_path / "a").stat().st_ino]
 
-    def test_when_too_much_waits_it_is_left_to_the_system(
+    def test_write_back_is_skipped_when_too_much_is_pending(
         self, tmp_path: Path, asked: list[tuple[str, int, int, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(background_io, "PENDING_MAX", 0)

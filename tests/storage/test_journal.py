@@ -29,7 +29,7 @@ def reopened(files: MemoryFileSystem) -> dict[bytes, bytes]:
     return opened(files).items()
 
 
-def being_written_anew(monkeypatch: pytest.MonkeyPatch, *, key_count: int) -> tuple[MemoryFileSystem, Journal]:
+def being_rewritten(monkeypatch: pytest.MonkeyPatch, *, key_count: int) -> tuple[MemoryFileSystem, Journal]:
     """A journal of which a part has been copied to its new file, a slice with each put."""
     monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 50)
     files = MemoryFileSystem()
@@ -54,7 +54,7 @@ def written(count: int = 3) -> tuple[MemoryFileSystem, list[int]]:
 
 
 class TestPut:
-    def test_entries_are_replaced_and_taken_away(self) -> None:
+    def test_put_replaces_and_removes_entries(self) -> None:
         files = MemoryFileSystem()
         journal = opened(files)
         journal.put({b"a": b"1", b"b": b"2", b"c": b""})
@@ -64,7 +64,7 @@ class TestPut:
         assert (journal.items(), journal.get(b"a"), journal.get(b"b"), len(journal)) == (expected, b"3", None, 2)
         assert reopened(files) == expected
 
-    def test_on_a_real_disk(self, tmp_path: object) -> None:
+    def test_journal_on_a_real_disk_is_rewritten_and_reopened(self, tmp_path: object) -> None:
         files = DiskFileSystem(str(tmp_path))
         journal = opened(files, rewrite_bytes_min=500)
         for number in range(100):
@@ -73,7 +73,7 @@ class TestPut:
         assert opened(DiskFileSystem(str(tmp_path))).items() == {b"n": b"99", b"0": b"x", b"1": b"x", b"2": b"x"}
         assert files.list("meta") == ["topics.journal"]
 
-    def test_the_caller_s_copy_is_its_own(self) -> None:
+    def test_items_returns_a_copy(self) -> None:
         journal = opened(MemoryFileSystem())
         journal.items()[b"a"] = b"1"
         assert journal.items() == {}
@@ -88,7 +88,7 @@ class TestPut:
         (view,) = views(files.open(PATH).read(0, 1 << 20))
         assert (view.header.count, view.header.base_offset, view.header.max_timestamp) == (50, 0, 17)
 
-    def test_in_the_root_directory(self) -> None:
+    def test_journal_in_the_root_directory_is_durable(self) -> None:
         files = MemoryFileSystem()
         journal = Journal.open(files, "", "topics")
         journal.put({b"a": b"1"})
@@ -116,7 +116,7 @@ class TestPut:
         two.put({b"a": b"2"})
         assert (one.get(b"a"), two.get(b"a")) == (b"1", b"2")
 
-    def test_a_missing_journal_is_an_error_where_one_must_be(self) -> None:
+    def test_missing_journal_is_an_error_with_must_exist(self) -> None:
         files = MemoryFileSystem()
         with pytest.raises(StorageError, match=r"meta/topics.journal: the journal is missing"):
             Journal.open(files, "meta", "topics", must_exist=True)
@@ -125,7 +125,7 @@ class TestPut:
 
 
 class TestReplay:
-    def test_torn_at_any_byte_the_last_put_is_gone_and_the_others_are_there(self) -> None:
+    def test_journal_torn_at_any_byte_loses_only_the_last_put(self) -> None:
         files, ends = written()
         whole = files.open(PATH).read(0, 1 << 20)
         for size in range(ends[1], ends[2]):
@@ -155,7 +155,7 @@ class TestReplay:
                 opened(files)
             assert files.open(PATH).read(0, 1 << 20) == damaged
 
-    def test_a_file_of_something_else_is_refused_or_cut_but_never_believed(self) -> None:
+    def test_file_that_is_not_a_journal_is_refused(self) -> None:
         """A partition's log under the journal's name: whole batches whose records have no key."""
         files = MemoryFileSystem()
         files.make_directory("meta")
@@ -165,7 +165,7 @@ class TestReplay:
 
 
 class TestRewrite:
-    def test_a_journal_that_is_mostly_garbage_is_written_anew(self) -> None:
+    def test_journal_that_is_mostly_garbage_is_rewritten(self) -> None:
         files = MemoryFileSystem()
         journal = opened(files, rewrite_bytes_min=2000)
         for number in range(1000):
@@ -174,7 +174,7 @@ class TestRewrite:
         assert files.list("meta") == ["topics.journal"]
         assert reopened(files) == journal.items()
 
-    def test_what_is_alive_is_not_written_again_and_again(self) -> None:
+    def test_journal_without_garbage_is_not_rewritten(self) -> None:
         files = MemoryFileSystem()
         journal = opened(files, rewrite_bytes_min=100)
         renames = []
@@ -183,7 +183,7 @@ class TestRewrite:
             journal.put({b"%d" % number: b"x" * 100})
         assert renames == []
 
-    def test_large_journals_are_written_in_several_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_large_journal_is_rewritten_in_several_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 300)
         files = MemoryFileSystem()
         journal = opened(files, rewrite_bytes_min=10_000)
@@ -195,7 +195,7 @@ class TestRewrite:
         journal.put({b"new": b"1"})
         assert reopened(files) == {**{b"%d" % number: b"x" * 20 for number in range(20)}, b"new": b"1"}
 
-    def test_a_large_journal_is_written_a_slice_with_each_put(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_large_journal_is_rewritten_a_slice_with_each_put(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """And says in the end what was put, replaced and taken away before, between and after."""
         monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 300)
         files = MemoryFileSystem()
@@ -217,8 +217,8 @@ class TestRewrite:
         journal.put({b"after": b"z", b"new0": None})
         assert reopened(files) == journal.items()
 
-    def test_a_put_that_a_signal_ends_is_in_the_new_file_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        files, journal = being_written_anew(monkeypatch, key_count=9)
+    def test_put_interrupted_by_a_signal_is_in_the_rewritten_file(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        files, journal = being_rewritten(monkeypatch, key_count=9)
 
         def interrupts(operation: str, path: str, size: int) -> None:
             if size and path == NEW:
@@ -235,15 +235,15 @@ class TestRewrite:
         assert journal.get(b"0") == b"interrupted"
         assert reopened(files) == journal.items()
 
-    def test_one_that_is_closed_while_it_is_written_anew_stays_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        files, journal = being_written_anew(monkeypatch, key_count=5)
+    def test_journal_closed_during_a_rewrite_is_unchanged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        files, journal = being_rewritten(monkeypatch, key_count=5)
         size = journal.size_bytes
         journal.close()
         assert files.list("meta") == ["topics.journal", "topics.journal.closed"]
         again = opened(files)
         assert (again.items(), again.size_bytes) == (journal.items(), size)
 
-    def test_no_space_for_a_rewrite_is_no_reason_to_refuse_a_put(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_put_succeeds_without_space_for_a_rewrite(self, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()
         journal = opened(files, rewrite_bytes_min=500)
 
@@ -263,7 +263,7 @@ class TestRewrite:
         assert journal.size_bytes < 1000
         assert reopened(files) == {b"a": b"199"}
 
-    def test_what_a_failed_rewrite_left_behind_is_no_part_of_the_next(self) -> None:
+    def test_leftover_of_a_failed_rewrite_is_not_reused(self) -> None:
         """A disk that fails may fail twice: the rewrite, and the removal of what there is of it."""
         files = MemoryFileSystem()
         journal = opened(files, rewrite_bytes_min=500)
@@ -285,7 +285,7 @@ class TestRewrite:
         journal.put({b"b": b"after"})
         assert reopened(files) == {b"a": b"%d" % number, b"b": b"after"}
 
-    def test_a_directory_that_cannot_be_synced_is_tried_again(self) -> None:
+    def test_failed_directory_sync_is_retried(self) -> None:
         """After the rename the new file is the journal; until the directory is synced, `sync` must not say that it is."""
         files = MemoryFileSystem()
         journal = opened(files, rewrite_bytes_min=500)
@@ -306,7 +306,7 @@ class TestRewrite:
         files.crash(lambda path, unsynced: 0)
         assert opened(files).items() == {b"a": b"last"}
 
-    def test_a_journal_that_lost_its_file_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_journal_without_its_file_refuses_puts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         files = MemoryFileSystem()
         journal = opened(files, rewrite_bytes_min=500)
         open_file = files.open
@@ -345,7 +345,7 @@ LAST_PUT: Mapping[bytes, bytes | None] = {b"a": b"last", b"b0": None, b"c": b"ne
 
 @pytest.mark.parametrize("end", ["killed", "power lost", "power lost, names kept", "power lost, bytes kept", "power lost, all kept"])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_an_end_at_every_operation_of_a_rewrite(end: str, share: float) -> None:
+def test_crash_at_any_operation_of_a_rewrite_keeps_all_puts(end: str, share: float) -> None:
     """The put that triggers the rewrite is there whole or not at all; all before it is there; and once acknowledged it stays."""
     operation_count = 0
     for stop_at in range(100):

@@ -9,7 +9,7 @@ from tests.storage.test_journal import PATH, opened, written
 
 
 @pytest.mark.parametrize(("size_left", "match"), [(-1, "ends after"), (1, "the file ends here"), (0, "the file ends here")])
-def test_a_closed_journal_may_not_have_lost_its_end(size_left: int, match: str) -> None:
+def test_truncated_closed_journal_is_refused(size_left: int, match: str) -> None:
     """Nothing is torn when a process ends in order: what is missing then was there."""
     files, ends = written()
     opened(files).close()
@@ -22,7 +22,7 @@ def test_a_closed_journal_may_not_have_lost_its_end(size_left: int, match: str) 
             opened(files)
 
 
-def test_the_mark_of_a_closed_journal_lasts_until_it_is_opened() -> None:
+def test_close_mark_lasts_until_the_next_open() -> None:
     files, ends = written()
     opened(files).close()
     assert files.list("meta") == ["topics.journal", "topics.journal.closed"]
@@ -35,14 +35,14 @@ def test_the_mark_of_a_closed_journal_lasts_until_it_is_opened() -> None:
 
 
 @pytest.mark.parametrize("mark", [b"", b"9", b"99999 00000000\n", b"99999"])
-def test_a_torn_mark_says_nothing(mark: bytes) -> None:
+def test_torn_close_mark_is_ignored(mark: bytes) -> None:
     files, _ = written()
     files.open(PATH + ".closed").append((mark,))
     assert opened(files).items() != {}
 
 
 @pytest.mark.parametrize("operation", ["open", "append"])
-def test_a_full_disk_has_no_mark_and_nothing_is_lost(operation: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_writes_no_close_mark_and_loses_nothing(operation: str, caplog: pytest.LogCaptureFixture) -> None:
     files, ends = written()
     journal = opened(files)
     expected = journal.items()

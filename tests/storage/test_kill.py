@@ -52,7 +52,7 @@ def child(root: str, kill_at: int, bytes_before: int) -> None:
 
 
 @pytest.mark.parametrize(("kill_at", "bytes_before"), [(1, 0), (5, 30), (40, 0), (61, 1), (150, 70), (303, 10_000)])
-def test_what_was_acknowledged_is_there(tmp_path: Path, kill_at: int, bytes_before: int) -> None:
+def test_acknowledged_writes_survive_sigkill(tmp_path: Path, kill_at: int, bytes_before: int) -> None:
     program = f"from tests.storage.test_kill import child; child({str(tmp_path)!r}, {kill_at}, {bytes_before})"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)

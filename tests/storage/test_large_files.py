@@ -39,7 +39,9 @@ class TestLargeFiles:
         return path
 
     @pytest.mark.parametrize("way", ["remove", "rename", "remove_tree"])
-    def test_the_name_goes_at_once_the_rest_aside(self, tmp_path: Path, freed: list[tuple[str, int]], way: str) -> None:
+    def test_large_file_is_unlinked_at_once_and_freed_in_the_background(
+        self, tmp_path: Path, freed: list[tuple[str, int]], way: str
+    ) -> None:
         files = DiskFileSystem(tmp_path)
         self.make(tmp_path / "d" / "large")
         if way == "remove":
@@ -53,7 +55,7 @@ class TestLargeFiles:
         join_background_io()
         assert freed == [(background_io.THREAD_NAME, background_io.LARGE_BYTES)]
 
-    def test_small_files_and_new_names_need_no_thread(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+    def test_small_files_and_renames_use_no_thread(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         files = DiskFileSystem(tmp_path)
         self.make(tmp_path / "small", background_io.LARGE_BYTES - 1)
         files.remove("small")
@@ -63,7 +65,7 @@ class TestLargeFiles:
         assert freed == []
         assert (tmp_path / "elsewhere").stat().st_size > background_io.LARGE_BYTES
 
-    def test_another_name_of_the_file_keeps_all_of_it(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+    def test_hard_link_keeps_the_content(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         large = self.make(tmp_path / "large")
         os.link(large, tmp_path / "backup")
         DiskFileSystem(tmp_path).remove("large")
@@ -71,12 +73,12 @@ class TestLargeFiles:
         assert len(freed) == 1
         assert (tmp_path / "backup").stat().st_size == 2 * background_io.LARGE_BYTES + 10
 
-    def test_a_file_that_is_not_there_is_still_an_error(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+    def test_removing_a_missing_file_is_an_error(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         with pytest.raises(StorageError, match="cannot remove"):
             DiskFileSystem(tmp_path).remove("missing")
         assert freed == []
 
-    def test_many_at_once_do_not_hold_many_descriptors(
+    def test_pending_removals_hold_a_limited_number_of_descriptors(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(background_io, "PENDING_MAX", 4)
@@ -102,7 +104,9 @@ class TestLargeFiles:
         join_background_io()
         assert len(freed) == 5
 
-    def test_nor_do_many_that_are_still_read(self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_removals_of_files_being_read_hold_a_limited_number_of_descriptors(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(background_io, "PENDING_MAX", 4)
         files, readers = DiskFileSystem(tmp_path), []
         before = len(os.listdir("/proc/self/fd"))
@@ -123,7 +127,7 @@ class TestLargeFiles:
         join_background_io()
         assert len(freed) == 5
 
-    def test_those_that_cannot_be_opened_take_no_place(
+    def test_file_that_cannot_be_opened_takes_no_pending_slot(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(background_io, "PENDING_MAX", 1)
@@ -141,7 +145,7 @@ class TestLargeFiles:
         join_background_io()
         assert len(freed) == 1
 
-    def test_one_that_cannot_be_freed_keeps_none_behind_it(
+    def test_failure_to_free_one_file_keeps_no_other(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         gate, counting, calls = threading.Event(), background_io.free, []
@@ -161,7 +165,7 @@ class TestLargeFiles:
         join_background_io()
         assert (len(calls), len(freed)) == (2, 1)
 
-    def test_it_is_cut_at_whole_pages_which_a_socket_may_have(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_large_file_is_truncated_at_page_boundaries(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sizes: list[int] = []
         monkeypatch.setattr(os, "ftruncate", lambda _, size: sizes.append(size))
         self.make(tmp_path / "large", 2 * background_io.LARGE_BYTES + 10)
@@ -170,7 +174,7 @@ class TestLargeFiles:
         assert sizes == [2 * background_io.LARGE_BYTES, background_io.LARGE_BYTES]
 
     @pytest.mark.parametrize("way", ["remove", "rename", "remove_tree"])
-    def test_what_is_held_is_freed_when_the_last_lets_go(self, tmp_path: Path, freed: list[tuple[str, int]], way: str) -> None:
+    def test_held_file_is_freed_after_the_last_release(self, tmp_path: Path, freed: list[tuple[str, int]], way: str) -> None:
         files = DiskFileSystem(tmp_path)
         self.make(tmp_path / "d" / "large")
         file = files.open("d/large")
@@ -193,7 +197,7 @@ class TestLargeFiles:
         join_background_io()
         assert freed == [(background_io.THREAD_NAME, background_io.LARGE_BYTES)]
 
-    def test_what_nobody_holds_is_freed_though_the_file_of_its_name_is_held(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+    def test_unheld_file_is_freed_though_its_successor_is_held(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         """Readers of a log that is compacted again and again: there is always one, of the newest file."""
         files = DiskFileSystem(tmp_path)
         self.make(tmp_path / "large")
@@ -215,7 +219,7 @@ class TestLargeFiles:
         held.close()
         file.close()
 
-    def test_however_many_hold_a_file_it_takes_one_descriptor(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+    def test_holders_of_one_file_share_one_descriptor(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         files = DiskFileSystem(tmp_path)
         self.make(tmp_path / "large")
         file = files.open("large")
@@ -230,7 +234,7 @@ class TestLargeFiles:
             held.close()
         file.close()
 
-    def test_another_file_of_the_name_is_held_for_itself(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+    def test_replaced_file_is_held_separately(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         files = DiskFileSystem(tmp_path)
         found = []
         for content in (b"old", b"new"):
@@ -244,9 +248,7 @@ class TestLargeFiles:
             assert held is not None
             held.close()
 
-    def test_not_more_files_are_held_than_there_are_descriptors_for(
-        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_number_of_held_files_is_limited(self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(disk_reads, "HELD_MAX", 2)
         files = DiskFileSystem(tmp_path)
         opened = [files.open(name) for name in "abc"]
@@ -275,7 +277,7 @@ class TestLargeFiles:
         assert file.held() is None
         file.close()
 
-    def test_without_a_thread_it_takes_its_time(
+    def test_large_file_is_freed_inline_without_a_thread(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(thread: threading.Thread) -> None:

@@ -238,7 +238,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_a_life(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_life_matches_the_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SLICE_BYTES", 1 if seed % 3 else 1 << 20)
     monkeypatch.setattr(compaction, "REMOVED_PER_SLICE", 1)
     life = Life(seed)

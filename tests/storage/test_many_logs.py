@@ -55,7 +55,7 @@ class Syncs:
 
 class TestSync:
     @pytest.mark.parametrize(("count", "seen"), [(8, {"sync": 8}), (9, {"sync all": 1})])
-    def test_one_sync_from_nine_on(self, count: int, seen: dict[str, int]) -> None:
+    def test_nine_or_more_logs_are_synced_at_once(self, count: int, seen: dict[str, int]) -> None:
         files = MemoryFileSystem()
         logs = filled(files, count)
         sync_many(logs)
@@ -69,7 +69,7 @@ class TestSync:
         files.crash(nothing)
         assert [log.log_end_offset for log in opened(files, count)] == [4] * count
 
-    def test_where_all_at_once_fails_each_is_synced(self) -> None:
+    def test_each_log_is_synced_after_a_failed_sync_of_all(self) -> None:
         files = MemoryFileSystem()
         logs = filled(files)
         Syncs(files, "sync all")
@@ -78,7 +78,7 @@ class TestSync:
         files.crash(nothing)
         assert [log.log_end_offset for log in opened(files)] == [3] * COUNT
 
-    def test_a_log_that_cannot_be_synced_is_not_taken_for_synced_later(self) -> None:
+    def test_log_with_failed_sync_is_never_reported_as_synced(self) -> None:
         """The system has told of its lost bytes: a sync of everything would succeed without them."""
         files = MemoryFileSystem()
         logs = filled(files)
@@ -97,7 +97,7 @@ class TestSync:
 
 class TestStart:
     @pytest.mark.parametrize(("count", "at_once"), [(8, 0), (9, 2)])
-    def test_two_syncs_from_nine_on(self, count: int, at_once: int) -> None:
+    def test_nine_or_more_logs_move_their_start_with_two_syncs(self, count: int, at_once: int) -> None:
         files = MemoryFileSystem()
         logs = filled(files, count)
         for log in logs:
@@ -114,7 +114,7 @@ class TestStart:
             assert (log.log_start_offset, log.log_end_offset) == (2, 3)
             assert log.find_duplicate(read_header(BEFORE)) is not None
 
-    def test_only_those_that_move_have_names_made(self) -> None:
+    def test_start_file_is_written_only_for_moved_logs(self) -> None:
         files = MemoryFileSystem()
         logs = filled(files)
         delete_records_many(dict.fromkeys(logs, 2), 0)
@@ -123,7 +123,7 @@ class TestStart:
         assert not syncs.seen
         assert [name for name in files.list(logs[0].directory) if name.endswith(".start")] == [f"{2:020d}.start"]
 
-    def test_what_fails_is_said_of_each(self) -> None:
+    def test_failure_is_returned_per_log(self) -> None:
         files = MemoryFileSystem()
         logs = filled(files)
         sync_many(logs)
@@ -136,7 +136,7 @@ class TestStart:
         files.crash(nothing)
         assert [log.log_start_offset for log in opened(files)] == [2] * COUNT
 
-    def test_none_starts_beyond_what_cannot_be_synced(self) -> None:
+    def test_start_stays_within_records_that_could_be_synced(self) -> None:
         """Nor ever does: what the disk has lost of it, it tells only once."""
         files = MemoryFileSystem()
         logs = filled(files)
@@ -147,7 +147,7 @@ class TestStart:
         files.crash(nothing)
         assert [log.log_start_offset for log in opened(files)] == [2] * 3 + [0] + [2] * 6
 
-    def test_none_starts_above_its_high_watermark(self) -> None:
+    def test_start_above_the_high_watermark_is_refused(self) -> None:
         logs = filled(MemoryFileSystem())
         logs[5].high_watermark = 1
         with pytest.raises(OffsetOutOfRange):
@@ -156,9 +156,9 @@ class TestStart:
 
     @pytest.mark.parametrize("loses_power", [False, True])
     @pytest.mark.parametrize("seed", range(3))
-    def test_a_death_in_any_step(self, loses_power: bool, seed: int) -> None:
+    def test_crash_in_any_step_keeps_starts_and_producers(self, loses_power: bool, seed: int) -> None:
         """And then one of power, after the next start has deleted what lies below the starts that it found."""
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         for steps in range(100):
             files = MemoryFileSystem()
             logs = filled(files)
@@ -168,12 +168,12 @@ class TestStart:
                 assert steps == COUNT + 2
                 return
             if loses_power:
-                files.crash(lambda _path, unsynced: dice.randint(0, unsynced))
+                files.crash(lambda _path, unsynced: rng.randint(0, unsynced))
             else:
                 files.kill()
             starts = [log.log_start_offset for log in opened(files)]
             assert set(starts) <= {0, 2}
-            files.crash(lambda _path, unsynced: dice.randint(0, unsynced))
+            files.crash(lambda _path, unsynced: rng.randint(0, unsynced))
             for log, start in zip(opened(files), starts, strict=True):
                 assert log.log_start_offset == start or not loses_power
                 assert log.log_end_offset == 3

@@ -29,7 +29,7 @@ def content(files: MemoryFileSystem, path: str) -> bytes | None:
     return files.open(path).read(0, 1000) if files.exists(path) else None
 
 
-def test_a_killed_process_leaves_all_it_wrote() -> None:
+def test_kill_keeps_all_written_bytes() -> None:
     files = MemoryFileSystem()
     files.open("a").append((b"abc",))
     incarnation = files.incarnation
@@ -38,7 +38,7 @@ def test_a_killed_process_leaves_all_it_wrote() -> None:
     assert files.incarnation == incarnation
 
 
-def test_after_a_failed_sync_the_next_process_sees_what_the_disk_has() -> None:
+def test_kill_after_a_failed_sync_keeps_synced_bytes_only() -> None:
     files = MemoryFileSystem()
     for path in "ab":
         written(files, path, synced=b"synced", unsynced=b"xyz")
@@ -68,7 +68,7 @@ SYNCS: dict[str, Callable[[MemoryFileSystem, MemoryFile], None]] = {
 
 
 @pytest.mark.parametrize("operation", SYNCS)
-def test_after_a_failed_sync_of_any_kind_not_all_can_be_said_to_be_synced(operation: str) -> None:
+def test_failed_sync_of_any_kind_fails_sync_all(operation: str) -> None:
     files = MemoryFileSystem()
     file = files.open("a")
 
@@ -87,7 +87,7 @@ def test_after_a_failed_sync_of_any_kind_not_all_can_be_said_to_be_synced(operat
 
 
 @pytest.mark.parametrize("kept", range(4))
-def test_a_crash_tears_unsynced_bytes_where_the_dice_say(kept: int) -> None:
+def test_crash_keeps_the_chosen_part_of_unsynced_bytes(kept: int) -> None:
     files = MemoryFileSystem()
     written(files, "a", synced=b"synced", unsynced=b"xyz")
     incarnation = files.incarnation
@@ -115,7 +115,7 @@ def test_an_unsynced_truncation_may_be_forgotten(choose: Callable[[str, int], in
     assert content(files, "a") == expected
 
 
-def test_a_failed_sync_is_not_forgotten() -> None:
+def test_failed_sync_fails_every_later_sync() -> None:
     """As on a disk, where the kernel reports lost pages once. Without this no simulation could tell whether its caller forgets."""
     files = MemoryFileSystem()
     file = files.open("a")
@@ -137,7 +137,7 @@ def test_a_failed_sync_is_not_forgotten() -> None:
     assert content(files, "a") is None
 
 
-def test_a_name_is_not_there_before_its_directory_is_synced() -> None:
+def test_name_is_lost_without_a_directory_sync() -> None:
     files = MemoryFileSystem()
     file = files.open("a")
     file.append((b"abc",))
@@ -146,15 +146,15 @@ def test_a_name_is_not_there_before_its_directory_is_synced() -> None:
     assert content(files, "a") is None
 
 
-def test_what_a_loss_of_power_leaves_for_certain_is_told_before_it() -> None:
+def test_flushed_content_is_what_survives_a_crash() -> None:
     files = MemoryFileSystem()
     files.make_directory("logs")
     written(files, "logs/old", synced=b"one")
     files.sync_directory("logs")
     files.sync_directory("")
     files.open("logs/new").close()
-    told = [*files.flushed_names("logs")], files.flushed("logs/old"), [*files.flushed_names("")], files.flushed("logs/new")
-    assert told == (["old"], b"one", ["logs"], b"")
+    flushed = [*files.flushed_names("logs")], files.flushed("logs/old"), [*files.flushed_names("")], files.flushed("logs/new")
+    assert flushed == (["old"], b"one", ["logs"], b"")
     files.crash(nothing)
     assert files.list("logs") == ["old"]
 
@@ -169,14 +169,14 @@ def test_an_unsynced_rename_happens_or_does_not(choose: Callable[[str, int], int
     assert (content(files, "old"), content(files, "new")) == (old, new)
 
 
-def test_names_are_kept_in_the_order_in_which_they_were_made() -> None:
+def test_crash_keeps_names_in_creation_order() -> None:
     files = MemoryFileSystem()
     for name in "abc":
         files.open(name).close()
     files.remove("a")
-    asked: list[tuple[str, int]] = []
-    files.crash(lambda path, unsynced: asked.append((path, unsynced)) or 2)  # type: ignore[func-returns-value]
-    assert asked == [("", 4)]
+    choices_requested: list[tuple[str, int]] = []
+    files.crash(lambda path, unsynced: choices_requested.append((path, unsynced)) or 2)  # type: ignore[func-returns-value]
+    assert choices_requested == [("", 4)]
     assert files.list("") == ["a", "b"]
 
 
@@ -192,7 +192,7 @@ def test_an_unsynced_removal_may_be_forgotten() -> None:
 
 
 @pytest.mark.parametrize("kept", [-1, 4])
-def test_dice_beyond_the_limits_are_refused(kept: int) -> None:
+def test_chosen_size_beyond_the_unsynced_bytes_is_refused(kept: int) -> None:
     files = MemoryFileSystem()
     written(files, "a", unsynced=b"xyz")
     with pytest.raises(ValueError, match=f"kept {kept} of 3"):
@@ -200,7 +200,7 @@ def test_dice_beyond_the_limits_are_refused(kept: int) -> None:
 
 
 @pytest.mark.parametrize("end", [MemoryFileSystem.kill, lambda files: files.crash(nothing)])
-def test_files_and_locks_of_the_dead_are_void(end: object) -> None:
+def test_files_and_locks_of_an_ended_process_are_invalid(end: object) -> None:
     files = MemoryFileSystem()
     written(files, "a", synced=b"abc")
     file, lock = files.open("a"), files.lock("lock")
@@ -214,7 +214,7 @@ def test_files_and_locks_of_the_dead_are_void(end: object) -> None:
         files.lock("lock")
 
 
-def test_everything_can_be_synced_at_once() -> None:
+def test_sync_all_makes_everything_durable() -> None:
     files = MemoryFileSystem()
     files.make_directory("d/e")
     for path in ("a", "d/b", "d/e/c"):
@@ -225,7 +225,7 @@ def test_everything_can_be_synced_at_once() -> None:
     assert [content(files, path) for path in ("a", "d/b", "d/e/c")] == [b"abc"] * 3
 
 
-def test_a_process_can_die_inside_a_write() -> None:
+def test_crash_inside_a_write_keeps_part_of_it() -> None:
     files = MemoryFileSystem()
     file = files.open("a")
 
@@ -241,7 +241,7 @@ def test_a_process_can_die_inside_a_write() -> None:
     assert content(files, "a") == b"abcd"
 
 
-def test_a_full_disk_takes_nothing_and_recovers() -> None:
+def test_append_on_a_full_disk_fails_and_later_succeeds() -> None:
     files = MemoryFileSystem()
     file = files.open("a")
     files.bytes_free = 4
@@ -254,7 +254,7 @@ def test_a_full_disk_takes_nothing_and_recovers() -> None:
     assert file.append((b"de",)) == 3
 
 
-def test_every_operation_passes_the_hook() -> None:
+def test_every_operation_calls_the_hook() -> None:
     files = MemoryFileSystem()
     seen: list[str] = []
     files.hook = lambda operation, path, size: seen.append(operation)

@@ -43,14 +43,14 @@ def test_a_data_directory_is_private_to_its_user(tmp_path: Path) -> None:
     assert mode(root.parent) == 0o755, "the parents are not ours"
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     Cluster(file_system=DiskFileSystem(tmp_path)).core.close()
     assert mode(tmp_path) == 0o750
 
 
 class TestLock:
-    def test_it_holds_when_its_file_is_deleted(self, tmp_path: Path) -> None:
+    def test_lock_holds_after_its_file_is_deleted(self, tmp_path: Path) -> None:
         held = DiskFileSystem(tmp_path).lock(LOCK_NAME)
         (tmp_path / LOCK_NAME).unlink()
         with pytest.raises(AlreadyLocked):
@@ -59,14 +59,14 @@ class TestLock:
         held.release()
         DiskFileSystem(tmp_path).lock(LOCK_NAME).release()
 
-    def test_its_holder_is_named_while_the_file_is_there(self, tmp_path: Path) -> None:
+    def test_lock_holder_is_named_while_the_file_exists(self, tmp_path: Path) -> None:
         held = DiskFileSystem(tmp_path).lock(LOCK_NAME)
         with pytest.raises(AlreadyLocked) as caught:
             DiskFileSystem(tmp_path).lock(LOCK_NAME)
         assert caught.value.holder == str(os.getpid())
         held.release()
 
-    def test_a_holder_of_an_earlier_version_has_the_file_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_lock_of_an_earlier_version_on_the_file_alone_is_respected(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import fcntl
 
         file = os.open(tmp_path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
@@ -78,7 +78,7 @@ class TestLock:
         os.close(file)
         DiskFileSystem(tmp_path).lock(LOCK_NAME).release()
 
-    def test_a_file_system_that_cannot_lock_directories(
+    def test_file_system_without_directory_locks_locks_the_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         import fcntl
@@ -97,7 +97,7 @@ class TestLock:
             DiskFileSystem(tmp_path).lock(LOCK_NAME)
         lock.release()
 
-    def test_no_descriptor_is_left_open(self, tmp_path: Path) -> None:
+    def test_refused_lock_leaves_no_descriptor_open(self, tmp_path: Path) -> None:
         held = DiskFileSystem(tmp_path).lock(LOCK_NAME)
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):

@@ -28,7 +28,7 @@ def offsets(found: list[bytes | bytearray | memoryview]) -> list[tuple[int, int]
     return [(view.header.base_offset, view.header.last_offset) for data in found for view in views(data)]
 
 
-def test_a_file_that_became_shorter_is_said_to_be_damaged() -> None:
+def test_truncated_file_is_reported_as_damaged() -> None:
     files = MemoryFileSystem()
     log = opened(files)
     for _ in range(3):
@@ -53,21 +53,21 @@ class TestAppend:
         assert log.log_end_offset == log.high_watermark == log.last_stable_offset == 5
         assert log.size_bytes == len(data)
 
-    def test_the_offset_is_written_where_the_batch_lies(self) -> None:
+    def test_offset_is_patched_into_the_caller_s_buffer(self) -> None:
         log = opened()
         log.append(batch(), steady_ms=0)
         lent = memoryview(batch(2))
         log.append(BatchView(lent, read_header(lent)), steady_ms=0, leader_epoch=9)
         assert read_header(lent)[:3] == (1, len(lent) - 12, 9)
 
-    def test_bytes_that_cannot_be_written_to_are_copied(self) -> None:
+    def test_read_only_bytes_are_copied(self) -> None:
         log = opened()
         log.append(batch(), steady_ms=0)
         fixed = bytes(batch())
         assert log.append(fixed, steady_ms=0).base_offset == 1
         assert read_header(fixed).base_offset == 0
 
-    def test_the_broker_s_time_is_in_the_answer(self) -> None:
+    def test_append_result_has_log_append_time(self) -> None:
         log = opened()
         stamped = batch(2, identity=ONE, base_sequence=0)
         patch_log_append_time(stamped, 0, 777)
@@ -76,7 +76,7 @@ class TestAppend:
         assert first == AppendResult(0, 1, 777, 0)
         assert log.find_duplicate(read_header(stamped)) == first
 
-    def test_what_a_producer_may_not_do_is_said_with_a_code(self) -> None:
+    def test_check_producer_returns_code_and_message(self) -> None:
         log = opened()
         log.append(batch(identity=ProducerIdentity(1, 5), base_sequence=0), steady_ms=0)
         code, message = log.check_producer(read_header(batch(identity=ONE, base_sequence=1))) or (None, "")
@@ -85,14 +85,14 @@ class TestAppend:
         code, message = log.check_marker(ONE, 0) or (None, "")
         assert (code, "epoch 5" in message) == (codes.INVALID_PRODUCER_EPOCH, True)
 
-    def test_a_control_batch_does_not_come_in_as_data(self) -> None:
+    def test_control_batch_is_refused_by_append(self) -> None:
         log = opened()
         log.append_marker(True, ONE, 0, 0)
         (marker,) = log.read(0, 1000)
         with pytest.raises(ValueError, match="append_marker"):
             log.append(marker, steady_ms=0)
 
-    def test_a_duplicate_is_found_until_five_others_came(self) -> None:
+    def test_duplicate_is_found_among_the_last_five_batches(self) -> None:
         log = opened()
         for sequence in range(6):
             log.append(batch(identity=ONE, base_sequence=sequence), steady_ms=0)
@@ -116,7 +116,7 @@ class TestAppend:
         files.bytes_free = None
         assert log.append(again, steady_ms=0).base_offset == 1
 
-    def test_a_checkpoint_that_fails_refuses_no_records(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_failed_checkpoint_refuses_no_records(self, caplog: pytest.LogCaptureFixture) -> None:
         """Space for batches only: everything derived is left out, and said so."""
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=3 * SIZE, checkpoint_bytes=2 * SIZE, index_interval_bytes=1)
@@ -139,7 +139,7 @@ class TestAppend:
         assert len(caplog.records) == 2, "one for each time that checkpoints fail"
         assert opened(files).log_end_offset == 26
 
-    def test_without_room_for_a_new_segment_nothing_else_is_tried(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_full_disk_at_a_new_segment_writes_no_checkpoint(self, caplog: pytest.LogCaptureFixture) -> None:
         """Or each repetition of a producer would cost the disk, and the log, a checkpoint."""
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=2 * SIZE, verify_bytes_max=0)
@@ -165,7 +165,7 @@ class TestAppend:
 
 
 class TestSegments:
-    def test_a_full_segment_is_sealed_and_the_next_begins_at_the_end(self) -> None:
+    def test_full_segment_is_sealed_and_the_next_starts_at_the_end(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=2 * SIZE)
         for _ in range(5):
@@ -182,20 +182,20 @@ class TestSegments:
         ]
         assert log.size_bytes == 5 * SIZE
 
-    def test_a_batch_larger_than_a_segment_gets_one_of_its_own(self) -> None:
+    def test_batch_larger_than_segment_bytes_gets_its_own_segment(self) -> None:
         log = opened(segment_bytes=SIZE)
         for count in (1, 9, 1):
             log.append(batch(count), steady_ms=0)
         assert [offsets(log.read(offset, 10_000)) for offset in (0, 5, 10)] == [[(0, 0)], [(1, 9)], [(10, 10)]]
 
-    def test_a_segment_is_sealed_before_its_index_cannot_count_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_segment_is_sealed_before_its_index_overflows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.storage.partition_log.SPAN_MAX", 5)
         log = opened()
         for _ in range(4):
             log.append(batch(2), steady_ms=0)
         assert offsets(log.read(0, 10_000)) == [(0, 1), (2, 3), (4, 5)]
 
-    def test_nothing_is_made_on_disk_for_an_empty_partition_but_its_directory(self) -> None:
+    def test_empty_partition_has_only_its_directory_on_disk(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         log.sync()
@@ -211,7 +211,7 @@ class TestSegments:
         assert files.list("topics/orders") == []
 
     @pytest.mark.parametrize("segment_bytes", [0, 2**31])
-    def test_sizes_no_index_can_hold_are_refused(self, segment_bytes: int) -> None:
+    def test_segment_bytes_out_of_range_is_refused(self, segment_bytes: int) -> None:
         with pytest.raises(ValueError, match="segment_bytes"):
             LogConfig(segment_bytes=segment_bytes)
 
@@ -238,7 +238,7 @@ class TestRead:
 
     @pytest.mark.parametrize("interval", [1, 150, 1 << 20], ids=["every batch indexed", "some", "only the first"])
     @pytest.mark.parametrize(("offset", "batches_max", "upper", "at_least_one", "expected"), READS)
-    def test_whole_batches_within_the_bounds(
+    def test_read_returns_whole_batches_within_its_bounds(
         self, offset: int, batches_max: float, upper: int | None, at_least_one: bool, expected: list[int], interval: int
     ) -> None:
         log = opened(index_interval_bytes=interval)
@@ -247,33 +247,33 @@ class TestRead:
         found = log.read(offset, int(batches_max * SIZE), upper, at_least_one)
         assert offsets(found) == [(at, at) for at in expected]
 
-    def test_the_batch_that_holds_the_offset_comes_first(self) -> None:
+    def test_read_starts_with_the_batch_that_contains_the_offset(self) -> None:
         log = opened(index_interval_bytes=1 << 20)
         for _ in range(3):
             log.append(batch(10), steady_ms=0)
         assert offsets(log.read(15, 10_000)) == [(10, 19), (20, 29)]
 
-    def test_a_large_first_batch_comes_whole_however_small_the_limit(self) -> None:
+    def test_large_first_batch_is_returned_whole(self) -> None:
         log = opened()
         log.append(batch(value=b"x" * 100_000), steady_ms=0)
         log.append(batch(), steady_ms=0)
         (data,) = log.read(0, 1000)
         assert [view.crc_is_valid() for view in views(data)] == [True]
 
-    def test_headers_beyond_one_chunk_are_walked(self) -> None:
+    def test_read_scans_headers_over_several_chunks(self) -> None:
         log = opened(index_interval_bytes=1 << 30)
         for number in range(300):
             log.append(batch(value=b"x" * (number * 7)), steady_ms=0)
         assert offsets(log.read(290, 1, at_least_one=True)) == [(290, 290)]
 
     @pytest.mark.parametrize("offset", [-1, 4])
-    def test_offsets_outside_the_log(self, offset: int) -> None:
+    def test_read_outside_the_log_is_out_of_range(self, offset: int) -> None:
         log = opened()
         log.append(batch(3), steady_ms=0)
         with pytest.raises(OffsetOutOfRange, match=f"offset {offset} of orders-0 is not between 0 and 3"):
             log.read(offset, 100)
 
-    def test_damage_met_while_reading_is_named_and_not_given_out(self) -> None:
+    def test_damage_found_by_a_read_is_an_error(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, index_interval_bytes=1 << 20)
         for _ in range(3):
@@ -290,7 +290,7 @@ class TestRead:
         [(8, -12), (8, -13), (8, 48), (23, -1)],
         ids=["of no bytes", "of less than none", "of less than a header", "of no offsets"],
     )
-    def test_a_walk_over_damaged_headers_ends(self, at: int, field: int) -> None:
+    def test_read_over_damaged_headers_ends(self, at: int, field: int) -> None:
         """A batch of no bytes would be walked over for ever."""
         files = MemoryFileSystem()
         log = opened(files, index_interval_bytes=1 << 20)
@@ -311,14 +311,16 @@ class TestTimestamps:
         ("timestamp", "expected"),
         [(0, (0, 10)), (10, (0, 10)), (11, (1, 30)), (30, (1, 30)), (31, (4, 50)), (50, (4, 50)), (51, (6, 51)), (60, (7, 60)), (61, None)],
     )
-    def test_the_first_record_that_is_not_earlier(self, timestamp: int, expected: tuple[int, int] | None, interval: int) -> None:
+    def test_offset_for_timestamp_finds_the_first_record_not_earlier(
+        self, timestamp: int, expected: tuple[int, int] | None, interval: int
+    ) -> None:
         """Over batches and segments, timestamps out of order."""
         log = opened(index_interval_bytes=interval, segment_bytes=SIZE * 3)
         for timestamps in ([10, 30, 20], [5, 50], [5], [51, 60], [40]):
             log.append(batch(len(timestamps), timestamps=timestamps), steady_ms=0)
         assert log.offset_for_timestamp(timestamp) == expected
 
-    def test_compressed_and_stamped_batches_are_opened_too(self) -> None:
+    def test_offset_for_timestamp_reads_log_append_time(self) -> None:
         log = opened()
         stamped = batch(3, timestamps=[1, 2, 3])
         patch_log_append_time(stamped, 0, 90)
@@ -327,7 +329,7 @@ class TestTimestamps:
 
 
 class TestTransactions:
-    def test_what_is_stable_ends_where_the_oldest_open_transaction_begins(self) -> None:
+    def test_last_stable_offset_is_the_start_of_the_oldest_open_transaction(self) -> None:
         log = opened()
         log.append(batch(2), steady_ms=0)
         log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), steady_ms=5)
@@ -348,7 +350,7 @@ class TestTransactions:
         assert (view.header.is_control, view.header.is_transactional, view.header.identity, view.size) == (True, True, (9, 3), 78)
         assert (view.header.leader_epoch, read_control(view)) == (2, (False, 7))
 
-    def test_an_abort_with_data_here_is_listed_with_what_was_stable_then(self) -> None:
+    def test_aborted_transaction_is_listed_with_its_first_offset(self) -> None:
         log = opened()
         for producer in (1, 2, 3):
             log.append(batch(2, identity=ProducerIdentity(producer, 0), base_sequence=0, is_transactional=True), steady_ms=0)
@@ -362,7 +364,7 @@ class TestTransactions:
         assert log.aborted_transactions(0, 4) == [(2, 2)]
         assert log.aborted_transactions(0, 2) == []
 
-    def test_an_older_transaction_that_is_aborted_later_is_not_missed(self) -> None:
+    def test_older_transaction_aborted_later_is_listed(self) -> None:
         log = opened()
         log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), steady_ms=0)
         log.append(batch(2, identity=TWO, base_sequence=0, is_transactional=True), steady_ms=0)
@@ -378,7 +380,7 @@ class TestTransactions:
         assert log.aborted_transactions(0, 6) == [(1, 0), (1, 2), (1, 4)]
         assert log.aborted_transactions(2, 3) == [(1, 2)]
 
-    def test_above_the_high_watermark_nothing_is_stable(self) -> None:
+    def test_last_stable_offset_stays_below_the_high_watermark(self) -> None:
         """Declared replicas: a transaction whose marker is not yet everywhere is not yet decided for readers."""
         log = opened()
         log.append(batch(), steady_ms=0)
@@ -396,7 +398,7 @@ class TestTransactions:
 
 
 class TestSync:
-    def test_each_change_has_to_be_synced(self) -> None:
+    def test_every_append_needs_a_sync(self) -> None:
         log = opened()
         log.sync()
         assert log.is_synced
@@ -407,7 +409,7 @@ class TestSync:
         log.append_marker(True, ONE, 0, 0)
         assert not log.is_synced
 
-    def test_what_was_refused_leaves_nothing_to_sync(self) -> None:
+    def test_refused_append_needs_no_sync(self) -> None:
         """Nor does retention, which may then take the only segment."""
         files = MemoryFileSystem()
         log = opened(files, retention_ms=0)
@@ -422,7 +424,7 @@ class TestSync:
         log.sync()
         assert log.is_synced
 
-    def test_nor_does_what_was_cut_off(self) -> None:
+    def test_cut_torn_end_needs_no_later_sync(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         log.append(batch(), steady_ms=0)
@@ -444,7 +446,7 @@ class TestSync:
         log.sync()
         assert log.is_synced
 
-    def test_a_failed_sync_is_the_caller_s_to_know(self) -> None:
+    def test_failed_sync_is_raised_to_the_caller(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         log.append(batch(), steady_ms=0)
@@ -462,7 +464,7 @@ class TestSync:
             assert not log.is_synced
 
 
-def test_decoded_records_are_those_that_were_sent() -> None:
+def test_read_records_equal_the_appended_ones() -> None:
     log = opened()
     log.append(batch(3, value=b"hello", timestamps=[7, 8, 9]), steady_ms=0)
     (data,) = log.read(0, 1000)

@@ -28,7 +28,7 @@ def append(log: PartitionLog) -> None:
     log.append(batch(timestamps=[0]), steady_ms=0)
 
 
-def knows(log: PartitionLog) -> bool:
+def has_producer(log: PartitionLog) -> bool:
     return log.find_duplicate(read_header(BEFORE)) is not None
 
 
@@ -81,7 +81,7 @@ def files() -> MemoryFileSystem:
 
 @pytest.mark.parametrize("rolls", [0, 2])
 @pytest.mark.parametrize("aborts_first", [False, True])
-def test_they_outlive_aborted_transactions(files: MemoryFileSystem, aborts_first: bool, rolls: int) -> None:
+def test_producers_survive_aborted_transactions(files: MemoryFileSystem, aborts_first: bool, rolls: int) -> None:
     """A snapshot that speaks of aborted transactions is of no use without their file."""
     log = with_producer(files)
     append(log)
@@ -96,11 +96,11 @@ def test_they_outlive_aborted_transactions(files: MemoryFileSystem, aborts_first
         append(log)
     log.sync()
     log = lose_power(files)
-    assert knows(log)
+    assert has_producer(log)
     assert log.aborted_transactions(2, 100) == [(2, 3)]
 
 
-def test_no_more_is_synced_than_was_written(files: MemoryFileSystem) -> None:
+def test_unchanged_aborted_index_is_not_synced(files: MemoryFileSystem) -> None:
     log = with_producer(files)
     log.delete_records_before(2, 0)
     abort(log)
@@ -128,10 +128,10 @@ def test_many_files_of_aborted_transactions_are_synced_at_once(files: MemoryFile
     assert synced == operations
     assert log.expire(0) == 1
     assert synced == operations
-    assert knows(lose_power(files))
+    assert has_producer(lose_power(files))
 
 
-def test_segments_go_for_no_snapshot_that_a_loss_of_power_takes(files: MemoryFileSystem) -> None:
+def test_segments_stay_until_their_snapshot_is_durable(files: MemoryFileSystem) -> None:
     """One that was taken between two syncs counts as long as the power is there. What it tells of is read again from segments."""
     log = opened(files)
     log.append(BEFORE, steady_ms=0)
@@ -144,23 +144,23 @@ def test_segments_go_for_no_snapshot_that_a_loss_of_power_takes(files: MemoryFil
     assert log.delete_records_before(2, 0) == 2
     files.kill()
     log = opened(files)
-    assert (log.log_start_offset, log.log_end_offset, knows(log)) == (2, 3, True)
+    assert (log.log_start_offset, log.log_end_offset, has_producer(log)) == (2, 3, True)
     log.sync()
-    assert knows(lose_power(files))
+    assert has_producer(lose_power(files))
 
 
-def test_a_log_does_not_start_beyond_what_is_on_disk(files: MemoryFileSystem) -> None:
+def test_log_start_moves_only_over_synced_records(files: MemoryFileSystem) -> None:
     """It is to start behind a batch that is not synced: with the power its producer was forgotten. The simulation found it: the batch, of
     which nobody had been told yet, came again and was stored a second time."""
     log = opened(files)
     log.append(BEFORE, steady_ms=0)
     log.delete_records_before(1, 0)
     log = lose_power(files)
-    assert (log.log_start_offset, log.log_end_offset, knows(log)) == (1, 1, True)
+    assert (log.log_start_offset, log.log_end_offset, has_producer(log)) == (1, 1, True)
 
 
 @pytest.mark.parametrize("steps", range(10))
-def test_a_log_that_dies_while_its_start_is_named_forgets_nobody(files: MemoryFileSystem, steps: int) -> None:
+def test_crash_while_the_start_moves_loses_no_producer(files: MemoryFileSystem, steps: int) -> None:
     """The records are synced before that name is there, not only before the caller hears of it."""
     log = opened(files)
     log.append(BEFORE, steady_ms=0)
@@ -175,10 +175,10 @@ def test_a_log_that_dies_while_its_start_is_named_forgets_nobody(files: MemoryFi
         log.delete_records_before(1, 0)
     files.hook = None
     log = lose_power(files)
-    assert log.log_end_offset == 0 or knows(log)
+    assert log.log_end_offset == 0 or has_producer(log)
 
 
-def test_a_start_that_runs_out_of_descriptors_costs_no_producer(files: MemoryFileSystem) -> None:
+def test_start_without_descriptors_loses_no_producer(files: MemoryFileSystem) -> None:
     """It is refused. The snapshot that could not be opened stays: nothing is wrong with it, and it alone tells of them."""
     log = with_producer(files)
     append(log)
@@ -191,10 +191,10 @@ def test_a_start_that_runs_out_of_descriptors_costs_no_producer(files: MemoryFil
         log.delete_records_before(3, 0)
     files.hook = None
     files.kill()
-    assert knows(opened(files))
+    assert has_producer(opened(files))
 
 
-def test_a_start_that_was_named_and_refused_costs_no_producer(files: MemoryFileSystem) -> None:
+def test_refused_start_with_a_start_file_loses_no_producer(files: MemoryFileSystem) -> None:
     """The next process takes it for what counts and deletes segments: for a snapshot that was not needed when it was written."""
     log = with_producer(files)
     append(log)
@@ -209,9 +209,9 @@ def test_a_start_that_was_named_and_refused_costs_no_producer(files: MemoryFileS
     log.close()
     files.kill()
     log = opened(files)
-    assert (log.log_start_offset, knows(log)) == (2, True)
+    assert (log.log_start_offset, has_producer(log)) == (2, True)
     log.sync()
-    assert knows(lose_power(files))
+    assert has_producer(lose_power(files))
 
 
 def test_a_start_before_the_last_segment_syncs_no_records(files: MemoryFileSystem) -> None:
@@ -224,7 +224,7 @@ def test_a_start_before_the_last_segment_syncs_no_records(files: MemoryFileSyste
     assert [path for path in synced if path.endswith(".log")] == []
 
 
-def test_what_a_snapshot_tells_of_is_not_counted_again(files: MemoryFileSystem) -> None:
+def test_batches_in_a_snapshot_are_not_counted_twice(files: MemoryFileSystem) -> None:
     """The last segment is read once more where the log starts at its end. Twice the same batches would drive out earlier ones."""
     log = opened(files)
     sent = [batch(identity=TWO, base_sequence=sequence) for sequence in range(5)]
@@ -240,7 +240,7 @@ def test_what_a_snapshot_tells_of_is_not_counted_again(files: MemoryFileSystem) 
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_damage_below_the_start_is_none_of_the_log(files: MemoryFileSystem, is_removed: bool) -> None:
+def test_damage_below_the_log_start_is_ignored(files: MemoryFileSystem, is_removed: bool) -> None:
     """Nobody reads there any more. A transaction that is open before it may have ended in what is lost."""
     log = opened(files)
     log.append(BEFORE, steady_ms=0)
@@ -261,7 +261,7 @@ def test_damage_below_the_start_is_none_of_the_log(files: MemoryFileSystem, is_r
     assert read_header(log.read(3, 1000)[0]).base_offset == 3
 
 
-def test_what_is_left_before_damage_below_the_start_goes_when_a_snapshot_tells_of_it(files: MemoryFileSystem) -> None:
+def test_segments_before_damage_below_the_start_are_removed_after_a_snapshot(files: MemoryFileSystem) -> None:
     log = with_producer(files)
     for _ in range(2):
         append(log)
@@ -270,15 +270,15 @@ def test_what_is_left_before_damage_below_the_start_goes_when_a_snapshot_tells_o
     log.delete_records_before(4, 0)
     kill_without_snapshots(files)
     files.open(f"{DIRECTORY}/{2:020d}.log").truncate(10)
-    assert knows(opened(files))
+    assert has_producer(opened(files))
     log = lose_power(files)
-    assert knows(log)
+    assert has_producer(log)
     log.close()
-    assert knows(opened(files))
+    assert has_producer(opened(files))
     assert [name for name in files.list(DIRECTORY) if name.endswith(".log")] == [f"{4:020d}.log"]
 
 
-def test_a_damaged_list_of_aborted_transactions_costs_no_producer(files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_aborted_index_loses_no_producer(files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
     """All is read again but for what was deleted, and the snapshot that tells of that stays as long as it is alone."""
     log = with_producer(files)
     append(log)
@@ -292,12 +292,12 @@ def test_a_damaged_list_of_aborted_transactions_costs_no_producer(files: MemoryF
     assert "a list of aborted transactions that it needs is missing or damaged" in caplog.text
     assert log.aborted_transactions(2, 100) == [(2, 3)]
     assert not log.has_ongoing_transaction(TWO.producer_id)
-    assert knows(log)
+    assert has_producer(log)
     log = lose_power(files)
-    assert knows(log)
+    assert has_producer(log)
 
 
-class TestADamagedListOfAbortedTransactions:
+class TestDamagedAbortedIndex:
     @pytest.fixture(autouse=True)
     def damaged(self, files: MemoryFileSystem) -> None:
         log = with_producer(files)
@@ -309,15 +309,15 @@ class TestADamagedListOfAbortedTransactions:
         (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
         files.open(f"{DIRECTORY}/{name}").truncate(10)
 
-    def test_is_whole_again_when_the_log_is_closed(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
+    def test_damaged_aborted_index_is_rebuilt_by_close(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
         opened(files).close()
         caplog.clear()
         log = opened(files)
         assert not caplog.text
         assert log.aborted_transactions(2, 100) == [(2, 3)]
-        assert knows(log)
+        assert has_producer(log)
 
-    def test_beside_a_torn_end_keeps_no_later_start_from_going_on(self, files: MemoryFileSystem) -> None:
+    def test_damaged_aborted_index_with_a_torn_end_allows_later_starts(self, files: MemoryFileSystem) -> None:
         """What was cut off is said at the start that does it, and not missed by the next one."""
         last = [name for name in files.list(DIRECTORY) if name.endswith(".log")][-1]
         file = files.open(f"{DIRECTORY}/{last}")
@@ -327,7 +327,7 @@ class TestADamagedListOfAbortedTransactions:
         log.close()
         log = opened(files)
         assert (log.log_end_offset, log.cuts) == (5, [])
-        assert knows(log)
+        assert has_producer(log)
 
 
 def dies_in_roll(files: MemoryFileSystem, log: PartitionLog) -> PartitionLog:
@@ -379,7 +379,7 @@ class TestCompaction:
         return log
 
     @pytest.mark.parametrize("rolls", [dies_in_roll, rolls_on_full_disk])
-    def test_costs_no_producer(
+    def test_compaction_loses_no_producer(
         self, files: MemoryFileSystem, log: PartitionLog, rolls: Callable[[MemoryFileSystem, PartitionLog], PartitionLog]
     ) -> None:
         log = rolls(files, log)
@@ -387,9 +387,9 @@ class TestCompaction:
         compact(log)
         log.sync()
         files.kill()
-        assert knows(opened(files, compacts=True))
+        assert has_producer(opened(files, compacts=True))
 
-    def test_does_not_begin_where_that_cannot_be_written_down(self, files: MemoryFileSystem, log: PartitionLog) -> None:
+    def test_compaction_does_not_begin_without_a_snapshot(self, files: MemoryFileSystem, log: PartitionLog) -> None:
         log = dies_in_roll(files, log)
         append(log)
         files.hook = no_space_for_snapshots
@@ -401,7 +401,7 @@ class TestCompaction:
         assert log.files.state.gaps_below > 0
 
 
-class TestAFullDisk:
+class TestFullDisk:
     @pytest.fixture
     def log(self, files: MemoryFileSystem) -> PartitionLog:
         """Two segments that a snapshot tells of, and many that none does."""
@@ -414,7 +414,7 @@ class TestAFullDisk:
             log.roll(0)
         return log
 
-    def test_what_can_go_goes_and_the_caller_hears_of_the_rest(
+    def test_expire_deletes_what_it_can_and_raises_for_the_rest(
         self, log: PartitionLog, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nobody else does: a thousand partitions would say it at each check."""
@@ -427,21 +427,21 @@ class TestAFullDisk:
         files.hook = None
         assert log.expire(1000) == 50
 
-    def test_what_can_go_goes_where_the_rest_cannot_be_synced(self, log: PartitionLog, files: MemoryFileSystem) -> None:
+    def test_expire_deletes_what_it_can_when_a_sync_fails(self, log: PartitionLog, files: MemoryFileSystem) -> None:
         append(log)
         files.hook = refuses("sync", ".log", "Input/output error")
         with pytest.raises(StorageError, match="Input/output error"):
             log.expire(1000)
         assert log.log_start_offset == 3
 
-    def test_what_can_go_goes_in_slices_before_that(self, log: PartitionLog) -> None:
+    def test_expire_deletes_in_slices_before_the_error(self, log: PartitionLog) -> None:
         assert [log.expire(1000, 1), log.log_start_offset, log.files.segments[0].base_offset] == [1, 3, 2]
         with pytest.raises(StorageError):
             log.expire(1000, 1)
         assert log.files.segments[0].base_offset == 3
 
 
-def test_a_snapshot_that_somebody_removed_is_written_again() -> None:
+def test_removed_snapshot_is_written_again() -> None:
     files = MemoryFileSystem()
     log = with_producer(files)
     append(log)
@@ -450,4 +450,4 @@ def test_a_snapshot_that_somebody_removed_is_written_again() -> None:
     with pytest.raises(StorageError, match="No such file"):
         log.delete_records_before(2, 0)
     log.delete_records_before(2, 0)
-    assert knows(lose_power(files))
+    assert has_producer(lose_power(files))

@@ -76,13 +76,13 @@ LIVES = {
 
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES.keys())
-def test_sequences(life: list[tuple[int, int, int, ErrorCode | None]]) -> None:
+def test_sequences_of_one_producer_are_checked(life: list[tuple[int, int, int, ErrorCode | None]]) -> None:
     partition = Partition()
     for sequence, count, epoch, expected in life:
         assert partition.send(header(sequence, count, epoch=epoch)) is expected
 
 
-def test_producers_do_not_see_each_other() -> None:
+def test_producers_are_independent() -> None:
     partition = Partition()
     assert partition.send(header(0, 5)) is None
     assert partition.send(header(90, producer=8)) is None
@@ -92,7 +92,7 @@ def test_producers_do_not_see_each_other() -> None:
 
 
 class TestDuplicates:
-    def test_the_last_five_batches_are_known(self) -> None:
+    def test_last_five_batches_are_duplicates(self) -> None:
         partition = Partition()
         for sequence in range(0, 14, 2):
             partition.send(header(sequence, 2))
@@ -104,18 +104,18 @@ class TestDuplicates:
         [header(0, 4), header(1, 2), header(0, 3, epoch=1), header(0, 3, producer=8)],
         ids=["longer", "overlap", "epoch", "producer"],
     )
-    def test_all_must_be_equal(self, other: BatchHeader) -> None:
+    def test_duplicate_must_match_in_every_field(self, other: BatchHeader) -> None:
         partition = Partition()
         partition.send(header(0, 3))
         assert partition.sequences.find_duplicate(other) is None
         assert partition.sequences.find_duplicate(header(0, 3)) is not None
 
-    def test_across_the_wrap(self) -> None:
+    def test_duplicate_is_found_across_the_sequence_wrap(self) -> None:
         partition = Partition()
         partition.send(header(LAST, 2))
         assert partition.sequences.find_duplicate(header(LAST, 2)) == StoredBatch(LAST, 0, 0, 1, -1)
 
-    def test_the_broker_s_own_time_is_answered_again(self) -> None:
+    def test_duplicate_returns_its_log_append_time(self) -> None:
         partition = Partition()
         batch = header(0, attributes=ATTRIBUTE_LOG_APPEND_TIME)
         assert batch.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -147,14 +147,14 @@ class TestTransactions:
         partition.mark()
         assert [open_.producer_id for open_ in partition.sequences.ongoing()] == [9, 8]
 
-    def test_sequences_run_on_across_transactions_of_one_epoch(self) -> None:
+    def test_sequences_continue_across_transactions_of_one_epoch(self) -> None:
         partition = Partition()
         assert partition.send(header(0, 2, transactional=True)) is None
         partition.mark()
         assert partition.send(header(0, 1, transactional=True)) is GAP
         assert partition.send(header(2, 1, transactional=True)) is None
 
-    def test_a_marker_with_a_higher_epoch_begins_anew(self) -> None:
+    def test_marker_with_a_higher_epoch_resets_the_sequence(self) -> None:
         """Kafka's testOutOfSequenceAfterControlRecordEpochBump."""
         partition = Partition()
         partition.send(header(0, 2, transactional=True))
@@ -163,7 +163,7 @@ class TestTransactions:
         assert partition.send(header(2, epoch=1, transactional=True)) is GAP
         assert partition.send(header(0, epoch=1, transactional=True)) is None
 
-    def test_a_marker_for_a_producer_nobody_knows(self) -> None:
+    def test_marker_of_an_unknown_producer_sets_its_epoch(self) -> None:
         partition = Partition()
         assert partition.mark(epoch=3) is None
         assert partition.send(header(5, epoch=3)) is GAP
@@ -175,7 +175,7 @@ class TestTransactions:
         partition.send(header(0))
         assert partition.mark(commit=False) is None
 
-    def test_no_plain_batch_inside_a_transaction(self) -> None:
+    def test_non_transactional_batch_inside_a_transaction_is_refused(self) -> None:
         partition = Partition()
         partition.send(header(0, transactional=True))
         assert partition.send(header(1)) is STATE
@@ -183,7 +183,7 @@ class TestTransactions:
         assert partition.send(header(1)) is None
 
     @pytest.mark.parametrize(("epoch", "coordinator", "expected"), [(1, 5, STALE), (2, 4, COORDINATOR), (2, 5, None), (3, 6, None)])
-    def test_stale_markers(self, epoch: int, coordinator: int, expected: ErrorCode | None) -> None:
+    def test_stale_marker_is_refused(self, epoch: int, coordinator: int, expected: ErrorCode | None) -> None:
         partition = Partition()
         partition.mark(epoch=2, coordinator=5)
         assert partition.mark(epoch=epoch, coordinator=coordinator) is expected
@@ -204,7 +204,7 @@ def rows_of(sequences: ProducerSequences, wall_ahead_ms: int = 0) -> list[Any]:
     return [json.loads(row) for row in sequences.to_rows(WallTime(offset_ms=wall_ahead_ms))]
 
 
-def test_a_snapshot_brings_everything_back() -> None:
+def test_snapshot_rows_restore_everything() -> None:
     partition = Partition()
     for sequence in range(7):
         partition.send(header(sequence, producer=9))
@@ -229,7 +229,7 @@ def test_a_snapshot_keeps_the_oldest_transaction_first() -> None:
     assert back.first_ongoing_offset == partition.sequences.first_ongoing_offset == 1
 
 
-def test_a_snapshot_says_by_the_wall_clock_when_a_producer_was_last_seen() -> None:
+def test_snapshot_rows_store_last_seen_in_wall_time() -> None:
     """Steady time ends with the process. Nobody was seen after the start of the next one, though the clock may have been set back."""
     partition = Partition()
     partition.send(header(0))
@@ -240,7 +240,7 @@ def test_a_snapshot_says_by_the_wall_clock_when_a_producer_was_last_seen() -> No
     assert [late.forget_idle(steady_ms, 100) for steady_ms in (599, 600)] == [0, 1]
 
 
-def test_rows_are_kept_until_the_producer_changes() -> None:
+def test_rows_are_reused_until_the_producer_changes() -> None:
     """A hundred thousand producers of which few write: each snapshot wrote all of them anew."""
     partition = Partition()
     partition.send(header(0, producer=9))
@@ -264,7 +264,7 @@ def test_rows_are_kept_until_the_producer_changes() -> None:
         before = now
 
 
-def test_rows_follow_a_wall_clock_that_is_set() -> None:
+def test_rows_follow_a_wall_clock_change() -> None:
     partition = Partition()
     partition.send(header(0))
     (before,) = rows_of(partition.sequences)
@@ -295,19 +295,21 @@ BEGINNINGS = {
 class TestBeginningsOfTransactions:
     """What Kafka keeps in a VerificationStateEntry."""
 
-    @pytest.mark.parametrize(("wanted", "comes", "expected"), BEGINNINGS.values(), ids=BEGINNINGS.keys())
-    def test_expected(self, wanted: list[tuple[int, int]], comes: tuple[int, int], expected: ErrorCode | None) -> None:
+    @pytest.mark.parametrize(("expected_first", "comes", "expected"), BEGINNINGS.values(), ids=BEGINNINGS.keys())
+    def test_expected_sequences_begin_a_transaction(
+        self, expected_first: list[tuple[int, int]], comes: tuple[int, int], expected: ErrorCode | None
+    ) -> None:
         partition = Partition()
-        for sequence, epoch in wanted:
+        for sequence, epoch in expected_first:
             partition.sequences.expect(header(sequence, epoch=epoch, transactional=True))
         assert partition.send(header(comes[0], epoch=comes[1], transactional=True)) is expected
 
-    def test_forgotten_once_a_batch_is_stored(self) -> None:
+    def test_expectation_is_dropped_once_a_batch_is_stored(self) -> None:
         partition = Partition()
         partition.sequences.expect(header(3))
         assert [partition.send(header(sequence)) for sequence in (4, 3, 4)] == [GAP, None, None]
 
-    def test_forgotten_with_the_transaction(self) -> None:
+    def test_expectation_is_dropped_with_the_transaction(self) -> None:
         partition = Partition()
         partition.send(header(0, 3))
         partition.sequences.expect(header(2))
@@ -315,7 +317,7 @@ class TestBeginningsOfTransactions:
         partition.mark()
         assert partition.send(header(3)) is None
 
-    def test_forgotten_with_the_idle(self) -> None:
+    def test_expectation_is_dropped_with_the_idle_producer(self) -> None:
         partition = Partition()
         partition.sequences.expect(header(3))
         partition.sequences.forget_idle(steady_ms=1000, idle_ms_max=10)
@@ -332,7 +334,7 @@ class TestBeginningsOfTransactions:
         partition.mark(epoch=1)
         assert partition.sequences.check(header(1, epoch=1), unknown_begins_at_zero=True) is not None
 
-    def test_only_the_epoch_that_began_it_goes_on(self) -> None:
+    def test_transaction_is_ongoing_only_in_its_epoch(self) -> None:
         partition = Partition()
         partition.send(header(0, transactional=True))
         assert partition.sequences.has_ongoing(PRODUCER, 0)
@@ -347,7 +349,7 @@ class TestMarkersOfVersion2:
         refusal = partition.sequences.check_marker(ProducerIdentity(PRODUCER, epoch), 0, needs_higher_epoch=True)
         assert (refusal.code if refusal else None) is expected
 
-    def test_the_same_again(self) -> None:
+    def test_repeated_marker_is_recognized(self) -> None:
         partition = Partition()
         partition.send(header(0, transactional=True))
         marker = ProducerIdentity(PRODUCER, 1)

@@ -43,7 +43,7 @@ def count_of(log: PartitionLog) -> int:
     return offset - log.log_start_offset
 
 
-def test_a_disk_that_fills_up_and_is_emptied_by_retention(small_disk: Path) -> None:
+def test_log_recovers_from_a_full_disk_after_retention(small_disk: Path) -> None:
     files = DiskFileSystem(small_disk)
     log = PartitionLog.open(files, "orders-0", ORDERS, CONFIG, 0)
     journal = Journal.open(files, "", "offsets")
@@ -74,7 +74,7 @@ def child(root: str) -> None:
     assert log.append(batch(), steady_ms=0).base_offset == 10
 
 
-def test_a_process_that_may_write_no_larger_file(tmp_path: Path) -> None:
+def test_file_size_limit_fails_appends_and_keeps_the_log(tmp_path: Path) -> None:
     program = f"from tests.storage.test_real_full_disk import child; child({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -49,7 +49,7 @@ class TestTornEnds:
         assert (opened(files).cuts, end_offsets(opened(files))) == ([], [1, 2, 3, 4])
 
     @pytest.mark.parametrize("tail", [bytes(1), bytes(5000), b"\xff" * 5000, b"\x02" * 5000], ids=["zero", "zeros", "ones", "magic"])
-    def test_an_end_of_anything_but_batches_is_cut_off(self, tail: bytes) -> None:
+    def test_tail_that_is_no_batch_is_cut_off(self, tail: bytes) -> None:
         """A file may have grown before its bytes were there."""
         files = MemoryFileSystem()
         filled(files, 3)
@@ -66,7 +66,7 @@ class TestTornEnds:
         files.kill()
         assert end_offsets(opened(files)) == [1, 2]
 
-    def test_a_batch_inside_a_record_is_not_taken_for_one_of_the_log(self) -> None:
+    def test_batch_inside_a_record_is_not_found(self) -> None:
         """A torn batch whose value holds a whole batch, numbered from 0 as producers do."""
         files = MemoryFileSystem()
         files.make_directory(DIRECTORY)
@@ -76,7 +76,7 @@ class TestTornEnds:
         assert [cut.position for cut in log.cuts] == [0]
         assert log.log_end_offset == 0
 
-    def test_segments_that_hold_nothing_after_a_torn_end_go_too(self) -> None:
+    def test_empty_segments_after_a_torn_end_are_removed(self) -> None:
         """A file is made before its first batch is written to it."""
         files = MemoryFileSystem()
         filled(files, 4, segment_bytes=2 * SIZE)
@@ -112,7 +112,7 @@ class TestDamage:
         ],
     )
     @pytest.mark.parametrize("is_closed", [False, True])
-    def test_in_the_middle(self, at: int, data: bytes, match: str, is_closed: bool) -> None:
+    def test_damage_in_the_middle_is_refused(self, at: int, data: bytes, match: str, is_closed: bool) -> None:
         files = MemoryFileSystem()
         log = filled(files)
         if is_closed:
@@ -121,7 +121,7 @@ class TestDamage:
         self.damaged(files, FIRST + ".log", 2 * SIZE, match)
 
     @pytest.mark.parametrize("is_closed", [False, True])
-    def test_no_byte_of_the_log_can_change_unseen(self, is_closed: bool) -> None:
+    def test_every_changed_byte_is_detected(self, is_closed: bool) -> None:
         """Every byte in turn, but for the leader epoch, which no CRC covers and nothing depends on. In the last batch of a log that was
         not closed a change looks like a torn write: that batch goes, and is reported."""
         files = MemoryFileSystem()
@@ -147,7 +147,7 @@ class TestDamage:
                 assert [(cut.position, cut.bytes_cut) for cut in log.cuts] == [(3 * SIZE, SIZE)]
                 assert end_offsets(log) == [1, 2, 3]
 
-    def test_in_the_last_batch_of_a_log_that_was_closed(self) -> None:
+    def test_damage_in_the_last_batch_of_a_closed_log_is_refused(self) -> None:
         """Without the snapshot this would be a torn end; with it, it was whole."""
         files = MemoryFileSystem()
         filled(files).close()
@@ -155,7 +155,7 @@ class TestDamage:
         self.damaged(files, FIRST + ".log", 5 * SIZE, "it held the records of offsets 5 to 5")
 
     @pytest.mark.parametrize("with_snapshots", [True, False])
-    def test_at_the_end_of_an_older_segment(self, with_snapshots: bool) -> None:
+    def test_damage_at_the_end_of_an_older_segment_is_refused(self, with_snapshots: bool) -> None:
         files = MemoryFileSystem()
         filled(files, segment_bytes=2 * SIZE)
         if not with_snapshots:
@@ -164,7 +164,7 @@ class TestDamage:
         self.damaged(files, FIRST + ".log", SIZE, "does not match its CRC")
 
     @pytest.mark.parametrize("with_snapshots", [True, False])
-    def test_an_older_segment_that_lost_its_end(self, with_snapshots: bool) -> None:
+    def test_truncated_older_segment_is_refused(self, with_snapshots: bool) -> None:
         files = MemoryFileSystem()
         filled(files, segment_bytes=2 * SIZE)
         if not with_snapshots:
@@ -173,38 +173,38 @@ class TestDamage:
         match = "it held .* bytes of records" if with_snapshots else "offset 1 comes next, but the next file begins at 2, and a whole batch"
         self.damaged(files, FIRST + ".log", SIZE, match)
 
-    def test_a_closed_log_that_lost_its_end(self) -> None:
+    def test_truncated_closed_log_is_refused(self) -> None:
         files = MemoryFileSystem()
         filled(files).close()
         files.open(FIRST + ".log").truncate(3 * SIZE)
         self.damaged(files, FIRST + ".log", 3 * SIZE, f"it held {6 * SIZE} bytes")
 
-    def test_a_closed_log_without_its_file(self) -> None:
+    def test_closed_log_without_its_file_is_refused(self) -> None:
         files = MemoryFileSystem()
         filled(files).close()
         files.remove(FIRST + ".log")
         self.damaged(files, FIRST + ".log", 0, "the file is missing")
 
-    def test_bytes_added_to_an_older_segment(self) -> None:
+    def test_bytes_added_to_an_older_segment_are_refused(self) -> None:
         files = MemoryFileSystem()
         filled(files, segment_bytes=2 * SIZE).close()
         files.open(FIRST + ".log").append((b"x",))
         self.damaged(files, FIRST + ".log", 2 * SIZE, "bytes were added")
 
-    def test_a_segment_missing_in_the_middle(self) -> None:
+    def test_missing_middle_segment_is_refused(self) -> None:
         files = MemoryFileSystem()
         filled(files, segment_bytes=2 * SIZE)
         remove_snapshots(files)
         files.remove(f"{DIRECTORY}/{2:020d}.log")
         self.damaged(files, FIRST + ".log", 2 * SIZE, "offset 2 comes next, but the next file begins at 4")
 
-    def test_segments_that_overlap(self) -> None:
+    def test_overlapping_segments_are_refused(self) -> None:
         files = MemoryFileSystem()
         filled(files, 3)
         files.open(f"{DIRECTORY}/{2:020d}.log").append((batch(base_offset=2),))
         self.damaged(files, FIRST + ".log", 3 * SIZE, "the next file begins at 2")
 
-    def test_a_marker_that_is_none(self) -> None:
+    def test_unreadable_marker_is_refused(self) -> None:
         files = MemoryFileSystem()
         log = filled(files, 1)
         log.append_marker(True, ONE, 0, 0)
@@ -221,7 +221,7 @@ def remove_snapshots(files: MemoryFileSystem) -> None:
             files.remove(f"{DIRECTORY}/{name}")
 
 
-def rich(files: MemoryFileSystem, **config: int) -> PartitionLog:
+def varied_log(files: MemoryFileSystem, **config: int) -> PartitionLog:
     """Producers, an open transaction, aborted ones, several segments."""
     log = opened(files, **config)
     for turn in range(8):
@@ -232,7 +232,7 @@ def rich(files: MemoryFileSystem, **config: int) -> PartitionLog:
     return log
 
 
-def picture(log: PartitionLog) -> object:
+def state_of(log: PartitionLog) -> object:
     """Everything about a log that its users can see."""
     end = log.log_end_offset
     return (
@@ -274,24 +274,24 @@ ENDS: dict[str, Callable[[MemoryFileSystem, PartitionLog], None]] = {
 
 @pytest.mark.parametrize("config", [{}, SMALL], ids=["one segment", "many"])
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-def test_a_reopened_log_is_the_same_log(end: Callable[[MemoryFileSystem, PartitionLog], None], config: dict[str, int]) -> None:
+def test_reopened_log_is_unchanged(end: Callable[[MemoryFileSystem, PartitionLog], None], config: dict[str, int]) -> None:
     files = MemoryFileSystem()
-    log = rich(files, **config)
-    before = picture(log)
+    log = varied_log(files, **config)
+    before = state_of(log)
     end(files, log)
     again = opened(files, **config)
     assert again.cuts == []
-    assert picture(again) == before
+    assert state_of(again) == before
     assert again.append(batch(), steady_ms=0).base_offset == log.log_end_offset
 
 
 @pytest.mark.parametrize("suffix", [".index", ".txnindex", ".snapshot"])
 @pytest.mark.parametrize("how", ["removed", "emptied", "cut short", "damaged", "longer"])
-def test_everything_derived_can_be_lost(suffix: str, how: str) -> None:
+def test_derived_files_are_rebuilt_from_the_log(suffix: str, how: str) -> None:
     """An index, a list of aborted transactions or a snapshot that is not what was saved is made anew from the log."""
     files = MemoryFileSystem()
-    log = rich(files, **SMALL)
-    before = picture(log)
+    log = varied_log(files, **SMALL)
+    before = state_of(log)
     log.close()
     names = [name for name in files.list(DIRECTORY) if name.endswith(suffix)]
     assert names
@@ -310,14 +310,14 @@ def test_everything_derived_can_be_lost(suffix: str, how: str) -> None:
                 file.append((b"\x00" * 100,))
     files.kill()
     again = opened(files, **SMALL)
-    assert picture(again) == before
+    assert state_of(again) == before
     again.append(batch(), steady_ms=0)
     again.close()
     files.kill()
     assert opened(files, **SMALL).log_end_offset == log.log_end_offset + 1
 
 
-def test_what_a_killed_process_left_is_synced_even_if_a_checkpoint_speaks_of_all_of_it() -> None:
+def test_records_of_a_killed_process_are_synced_though_checkpointed() -> None:
     files = MemoryFileSystem()
     filled(files, 10, checkpoint_bytes=10 * SIZE)
     files.kill()
@@ -328,7 +328,7 @@ def test_what_a_killed_process_left_is_synced_even_if_a_checkpoint_speaks_of_all
     assert opened(files).log_end_offset == 10
 
 
-def test_a_snapshot_of_lost_batches_is_not_believed_later() -> None:
+def test_snapshot_of_lost_batches_is_not_used_later() -> None:
     """Power is lost with unsynced batches 3 to 5 and their snapshot kept; others take their offsets."""
     files = MemoryFileSystem()
     log = opened(files, checkpoint_bytes=6 * SIZE)
@@ -351,7 +351,7 @@ def test_a_snapshot_of_lost_batches_is_not_believed_later() -> None:
     ] * 3
 
 
-def test_an_index_is_made_anew_below_a_torn_end() -> None:
+def test_index_is_rebuilt_below_a_torn_end() -> None:
     """The index is lost with the power, the snapshot is not, and a torn batch stands behind what the snapshot vouches for."""
     files = MemoryFileSystem()
     log = filled(files, 3, index_interval_bytes=1)
@@ -364,7 +364,7 @@ def test_an_index_is_made_anew_below_a_torn_end() -> None:
     assert end_offsets(log) == [1, 2, 3]
 
 
-def test_what_a_failed_save_left_out_is_saved_later() -> None:
+def test_aborted_index_is_saved_after_a_failed_save() -> None:
     """The disk is full when a segment with an aborted transaction is sealed; there is space again when the log is closed."""
     files = MemoryFileSystem()
     log = opened(files, segment_bytes=3 * SIZE)
@@ -384,7 +384,7 @@ def test_what_a_failed_save_left_out_is_saved_later() -> None:
     assert opened(files).aborted_transactions(0, 3) == [(1, 0)]
 
 
-def test_entries_of_lost_batches_do_not_stay_in_the_way() -> None:
+def test_index_entries_of_lost_batches_are_replaced() -> None:
     """Entries are saved, but neither their snapshot nor the batches they are about; what comes instead is saved in their place."""
     files = MemoryFileSystem()
     log = filled(files, 2, index_interval_bytes=1)
@@ -412,7 +412,7 @@ def test_entries_of_lost_batches_do_not_stay_in_the_way() -> None:
     assert end_offsets(opened(files, verify_bytes_max=0)) == list(range(1, 12))
 
 
-def test_half_written_snapshots_are_swept_away() -> None:
+def test_half_written_snapshots_are_removed() -> None:
     files = MemoryFileSystem()
     filled(files, 3)
     files.kill()
@@ -421,7 +421,7 @@ def test_half_written_snapshots_are_swept_away() -> None:
     assert files.list(DIRECTORY) == [f"{0:020d}.log"]
 
 
-def test_producers_read_from_the_log_count_as_just_seen() -> None:
+def test_producers_rebuilt_from_the_log_count_as_just_seen() -> None:
     files = MemoryFileSystem()
     log = opened(files)
     log.append(batch(identity=ONE, base_sequence=0), steady_ms=5)

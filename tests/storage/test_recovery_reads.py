@@ -13,14 +13,14 @@ from tests.storage.batches import batch
 from tests.storage.orders_log import DIRECTORY, SIZE, filled, opened
 
 
-class TestHowMuchIsRead:
+class TestBytesRead:
     def test_a_closed_log_is_verified_from_its_end_only(self) -> None:
         files = MemoryFileSystem()
         filled(files, 100, index_interval_bytes=1).close()
         files.kill()
-        for wanted in (0, 10 * SIZE, 1000 * SIZE):
-            log = opened(files, verify_bytes_max=wanted)
-            assert log.recovery_bytes_read == min(wanted, 100 * SIZE)
+        for verified_bytes in (0, 10 * SIZE, 1000 * SIZE):
+            log = opened(files, verify_bytes_max=verified_bytes)
+            assert log.recovery_bytes_read == min(verified_bytes, 100 * SIZE)
 
     def test_the_snapshot_of_a_closed_log_is_read_once(self) -> None:
         files = MemoryFileSystem()
@@ -32,18 +32,18 @@ class TestHowMuchIsRead:
     def test_segments_are_verified_from_the_last_one_backwards(self) -> None:
         files = MemoryFileSystem()
         filled(files, 99, segment_bytes=10 * SIZE, index_interval_bytes=1).close()
-        for wanted in (0, 9 * SIZE, 15 * SIZE, 99 * SIZE):
+        for verified_bytes in (0, 9 * SIZE, 15 * SIZE, 99 * SIZE):
             files.kill()
-            assert opened(files, verify_bytes_max=wanted).recovery_bytes_read == wanted
+            assert opened(files, verify_bytes_max=verified_bytes).recovery_bytes_read == verified_bytes
 
-    def test_a_killed_process_costs_what_came_after_its_last_checkpoint(self) -> None:
+    def test_start_after_a_kill_reads_from_the_last_checkpoint(self) -> None:
         files = MemoryFileSystem()
         filled(files, 99, checkpoint_bytes=10 * SIZE)
         files.kill()
         log = opened(files, verify_bytes_max=0)
         assert (log.recovery_bytes_read, log.log_end_offset) == (9 * SIZE, 99)
 
-    def test_lost_power_makes_unsynced_checkpoints_worthless(self) -> None:
+    def test_unsynced_checkpoints_are_unused_after_lost_power(self) -> None:
         files = MemoryFileSystem()
         filled(files, 99, checkpoint_bytes=10 * SIZE).sync()
         files.crash(lambda path, unsynced: unsynced)
@@ -57,7 +57,7 @@ class TestHowMuchIsRead:
         log = opened(files, verify_bytes_max=0)
         assert (log.recovery_bytes_read, log.log_end_offset) == (9 * SIZE, 99)
 
-    def test_what_was_sealed_is_not_read_after_lost_power_however_many_checkpoints_came_since(self) -> None:
+    def test_sealed_segments_are_not_read_after_lost_power_with_later_checkpoints(self) -> None:
         files = MemoryFileSystem()
         filled(files, 99, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE)
         files.crash(lambda path, unsynced: unsynced)
@@ -69,7 +69,7 @@ class TestHowMuchIsRead:
         log = opened(files, verify_bytes_max=0)
         assert (log.recovery_bytes_read, log.log_end_offset) == (59 * SIZE, 119)
 
-    def test_of_durable_snapshots_only_the_newest_is_kept_beside_the_last_two(self) -> None:
+    def test_last_two_snapshots_and_the_newest_durable_one_are_kept(self) -> None:
         files = MemoryFileSystem()
         log = filled(files, 199, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE)
         names = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")]
@@ -79,7 +79,7 @@ class TestHowMuchIsRead:
         names = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")]
         assert names == [f"{offset:020d}.snapshot" for offset in (180, 210, 220)]
 
-    def test_two_snapshots_are_kept(self) -> None:
+    def test_last_two_snapshots_are_kept(self) -> None:
         files = MemoryFileSystem()
         log = filled(files, 50, checkpoint_bytes=10 * SIZE)
         assert [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")] == [f"{40:020d}.snapshot", f"{50:020d}.snapshot"]

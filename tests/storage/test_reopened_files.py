@@ -15,7 +15,7 @@ from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.batches import batch
 from tests.storage.compacted_log import opened, records, rows
 from tests.storage.orders_log import DIRECTORY
-from tests.storage.test_persisted_producers import TWO, abort, append, knows, lose_power, with_producer
+from tests.storage.test_persisted_producers import TWO, abort, append, has_producer, lose_power, with_producer
 
 
 @pytest.fixture
@@ -67,20 +67,20 @@ class TestAbortedTransactions:
         log = lose_power(files)
         assert "of no use" not in caplog.text
         assert log.aborted_transactions(2, 100) == [(2, 3)]
-        assert knows(log)
+        assert has_producer(log)
 
-    def test_that_are_lost_are_written_anew(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
+    def test_lost_aborted_index_is_written_again(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
         log = with_aborted(files)
         lose(files, ".txnindex")
         self.kept(files, log, caplog)
 
-    def test_that_cannot_be_synced_are_written_anew(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
+    def test_aborted_index_that_cannot_be_synced_is_written_again(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
         log = with_aborted(files)
         (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
         Refusing(files, f"{DIRECTORY}/{name}")
         self.kept(files, log, caplog)
 
-    def test_that_could_not_be_written_anew_at_once_do_not_end_retention(self, files: MemoryFileSystem) -> None:
+    def test_retention_continues_after_a_failed_rewrite_of_the_aborted_index(self, files: MemoryFileSystem) -> None:
         """Their file takes nothing any more; there is more to write down by the time there is room."""
         log = with_producer(files)
         abort_at(log, 0)
@@ -98,12 +98,12 @@ class TestAbortedTransactions:
         files.hook = None
         abort_at(log, 1)
         assert log.expire(10**9) == 2
-        assert knows(lose_power(files))
+        assert has_producer(lose_power(files))
 
 
 class TestSnapshots:
     @pytest.mark.parametrize("how", ["lost", "refused"])
-    def test_of_which_it_is_not_known_that_they_are_on_disk_are_no_reason_to_delete(self, files: MemoryFileSystem, how: str) -> None:
+    def test_snapshot_not_known_to_be_durable_deletes_no_segments(self, files: MemoryFileSystem, how: str) -> None:
         log = with_producer(files)
         append(log)
         if how == "lost":
@@ -117,10 +117,10 @@ class TestSnapshots:
         log.config = opened(MemoryFileSystem(), retention_ms=0).config
         log.high_watermark = 2
         assert log.expire(10**9) == 1
-        assert knows(lose_power(files))
+        assert has_producer(lose_power(files))
 
     @pytest.mark.parametrize("can_go", [True, False])
-    def test_nor_are_they_later_or_after_a_kill(self, files: MemoryFileSystem, can_go: bool) -> None:
+    def test_snapshot_with_failed_sync_deletes_no_segments_after_a_kill(self, files: MemoryFileSystem, can_go: bool) -> None:
         log = with_producer(files)
         append(log)
         snapshot = f"{DIRECTORY}/{[name for name in files.list(DIRECTORY) if name.endswith('.snapshot')][-1]}"
@@ -138,11 +138,11 @@ class TestSnapshots:
         if can_go:
             assert log.delete_records_before(2, 0) == 2
         files.kill()
-        assert knows(opened(files))
-        assert knows(lose_power(files))
+        assert has_producer(opened(files))
+        assert has_producer(lose_power(files))
 
 
-def test_a_compacted_segment_whose_index_is_lost_does_not_take_its_place(files: MemoryFileSystem) -> None:
+def test_compacted_segment_with_lost_index_is_not_swapped_in(files: MemoryFileSystem) -> None:
     log = opened(files, index_interval_bytes=1)
     for number in range(6):
         log.append(records((f"k{number % 3}", "v")), steady_ms=0)
@@ -205,17 +205,17 @@ class TestAfterAFailedSync:
         file.sync()
         file.close()
 
-    def test_it_is_refused(self, refused: FileSystem) -> None:
+    def test_file_with_failed_sync_is_refused(self, refused: FileSystem) -> None:
         self.refuses(refused, "a")
         self.takes(refused, "b")
 
-    def test_another_name_does_not_help(self, refused: FileSystem) -> None:
+    def test_renamed_file_with_failed_sync_is_refused(self, refused: FileSystem) -> None:
         refused.rename("a", "b")
         self.refuses(refused, "b")
         self.takes(refused, "a")
 
     @pytest.mark.parametrize("how", ["remove", "rename"])
-    def test_another_file_of_the_name_is_not(self, refused: FileSystem, how: str) -> None:
+    def test_another_file_of_the_same_name_is_accepted(self, refused: FileSystem, how: str) -> None:
         if how == "remove":
             refused.remove("a")
         else:

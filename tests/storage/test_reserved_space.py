@@ -39,12 +39,12 @@ class TestRealDisk:
         file.reserve(MB)
         return file
 
-    def test_the_size_stays_and_the_room_is_there(self, file: DiskFile, tmp_path: Path) -> None:
+    def test_reservation_allocates_blocks_and_keeps_the_size(self, file: DiskFile, tmp_path: Path) -> None:
         found = (tmp_path / "a").stat()
         assert (file.size, found.st_size, file.read(0, 9)) == (3, 3, b"abc")
         assert blocks(tmp_path / "a") >= MB
 
-    def test_appends_go_into_it_and_beyond(self, file: DiskFile, tmp_path: Path) -> None:
+    def test_appends_use_the_reservation_and_go_beyond(self, file: DiskFile, tmp_path: Path) -> None:
         assert file.append((bytes(MB - 10), b"end")) == 3
         file.reserve(MB)
         file.append((b"more",))
@@ -52,7 +52,7 @@ class TestRealDisk:
         assert MB < blocks(tmp_path / "a") <= 2 * MB + 65536
 
     @pytest.mark.parametrize("how", ["reserve(0)", "close", "truncate"])
-    def test_what_is_left_of_it_is_given_back(self, file: DiskFile, tmp_path: Path, how: str) -> None:
+    def test_unused_reservation_is_released(self, file: DiskFile, tmp_path: Path, how: str) -> None:
         if how == "truncate":
             file.truncate(2)
         elif how == "close":
@@ -62,7 +62,7 @@ class TestRealDisk:
         assert blocks(tmp_path / "a") <= 65536
         assert (tmp_path / "a").read_bytes() == (b"ab" if how == "truncate" else b"abc")
 
-    def test_who_loses_its_descriptor_gives_back_what_is_left(self, tmp_path: Path) -> None:
+    def test_file_losing_its_descriptor_releases_its_reservation(self, tmp_path: Path) -> None:
         """Later it could not: it is opened again for appends and reads only."""
         files = DiskFileSystem(tmp_path, descriptors_max=1)
         file = files.open("a")
@@ -72,7 +72,7 @@ class TestRealDisk:
             files.open(name).append((b"x",))
         assert blocks(tmp_path / "a") <= 65536
 
-    def test_a_file_that_is_not_open_is_left_alone(self, file: DiskFile, tmp_path: Path) -> None:
+    def test_closed_file_is_not_touched_by_name(self, file: DiskFile, tmp_path: Path) -> None:
         """By its name another one could be found."""
         file.close_descriptor()
         (tmp_path / "a").rename(tmp_path / "b")
@@ -90,7 +90,7 @@ def half(descriptor: int, mode: int, position: int, length: int) -> int:
 
 
 @pytest.mark.parametrize("answer", [None, half])
-def test_a_system_that_refuses_takes_nothing(
+def test_refused_fallocate_has_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[int, int, int, int], int] | None
 ) -> None:
     monkeypatch.setattr(disk_file, "_fallocate", answer)
@@ -101,7 +101,7 @@ def test_a_system_that_refuses_takes_nothing(
     assert ((tmp_path / "a").read_bytes(), blocks(tmp_path / "a") <= 65536) == (b"abcd", True)
 
 
-def test_a_full_disk_costs_no_space_for_what_it_refused(small_disk: Path) -> None:
+def test_refused_reservation_on_a_full_disk_keeps_earlier_space(small_disk: Path) -> None:
     file = DiskFileSystem(small_disk).open("a")
     file.append((b"abc",))
     file.reserve(MB)
@@ -116,7 +116,7 @@ def test_a_full_disk_costs_no_space_for_what_it_refused(small_disk: Path) -> Non
     assert file.size == 40_003
 
 
-def test_a_full_disk_takes_back_what_was_set_aside_for_others(small_disk: Path) -> None:
+def test_full_disk_releases_reservations_of_other_files(small_disk: Path) -> None:
     files = DiskFileSystem(small_disk)
     idle, busy = files.open("a"), files.open("b")
     idle.append((b"abc",))
@@ -153,19 +153,19 @@ class TestNames:
 
     def fill(self, patched: pytest.MonkeyPatch, call: str, has_reservation: Callable[[], bool]) -> list[str]:
         """`call` of the system finds no block of the disk while `has_reservation`. Returns what it was called for, as it grows."""
-        real, asked = getattr(os, call), []
+        real, calls = getattr(os, call), []
 
         def full(path: str, *arguments: Any, **options: Any) -> object:
-            asked.append(path)
+            calls.append(path)
             if has_reservation():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return real(path, *arguments, **options)
 
         patched.setattr(os, call, full)
-        return asked
+        return calls
 
     @pytest.mark.parametrize("name", MAKES)
-    def test_a_full_disk_takes_back_what_was_set_aside(
+    def test_new_name_on_a_full_disk_releases_reservations(
         self, name: str, files: DiskFileSystem, idle: DiskFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         call, make = self.MAKES[name]
@@ -175,17 +175,17 @@ class TestNames:
         assert files.exists("logs/orders-0" if name == "directory" else "b")
 
     @pytest.mark.parametrize("name", MAKES)
-    def test_a_disk_that_has_nothing_to_take_back_refuses(
+    def test_full_disk_without_reservations_is_an_error(
         self, name: str, files: DiskFileSystem, idle: DiskFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         call, make = self.MAKES[name]
-        asked = self.fill(monkeypatch, call, lambda: True)
+        calls = self.fill(monkeypatch, call, lambda: True)
         with pytest.raises(StorageError) as caught:
             make(files)
-        assert (caught.value.error_number, len(asked)) == (errno.ENOSPC, 2)
+        assert (caught.value.error_number, len(calls)) == (errno.ENOSPC, 2)
 
 
-def test_what_is_refused_for_another_reason_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_write_error_releases_no_reservation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(descriptor: int, data: bytes) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -203,10 +203,10 @@ class RecordingFile:
     """What a log asks for, in its order: ("reserve", length) at a size, ("write back", from)."""
 
     def __init__(self, files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[tuple[str, int, int]] = []
+        self.calls: list[tuple[str, int, int]] = []
         kind = type(files.open("probe"))
-        monkeypatch.setattr(kind, "reserve", lambda file, length: self.asked.append(("reserve", file.size, length)))
-        monkeypatch.setattr(kind, "write_back", lambda file, position: self.asked.append(("write back", file.size, position)))
+        monkeypatch.setattr(kind, "reserve", lambda file, length: self.calls.append(("reserve", file.size, length)))
+        monkeypatch.setattr(kind, "write_back", lambda file, position: self.calls.append(("write back", file.size, position)))
 
 
 class TestLog:
@@ -217,9 +217,9 @@ class TestLog:
         return MemoryFileSystem()
 
     @pytest.fixture
-    def asked(self, files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    def calls(self, files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         monkeypatch.setattr(segment, "RESERVED_BYTES_MIN", 5 * SIZE)
-        return RecordingFile(files, monkeypatch).asked
+        return RecordingFile(files, monkeypatch).calls
 
     def log(self, files: MemoryFileSystem, **config: Any) -> PartitionLog:
         return PartitionLog.open(files, "orders-0", ORDERS, LogConfig(**config), 0)
@@ -228,47 +228,47 @@ class TestLog:
         for _ in range(batches):
             log.append(batch(value=VALUE), steady_ms=0)
 
-    def test_a_small_partition_takes_no_more_than_it_has(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+    def test_small_partition_reserves_nothing(self, files: MemoryFileSystem, calls: list[tuple[str, int, int]]) -> None:
         self.fill(self.log(files), 6)
-        assert asked == []
+        assert calls == []
 
-    def test_a_larger_one_has_some_room_before_it_is_needed(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+    def test_larger_partition_reserves_ahead(self, files: MemoryFileSystem, calls: list[tuple[str, int, int]]) -> None:
         self.fill(self.log(files), 20)
-        assert asked == [("reserve", 6 * SIZE, 5 * SIZE), ("reserve", 12 * SIZE, 5 * SIZE), ("reserve", 18 * SIZE, 5 * SIZE)]
+        assert calls == [("reserve", 6 * SIZE, 5 * SIZE), ("reserve", 12 * SIZE, 5 * SIZE), ("reserve", 18 * SIZE, 5 * SIZE)]
 
-    def test_it_grows_with_what_is_there_up_to_a_limit(
-        self, files: MemoryFileSystem, asked: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+    def test_reservation_grows_with_the_segment_up_to_a_limit(
+        self, files: MemoryFileSystem, calls: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(segment, "RESERVED_BYTES_MIN", SIZE)
         monkeypatch.setattr(segment, "RESERVED_BYTES_MAX", 3 * SIZE)
         self.fill(self.log(files), 20)
-        assert [(at // SIZE, round(4 * length / SIZE)) for _, at, length in asked] == [
+        assert [(at // SIZE, round(4 * length / SIZE)) for _, at, length in calls] == [
             (2, 4), (4, 4), (6, 6), (8, 8), (11, 11), (14, 12), (18, 12),
         ]  # fmt: skip
 
-    def test_a_sealed_segment_gives_back_what_is_left(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+    def test_sealed_segment_releases_its_reservation(self, files: MemoryFileSystem, calls: list[tuple[str, int, int]]) -> None:
         self.fill(self.log(files, segment_bytes=7 * SIZE), 8)
-        assert asked == [("reserve", 6 * SIZE, SIZE), ("reserve", 7 * SIZE, 0)], "none is asked for beyond its end"
+        assert calls == [("reserve", 6 * SIZE, SIZE), ("reserve", 7 * SIZE, 0)], "none is asked for beyond its end"
 
-    def test_a_log_that_is_opened_again_goes_on(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+    def test_reopened_log_reserves_again(self, files: MemoryFileSystem, calls: list[tuple[str, int, int]]) -> None:
         log = self.log(files)
         self.fill(log, 6)
         log.close()
         self.fill(self.log(files), 1)
-        assert asked == [("reserve", 6 * SIZE, 5 * SIZE)]
+        assert calls == [("reserve", 6 * SIZE, 5 * SIZE)]
 
-    def test_the_system_writes_from_the_middle_of_a_segment_on(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+    def test_write_back_starts_in_the_middle_of_a_segment(self, files: MemoryFileSystem, calls: list[tuple[str, int, int]]) -> None:
         """All that stands there by then, and after that what has come since."""
         self.fill(self.log(files, segment_bytes=20 * SIZE, checkpoint_bytes=4 * SIZE), 20)
-        assert [one for one in asked if one[0] == "write back"] == [
+        assert [one for one in calls if one[0] == "write back"] == [
             ("write back", 12 * SIZE, 0),
             ("write back", 16 * SIZE, 12 * SIZE),
             ("write back", 20 * SIZE, 16 * SIZE),
         ]
 
-    def test_a_new_segment_begins_anew(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+    def test_write_back_starts_over_in_a_new_segment(self, files: MemoryFileSystem, calls: list[tuple[str, int, int]]) -> None:
         self.fill(self.log(files, segment_bytes=8 * SIZE, checkpoint_bytes=4 * SIZE), 13)
-        assert [one for one in asked if one[0] == "write back"] == [
+        assert [one for one in calls if one[0] == "write back"] == [
             ("write back", 4 * SIZE, 0),
             ("write back", 8 * SIZE, 4 * SIZE),
             ("write back", 4 * SIZE, 0),

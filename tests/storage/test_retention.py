@@ -52,27 +52,27 @@ def with_transaction(files: MemoryFileSystem, *, rolls_behind: bool) -> Partitio
 
 
 class TestRolling:
-    def test_a_segment_ends_when_its_first_timestamp_is_too_far_back(self) -> None:
+    def test_segment_rolls_segment_ms_after_its_first_timestamp(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_ms=100)
         append(log, 1000, 900, 1100, 1101, 1200, 1202)
         assert bases(files) == [0, 3, 5]
 
-    def test_the_first_batch_counts_after_a_restart_too(self) -> None:
+    def test_first_timestamp_is_kept_over_a_restart(self) -> None:
         files = MemoryFileSystem()
         append(opened(files, segment_ms=100), 1000, 1050)
         files.kill()
         append(opened(files, segment_ms=100), 1100, 1101)
         assert bases(files) == [0, 3]
 
-    def test_without_timestamps_the_clock_counts(self) -> None:
+    def test_segment_without_timestamps_rolls_by_the_clock(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_ms=100)
         for steady_ms in (5000, 5100, 5101):
             append(log, -1, steady_ms=steady_ms)
         assert bases(files) == [0, 2]
 
-    def test_jitter_makes_segments_of_different_logs_end_at_different_times(self) -> None:
+    def test_jitter_spreads_the_rolls_of_different_logs(self) -> None:
         ends = set()
         for number in range(20):
             files = MemoryFileSystem()
@@ -85,12 +85,12 @@ class TestRolling:
         assert max(ends) <= 1001
 
     @pytest.mark.parametrize(("compacts", "expected"), [(True, [0, 1]), (False, [0])])
-    def test_a_compacted_log_rolls_before_its_records_wait_too_long(self, compacts: bool, expected: list[int]) -> None:
+    def test_compacted_log_rolls_at_max_compaction_lag(self, compacts: bool, expected: list[int]) -> None:
         files = MemoryFileSystem()
         append(opened(files, compaction_lag_max_ms=10, compacts=compacts), 0, 11)
         assert bases(files) == expected
 
-    def test_a_new_config_counts_at_once(self) -> None:
+    def test_new_config_applies_at_once(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         append(log, 0, 500)
@@ -100,7 +100,7 @@ class TestRolling:
 
 
 class TestByTime:
-    def test_whole_segments_go_once_their_newest_record_is_too_old(self) -> None:
+    def test_segment_is_deleted_once_its_newest_record_expires(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=2 * SIZE, retention_ms=100)
         append(log, 0, 50, 20, 30, 200, 210)
@@ -111,13 +111,13 @@ class TestByTime:
         with pytest.raises(OffsetOutOfRange):
             log.read(3, 1000)
 
-    def test_a_young_segment_keeps_older_ones_behind_it_from_going(self) -> None:
+    def test_unexpired_segment_keeps_older_records_after_it(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_ms=100)
         append(log, 1000, 0, 0)
         assert log.expire(1100) == 0
         assert log.expire(1101) == 3
 
-    def test_a_log_all_of_which_is_old_goes_on_at_its_end(self) -> None:
+    def test_fully_expired_log_continues_at_its_end(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, retention_ms=100)
         log.append(batch(3, identity=ONE, base_sequence=0), steady_ms=0)
@@ -133,7 +133,7 @@ class TestByTime:
         log.close()
         assert bases(files) == [3]
 
-    def test_what_the_producers_were_outlives_their_records(self) -> None:
+    def test_producers_survive_deletion_of_their_records(self) -> None:
         """A loss of power takes bytes that were not synced, and what would tell it again is gone by then."""
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=False)
@@ -144,7 +144,7 @@ class TestByTime:
         assert log.find_duplicate(read_header(batch(identity=ONE, base_sequence=1, timestamps=[300]))) is not None
 
     @pytest.mark.parametrize(("goes_at_ms", "left"), [(150, [2]), (500, [])])
-    def test_a_transaction_whose_marker_is_gone_is_not_open(self, goes_at_ms: int, left: list[int]) -> None:
+    def test_transaction_with_deleted_marker_is_not_open(self, goes_at_ms: int, left: list[int]) -> None:
         """As when the disk was too full to write down what the producers were in the end."""
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=bool(left))
@@ -169,7 +169,7 @@ class TestByTime:
         assert log.expire(500) == 0
         assert bases(files) == [1]
 
-    def test_records_without_timestamps_count_from_when_they_were_seen(self) -> None:
+    def test_records_without_timestamps_age_from_their_append(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, retention_ms=100)
         append(log, -1, steady_ms=1000)
@@ -179,7 +179,7 @@ class TestByTime:
         assert log.expire(5100) == 0
         assert log.expire(5101) == 1
 
-    def test_nothing_at_the_high_watermark_goes(self) -> None:
+    def test_records_above_the_high_watermark_stay(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_ms=100)
         append(log, 0, 0, 0)
         log.high_watermark = 2
@@ -187,7 +187,7 @@ class TestByTime:
         assert log.log_start_offset == 2
 
     @pytest.mark.parametrize("config", [{"retention_ms": -1}, {"retention_ms": 0, "deletes": False}])
-    def test_or_not_at_all(self, config: dict[str, int]) -> None:
+    def test_log_without_time_retention_keeps_everything(self, config: dict[str, int]) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=SIZE, **config)
         append(log, 0, 0, 0)
         assert log.expire(10**15) == 0
@@ -196,7 +196,7 @@ class TestByTime:
 @pytest.mark.parametrize(
     ("retention_bytes", "left"), [(-1, 5), (5 * SIZE, 5), (4 * SIZE + 1, 5), (4 * SIZE, 4), (2 * SIZE, 2), (1, 1), (0, 0)]
 )
-def test_by_size(retention_bytes: int, left: int) -> None:
+def test_oldest_segments_are_deleted_above_retention_bytes(retention_bytes: int, left: int) -> None:
     log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_bytes=retention_bytes)
     append(log, 0, 0, 0, 0, 0)
     assert log.expire(0) == 5 - left
@@ -204,7 +204,7 @@ def test_by_size(retention_bytes: int, left: int) -> None:
 
 
 class TestOnDemand:
-    def test_the_log_starts_where_it_is_told_to(self) -> None:
+    def test_delete_records_moves_the_log_start(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=2 * SIZE, deletes=False)
         append(log, 5, 4, 3, 2, 1)
@@ -220,7 +220,7 @@ class TestOnDemand:
         assert log.expire(0) == 1
         assert bases(files) == [2, 4]
 
-    def test_up_to_the_end(self) -> None:
+    def test_delete_records_up_to_the_end_empties_the_log(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         append(log, 0, 0)
@@ -229,7 +229,7 @@ class TestOnDemand:
         append(log, 0)
         assert read_header(log.read(2, 1000)[0]).base_offset == 2
 
-    def test_the_last_stable_offset_is_never_below(self) -> None:
+    def test_last_stable_offset_is_never_below_the_log_start(self) -> None:
         log = opened(MemoryFileSystem())
         log.append(batch(identity=ONE, base_sequence=0, is_transactional=True), steady_ms=0)
         append(log, 0)
@@ -239,23 +239,23 @@ class TestOnDemand:
         assert log.has_ongoing_transaction(1)
 
     @pytest.mark.parametrize("seed", range(30))
-    def test_it_survives_a_loss_of_power(self, seed: int) -> None:
+    def test_log_start_survives_a_loss_of_power(self, seed: int) -> None:
         """Even of the records themselves, when they were never synced."""
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=2 * SIZE)
         append(log, 0)
         log.sync()
-        append(log, *[0] * dice.randrange(6))
-        start = log.delete_records_before(dice.randint(1, log.log_end_offset), 0)
-        if dice.random() < 0.5:
+        append(log, *[0] * rng.randrange(6))
+        start = log.delete_records_before(rng.randint(1, log.log_end_offset), 0)
+        if rng.random() < 0.5:
             log.expire(0)
-        files.crash(lambda path, unsynced: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
+        files.crash(lambda path, unsynced: rng.choice([0, unsynced, rng.randint(0, unsynced)]))
         log = opened(files, segment_bytes=2 * SIZE)
         assert log.log_start_offset == start
         assert log.append(batch(), steady_ms=0).base_offset >= start
 
-    def test_what_the_producers_were_outlives_them(self) -> None:
+    def test_producers_survive_deleted_segments(self) -> None:
         """The next start does not read the segments below the log's: the snapshot that tells of them has to be there."""
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=True)
@@ -265,7 +265,7 @@ class TestOnDemand:
         assert bases(files) == [2]
         assert log.find_duplicate(read_header(BEFORE)) is not None
 
-    def test_what_the_producers_were_outlives_later_snapshots_too(self) -> None:
+    def test_producers_survive_later_snapshots(self) -> None:
         """The synced snapshot is removed once there are newer ones. Those have to be on the disk by then."""
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=True)
@@ -280,7 +280,7 @@ class TestOnDemand:
 
     @pytest.mark.parametrize("removes", [False, True])
     @pytest.mark.parametrize("is_partly_known", [False, True])
-    def test_what_the_producers_were_outlives_a_disk_too_full_for_snapshots(self, removes: bool, is_partly_known: bool) -> None:
+    def test_producers_survive_a_disk_too_full_for_snapshots(self, removes: bool, is_partly_known: bool) -> None:
         files = MemoryFileSystem()
         log = opened(files, checkpoint_bytes=1 if is_partly_known else 1 << 20)
         log.append(BEFORE, steady_ms=0)
@@ -306,7 +306,7 @@ class TestOnDemand:
         assert bases(files) == [3]
         assert log.find_duplicate(read_header(batch(identity=ONE, base_sequence=1))) is not None
 
-    def test_what_a_killed_process_had_begun_is_durable_when_it_is_asked_for_again(self) -> None:
+    def test_repeated_delete_records_after_a_kill_is_durable(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         append(log, 0, 0)
@@ -326,7 +326,7 @@ class TestOnDemand:
         files.crash(lambda _path, _unsynced: 0)
         assert opened(files).log_start_offset == 1
 
-    def test_what_a_start_has_removed_for_a_killed_process_stays_deleted(self) -> None:
+    def test_start_moved_by_a_killed_process_stays_deleted(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=SIZE)
         append(log, 0, 0, 0)
@@ -346,7 +346,7 @@ class TestOnDemand:
         files.crash(lambda _path, _unsynced: 0)
         assert opened(files, segment_bytes=SIZE).log_start_offset == 2
 
-    def test_a_full_disk_does_not_keep_old_records(self) -> None:
+    def test_full_disk_does_not_stop_retention(self) -> None:
         """But for the last segment: what its producers were could not be written down."""
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=SIZE, retention_ms=0)
@@ -360,7 +360,7 @@ class TestOnDemand:
         files.bytes_free = None
         assert log.expire(10) == 1
 
-    def test_many_segments_go_in_slices(self) -> None:
+    def test_many_segments_are_deleted_in_slices(self) -> None:
         """Where the log starts is said at once; a death between two of them leaves the rest to the next start."""
         for killed_after in range(4):
             files = MemoryFileSystem()
@@ -378,7 +378,7 @@ class TestOnDemand:
             append(log, 0)
             assert (log.log_start_offset, log.log_end_offset) == (7, 8)
 
-    def test_a_disk_that_cannot_be_written_deletes_nothing(self) -> None:
+    def test_read_only_disk_deletes_nothing(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=SIZE, retention_ms=0)
         append(log, 0, 0, 0)
@@ -398,7 +398,7 @@ class TestOnDemand:
 
     @pytest.mark.parametrize("suffix", [".log", ".index"])
     @pytest.mark.parametrize("slices", [1, 3])
-    def test_what_cannot_be_removed_keeps_nothing_else_and_is_tried_again(self, slices: int, suffix: str) -> None:
+    def test_file_that_cannot_be_removed_is_retried_and_keeps_no_others(self, slices: int, suffix: str) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=3 * SIZE, retention_ms=0, index_interval_bytes=1)
         append(log, *[0] * 18)
@@ -440,7 +440,7 @@ class TestOnDemand:
 
 @pytest.mark.parametrize("operations", range(25))
 @pytest.mark.parametrize("ends_by_power", [False, True])
-def test_a_death_in_any_step_of_deleting(operations: int, ends_by_power: bool) -> None:
+def test_crash_in_any_step_of_deletion_keeps_a_valid_start(operations: int, ends_by_power: bool) -> None:
     """The log starts where it did or where it should, and holds everything from there on."""
     files = MemoryFileSystem()
     log = opened(files, segment_bytes=2 * SIZE, index_interval_bytes=1)
@@ -464,9 +464,9 @@ def test_a_death_in_any_step_of_deleting(operations: int, ends_by_power: bool) -
     except Interrupted:
         is_done = False
     files.hook = None
-    dice = random.Random(operations)
+    rng = random.Random(operations)
     if ends_by_power:
-        files.crash(lambda path, unsynced: dice.randint(0, unsynced))
+        files.crash(lambda path, unsynced: rng.randint(0, unsynced))
     else:
         files.kill()
     log = opened(files, segment_bytes=2 * SIZE, index_interval_bytes=1)

@@ -23,7 +23,7 @@ def append(log: PartitionLog, count: int, *, start: int = 0) -> None:
         log.roll(0)
 
 
-def told(files: MemoryFileSystem, log: PartitionLog) -> list[SegmentMark]:
+def segments_in_snapshot(files: MemoryFileSystem, log: PartitionLog) -> list[SegmentMark]:
     """By a snapshot of this moment."""
     log.append(records(("k", "v")), steady_ms=0)
     log.close()
@@ -32,7 +32,7 @@ def told(files: MemoryFileSystem, log: PartitionLog) -> list[SegmentMark]:
     return found.segments
 
 
-def now(log: PartitionLog) -> list[SegmentMark]:
+def segment_marks(log: PartitionLog) -> list[SegmentMark]:
     return [segment.mark() for segment in log.files.segments]
 
 
@@ -41,13 +41,18 @@ def files() -> MemoryFileSystem:
     return MemoryFileSystem()
 
 
-def test_on_disk_it_is_all_that_it_says_as_plain_json(files: MemoryFileSystem) -> None:
+def test_snapshot_is_written_as_plain_json(files: MemoryFileSystem) -> None:
     """In the order in which every version has written it."""
     log = opened(files)
     append(log, 2)
     log.append(records(("k", "v")), steady_ms=0)
     taken = Snapshot(
-        incarnation='"one"', is_durable=True, log_start_offset=1, log_end_offset=5, segments=now(log), producers=[[1, 0, [(0, 1)]]]
+        incarnation='"one"',
+        is_durable=True,
+        log_start_offset=1,
+        log_end_offset=5,
+        segments=segment_marks(log),
+        producers=[[1, 0, [(0, 1)]]],
     )
     assert len(taken.segments) == 3
     for segments in (taken.segments, []):
@@ -59,21 +64,21 @@ def test_on_disk_it_is_all_that_it_says_as_plain_json(files: MemoryFileSystem) -
         assert body.decode() == json.dumps({"format": 1, **asdict(taken)}, separators=(",", ":"))
 
 
-def test_segments_are_told_of_once_more_after_each_change(files: MemoryFileSystem) -> None:
+def test_changed_segments_are_written_to_the_next_snapshot(files: MemoryFileSystem) -> None:
     log = opened(files, retention_ms=-1, deletes=True, segment_bytes=300)  # Compacted in groups.
     append(log, 6)
     log.delete_records_before(4, 0)
     assert log.expire(0) == 2
     append(log, 2, start=6)
-    before = now(log)
+    before = segment_marks(log)
     compact(log)
-    assert now(log) != before
+    assert segment_marks(log) != before
     append(log, 2, start=8)
-    expected = now(log)[:-1]
-    assert told(files, log)[:-1] == expected
+    expected = segment_marks(log)[:-1]
+    assert segments_in_snapshot(files, log)[:-1] == expected
 
 
-def test_one_whose_save_failed_is_saved_by_the_next_snapshot(files: MemoryFileSystem) -> None:
+def test_segment_with_failed_save_is_saved_by_the_next_snapshot(files: MemoryFileSystem) -> None:
     log = opened(files, index_interval_bytes=1)
 
     def hook(operation: str, path: str, size: int) -> None:
@@ -87,10 +92,10 @@ def test_one_whose_save_failed_is_saved_by_the_next_snapshot(files: MemoryFileSy
     append(log, 2)
     files.hook = None
     append(log, 1)
-    assert told(files, log)[0].index_entries == 3
+    assert segments_in_snapshot(files, log)[0].index_entries == 3
 
 
-def test_a_roll_saves_only_what_has_changed(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roll_saves_only_changed_segments(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """With thousands of segments a roll would hold all clients up for as long as a tenth of a second."""
     log = opened(files)
     append(log, 40)

@@ -29,18 +29,18 @@ class System:
 
     def __init__(self) -> None:
         self.failures = 0
-        self.has_been_told = True
+        self.was_reported = True
         self.heard: dict[int, int] = {}
         self.calls = 0
         self._open = os.open
 
     def fail(self) -> None:
         self.failures += 1
-        self.has_been_told = False
+        self.was_reported = False
 
     def open(self, *arguments: object) -> int:
         descriptor = self._open(*arguments)  # type: ignore[arg-type]
-        self.heard[descriptor] = self.failures if self.has_been_told else self.failures - 1
+        self.heard[descriptor] = self.failures if self.was_reported else self.failures - 1
         return descriptor
 
     def syncfs(self, descriptor: int) -> int:
@@ -48,7 +48,7 @@ class System:
         if self.heard[descriptor] == self.failures:
             return 0
         self.heard[descriptor] = self.failures
-        self.has_been_told = True
+        self.was_reported = True
         ctypes.set_errno(errno.EIO)
         return -1
 
@@ -70,7 +70,7 @@ def another_on(root: Path) -> DiskFileSystem:
 
 
 class TestFailure:
-    def test_it_is_heard_of_though_another_has_heard_before(self, tmp_path: Path, system: System) -> None:
+    def test_failure_is_reported_to_every_process(self, tmp_path: Path, system: System) -> None:
         files, other = DiskFileSystem(tmp_path), another_on(tmp_path)
         lock, others_lock = files.lock("lock"), other.lock("lock")
         files.sync_all()
@@ -81,15 +81,15 @@ class TestFailure:
         lock.release()
         others_lock.release()
 
-    def test_one_from_before_the_start_is_not_its_own(self, tmp_path: Path, system: System) -> None:
+    def test_failure_before_the_start_is_ignored(self, tmp_path: Path, system: System) -> None:
         system.fail()
-        system.has_been_told = True
+        system.was_reported = True
         files = DiskFileSystem(tmp_path)
         lock = files.lock("lock")
         files.sync_all()
         lock.release()
 
-    def test_afterwards_each_file_is_synced_by_itself(self, tmp_path: Path, system: System, caplog: pytest.LogCaptureFixture) -> None:
+    def test_files_are_synced_one_by_one_after_a_failure(self, tmp_path: Path, system: System, caplog: pytest.LogCaptureFixture) -> None:
         files = DiskFileSystem(tmp_path)
         lock = files.lock("lock")
         logs = filled(files)
@@ -105,7 +105,7 @@ class TestFailure:
         lock.release()
 
     @pytest.mark.parametrize("synced", ["nothing", "file", "all"])
-    def test_a_file_that_was_not_open_all_the_time_is_not_believed(self, tmp_path: Path, system: System, synced: str) -> None:
+    def test_file_reopened_after_a_failure_cannot_be_synced(self, tmp_path: Path, system: System, synced: str) -> None:
         """Linux forgets what it would tell of a file's bytes, once nobody has the file open."""
         files = DiskFileSystem(tmp_path, descriptors_max=1)
         lock, file, other = files.lock("lock"), files.open("a"), files.open("b")
@@ -129,7 +129,7 @@ class TestFailure:
         lock.release()
 
     @pytest.mark.parametrize("truncated", [False, True])
-    def test_nor_before_anybody_knows_of_a_failure(self, tmp_path: Path, system: System, truncated: bool) -> None:
+    def test_reopened_file_is_checked_by_a_sync_of_all(self, tmp_path: Path, system: System, truncated: bool) -> None:
         """Its own sync would succeed: that of the whole disk tells. A file of the size that was synced need not be what was."""
         files = DiskFileSystem(tmp_path, descriptors_max=1)
         lock, file = files.lock("lock"), files.open("a")
@@ -146,7 +146,7 @@ class TestFailure:
 
     @pytest.mark.parametrize("kind", ["log", "journal"])
     @pytest.mark.parametrize("is_open", [False, True])
-    def test_nor_what_a_process_wrote_that_was_killed(self, tmp_path: Path, system: System, kind: str, is_open: bool) -> None:
+    def test_file_of_a_killed_process_is_checked_by_a_sync_of_all(self, tmp_path: Path, system: System, kind: str, is_open: bool) -> None:
         """It may have been told already of what it lost, and while nobody had the file open nobody was."""
         killed = DiskFileSystem(tmp_path)
         log, journal = filled(killed)[0], Journal.open(killed, "meta", "topics")
@@ -163,7 +163,7 @@ class TestFailure:
         assert not found.is_synced
         lock.release()
 
-    def test_what_was_closed_in_order_needs_no_sync_of_all(self, tmp_path: Path, system: System) -> None:
+    def test_cleanly_closed_files_need_no_sync_of_all(self, tmp_path: Path, system: System) -> None:
         files = DiskFileSystem(tmp_path)
         lock, logs, journal = files.lock("lock"), filled(files), Journal.open(files, "meta", "topics")
         journal.put({b"key": b"value"})
@@ -180,7 +180,7 @@ class TestFailure:
         assert system.calls == calls
         lock.release()
 
-    def test_files_that_were_not_open_all_the_time_need_one_sync_of_all(self, tmp_path: Path, system: System) -> None:
+    def test_reopened_files_share_one_sync_of_all(self, tmp_path: Path, system: System) -> None:
         files = DiskFileSystem(tmp_path, descriptors_max=2)
         lock, logs = files.lock("lock"), filled(files)
         others_take_its_descriptor(files)
@@ -189,7 +189,7 @@ class TestFailure:
         assert system.calls == 1
         lock.release()
 
-    def test_logs_that_were_synced_together_are_believed_though_they_were_not_open_since(self, tmp_path: Path, system: System) -> None:
+    def test_logs_synced_together_stay_synced_after_reopening(self, tmp_path: Path, system: System) -> None:
         files = DiskFileSystem(tmp_path, descriptors_max=2)
         lock, logs = files.lock("lock"), filled(files)
         sync_many(logs)
@@ -203,7 +203,7 @@ class TestFailure:
         lock.release()
 
     @pytest.mark.parametrize("failing", ["fdatasync", "fsync"])
-    def test_that_of_one_file_or_directory_is_one_of_all(
+    def test_failure_of_one_file_or_directory_fails_sync_all(
         self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch, failing: str
     ) -> None:
         """The system may have told of lost bytes already: that all is on disk can be said of single files only."""
@@ -219,9 +219,7 @@ class TestFailure:
         files.open("b").sync()
         lock.release()
 
-    def test_that_of_the_journal_counts_where_syncfs_does_not_tell_of_it(
-        self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_failed_fsync_of_the_journal_fails_sync_all(self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch) -> None:
         files = DiskFileSystem(tmp_path)
         lock = files.lock("lock")
         monkeypatch.setattr(os, "fsync", fail)
@@ -230,9 +228,11 @@ class TestFailure:
         lock.release()
 
 
-class TestWhereItIsNotReliable:
+class TestUnreliableSyncfs:
     @pytest.mark.parametrize("kind", [FUSE, OVERLAY, NFS, UNKNOWN])
-    def test_file_systems_that_do_not_tell(self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+    def test_unreliable_file_system_does_not_use_syncfs(
+        self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch, kind: int
+    ) -> None:
         monkeypatch.setattr(system_calls, "file_system_type", lambda descriptor: kind)
         files = DiskFileSystem(tmp_path)
         lock = files.lock("lock")
@@ -240,29 +240,31 @@ class TestWhereItIsNotReliable:
         assert system.calls == 0
         lock.release()
 
-    def test_systems_without_the_call(self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_system_without_syncfs_syncs_each_file(self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(syncfs, "_syncfs", None)
         files = DiskFileSystem(tmp_path)
         lock = files.lock("lock")
         refused_but_synced(files)
         lock.release()
 
-    def test_without_a_lock_nobody_has_listened_from_the_start(self, tmp_path: Path, system: System) -> None:
+    def test_file_system_without_lock_does_not_use_syncfs(self, tmp_path: Path, system: System) -> None:
         files = DiskFileSystem(tmp_path)
         refused_but_synced(files)
         files.lock("lock").release()
         refused_but_synced(files)
         assert system.calls == 0
 
-    @pytest.mark.parametrize(("release", "tells"), [("5.7.19-generic", False), ("5.8.0", True), ("6.18.44", True), ("4.18.0-553", False)])
-    def test_old_systems_do_not_tell_of_lost_bytes(self, release: str, tells: bool) -> None:
-        assert syncfs.reports_lost_bytes(release) is tells
+    @pytest.mark.parametrize(
+        ("release", "is_reported"), [("5.7.19-generic", False), ("5.8.0", True), ("6.18.44", True), ("4.18.0-553", False)]
+    )
+    def test_old_kernels_do_not_report_lost_bytes(self, release: str, is_reported: bool) -> None:
+        assert syncfs.reports_lost_bytes(release) is is_reported
 
 
 class TestRealDisks:
     """What Linux itself does; skipped where file systems may not be mounted."""
 
-    def test_bytes_that_a_full_device_has_not_taken_are_heard_of(self, too_small_device: Path) -> None:
+    def test_lost_bytes_of_a_full_device_are_reported(self, too_small_device: Path) -> None:
         files, other = DiskFileSystem(too_small_device), another_on(too_small_device)
         lock, others_lock = files.lock("lock"), other.lock("lock")
         file = files.open("a")
@@ -278,7 +280,7 @@ class TestRealDisks:
         lock.release()
         others_lock.release()
 
-    def test_logs_with_such_bytes_are_not_synced(self, too_small_device: Path) -> None:
+    def test_logs_with_lost_bytes_are_not_synced(self, too_small_device: Path) -> None:
         files, other = DiskFileSystem(too_small_device), another_on(too_small_device)
         lock, others_lock = files.lock("lock"), other.lock("lock")
         logs = filled(files)
@@ -295,7 +297,7 @@ class TestRealDisks:
         lock.release()
         others_lock.release()
 
-    def test_an_overlay_is_not_relied_upon(self, overlay: Path) -> None:
+    def test_overlay_does_not_use_syncfs(self, overlay: Path) -> None:
         files = DiskFileSystem(overlay)
         lock = files.lock("lock")
         refused_but_synced(files)

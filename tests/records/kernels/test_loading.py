@@ -46,7 +46,7 @@ def test_many_small_pieces_of_work_add_up() -> None:
     assert run(program) == ["True"]
 
 
-def test_the_compile_step_says_what_it_did() -> None:
+def test_compile_step_prints_its_result() -> None:
     program = "from chaffinch.records.kernels.__main__ import main; import sys; sys.modules.update(HIDDEN); assert main() == 0"
     assert run(program.replace("HIDDEN", "{}")) == ["compiled", "loops:", "in", "the", "cache"]
     assert run(program.replace("HIDDEN", "numba=None"))[:3] == ["compiled", "loops:", "none"]
@@ -64,7 +64,7 @@ work(10)
     assert run(program) == ["False", "False", "True"]
 
 
-def test_while_another_thread_loads_the_twin_goes_on() -> None:
+def test_twin_serves_while_another_thread_loads() -> None:
     program = f"""{ENCODE}
 from threading import Event, Thread
 import chaffinch.records.kernels as k
@@ -82,7 +82,7 @@ finish.set(); thread.join(60); print(k.is_loaded())
     assert run(program) == ["False", "True"]
 
 
-def test_ctrl_c_while_the_loops_are_loaded_comes_when_they_are() -> None:
+def test_ctrl_c_during_loading_is_raised_after_loading() -> None:
     """LLVM asks Python for what is in the cache, and what is raised there is lost."""
     program = f"""{ENCODE}
 import signal
@@ -107,7 +107,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("cache", ["a file", "a folder"])
-def test_where_no_cache_can_be_written_the_loops_compile_without(tmp_path: Path, cache: str) -> None:
+def test_loops_compile_without_a_writable_cache(tmp_path: Path, cache: str) -> None:
     """A file in its place stands for a folder that cannot be written to; a good folder is filled."""
     folder = tmp_path / "cache"
     if cache == "a file":
@@ -118,7 +118,7 @@ def test_where_no_cache_can_be_written_the_loops_compile_without(tmp_path: Path,
     assert cache == "a file" or any(folder.rglob("*.nbc"))
 
 
-def test_bounds_checks_compile_anew_and_leave_the_cache_alone(tmp_path: Path) -> None:
+def test_bounds_checks_bypass_the_cache(tmp_path: Path) -> None:
     program = "from chaffinch.records.kernels import gather; print(gather.gather.stats.cache_path)"
     assert run(program, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_BOUNDSCHECK="1") == ["None"]
     assert not any(tmp_path.rglob("*.nbc"))

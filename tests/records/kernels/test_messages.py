@@ -58,13 +58,13 @@ def converted(loops: ModuleType, data: bytes, magic: int, base_timestamp: int, s
 GOOD = b"".join(message(offset=index, timestamp=NOW_MS - 2 + index) for index in range(3))
 
 
-def test_good_messages(loops: ModuleType) -> None:
+def test_valid_messages_are_walked_without_fault(loops: ModuleType) -> None:
     size = sum(len(record(index, timestamp_delta=index)) for index in range(3))
     expected = [3, len(GOOD), 0, NOW_MS, NOW_MS - 2, size]
     assert walked(loops, GOOD, 1) == (Fault.NONE, expected, [])
 
 
-def test_they_become_records_of_format_2(loops: ModuleType) -> None:
+def test_messages_become_records_of_format_2(loops: ModuleType) -> None:
     records = b"".join(record(index, timestamp_delta=index) for index in range(3))
     assert converted(loops, GOOD, 1, NOW_MS - 2, len(records)) == (len(records), records)
     assert converted(loops, GOOD, 1, NOW_MS - 2, len(records) - 1)[0] == -1
@@ -72,7 +72,7 @@ def test_they_become_records_of_format_2(loops: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("position", [-1, 6])
-def test_a_position_outside_the_output(loops: ModuleType, position: int) -> None:
+def test_position_outside_the_output_is_refused(loops: ModuleType, position: int) -> None:
     assert converted(loops, GOOD, 1, 0, 5, position)[0] == -1
 
 
@@ -104,12 +104,12 @@ def test_format_0_has_no_timestamp(loops: ModuleType) -> None:
         (message(timestamp=INT64_MIN, offset=1), {}, reference.TIMESTAMP_OUTSIDE, INT64_MIN),
     ],
 )
-def test_culprits(loops: ModuleType, bad: bytes, options: dict[str, Any], reason: int, seen: int) -> None:
+def test_culprits_are_found(loops: ModuleType, bad: bytes, options: dict[str, Any], reason: int, seen: int) -> None:
     data = message() + bad + message(offset=2)
     assert walked(loops, data, 1, **options)[2] == [(1, reason, seen)]
 
 
-def test_what_is_no_culprit(loops: ModuleType) -> None:
+def test_permitted_messages_are_not_culprits(loops: ModuleType) -> None:
     """Offsets of plain messages, sizes of wrapped ones, a missing timestamp, null keys where keys are not needed."""
     assert walked(loops, message(offset=9) + message(offset=3), 1)[2] == []
     assert walked(loops, message(value=bytes(100)), 1, is_wrapped=True, bytes_max=10)[2] == []
@@ -117,7 +117,7 @@ def test_what_is_no_culprit(loops: ModuleType) -> None:
     assert walked(loops, message(None), 1, must_have_key=False)[2] == []
 
 
-def test_a_wrapper_s_append_time_makes_all_of_format_1_culprits(loops: ModuleType) -> None:
+def test_wrapper_with_append_time_makes_all_of_format_1_culprits(loops: ModuleType) -> None:
     found = walked(loops, message() + message(offset=1), 1, is_wrapped=True, is_append_time=True)[2]
     assert found == [(0, reference.TIMESTAMP_TYPE_WRONG, 0), (1, reference.TIMESTAMP_TYPE_WRONG, 0)]
     assert walked(loops, message(magic=0), 0, is_wrapped=True, is_append_time=True)[2] == []
@@ -141,13 +141,15 @@ def test_a_wrapper_s_append_time_makes_all_of_format_1_culprits(loops: ModuleTyp
         (message(value_length=-1), False, Fault.RECORD_LENGTH_UNUSED, 0, 37),
     ],
 )
-def test_faults(loops: ModuleType, data: bytes, is_wrapped: bool, fault: Fault, index: int, position: int) -> None:
+def test_faults_name_message_and_position(
+    loops: ModuleType, data: bytes, is_wrapped: bool, fault: Fault, index: int, position: int
+) -> None:
     found = walked(loops, data, 1 if data[16] else 0, is_wrapped=is_wrapped)
     assert (found[0], *found[1][:2]) == (fault, index, position)
     assert converted(loops, data, 1 if data[16] else 0, 0, 1000)[0] == -1
 
 
-def test_a_message_that_ends_within_its_timestamp(loops: ModuleType) -> None:
+def test_message_cut_within_its_timestamp_is_a_fault(loops: ModuleType) -> None:
     body = b"\x01\x00" + bytes(8 + 7)
     for cut in (15, 9, 8):
         checked = body[: len(body) - cut]

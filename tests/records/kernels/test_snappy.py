@@ -42,7 +42,7 @@ def loops(request: pytest.FixtureRequest) -> ModuleType:
 TEXTS = [b"", b"a", b"ab" * 40, bytes(range(256)) * 2, b"x" * 300, random.Random(5).randbytes(500), b"abcdefgh" * 20 + bytes(100)]
 
 
-def test_blocks_of_the_codec(loops: ModuleType) -> None:
+def test_blocks_written_by_the_codec_are_read(loops: ModuleType) -> None:
     blocks = [raw(text) for text in TEXTS]
     expected = b"".join(TEXTS)
     assert unframed(loops, framed(*blocks)) == (len(expected), expected)
@@ -72,7 +72,7 @@ def test_blocks_of_the_codec(loops: ModuleType) -> None:
         (framed(b"\x05\x00a\x01"), reference.DAMAGED),
     ],
 )
-def test_what_is_refused(loops: ModuleType, data: bytes, problem: int) -> None:
+def test_damaged_frames_are_refused(loops: ModuleType, data: bytes, problem: int) -> None:
     assert unframed(loops, data) == (problem, b"")
 
 
@@ -106,14 +106,14 @@ def test_both_agree_on_any_bytes(data: bytes, has_header: bool) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"a", b"ab" * 16])
-def test_streams_of_very_many_blocks_go_through_it(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_of_many_blocks_use_the_loop(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "_BLOCKS_MAX_BASE", 3)
     block = raw(text)
     for count in (2, 3, 4, 40):
         assert bytes(decompress(Compression.SNAPPY, framed(*[block] * count), 10_000)) == text * count
 
 
-def test_and_are_bounded_and_refused_as_others() -> None:
+def test_streams_of_many_blocks_are_bounded_and_checked() -> None:
     block = raw(b"ab" * 16)
     many = framed(*[block] * 200)
     assert len(decompress(Compression.SNAPPY, many, 6400)) == 6400

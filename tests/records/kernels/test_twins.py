@@ -91,12 +91,12 @@ bases = st.just(1_700_000_000_000) | st.integers(INT64_MIN, INT64_MAX)
 
 
 @given(columns_and_rows(), bases, st.integers(0, 15))
-def test_measure(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, delta_bytes: int) -> None:
+def test_measure_agrees(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, delta_bytes: int) -> None:
     columns, _ = drawn
     assert measured(compiled, columns, base_timestamp, delta_bytes) == measured(REFERENCE, columns, base_timestamp, delta_bytes)
 
 
-def lying(columns: RecordColumns, column: str, data: st.DataObject) -> RecordColumns:
+def with_wrong_offset(columns: RecordColumns, column: str, data: st.DataObject) -> RecordColumns:
     offsets = getattr(columns, f"{column}_offsets").copy()
     at = data.draw(st.integers(0, len(offsets) - 1))
     offsets[at] = data.draw(st.sampled_from([-1, INT64_MIN, INT64_MAX, int(offsets[at]) + 1, int(offsets[at]) - 1]))
@@ -104,15 +104,15 @@ def lying(columns: RecordColumns, column: str, data: st.DataObject) -> RecordCol
 
 
 @given(columns_and_rows(min_size=1), bases, st.sampled_from(["key", "value", "header", "header_key", "header_value"]), st.data())
-def test_measure_of_offsets_that_lie(
+def test_measure_agrees_on_wrong_offsets(
     compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, column: str, data: st.DataObject
 ) -> None:
-    broken = lying(drawn[0], column, data)
+    broken = with_wrong_offset(drawn[0], column, data)
     assert measured(compiled, broken, base_timestamp) == measured(REFERENCE, broken, base_timestamp)
 
 
 @given(columns_and_rows(), bases, st.integers(0, 3), st.integers(-200, 2))
-def test_encode(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, position: int, spare: int) -> None:
+def test_encode_agrees(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, position: int, spare: int) -> None:
     """As many as there is room for, and nothing behind them."""
     columns, _ = drawn
     total, sizes = measured(REFERENCE, columns, base_timestamp)
@@ -126,13 +126,13 @@ def test_encode(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_ti
 
 
 @given(columns_and_rows(min_size=1), bases, st.sampled_from(["key", "value", "header", "header_key", "header_value"]), st.data())
-def test_encode_of_offsets_that_lie(
+def test_encode_agrees_on_wrong_offsets(
     compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, column: str, data: st.DataObject
 ) -> None:
     """It says of which record, the same as `measure`, unless there is no room for one before it."""
     columns, _ = drawn
     total, _ = measured(REFERENCE, columns, base_timestamp)
-    broken = lying(columns, column, data)
+    broken = with_wrong_offset(columns, column, data)
     found, _ = measured(REFERENCE, broken, base_timestamp)
     size = data.draw(st.sampled_from([total + 100, total // 2]))
     end, count = encoded(compiled, broken, base_timestamp, size, 0)[:2]
@@ -156,7 +156,7 @@ class Watched:
         return int(self.offsets[index])
 
 
-def test_the_twin_looks_at_no_record_behind_the_first_without_room() -> None:
+def test_twin_reads_no_record_after_the_first_that_does_not_fit() -> None:
     """Else a table's rows would be looked at as often as it has batches."""
     columns = RecordColumns.from_lists([b"k"] * 100, [b"value"] * 100, [0] * 100, [[("h", b"v")]] * 100)
     offsets = {f"{name}_offsets": Watched(getattr(columns, f"{name}_offsets")) for name in ("key", "value", "header_key", "header_value")}
@@ -168,7 +168,9 @@ def test_the_twin_looks_at_no_record_behind_the_first_without_room() -> None:
 
 
 @given(columns_and_rows(min_size=1), bases, st.data())
-def test_encode_of_picked_rows(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, data: st.DataObject) -> None:
+def test_encode_agrees_on_picked_rows(
+    compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, data: st.DataObject
+) -> None:
     """In any order, repeats allowed, as if they were all there is; no row outside the columns."""
     columns, _ = drawn
     rows = data.draw(st.lists(st.integers(0, columns.count - 1), min_size=1, max_size=12))
@@ -194,7 +196,7 @@ def test_sizes_are_upper_bounds_and_exact_sums(drawn: tuple[RecordColumns, list[
 
 
 @given(columns_and_rows(min_size=1), st.data())
-def test_sizes_hold_wherever_a_record_comes_to_lie(drawn: tuple[RecordColumns, list[Row]], data: st.DataObject) -> None:
+def test_sizes_are_bounds_in_any_batch(drawn: tuple[RecordColumns, list[Row]], data: st.DataObject) -> None:
     """In any batch of some of the records, in their order."""
     columns, _ = drawn
     rows = sorted(data.draw(st.sets(st.integers(0, columns.count - 1), min_size=1)))
@@ -209,7 +211,7 @@ def payload_of(columns: RecordColumns, base_timestamp: int = 0) -> bytes:
 
 
 @given(columns_and_rows(), bases, bases)
-def test_scan_of_good_bytes(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_offset: int, base_timestamp: int) -> None:
+def test_scan_agrees_on_valid_bytes(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_offset: int, base_timestamp: int) -> None:
     columns, _ = drawn
     payload = payload_of(columns)
     found = scanned(compiled, payload, columns.count, base_offset, base_timestamp)
@@ -218,7 +220,7 @@ def test_scan_of_good_bytes(compiled: Loops, drawn: tuple[RecordColumns, list[Ro
 
 
 @given(columns_and_rows(min_size=1), st.data())
-def test_scan_of_mutated_bytes(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject) -> None:
+def test_scan_agrees_on_mutated_bytes(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject) -> None:
     columns, _ = drawn
     changed = bytearray(payload_of(columns))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -231,12 +233,12 @@ def test_scan_of_mutated_bytes(compiled: Loops, drawn: tuple[RecordColumns, list
 
 
 @given(st.binary(max_size=40), st.integers(-2, 6))
-def test_scan_of_any_bytes(compiled: Loops, payload: bytes, count: int) -> None:
+def test_scan_agrees_on_any_bytes(compiled: Loops, payload: bytes, count: int) -> None:
     assert scanned(compiled, payload, count, 5, 7) == scanned(REFERENCE, payload, count, 5, 7)
 
 
 @given(st.lists(st.integers(0, 0xFF), max_size=14), st.integers(0, 3))
-def test_scan_of_long_varints(compiled: Loops, tail: list[int], filler: int) -> None:
+def test_scan_agrees_on_long_varints(compiled: Loops, tail: list[int], filler: int) -> None:
     """Varints of up to eleven bytes where the deltas are: the bits beyond 32 and 64 are dropped, the eleventh byte refused."""
     body = bytes([0]) + bytes([0x80 | byte for byte in tail]) + bytes([filler, 0, 1, 1, 0])
     payload = bytes([2 * len(body)]) + body
@@ -244,7 +246,7 @@ def test_scan_of_long_varints(compiled: Loops, tail: list[int], filler: int) -> 
 
 
 @given(st.lists(columns_and_rows(), max_size=4), st.data())
-def test_scan_of_batches_together(compiled: Loops, drawn: list[tuple[RecordColumns, list[Row]]], data: st.DataObject) -> None:
+def test_scan_agrees_on_several_batches(compiled: Loops, drawn: list[tuple[RecordColumns, list[Row]]], data: st.DataObject) -> None:
     payloads = [payload_of(columns) for columns, _ in drawn]
     counts, bases = [columns.count for columns, _ in drawn], list(range(0, 100 * len(drawn), 100))
     fault, found = scanned_together(compiled, payloads, counts, bases)
@@ -264,7 +266,7 @@ small = st.integers(-2, 12)
 
 
 @given(st.binary(max_size=10), st.lists(small | st.sampled_from([INT64_MIN, INT64_MAX]), max_size=5), st.lists(small, max_size=6))
-def test_gather(compiled: Loops, data: bytes, starts: list[int], offsets: list[int]) -> None:
+def test_gather_agrees(compiled: Loops, data: bytes, starts: list[int], offsets: list[int]) -> None:
     out_offsets = np.array(offsets or [0], np.int64)
     found = []
     for loops in (compiled, REFERENCE):
@@ -274,12 +276,12 @@ def test_gather(compiled: Loops, data: bytes, starts: list[int], offsets: list[i
 
 
 @given(st.binary(max_size=40))
-def test_murmur2_of_key(compiled: Loops, key: bytes) -> None:
+def test_murmur2_of_key_agrees(compiled: Loops, key: bytes) -> None:
     assert compiled.murmur2_of_key(key, len(key)) == REFERENCE.murmur2_of_key(key, len(key))
 
 
 @given(columns_and_rows(), st.integers(1, 2**31 - 1))
-def test_murmur2_partitions(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], partition_count: int) -> None:
+def test_murmur2_partitions_agree(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], partition_count: int) -> None:
     columns, _ = drawn
     found = []
     for loops in (compiled, REFERENCE):
@@ -290,13 +292,13 @@ def test_murmur2_partitions(compiled: Loops, drawn: tuple[RecordColumns, list[Ro
 
 
 @given(st.integers(INT64_MIN, INT64_MAX))
-def test_a_varint_takes_the_size_that_is_said(value: int) -> None:
+def test_varint_size_is_the_written_size(value: int) -> None:
     out = bytearray()
     write_varint(out, value)
     assert len(out) == varint_size(value)
 
 
-def kept_by(loops: Loops, payload: bytes, keeps: list[int], shift: int, size: int) -> tuple[int, bytes]:
+def retained_by(loops: Loops, payload: bytes, keeps: list[int], shift: int, size: int) -> tuple[int, bytes]:
     out = np.full(size, 0xEE, np.uint8)
     written = loops.retain(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), shift, out)
     return written, out[: max(written, 0)].tobytes()
@@ -306,17 +308,17 @@ shifts = st.sampled_from([0, 1, -1, INT64_MIN, INT64_MAX]) | st.integers(-(10**1
 
 
 @given(columns_and_rows(), st.data(), shifts, st.integers(-20, 40))
-def test_retain(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, shift: int, spare: int) -> None:
+def test_retain_agrees(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, shift: int, spare: int) -> None:
     columns, _ = drawn
     payload = payload_of(columns)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
     size = max(0, len(payload) + spare)
-    assert kept_by(compiled, payload, keeps, shift, size) == kept_by(REFERENCE, payload, keeps, shift, size)
+    assert retained_by(compiled, payload, keeps, shift, size) == retained_by(REFERENCE, payload, keeps, shift, size)
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), shifts)
-def test_retain_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], shift: int) -> None:
-    assert kept_by(compiled, payload, keeps, shift, 200) == kept_by(REFERENCE, payload, keeps, shift, 200)
+def test_retain_agrees_on_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], shift: int) -> None:
+    assert retained_by(compiled, payload, keeps, shift, 200) == retained_by(REFERENCE, payload, keeps, shift, 200)
 
 
 def keys_found_by(loops: Loops, payload: bytes, keeps: list[int], room: int) -> tuple[int, list[list[int]]]:
@@ -325,7 +327,7 @@ def keys_found_by(loops: Loops, payload: bytes, keeps: list[int], room: int) -> 
 
 
 @given(columns_and_rows(), st.data(), st.integers(-1, 1))
-def test_find_keys(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, spare: int) -> None:
+def test_find_keys_agrees(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, spare: int) -> None:
     columns, rows = drawn
     payload = payload_of(columns)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
@@ -340,19 +342,19 @@ def test_find_keys(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), st.integers(0, 5))
-def test_find_keys_in_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], room: int) -> None:
+def test_find_keys_agrees_on_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], room: int) -> None:
     count, keys = keys_found_by(REFERENCE, payload, keeps, room)
     found = keys_found_by(compiled, payload, keeps, room)
     assert found == (count, keys) if count >= 0 else found[0] == count
 
 
-def taken_out_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp: int, size: int) -> int | tuple[int, bytes, list[int]]:
+def extracted_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp: int, size: int) -> int | tuple[int, bytes, list[int]]:
     out, times = np.full(size, 0xEE, np.uint8), np.full(2, -7, np.int64)
     written = loops.extract_records(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), base_timestamp, out, times)
     return (written, out[:written].tobytes(), times.tolist()) if written >= 0 else written
 
 
-def closed_up_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> int | tuple[int, bytes, list[int]]:
+def extracted_in_place_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> int | tuple[int, bytes, list[int]]:
     inside, times = np.array(bytearray(payload), np.uint8), np.full(2, -7, np.int64)
     written = loops.extract_in_place(inside, np.array(keeps, np.uint8), base_timestamp, times)
     if written == NOT_IN_PLACE:
@@ -361,13 +363,15 @@ def closed_up_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp:
 
 
 @given(columns_and_rows(), st.data(), bases, st.integers(-20, 40))
-def test_take_out(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, base_timestamp: int, spare: int) -> None:
+def test_extract_records_agrees(
+    compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, base_timestamp: int, spare: int
+) -> None:
     columns, _ = drawn
     payload = payload_of(columns, base_timestamp)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
     size = max(0, len(payload) + spare)
-    found = taken_out_by(compiled, payload, keeps, base_timestamp, size)
-    assert found == taken_out_by(REFERENCE, payload, keeps, base_timestamp, size)
+    found = extracted_by(compiled, payload, keeps, base_timestamp, size)
+    assert found == extracted_by(REFERENCE, payload, keeps, base_timestamp, size)
     kept = columns.take(np.flatnonzero(keeps))
     expected = payload_of(kept, int(kept.timestamps[0])) if any(keeps) else b""
     if found == -1:
@@ -381,39 +385,41 @@ def test_take_out(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data:
 
 
 @given(columns_and_rows(), st.data(), st.booleans())
-def test_close_up(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, begins_at_base: bool) -> None:
+def test_extract_in_place_agrees(
+    compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, begins_at_base: bool
+) -> None:
     """As `extract_records`, in place; not where the first record that stays is not the one that the deltas count from."""
     columns, _ = drawn
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
     base = int(columns.timestamps[keeps.index(1) if any(keeps) and begins_at_base else 0]) if columns.count else 0
     payload = payload_of(columns, base)
-    found = closed_up_by(compiled, payload, keeps, base)
-    assert found == closed_up_by(REFERENCE, payload, keeps, base)
+    found = extracted_in_place_by(compiled, payload, keeps, base)
+    assert found == extracted_in_place_by(REFERENCE, payload, keeps, base)
     if any(keeps) and columns.timestamps[keeps.index(1)] != base:
         assert found == NOT_IN_PLACE
     else:
-        assert found == taken_out_by(REFERENCE, payload, keeps, base, len(payload))
+        assert found == extracted_by(REFERENCE, payload, keeps, base, len(payload))
 
 
 any_keeps = st.lists(st.integers(0, 1), max_size=5)
 
 
 @given(st.binary(max_size=40), any_keeps, bases)
-def test_take_out_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> None:
-    assert taken_out_by(compiled, payload, keeps, base_timestamp, 200) == taken_out_by(REFERENCE, payload, keeps, base_timestamp, 200)
+def test_extract_records_agrees_on_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> None:
+    assert extracted_by(compiled, payload, keeps, base_timestamp, 200) == extracted_by(REFERENCE, payload, keeps, base_timestamp, 200)
 
 
 @given(st.binary(max_size=40), any_keeps, bases)
 @example(b"\x0e\0\0\0\1\2v\0" * 2, [0, 1], 5)
 @example(b"\x0e\0\0\0\1\2v\0" * 65, [1] * 65, 5)
-def test_close_up_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> None:
+def test_extract_in_place_agrees_on_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> None:
     """Offset deltas that are wrong may take more room: it is refused, nothing behind them is written over and read."""
-    found = closed_up_by(compiled, payload, keeps, base_timestamp)
-    assert found == closed_up_by(REFERENCE, payload, keeps, base_timestamp)
+    found = extracted_in_place_by(compiled, payload, keeps, base_timestamp)
+    assert found == extracted_in_place_by(REFERENCE, payload, keeps, base_timestamp)
     if isinstance(found, tuple):
-        assert found == taken_out_by(REFERENCE, payload, keeps, base_timestamp, len(payload))
+        assert found == extracted_by(REFERENCE, payload, keeps, base_timestamp, len(payload))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**40))
-def test_shift_crc(compiled: Loops, crc: int, zeros: int) -> None:
+def test_shift_crc_agrees(compiled: Loops, crc: int, zeros: int) -> None:
     assert compiled.shift_crc(crc, zeros) == REFERENCE.shift_crc(crc, zeros)

@@ -18,7 +18,7 @@ compiled = importlib.import_module("chaffinch.records.kernels.walk")
 OFFSET, KEY, TIME = reference.OFFSET_DELTA_WRONG, reference.KEY_MISSING, reference.TIMESTAMP_WRONG
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 Walk = Callable[..., int]
-WalkRight = Callable[..., tuple[int, int, int]]
+WalkValid = Callable[..., tuple[int, int, int]]
 
 
 @pytest.fixture(params=[reference.walk, compiled.walk], ids=["twin", "compiled"])
@@ -55,7 +55,7 @@ def good(count: int, **fields: Any) -> list[bytes]:
 
 class TestReadable:
     @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 8191, 8192, 8200])
-    def test_records_without_fault(self, walk: Walk, count: int) -> None:
+    def test_records_without_fault_are_walked(self, walk: Walk, count: int) -> None:
         payload = b"".join(good(count))
         assert walked(walk, payload, count) == (Fault.NONE, count, len(payload), 0, NOW_MS, [])
 
@@ -74,19 +74,19 @@ class TestReadable:
             {"timestamp_delta": -200_000_000_000},
         ],
     )
-    def test_shapes_of_records(self, walk: Walk, fields: dict[str, Any]) -> None:
+    def test_records_of_every_shape_are_walked(self, walk: Walk, fields: dict[str, Any]) -> None:
         payload = b"".join(good(3, **fields))
         expected_time = NOW_MS + fields.get("timestamp_delta", 0)
         assert walked(walk, payload, 3) == (Fault.NONE, 3, len(payload), 0, expected_time, [])
 
-    def test_varints_that_are_longer_than_they_need_be(self, walk: Walk) -> None:
+    def test_overlong_varints_are_read(self, walk: Walk) -> None:
         """Java reads them too: 2 written as 0x84 0x80 0x80 0x80 0x00."""
         key = b"\x84\x80\x80\x80\x00kk"
         body = b"\x00" + b"\x80\x80\x00" + b"\x80\x80\x80\x80\x00" + key + b"\x81\x00" + b"\x80\x00"
         payload = varint(len(body)) + body
         assert walked(walk, payload, 1)[:3] == (Fault.NONE, 1, len(payload))
 
-    def test_no_records(self, walk: Walk) -> None:
+    def test_empty_batch_has_no_fault(self, walk: Walk) -> None:
         assert walked(walk, b"", 0) == (Fault.NONE, 0, 0, 0, INT64_MIN, [])
 
     def test_the_largest_timestamp_is_found_wherever_it_is(self, walk: Walk) -> None:
@@ -141,11 +141,11 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("payload", "count", "fault", "index", "position"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
-def test_a_fault_is_named_with_record_and_byte(walk: Walk, payload: bytes, count: int, fault: Fault, index: int, position: int) -> None:
+def test_fault_names_record_and_byte(walk: Walk, payload: bytes, count: int, fault: Fault, index: int, position: int) -> None:
     assert walked(walk, payload, count)[:3] == (fault, index, position)
 
 
-def test_culprits_before_a_fault_are_counted_but_the_fault_is_the_answer(walk: Walk) -> None:
+def test_fault_wins_over_earlier_culprits(walk: Walk) -> None:
     payload = record(0, key=None) + record(1, length_off_by=100)
     assert walked(walk, payload, 2)[:4] == (Fault.RECORD_CUT_SHORT, 1, len(record(0, key=None)), 1)
 
@@ -171,17 +171,17 @@ CULPRITS = [
 
 
 @pytest.mark.parametrize(("records", "options", "culprits"), CULPRITS)
-def test_culprits(walk: Walk, records: list[bytes], options: dict[str, Any], culprits: list[tuple[int, int, int]]) -> None:
+def test_culprits_are_found(walk: Walk, records: list[bytes], options: dict[str, Any], culprits: list[tuple[int, int, int]]) -> None:
     fault, index, _, culprit_count, _, found = walked(walk, b"".join(records), len(records), **options)
     assert (fault, index, culprit_count, found) == (Fault.NONE, len(records), len(culprits), culprits)
 
 
-def test_only_as_many_culprits_are_written_as_there_is_room_for(walk: Walk) -> None:
+def test_culprits_beyond_the_arrays_are_only_counted(walk: Walk) -> None:
     payload = b"".join(good(10, key=None))
     assert walked(walk, payload, 10, culprits_max=3)[3:] == (10, NOW_MS, [(0, KEY, 0), (1, KEY, 0), (2, KEY, 0)])
 
 
-def test_a_read_only_payload_and_one_in_the_middle_of_a_buffer(walk: Walk) -> None:
+def test_payload_in_the_middle_of_a_buffer_is_walked(walk: Walk) -> None:
     payload = b"".join(good(3))
     frame = np.frombuffer(bytearray(b"\xff" * 61 + payload + b"\xff" * 9), np.uint8)[61 : 61 + len(payload)]
     summary = np.zeros(4, np.int64)
@@ -224,8 +224,8 @@ def test_compiled_and_twin_agree_on_noise(payload: bytes, count: int, options: d
     assert walked(compiled.walk, payload, count, **options) == walked(reference.walk, payload, count, **options)
 
 
-def walked_right(
-    walk_valid: WalkRight,
+def walked_valid(
+    walk_valid: WalkValid,
     payload: bytes,
     count: int,
     *,
@@ -241,33 +241,33 @@ def walked_right(
 
 
 @pytest.mark.parametrize("walk_valid", [reference.walk_valid, compiled.walk_valid], ids=["twin", "compiled"])
-class TestWhatIsRight:
+class TestWalkValid:
     @pytest.mark.parametrize(("payload", "count"), [row[1:3] for row in FAULTS], ids=[row[0] for row in FAULTS])
-    def test_a_fault_ends_it(self, walk_valid: WalkRight, payload: bytes, count: int) -> None:
-        assert walked_right(walk_valid, payload, count)[:2] != (count, len(payload))
+    def test_valid_prefix_ends_at_a_fault(self, walk_valid: WalkValid, payload: bytes, count: int) -> None:
+        assert walked_valid(walk_valid, payload, count)[:2] != (count, len(payload))
 
     @pytest.mark.parametrize(("records", "options", "culprits"), CULPRITS)
-    def test_it_ends_before_the_first_culprit(
-        self, walk_valid: WalkRight, records: list[bytes], options: dict[str, Any], culprits: list[tuple[int, int, int]]
+    def test_valid_prefix_ends_before_the_first_culprit(
+        self, walk_valid: WalkValid, records: list[bytes], options: dict[str, Any], culprits: list[tuple[int, int, int]]
     ) -> None:
-        right = culprits[0][0] if culprits else len(records)
-        found = walked_right(walk_valid, b"".join(records), len(records), **options)
-        assert found[:2] == (right, len(b"".join(records[:right])))
+        valid = culprits[0][0] if culprits else len(records)
+        found = walked_valid(walk_valid, b"".join(records), len(records), **options)
+        assert found[:2] == (valid, len(b"".join(records[:valid])))
 
 
 @given(st.lists(RECORDS, max_size=6), st.integers(-1, 1), OPTIONS)
-def test_all_is_right_where_the_walk_finds_nothing_wrong(records: list[bytes], count_off_by: int, options: dict[str, Any]) -> None:
+def test_batch_without_findings_is_valid_as_a_whole(records: list[bytes], count_off_by: int, options: dict[str, Any]) -> None:
     arguments = (b"".join(records), len(records) + count_off_by)
     fault, index, position, culprit_count, largest, _ = walked(reference.walk, *arguments, **options)
-    right = walked_right(compiled.walk_valid, *arguments, **options)
-    assert right == walked_right(reference.walk_valid, *arguments, **options)
-    is_right = right[:2] == (arguments[1], len(arguments[0]))
-    assert is_right == (fault == Fault.NONE and culprit_count == 0)
-    if is_right:
-        assert right == (index, position, largest)
+    valid = walked_valid(compiled.walk_valid, *arguments, **options)
+    assert valid == walked_valid(reference.walk_valid, *arguments, **options)
+    is_valid = valid[:2] == (arguments[1], len(arguments[0]))
+    assert is_valid == (fault == Fault.NONE and culprit_count == 0)
+    if is_valid:
+        assert valid == (index, position, largest)
 
 
 @given(st.binary(max_size=60), st.integers(-1, 9) | st.integers(-(2**31), 2**31 - 1), OPTIONS)
-def test_compiled_and_twin_find_as_much_right_in_noise(payload: bytes, count: int, options: dict[str, Any]) -> None:
-    found = walked_right(compiled.walk_valid, payload, count, **options)
-    assert found == walked_right(reference.walk_valid, payload, count, **options)
+def test_compiled_and_twin_agree_on_the_valid_prefix_of_noise(payload: bytes, count: int, options: dict[str, Any]) -> None:
+    found = walked_valid(compiled.walk_valid, payload, count, **options)
+    assert found == walked_valid(reference.walk_valid, payload, count, **options)

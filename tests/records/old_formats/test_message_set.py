@@ -67,7 +67,7 @@ ENCODERS = {AiokafkaBuilder: [*FORMATS[:3], *FORMATS[4:]], KafkaPythonBuilder: [
 @pytest.mark.parametrize(
     ("builder", "magic", "codec"), [(builder, magic, codec) for builder, formats in ENCODERS.items() for magic, codec in formats]
 )
-def test_what_other_encoders_write(builder: Any, magic: int, codec: Compression) -> None:
+def test_sets_of_other_encoders_are_converted(builder: Any, magic: int, codec: Compression) -> None:
     encoder = builder(magic, int(codec), 1 << 20)
     for index, (key, value) in enumerate(RECORDS):
         encoder.append(index, NOW_MS + index if magic else None, key, value)
@@ -95,7 +95,7 @@ def test_any_records_are_converted(
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
 @pytest.mark.parametrize("target", Compression)
-def test_the_topic_s_codec_wins(magic: int, codec: Compression, target: Compression) -> None:
+def test_codec_of_the_topic_is_used(magic: int, codec: Compression, target: Compression) -> None:
     data = message_set([message(magic=magic, offset=index, timestamp=NOW_MS + index) for index in range(3)], codec, magic=magic)
     batch = accepted(data, compression=target).batch
     assert next(views(batch)).header.compression is target
@@ -103,7 +103,7 @@ def test_the_topic_s_codec_wins(magic: int, codec: Compression, target: Compress
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
-def test_append_time_is_the_broker_s(magic: int, codec: Compression) -> None:
+def test_append_time_is_the_clock_of_the_broker(magic: int, codec: Compression) -> None:
     data = message_set([message(magic=magic, offset=index, timestamp=5 * index) for index in range(3)], codec, magic=magic)
     verdict = accepted(data, timestamp_type=TimestampType.LOG_APPEND_TIME, timestamp_before_max_ms=0)
     assert verdict.max_timestamp == NOW_MS
@@ -122,7 +122,7 @@ class TestSlicing:
             (message(magic=2), Fault.BATCH_MAGIC),
         ],
     )
-    def test_without_a_whole_first_message(self, data: bytes, fault: Fault) -> None:
+    def test_set_without_a_whole_first_message_is_refused(self, data: bytes, fault: Fault) -> None:
         with pytest.raises(CorruptBatch) as refused:
             read_message_set(data)
         assert refused.value.fault is fault
@@ -138,23 +138,23 @@ class TestSlicing:
 
 class TestWrappers:
     @pytest.mark.parametrize("offset", [0, 2, 7, 2**40])
-    def test_offsets_that_pass(self, offset: int) -> None:
+    def test_wrapper_with_any_offset_is_accepted(self, offset: int) -> None:
         """0 from some clients, the last relative one from most; what is above names an absolute offset."""
         inner = [message(offset=index) for index in range(3)]
         assert accepted(wrapper(inner, GZIP, offset=offset)).count == 3
 
-    def test_offsets_of_format_0_mean_nothing(self) -> None:
+    def test_offsets_of_format_0_are_ignored(self) -> None:
         inner = [message(magic=0, offset=offset) for offset in (5, 5, -1)]
         assert accepted(wrapper(inner, GZIP, magic=0, offset=-3)).count == 3
         assert accepted(b"".join(inner)).count == 3
 
-    def test_the_wrapper_s_own_key_and_time_mean_nothing(self) -> None:
+    def test_key_and_time_of_the_wrapper_are_ignored(self) -> None:
         inner = compressed(message(), GZIP)
         data = message(b"its key", inner, attributes=GZIP, timestamp=2**62)
         assert rows(accepted(data).batch) == [(b"key", b"value", NOW_MS)]
 
     @pytest.mark.parametrize(("value_length", "key_length"), [(-1, None), (5, None), (10**6, None), (None, 10**6), (None, -2)])
-    def test_lengths_that_do_not_fill_it(self, value_length: int | None, key_length: int | None) -> None:
+    def test_wrapper_with_wrong_lengths_is_rejected(self, value_length: int | None, key_length: int | None) -> None:
         data = message(b"", compressed(message(), GZIP), attributes=GZIP, value_length=value_length, key_length=key_length)
         verdict = validate_set(read_message_set(data), policy(), NOW_MS)
         if (value_length, key_length) == (None, -2):
@@ -173,7 +173,7 @@ class TestWrappers:
         assert (verdict.code, verdict.culprits) == (codes.INVALID_RECORD, ())
         assert f"decompresses to more than {size - 1} bytes" in verdict.message
 
-    def test_a_compressed_message_inside_is_a_culprit_however_deep(self) -> None:
+    def test_nested_compressed_message_is_a_culprit(self) -> None:
         inner = [message(), wrapper([message()], SNAPPY, offset=1), message(offset=2)]
         verdict = rejected(wrapper(inner, GZIP))
         assert [(culprit.batch_index, culprit.code) for culprit in verdict.culprits] == [(1, codes.INVALID_RECORD)]
@@ -181,7 +181,7 @@ class TestWrappers:
 
 
 class TestSizeAfterConversion:
-    def test_the_batch_must_fit_too(self) -> None:
+    def test_converted_batch_above_the_limit_is_rejected(self) -> None:
         """Each message alone is small enough."""
         messages = [message(value=bytes(100)) for _ in range(10)]
         size = len(accepted(b"".join(messages)).batch)
@@ -192,23 +192,23 @@ class TestSizeAfterConversion:
         expected = f"converted to format 2, a batch of {size} bytes, max.message.bytes allows {size - 1} bytes"
         assert verdict.message == f"batch for orders-0 rejected: {expected}"
 
-    def test_compressed_by_the_topic_s_codec(self) -> None:
+    def test_size_is_checked_after_compression_by_the_topic(self) -> None:
         noise = [message(value=bytes(range(256)) * 4) for _ in range(10)]
         data = wrapper([message(value=bytes(range(256)) * 4, offset=index) for index in range(10)], GZIP)
         assert rejected(data, compression=NONE, batch_bytes_max=5000).code is codes.MESSAGE_TOO_LARGE
         assert accepted(b"".join(noise), compression=GZIP, batch_bytes_max=5000).count == 10
 
-    def test_compressed_and_still_too_large(self) -> None:
+    def test_incompressible_batch_above_the_limit_is_rejected(self) -> None:
         """Messages that alone are small enough, and that nothing makes smaller."""
-        dice = random.Random(3)
-        messages = [message(value=dice.randbytes(1000)) for _ in range(10)]
+        rng = random.Random(3)
+        messages = [message(value=rng.randbytes(1000)) for _ in range(10)]
         verdict = rejected(b"".join(messages), compression=GZIP, batch_bytes_max=5000)
         assert verdict.code is codes.MESSAGE_TOO_LARGE
         assert "converted to format 2, a batch of 10" in verdict.message
 
 
 class TestMessages:
-    def test_many_culprits(self) -> None:
+    def test_message_names_the_first_of_many_culprits(self) -> None:
         data = b"".join([message()] + [message(None)] * 5)
         verdict = rejected(data, is_compacted=True)
         assert verdict.message.startswith("5 of 6 records for orders-0 rejected: record 1: null key, ")
@@ -225,10 +225,10 @@ class TestMessages:
             (message(attributes=8), "timestamp type LogAppendTime, expected CreateTime from a client"),
         ],
     )
-    def test_of_one_culprit(self, bad: bytes, text: str) -> None:
+    def test_message_names_the_single_culprit(self, bad: bytes, text: str) -> None:
         assert rejected(message() + bad, batch_bytes_max=150).message == f"record 1 of 2 for orders-0 rejected: {text}"
 
-    def test_of_bytes_that_cannot_be_read(self) -> None:
+    def test_message_names_the_unreadable_record(self) -> None:
         verdict = rejected(message() + message(key_length=9000))
         assert verdict.message == (
             "batch for orders-0 rejected: record 1, byte 68: the key length is below -1, or goes beyond the message (84 bytes of messages)"
@@ -239,12 +239,12 @@ class TestFrameChecksums:
     """KIP-57: in format 0 whatever stands there, in format 1 the right one."""
 
     @pytest.mark.parametrize("checksum", [0, 1, 0x7F, 0xFF])
-    def test_format_0_takes_any(self, checksum: int) -> None:
+    def test_format_0_accepts_any_checksum(self, checksum: int) -> None:
         frame = bytearray(compressed(message(magic=0), LZ4))
         frame[6] = checksum
         assert accepted(wrapper(bytes(frame), LZ4, magic=0)).count == 1
 
-    def test_format_1_does_not(self) -> None:
+    def test_format_1_refuses_a_wrong_checksum(self) -> None:
         frame = bytearray(compressed(message(), LZ4))
         assert accepted(wrapper(bytes(frame), LZ4)).count == 1
         frame[6] ^= 1
@@ -259,11 +259,11 @@ class TestFrameChecksums:
             xxhash32(bytes(16))
 
     @pytest.mark.parametrize("data", [b"", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x40", b"\x04\x22\x4d\x18\x40\x40", b"no lz4 frame"])
-    def test_what_is_no_frame_stays(self, data: bytes) -> None:
+    def test_bytes_that_are_not_a_frame_are_unchanged(self, data: bytes) -> None:
         assert with_right_checksum(data) == data
 
     @pytest.mark.parametrize("flags", [0x60, 0x68, 0x61, 0x69])
-    def test_the_header_ends_where_its_flags_say(self, flags: int) -> None:
+    def test_checksum_position_follows_the_flags(self, flags: int) -> None:
         """With a content size, a dictionary id, both."""
         header = bytes([flags, 0x40]) + bytes(range(8 if flags & 8 else 0)) + bytes(range(4 if flags & 1 else 0))
         mended = with_right_checksum(b"\x04\x22\x4d\x18" + header + b"\x00" + b"rest")
@@ -291,13 +291,13 @@ def test_mutated_sets_are_accepted_or_rejected_and_nothing_else(
 
 
 @given(st.binary(max_size=80), st.sampled_from([(magic, codec) for magic, codec in FORMATS if codec]))
-def test_any_bytes_in_a_wrapper(inner: bytes, form: tuple[int, Compression]) -> None:
+def test_wrapper_with_any_bytes_is_accepted_or_rejected(inner: bytes, form: tuple[int, Compression]) -> None:
     magic, codec = form
     data = wrapper(bytes(compressed(inner, codec, magic)), codec, magic=magic)
     assert isinstance(validate_set(read_message_set(data), policy(), NOW_MS), Accepted | Rejected)
 
 
-def test_a_bomb_costs_no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_set_is_rejected_before_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain records are measured before they are written."""
     data = wrapper([message(value=bytes(10_000), offset=index) for index in range(3)], GZIP)
     monkeypatch.setattr(message_set_validation, "write_header", None)
