@@ -122,7 +122,7 @@ class Transport:
         connection = self._connections[address]
         self.happened(events)
         if is_lost:
-            self.lose(connection, "who used the connection was interrupted")
+            self.lose(connection, "the thread that used the connection was interrupted")
         else:
             self.flush(connection)
 
@@ -198,7 +198,7 @@ class Transport:
             self.lose(connection, "no connection in time")
         elif connection.core.is_stuck(self.world.steady_ms):
             self.world.count("request time-outs")
-            self.lose(connection, "no answer within the request time-out")
+            self.lose(connection, "no response within the request timeout")
 
     def lose(self, connection: Connection, reason: str) -> None:
         """The connection is of no use any more: its requests fail."""

@@ -214,7 +214,7 @@ def test_who_told_the_address_that_a_certificate_does_not_fit(given: str, certif
         options = options_for(broker, certificates, "SSL", **{"bootstrap.servers": f"{given}:{port_of(broker)}"})
         outcome = ask(broker, options)
     assert isinstance(outcome, RequestFailed)
-    told = outcome.reason.endswith("; this address was told by the broker (advertised), not given in bootstrap.servers")
+    told = outcome.reason.endswith("; brokers advertise this address, it is not in bootstrap.servers")
     assert told is (given != "127.0.0.1")
 
 

@@ -56,7 +56,7 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys:
 
 
 NO_TOPIC = "cannot be a topic: a name has letters, digits, '.', '_' and '-', at most 249 of them"
-NO_FOLDER = "cannot be a topic: '.' and '..' are no names, as folders go by them"
+NO_FOLDER = "cannot be a topic: '.' and '..' are names of directories"
 PARTITION_APART = "the partition goes into an option of its own: --topic {} --partition {}"
 PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
 

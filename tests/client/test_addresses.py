@@ -83,7 +83,7 @@ def test_who_failed_waits_and_the_others_are_tried() -> None:
 def test_the_description_names_addresses_reasons_and_time() -> None:
     attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
     attempts.failed(A, "refused", 0)
-    assert attempts.describe([A, B, A], 300) == "no broker reachable at a:1 (refused), b:2 (not asked yet); tried for 300 ms"
+    assert attempts.describe([A, B, A], 300) == "no broker reachable at a:1 (refused), b:2 (not tried yet); tried for 300 ms"
     attempts.request_sent(B._replace(lane=1))
     assert attempts.describe([A, B], 300) == "no broker reachable at a:1 (refused), b:2 (no answer yet); tried for 300 ms"
     assert attempts.describe([A]) == "no broker reachable at a:1 (refused)"

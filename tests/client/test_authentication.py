@@ -73,7 +73,7 @@ def in_scram(server_first: str | None = None) -> tuple[Login, str]:
     [
         ("r={nonce},s=YQ==,i=4096", "does not continue ours"),
         ("r=other,s=YQ==,i=4096", "does not continue ours"),
-        ("r={nonce}x,s=YQ==,i=4095", "4095 iterations, taken are 4096 to"),
+        ("r={nonce}x,s=YQ==,i=4095", "4095 iterations; accepted are 4096 to"),
         ("r={nonce}x,s=YQ==,i=99999999", "99999999 iterations"),
         ("nonsense", "instead of"),
     ],
@@ -249,7 +249,7 @@ def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
         ("", "PLAIN", "cannot be read"),
         (f'{PLAIN} required username="alice" password="s3cret"', "PLAIN", "cannot be read"),
         (f'{PLAIN} perhaps username="alice" password="s3cret";', "PLAIN", "cannot be read"),
-        (f'{PLAIN} required username="alice" password="s3cret;', "PLAIN", "cannot be read behind 1"),
+        (f'{PLAIN} required username="alice" password="s3cret;', "PLAIN", "cannot be parsed after 1"),
         (f'{PLAIN} required username="alice";', "PLAIN", "has no password"),
         (f"{PLAIN} required;", "PLAIN", "has no username"),
         (f'{PLAIN} required username="alice" password="s3cret";', "SCRAM-SHA-256", "is for PLAIN, and sasl.mechanism is SCRAM-SHA-256"),

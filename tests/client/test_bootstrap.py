@@ -158,7 +158,7 @@ def test_a_consumer_asks_the_next() -> None:
     }
     lost = [RequestFailed(address=A, token=sent.token, reason="no answer", was_sent=True, is_timeout=True) for sent in rig.waiting]
     rig.waiting.clear()
-    assert "at a:1 (no answer yet), b:1 (not asked yet)" in str(rig.core.wiring.time_out("late"))
+    assert "at a:1 (no answer yet), b:1 (not tried yet)" in str(rig.core.wiring.time_out("late"))
     rig.step(*lost, Disconnected(address=A, reason="no answer"))
     rig.advance(200)
     assert {(type(sent.message), sent.address, sent.timeout_ms) for sent in rig.waiting} == {

@@ -216,7 +216,7 @@ def test_zstd_is_refused_before_a_broker_that_cannot_read_it_gets_it(
     assert isinstance(failed.error, UnsupportedCompressionTypeException)
     assert (failed.was_sent, failed.reason) == (
         False,
-        "h:1: the broker knows no compression.type zstd, it takes Apache Kafka 2.1: choose lz4, snappy, gzip or none",
+        "h:1: the broker does not support compression.type zstd (it requires Apache Kafka 2.1): choose lz4, snappy, gzip or none",
     )
 
 

@@ -125,7 +125,7 @@ def test_bytes_that_are_no_protocol(network: Network) -> None:
         network.send(Address("127.0.0.1", listener.getsockname()[1]), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
         (failed, _) = until(network, 1)
         thread.join(60)
-    assert "no Kafka protocol" in failed.reason
+    assert "not in the Kafka protocol" in failed.reason
 
 
 def test_the_next_address_of_a_name_is_tried(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_a_wait_of_0_is_none_and_the_documentation_says_so(kind: str, suffix: st
     backoff = {"reconnect": reconnect_backoff, "retry": retry_backoff}[kind](settings)
     assert [backoff.wait_ms(failures, random.Random(7)) for failures in (1, 2, 40)] == [0, 0, 0]
     (option,) = [option for option in CONSUMER_OPTIONS.options if option.name == f"{kind}.{suffix}"]
-    assert "with 0 " in option.documentation
+    assert "; 0: " in option.documentation
 
 
 def test_secrets_are_in_nothing_that_is_printed() -> None:

@@ -63,7 +63,7 @@ PLACE = TopicPartition("orders", 0)
         (lambda c: c.offsets_for_times([PLACE]), TypeError, "argument times must be a mapping"),
         (lambda c: c.partitions_for(7), TypeError, "argument topic must be a str"),
         (lambda c: c.partitions_for("a b"), errors.InvalidTopicException, "topic 'a b' is not a legal name: a name has letters"),
-        (lambda c: c.partitions_for(".."), errors.InvalidTopicException, "topic '..' is not a legal name: .* as folders go by them"),
+        (lambda c: c.partitions_for(".."), errors.InvalidTopicException, "topic '..' is not a legal name: .* are names of directories"),
         (lambda c: Consumer(on_commit=print), errors.ConfigException, r"give on_commit to commit\(\)"),
         (lambda c: c.poll(0), errors.IllegalStateException, r"nothing to poll: call subscribe\(\) or assign\(\) first"),
         (lambda c: c.poll_table(0), errors.IllegalStateException, "nothing to poll"),
@@ -179,7 +179,7 @@ def test_what_was_done_is_told_though_the_thread_has_ended_since(
 
     monkeypatch.setattr(thread, "_hand_over", and_let_it_end)
     assert thread.run(closing) == "done"
-    with pytest.raises(errors.IllegalStateException, match="was closed meanwhile"):
+    with pytest.raises(errors.IllegalStateException, match="was closed in the meantime"):
         thread.run(closing)
 
 

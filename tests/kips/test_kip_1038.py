@@ -418,8 +418,8 @@ class TestHandlerOption:
             assert producer.send("orders", LARGE).result(0).dropped
 
     WRONG = (
-        ("no.such.module.Handler", "no such thing can be imported"),
-        ("chaffinch.NoSuchThing", "no such thing can be imported"),
+        ("no.such.module.Handler", "it cannot be imported"),
+        ("chaffinch.NoSuchThing", "it cannot be imported"),
         ("Handler", "it must be a dotted name, such as package.module.Handler"),
         (".Handler", "it must be a dotted name, such as package.module.Handler"),
         ("chaffinch.Producer", "cannot be 'chaffinch.Producer': it must be a ProducerExceptionHandler"),

@@ -326,5 +326,5 @@ def test_a_commit_whose_producer_is_closed_before_its_answer_may_have_happened(p
     with pytest.raises(IllegalStateException) as raised:
         producer.commit_transaction()
     assert raised.value.stored is Stored.POSSIBLY
-    text = "the commit of transactional.id 't' may have happened, EndTxn got no response: the producer was closed meanwhile"
+    text = "the commit of transactional.id 't' may have happened, EndTxn got no response: the producer was closed in the meantime"
     assert raised.value.message == text

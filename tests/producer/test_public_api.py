@@ -40,10 +40,10 @@ HALF = "\ud800"
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda p: p.send("orders", HALF), ValueError, "argument value has no UTF-8: character 0 of"),
-        (lambda p: p.send("orders", b"v", key=HALF), ValueError, "argument key has no UTF-8"),
-        (lambda p: p.send("orders", b"v", headers=[(HALF, b"")]), ValueError, "argument headers, in a key, has no UTF-8"),
-        (lambda p: p.send("orders", b"v", headers=[("h", HALF)]), ValueError, r"argument headers\['h'\] has no UTF-8"),
+        (lambda p: p.send("orders", HALF), ValueError, "argument value cannot be encoded as UTF-8: character 0 of"),
+        (lambda p: p.send("orders", b"v", key=HALF), ValueError, "argument key cannot be encoded as UTF-8"),
+        (lambda p: p.send("orders", b"v", headers=[(HALF, b"")]), ValueError, "argument headers, in a key, cannot be encoded as UTF-8"),
+        (lambda p: p.send("orders", b"v", headers=[("h", HALF)]), ValueError, r"argument headers\['h'\] cannot be encoded as UTF-8"),
         (
             lambda p: p.send("orders", b"v", headers=np.array([["a", "b"]])),
             TypeError,
@@ -70,7 +70,11 @@ HALF = "\ud800"
         (lambda p: p.send_offsets_to_transaction({PLACE: True}, "g"), TypeError, "must be an int or an OffsetAndMetadata, not True"),
         (lambda p: p.send_offsets_to_transaction({PLACE: 2**63}, "g"), ValueError, "argument offset must be from 0 to"),
         (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, 5)}, "g"), TypeError, "has the metadata 5"),  # type: ignore[arg-type]
-        (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, HALF)}, "g"), ValueError, "in its metadata, has no UTF-8"),
+        (
+            lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, HALF)}, "g"),
+            ValueError,
+            "in its metadata, cannot be encoded as UTF-8",
+        ),
         (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, "", -2)}, "g"), ValueError, "has the leader_epoch -2"),
         (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, "", True)}, "g"), TypeError, "has the leader_epoch True"),
     ],

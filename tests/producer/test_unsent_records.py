@@ -61,7 +61,7 @@ class TestGroup:
             ("", TypeError, r" must be a group id or a GroupMetadata, not ''$"),
             (None, TypeError, r" must be a group id or a GroupMetadata, not None$"),
             (("g", 1), TypeError, r" must be a group id or a GroupMetadata, not \('g', 1\)$"),
-            (HALF, ValueError, r", in its group_id, has no UTF-8"),
+            (HALF, ValueError, r", in its group_id, cannot be encoded as UTF-8"),
             (GroupMetadata(""), ValueError, r" has an empty group_id: it must be the id of a group, as in the option group\.id$"),
             (GroupMetadata(5), TypeError, r" has the group_id 5, which is not a str$"),  # type: ignore[arg-type]
             ("\u00e4" * 20_000, ValueError, r" has a group_id of 40000 bytes: it must have at most 32767$"),
@@ -76,7 +76,7 @@ class TestGroup:
             (GroupMetadata("g", 1, 5), TypeError, r" has the member_id 5, which is not a str$"),  # type: ignore[arg-type]
             (GroupMetadata("g", 1, "m" * 40_000), ValueError, r" has a member_id of 40000 bytes: it must have at most 32767$"),
             (GroupMetadata("g", 1, "m", 5), TypeError, r" has the group_instance_id 5, which is not a str$"),  # type: ignore[arg-type]
-            (GroupMetadata("g", 1, "m", HALF), ValueError, r", in its group_instance_id, has no UTF-8"),
+            (GroupMetadata("g", 1, "m", HALF), ValueError, r", in its group_instance_id, cannot be encoded as UTF-8"),
         ],
     )
     def test_is_checked_before_anything_changes(

@@ -312,7 +312,7 @@ def test_called_with_what_is_no_batch(frame: object, batch_id: object, text: str
             {"topic": "t", "checkpointLocation": " "},
             "option checkpointLocation is empty: give it that of the query, or leave it out",
         ),
-        (SERVERS, {"topic": "t", "kafka_custom_exception_handler_class": "no.such"}, "cannot be 'no.such': no such thing can be imported"),
+        (SERVERS, {"topic": "t", "kafka_custom_exception_handler_class": "no.such"}, "cannot be 'no.such': it cannot be imported"),
         (
             SERVERS,
             {"topic": "t", "kafka_custom_exception_handler_class": "os.path"},

@@ -43,7 +43,7 @@ CLIENT_TEXTS: Texts = {
     "kafka.ssl.cipher.suites": (TLS, "nonsense", "OpenSSL knows none of nonsense"),
     "kafka.sasl.username": ({}, "user", PLAIN),
     "kafka.sasl.password": ({}, "secret", PLAIN),
-    "kafka.sasl.jaas.config": (LOGIN, "nonsense", "cannot be read: it must be MODULE required"),
+    "kafka.sasl.jaas.config": (LOGIN, "nonsense", "cannot be parsed: it must be MODULE required"),
 }
 SINK_TEXTS: Texts = {
     **{
@@ -56,7 +56,7 @@ SINK_TEXTS: Texts = {
         "1_0",
         "='1_0' is neither a count (100) nor a share between 0% and",
     ),
-    "kafka.custom.exception.handler.class": ({}, "no.such", "cannot be 'no.such': no such thing can be imported (No module named 'no')"),
+    "kafka.custom.exception.handler.class": ({}, "no.such", "cannot be 'no.such': it cannot be imported (No module named 'no')"),
 }
 SOURCE_TEXTS: Texts = {
     "subscribe": ({"subscribe": None}, " , ", "subscribePattern and assign, subscribe is empty"),

@@ -1,4 +1,4 @@
-"""What every client side shares: who leads what, who coordinates whom, when to try again, and the connections.
+"""Client code shared by producer, consumer, administration and Spark: metadata, coordinators, retries, connections.
 
-Everything here is free of I/O but `network.py`, which owns the sockets, and `client_thread.py` and `sync_client.py`, which drive it.
+Everything here is free of I/O except `network.py`, which owns the sockets, and its two drivers, `client_thread.py` and `sync_client.py`.
 """

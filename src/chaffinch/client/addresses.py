@@ -1,7 +1,7 @@
-"""Where brokers listen, and what came of trying them: addresses, `bootstrap.servers`, and the wait before trying one again.
+"""Broker addresses: the parser of `bootstrap.servers`, and the reconnect backoff of each address.
 
-Free of I/O: whoever owns the sockets reports successes and failures here and asks before it tries again.
-Source of the waits: `reconnect.backoff.ms` and `reconnect.backoff.max.ms` of Apache Kafka's clients (ClusterConnectionStates.java).
+Free of I/O: the owner of the sockets reports successes and failures here and checks `may_try` before it reconnects. The backoff follows
+`reconnect.backoff.ms` and `reconnect.backoff.max.ms` of Apache Kafka's clients (ClusterConnectionStates.java).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _BARE_IPV6: Final = re.compile(r"[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*")
 class Address(NamedTuple):
     """One listener. `str()` gives `host:port`, with brackets around an IPv6 host.
 
-    Brokers answer a connection's requests in order. What must not wait behind something slow (a Fetch that waits for records) goes
-    over another connection to the same listener: another `lane`, with an address of its own.
+    Brokers answer the requests of a connection in order. Requests that must not wait behind a slow one, such as a Fetch that waits for
+    records, use a second connection to the same listener: another `lane`, with an address of its own.
     """
 
     host: str
@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
     @property
     def first_lane(self) -> Address:
-        """The listener itself: the connection for what is answered at once."""
+        """The address of the listener's first connection, for requests that are answered immediately."""
         return self._replace(lane=0)
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
 
 def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[Address, ...]:
-    """The addresses in `host:port,host:port` or in a sequence of `host:port`. ConfigException names the part that is wrong."""
+    """Parse `host:port,host:port` or a sequence of `host:port`. The ConfigException names the invalid part."""
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = tuple(_parse(part.strip()) for part in parts if part.strip())
     if not addresses:
@@ -57,7 +57,7 @@ def _parse(text: str) -> Address:
 
 
 class Attempts:
-    """What came of connecting to each address: failures in a row, the last reason, and when it may be tried again."""
+    """Connection attempts by address: consecutive failures, the last reason, and when the next attempt is allowed."""
 
     __slots__ = ("_backoff", "_failures", "_failures_before_success", "_reached", "_reasons", "_requested", "_rng", "_wait_until_ms")
 
@@ -69,15 +69,15 @@ class Attempts:
         self._wait_until_ms: dict[Address, int] = {}
         self._requested: set[Address] = set()
         self._failures_before_success: dict[Address, int] = {}
-        """Failures before the connection there is now."""
+        """Failures before the present connection was made."""
         self._reached: set[Address] = set()
 
     def request_sent(self, address: Address) -> None:
-        """Something is sent there."""
+        """A request is sent to the address."""
         self._requested.add(address.first_lane)
 
     def succeeded(self, address: Address) -> None:
-        """A connection is ready: forget the failures, unless it ends before it has answered anything."""
+        """A connection is ready: reset the failures. They count again if it is lost before its first response."""
         self._reached.add(address.first_lane)
         if address in self._failures:
             self._failures_before_success[address] = self._failures.pop(address)
@@ -85,7 +85,7 @@ class Attempts:
             values.pop(address, None)
 
     def failed(self, address: Address, reason: str, steady_ms: int, *, had_response: bool = False) -> None:
-        """The address refused, was lost, or did not answer. `had_response`: its connection had been of use."""
+        """The connection was refused or lost, or timed out. `had_response`: it had received a response before."""
         failures_before_success = self._failures_before_success.pop(address, 0)
         failures = self._failures.get(address, 0 if had_response else failures_before_success) + 1
         self._failures[address] = failures
@@ -93,32 +93,32 @@ class Attempts:
         self._wait_until_ms[address] = steady_ms + self._backoff.wait_ms(failures, self._rng)
 
     def throttled(self, address: Address, until_ms: int) -> None:
-        """The broker answered, and wants nothing more until then (`throttle_time_ms`, KIP-219)."""
+        """The broker responded and accepts no request until `until_ms` (`throttle_time_ms`, KIP-219)."""
         self._wait_until_ms[address] = max(until_ms, self._wait_until_ms.get(address, until_ms))
 
     def may_try(self, address: Address, steady_ms: int) -> bool:
-        """Whether the wait after the last failure, or the one that the broker asked for, is over."""
+        """Whether the backoff after the last failure, or the throttle time of the broker, is over."""
         return self._wait_until_ms.get(address, steady_ms) <= steady_ms
 
     def retry_at_ms(self, address: Address, steady_ms: int) -> int:
-        """When the address may be tried again; `steady_ms` if at once."""
+        """When the next attempt is allowed; `steady_ms` if immediately."""
         return max(steady_ms, self._wait_until_ms.get(address, steady_ms))
 
     def wait_ends_ms(self, steady_ms: int) -> int | None:
-        """When the first of the addresses that have to wait may be tried again; None when none has to."""
+        """The earliest time at which a backoff ends; None if no address is backing off."""
         return min([time_ms for time_ms in self._wait_until_ms.values() if time_ms > steady_ms], default=None)
 
     def failures(self, address: Address) -> int:
-        """Failures in a row; 0 after a success."""
+        """Consecutive failures; 0 after a success."""
         return self._failures.get(address, 0)
 
     def pick(self, candidates: Sequence[Address], steady_ms: int) -> Address | None:
-        """The address with the fewest failures that may be tried now, the first of several; None when all have to wait."""
+        """Of the addresses that may be tried now, the one with the fewest failures (ties: the first); None if all are backing off."""
         ready = [address for address in candidates if self.may_try(address, steady_ms)]
         return min(ready, key=self.failures) if ready else None
 
     def describe(self, candidates: Iterable[Address], waited_ms: int | None = None) -> str:
-        """One line for an error: which addresses, the last reason of each, and how long they were tried unless that is said elsewhere."""
+        """One line for an error: the addresses, the last reason of each, and `waited_ms`, if given, as how long they were tried."""
         addresses = list(dict.fromkeys(candidates))
         return f"no broker reachable at {', '.join(f'{address} ({self._reason(address)})' for address in addresses)}" + (
             "" if waited_ms is None else f"; tried for {waited_ms} ms"
@@ -129,8 +129,8 @@ class Attempts:
         return address.first_lane in self._reached
 
     def reason(self, address: Address) -> str:
-        """Why the last attempt failed; empty after a success, or without one."""
+        """Why the last attempt failed; empty after a success, or before the first attempt."""
         return self._reasons.get(address, "")
 
     def _reason(self, address: Address) -> str:
-        return self._reasons.get(address, "no answer yet" if address.first_lane in self._requested else "not asked yet")
+        return self._reasons.get(address, "no answer yet" if address.first_lane in self._requested else "not tried yet")

@@ -1,5 +1,7 @@
-"""What callers of producers, consumers and administration may hand over alike, checked at the call: TypeError or ValueError naming the
-argument, what it is and what is allowed. Whole numbers of other kinds, as numpy's, are taken for Python's own.
+"""Argument checks shared by producer, consumer and administration.
+
+They raise TypeError or ValueError, which name the argument, its value and the allowed values. Integers of other types, such as numpy's,
+are converted to int.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from chaffinch.settings import shown_value
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
-# Longer waits are as good as this one (31 years), and no lock of the system takes much more.
+# 31 years: equivalent to no limit, and close to the longest wait that locks of the operating system accept.
 TIMEOUT_MAX_S: Final = 1e9
 # Topic.java: legal characters and length; `.` and `..` would be directories.
 _TOPIC_LEGAL: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
@@ -29,37 +31,38 @@ def checked_topic(topic: Any) -> str:
 
 
 def checked_names(names: Iterable[str]) -> list[str]:
-    """Each once, in the order given. TypeError for one name in the place of several: Python would make a name of each character."""
+    """The names without duplicates, in the order given. TypeError for a single string, whose characters would be taken for names."""
     if isinstance(names, str | bytes | bytearray | memoryview):
-        raise TypeError(f"argument names must be a list of names, not {shown_value(names)}: nothing was asked of the brokers")
+        raise TypeError(f"argument names must be a list of names, not {shown_value(names)}: no request was sent")
     return list(dict.fromkeys(names))
 
 
 def illegal_topic_reason(topic: str) -> str | None:
-    """What is wrong with a topic name that no broker would accept; None if it is legal."""
+    """Why no broker accepts the topic name; None if it is legal."""
     if _TOPIC_LEGAL.fullmatch(topic):
         return None
     if topic in (".", ".."):
-        return "'.' and '..' are no names, as folders go by them"
+        return "'.' and '..' are names of directories"
     return "a name has letters, digits, '.', '_' and '-', at most 249 of them"
 
 
 def illegal_topic_error(topic: str) -> InvalidTopicException | None:
-    """The same as an error."""
+    """The error of an illegal topic name; None if it is legal."""
     reason = illegal_topic_reason(topic)
     return None if reason is None else InvalidTopicException(f"topic {shown_value(topic)} is not a legal name: {reason}", stored=Stored.NO)
 
 
 def checked_utf8(text: str, name: str) -> bytes:
-    """A string as UTF-8; half a surrogate pair has none."""
+    """A string as UTF-8. ValueError for a lone surrogate, which has no encoding."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"argument {name} has no UTF-8: character {error.start} of {shown_value(text)} is half a surrogate pair") from None
+        reason = f"character {error.start} of {shown_value(text)} is half a surrogate pair"
+        raise ValueError(f"argument {name} cannot be encoded as UTF-8: {reason}") from None
 
 
 def checked_topic_partition(tp: Any) -> TopicPartition:
-    """A TopicPartition, or a pair like one."""
+    """A TopicPartition, or a (topic, partition) pair."""
     index = as_int(tp[1]) if isinstance(tp, tuple) and len(tp) == 2 else None
     if isinstance(tp, TopicPartition) and not isinstance(tp.topic, str):
         raise TypeError(f"argument partition is {shown_value(tp)}: its topic must be a str, not {type(tp.topic).__name__}")
@@ -75,7 +78,7 @@ def checked_topic_partition(tp: Any) -> TopicPartition:
 
 
 def checked_offset(offset: Any) -> OffsetAndMetadata:
-    """An offset from 0 up, alone or as OffsetAndMetadata."""
+    """An offset of 0 or more, as an int or OffsetAndMetadata."""
     found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
     number, epoch = as_int(found.offset), as_int(found.leader_epoch)
     if number is None:
@@ -100,7 +103,7 @@ def checked_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def checked_timeout_ms(timeout: Any) -> int | None:
-    """A timeout in seconds, as ms; None waits without limit."""
+    """A timeout in seconds, converted to ms; None waits without limit."""
     if timeout is None:
         return None
     is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
@@ -112,7 +115,7 @@ def checked_timeout_ms(timeout: Any) -> int | None:
 
 
 def as_int(value: Any) -> int | None:
-    """A whole number as Python's own; None for anything that would have to be rounded or interpreted, truth values among it."""
+    """An integer of any type as an int; None for bool and for any value that would have to be rounded or parsed."""
     if isinstance(value, bool):
         return None
     try:

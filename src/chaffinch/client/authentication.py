@@ -1,7 +1,7 @@
-"""Logging in with SASL, as states without I/O: which mechanism (SaslHandshake), its tokens (SaslAuthenticate), and how long it holds.
+"""SASL authentication without I/O: mechanism (SaslHandshake), tokens (SaslAuthenticate), and session lifetime.
 
-`Login` is one login on one connection; a connection whose session ends logs in again before (KIP-368). A mechanism is one class and one
-row of `MECHANISMS`. Rng are passed in: nonces come from them, so they must be hard to guess.
+`Login` is one login on one connection; a connection logs in again before its session expires (KIP-368). A mechanism is one class and one
+row of `MECHANISMS`. The random number generator is passed in; nonces come from it, so it must be hard to guess.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from chaffinch.protocol.schema import Message
 from chaffinch.protocol.scram import ScramError, ScramMechanism
 
 NONCE_BITS: Final = 192
-# So much of a session's life is used, and up to a tenth more by chance: not all connections log in at once (SaslClientAuthenticator.java).
+# Share of a session's lifetime after which a connection logs in again, plus up to a tenth at random, so that not all connections log in
+# at the same time (SaslClientAuthenticator.java).
 SESSION_SHARE: Final = 0.85
 SESSION_SHARE_SPREAD: Final = 0.10
 
 
 class SecureRng(Protocol):
-    """Where nonces come from: `random.SystemRandom` fits."""
+    """Random number generator for nonces, such as `random.SystemRandom`."""
 
     def getrandbits(self, k: int, /) -> int: ...
     def random(self) -> float: ...
@@ -32,7 +33,7 @@ class SecureRng(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Who logs in, and how."""
+    """SASL mechanism, user and password."""
 
     mechanism: str
     user: str
@@ -40,15 +41,15 @@ class Credentials:
 
 
 class Mechanism(Protocol):
-    """The client's half of a mechanism. ScramError when the server's token is wrong."""
+    """The client side of a mechanism. Raises ScramError for a wrong token from the server."""
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """The next token after a challenge, the first one after none (b""); None when nothing more is to be sent."""
+        """The next token after a challenge (b"" for the first token); None if there is nothing more to send."""
         ...
 
 
 class Plain:
-    """RFC 4616: the password as it is. Only for connections with TLS."""
+    """RFC 4616: the password in plain text. Only for connections with TLS."""
 
     def __init__(self, credentials: Credentials, rng: SecureRng) -> None:
         self._tokens = [f"\0{credentials.user}\0{credentials.password}".encode()]
@@ -81,7 +82,7 @@ class Scram:
             raise ScramError("the broker's nonce does not continue ours")
         if not scram.ITERATIONS_MIN <= first.iterations <= scram.SERVER_ITERATIONS_MAX:
             bounds = f"{scram.ITERATIONS_MIN} to {scram.SERVER_ITERATIONS_MAX}"
-            raise ScramError(f"the broker asks for {first.iterations} iterations, taken are {bounds}")
+            raise ScramError(f"the broker requires {first.iterations} iterations; accepted are {bounds}")
         salted = scram.salted_password(self._mechanism, self._password, first.salt, first.iterations)
         final = scram.client_final_without_proof(first.nonce)
         message = scram.auth_message(self._first_bare, challenge.decode(), final)
@@ -102,11 +103,11 @@ MECHANISMS: Final[Mapping[str, Callable[[Credentials, SecureRng], Mechanism]]] =
 
 
 class Login:
-    """One login: send `first()`, then what `next` returns for each answer, until it is None. AuthenticationException when it fails."""
+    """One login: send `first()`, then the result of `next` for each response, until it is None. AuthenticationException if it fails."""
 
     def __init__(self, credentials: Credentials, rng: SecureRng) -> None:
         self.session_ms = 0
-        """How long the login holds, once it is done: when to log in again; 0 is for ever."""
+        """After a successful login: log in again after this time; 0: the session does not expire."""
         self._credentials = credentials
         self._rng = rng
         self._mechanism = MECHANISMS[credentials.mechanism](credentials, rng)
@@ -115,7 +116,7 @@ class Login:
         return SaslHandshakeRequest(mechanism=self._credentials.mechanism)
 
     def next(self, response: Message) -> Message | None:
-        """The next request; None when the login is done."""
+        """The next request; None when the login has succeeded."""
         if isinstance(response, SaslHandshakeResponse):
             self._check_handshake(response)
             return self._token(b"")

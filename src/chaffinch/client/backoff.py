@@ -1,6 +1,6 @@
-"""How long to wait before trying again: exponential, with jitter (KIP-144, KIP-580; ExponentialBackoff.java).
+"""Retry backoff: exponential, with jitter (KIP-144, KIP-580; ExponentialBackoff.java).
 
-The rng are passed in, so that a seeded run repeats itself.
+The random number generator is passed in, so that a run with a seed is reproducible.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ EXPONENT_MAX: Final = 30
 
 
 class Rng(Protocol):
-    """Where chance comes from: `random.Random` fits."""
+    """Random number generator, such as `random.Random`."""
 
     def random(self) -> float:
-        """A number from 0 up to, not including, 1."""
+        """A number of at least 0 and less than 1."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits between attempts: `initial_ms` after the first failure, doubling up to `max_ms`, each 20 % longer or shorter by chance."""
+    """Waits between attempts: `initial_ms` after the first failure, doubling up to `max_ms`, each with a jitter of up to 20 %."""
 
     initial_ms: int
     max_ms: int
 
     def wait_ms(self, failures: int, rng: Rng) -> int:
-        """Milliseconds to wait after `failures` failures in a row (1 or more; 0 waits nothing)."""
+        """Milliseconds to wait after `failures` consecutive failures; 0 after none."""
         if failures <= 0:
             return 0
         exponent = min(failures - 1, EXPONENT_MAX)
@@ -40,4 +40,4 @@ class Backoff:
 
 
 RETRY_BACKOFF: Final = Backoff(initial_ms=100, max_ms=1_000)
-"""retry.backoff.ms and retry.backoff.max.ms, where nobody sets them."""
+"""The defaults of retry.backoff.ms and retry.backoff.max.ms."""

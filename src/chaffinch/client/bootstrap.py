@@ -1,11 +1,11 @@
-"""Which brokers to ask: those that the cluster is known to have, and the first ones, where one begins again (KIP-899, KIP-1102).
+"""Bootstrap: addresses for requests that any broker can answer, from metadata and from `bootstrap.servers` (KIP-899, KIP-1102).
 
-With `metadata.recovery.strategy=rebootstrap` the first addresses stay candidates beside the known ones, and are the only ones once no
-metadata has come for `metadata.recovery.rebootstrap.trigger.ms`: a cluster that has moved altogether is found again. With `none` they
-are asked until the cluster is known, and never again.
+With `metadata.recovery.strategy=rebootstrap` the bootstrap addresses stay candidates in addition to the known brokers. They are the only
+candidates after `metadata.recovery.rebootstrap.trigger.ms` without metadata, so a cluster that has moved completely is found again. With
+`none` they are used only until the cluster is known.
 
-Until the cluster is known, one that accepts and says nothing does not have the whole of `request.timeout.ms`, while there is another one
-that has not failed: it would hold up every start. One after the other is asked, so there is never more than one connection for this.
+Until the cluster is known, an address that accepts a connection without responding does not get the whole `request.timeout.ms` if another
+address has not failed: it would delay every start. Addresses are tried one after the other, over one connection at a time.
 """
 
 from __future__ import annotations
@@ -25,37 +25,39 @@ RECOVERY_OPTIONS: Final = (
         "metadata.recovery.strategy",
         "string",
         REBOOTSTRAP,
-        "when no known broker answers: with `rebootstrap` those of `bootstrap.servers` are asked again, with `none` only those known",
+        "when no known broker responds: `rebootstrap` also tries `bootstrap.servers` again, `none` only the known brokers",
         choices=(REBOOTSTRAP, NONE),
-        synonyms=((REBOOTSTRAP.upper(), REBOOTSTRAP), (NONE.upper(), NONE)),  # Java takes either.
+        synonyms=((REBOOTSTRAP.upper(), REBOOTSTRAP), (NONE.upper(), NONE)),  # Java accepts both spellings.
     ),
     Option(
         "metadata.recovery.rebootstrap.trigger.ms",
         "int",
         300_000,
-        "with `rebootstrap`: the known brokers are forgotten when they have told no metadata for so long",
+        "with `rebootstrap`: the known brokers are forgotten after this time without metadata",
         minimum=0,
     ),
 )
 
-# Of socket.connection.setup.timeout.ms, which alone would be a long time to wait for one of several.
+# The first timeout is this fraction of socket.connection.setup.timeout.ms, which is long for one address of several.
 _FIRST_TIMEOUT_DIVISOR: Final = 5
-# Less may be too little for a broker that does answer.
+# A shorter timeout may fail for a broker that responds.
 _FIRST_TIMEOUT_MS_MIN: Final = 100
 
 
 def first_response_timeout_ms(
     address: Address, servers: Collection[Address], attempts: Attempts, *, setup_ms: int, request_ms: int, limit_ms: int
 ) -> int:
-    """How long a broker may take for the first answer about a cluster of which nothing is known. Callers wait for `limit_ms`, half of
-    which is enough for all of them."""
+    """Timeout of the first response about a cluster that is still unknown.
+
+    All `servers` together take at most half of `limit_ms`, the time for which callers wait.
+    """
     if attempts.failures(address) or all(attempts.failures(other) for other in servers if other != address):
         return request_ms
     return min(request_ms, max(_FIRST_TIMEOUT_MS_MIN, min(setup_ms // _FIRST_TIMEOUT_DIVISOR, limit_ms // (2 * len(servers)))))
 
 
 class Bootstrap:
-    """The candidates for questions that any broker can answer. `servers` are the first addresses, callers wait for `limit_ms` at most."""
+    """Candidate addresses for requests that any broker can answer. `limit_ms`: how long callers wait at most."""
 
     def __init__(self, settings: Mapping[str, Any], cluster: ClusterState, *, limit_ms: int) -> None:
         self._setup_ms: int = settings["socket.connection.setup.timeout.ms"]
@@ -68,12 +70,12 @@ class Bootstrap:
         self._failing_since_ms: int | None = None
 
     def candidates(self) -> list[Address]:
-        """The cluster's brokers, and where it was first looked for."""
+        """The known brokers and, unless the strategy is `none`, the bootstrap addresses."""
         known = self._cluster.nodes.values()
         return list(known) if known and not self._can_rebootstrap else list(dict.fromkeys([*known, *self.servers]))
 
     def response_timeout_ms(self, address: Address, attempts: Attempts) -> int:
-        """How long to wait for the answer to such a question."""
+        """Timeout of a request to one of the candidates."""
         if self._cluster.nodes:
             return self._request_ms
         return first_response_timeout_ms(
@@ -81,18 +83,18 @@ class Bootstrap:
         )
 
     def metadata_received(self) -> None:
-        """Metadata has come."""
+        """A Metadata response has arrived."""
         self._failing_since_ms = None
 
     def metadata_failed(self, steady_ms: int) -> None:
-        """A question for metadata got no answer: after too long a time without one, begin again."""
+        """A Metadata request has failed. Rebootstraps if requests have failed for the trigger time."""
         if self._failing_since_ms is None:
             self._failing_since_ms = steady_ms
         if steady_ms - self._failing_since_ms >= self._trigger_ms:
             self.rebootstrap()
 
     def rebootstrap(self) -> None:
-        """The cluster is another one, or has moved: what is known of its brokers is worth nothing."""
+        """Forget the known brokers: the cluster has moved, or is another one. A no-op with the strategy `none`."""
         if self._can_rebootstrap:
             self._failing_since_ms = None
             self._cluster.forget_nodes()

@@ -1,8 +1,8 @@
-"""Staying awake for a moment for an answer that somebody waits for.
+"""Busy polling: spin briefly for an awaited response before the thread sleeps.
 
-A broker nearby answers before the system could put a thread to sleep and wake it again. So the thread looks for the answer at once, again
-and again, for at most `SPIN_US`; each look lets go of the interpreter's lock, and of the processor, if anybody else wants it. Where that
-was in vain the next one, two, four ... waits sleep as usual: brokers that are slow to answer, and busy machines, cost next to nothing.
+A nearby broker responds faster than the operating system can put a thread to sleep and wake it. So the thread polls for at most `SPIN_US`;
+each poll releases the interpreter's lock, and yields the processor to other threads. After a spin without a result the next 1, 2, 4, ...
+waits sleep as usual. So busy polling costs next to nothing with slow brokers and on busy machines.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from chaffinch.runtime.skip_backoff import SkipBackoff
 T = TypeVar("T")
 
 SPIN_US: Final = 150
-"""About twice what `chaffinch broker` takes for one record on the same machine."""
+"""About twice the time that `chaffinch broker` takes for one record on the same machine."""
 SKIPPED_WAITS_MAX: Final = 256
-"""So many waits at most are slept through without looking. With one each millisecond the thread is awake four times a second then."""
+"""Largest number of waits without a spin. At one wait a millisecond the thread then spins four times a second."""
 
 
 def _now_us() -> float:
@@ -32,14 +32,14 @@ def _yield_processor() -> None:
 
 
 class BusyPoll:
-    """Of one thread. `now_us`: microseconds on a clock that never goes back."""
+    """Used by one thread. `now_us`: microseconds of a monotonic clock."""
 
     def __init__(self, now_us: Callable[[], float] = _now_us) -> None:
         self._now_us = now_us
         self._backoff = SkipBackoff(SKIPPED_WAITS_MAX)
 
     def poll(self, select: Callable[[], list[T]]) -> list[T]:
-        """What `select`, which does not wait, finds in the next moment; empty when nothing came, or when it is not worth while to look."""
+        """Call `select`, which must not block, until it finds something, for up to `SPIN_US`. Empty if it found nothing or was skipped."""
         if self._backoff.should_skip():
             return []
         now_us = self._now_us

@@ -1,6 +1,6 @@
-"""The thread behind a client that works on its own: how it starts and ends, and how it hears that nobody holds the client any more.
+"""Background thread of a client: start, stop, and the notice that the client was garbage-collected without `close`.
 
-However it ends (it is stopped, or a mistake of ours), whoever waits, and whoever calls later, gets an error rather than waiting for ever.
+However the thread ends, even by a defect of Chaffinch, waiting and later callers get an error and never wait for ever.
 """
 
 from __future__ import annotations
@@ -17,84 +17,84 @@ from chaffinch.client.network import Network
 from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.errors.copies import copy_for_raise
 
-# At the end of the interpreter: a thread that is told to end does so at once, unless it is in a callback that hangs.
+# At interpreter exit: a stopped thread ends immediately, unless it is in a callback that hangs.
 EXIT_WAIT_MS: Final = 1_000
 
 
 class ClientThread(ABC):
-    """One thread and the network that it owns. A subclass says what it does (`_loop`), and settles everybody at the end (`_end`)."""
+    """One thread and the network that it owns. A subclass implements its work (`_loop`) and completes all calls at the end (`_end`)."""
 
     def __init__(self, network: Network, name: str, kind: str, log: Logger) -> None:
-        """`name`: the thread's own. `kind`: what its client is called, for people."""
+        """`name`: the thread's name. `kind`: the client in log lines and errors, such as `producer`."""
         self.name: Final = name
         self.death: KafkaException | None = None
-        """Why the thread is no more, once it has ended."""
+        """Why the thread has ended; None while it runs."""
         self._network = network
         self._is_stopping = False
         self._unclosed: object | None = None
-        """The client, when nobody else holds it any more and nobody has closed it."""
+        """The client, if it was garbage-collected without `close`."""
         self._on_ended: Callable[[], None] | None = None
         self._kind = kind
         self._log = log
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """May fail, or be interrupted: what waits for the thread's end comes after it."""
+        """May fail or be interrupted: register anything that waits for the thread's end only afterwards."""
         self._thread.start()
 
     def check_alive(self) -> None:
-        """Raise why the thread is no more, if it has ended."""
+        """Raise the reason if the thread has ended."""
         if self.death is not None:
             raise copy_for_raise(self.death)
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is this thread: a callback that must not wait for itself."""
+        """Whether the caller is on this thread, as a callback is, which must not wait for it."""
         return threading.current_thread() is self._thread
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to end."""
+        """Whether `stop` was called."""
         return self._is_stopping
 
     def stop(self, timeout_ms: int | None = None) -> None:
-        """End the thread; what is under way is forgotten."""
+        """End the thread. Requests in flight are dropped."""
         self._is_stopping = True
         self._network.wakeup()
         if not self.is_own_thread:
             self._thread.join(None if timeout_ms is None else timeout_ms / 1000)
 
     def abandon(self, client: object, on_ended: Callable[[], None] | None = None) -> None:
-        """Nobody holds the client any more, and nobody has closed it: end in its stead, and call `on_ended` then.
+        """The client was garbage-collected without `close`: close it on this thread, then call `on_ended`.
 
-        Takes no lock and warns nobody: Python may collect the client in any thread, in the midst of anything. This thread does both.
+        Takes no lock and gives no warning, because garbage collection may run on any thread at any point. This thread does both.
         """
         self._on_ended = on_ended
         self._unclosed = client
         self._network.wakeup()
 
     def warn_of_unclosed(self) -> None:
-        """Give the ResourceWarning, with no lock held, and let the client go. Whatever goes wrong is logged, and the thread goes on."""
+        """Give the ResourceWarning, without holding a lock, and release the client. Errors are logged, and the thread continues."""
         client, self._unclosed = self._unclosed, None
         try:
             text = f"{client!r} was not closed: close it, or use it in a with statement"
             try:
                 warnings.warn(text, ResourceWarning, stacklevel=1, source=client)
-            except Exception:  # A filter made an error of it: it is told like any that nobody can catch.
+            except Exception:  # A filter turned the warning into an error: report it as uncaught.
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._thread)))
-        except BaseException:  # Of a hook of the application, say: what was accepted must not be lost for it.
-            self._log.exception("nobody could be warned that the %s was not closed", self._kind)
+        except BaseException:  # From a hook of the application, for example: accepted records must not be lost for it.
+            self._log.exception("the warning that the %s was not closed failed", self._kind)
 
     def _run(self) -> None:
         try:
             self._loop()
-        except BaseException as error:  # The top of the thread: whatever it is, nobody may be left waiting.
+        except BaseException as error:  # Top of the thread: no caller may be left waiting.
             self._log.exception("the %s's thread has died", self._kind)
             death = KafkaException(f"the {self._kind}'s thread has died: {error!r}")
             death.__cause__ = error
             self._end(death)
         else:
-            self._end(IllegalStateException(f"the {self._kind} was closed meanwhile"))
+            self._end(IllegalStateException(f"the {self._kind} was closed in the meantime"))
         finally:
             self._network.close()
             if self._unclosed is not None:
@@ -104,8 +104,8 @@ class ClientThread(ABC):
 
     @abstractmethod
     def _loop(self) -> None:
-        """Work until the thread is to end."""
+        """Work until the thread is stopped."""
 
     @abstractmethod
     def _end(self, death: KafkaException) -> None:
-        """Settle everybody: whoever waits, and, with `death`, whoever calls from now on."""
+        """Fail all waiting calls, and every later call, with `death`."""

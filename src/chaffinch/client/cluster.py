@@ -1,7 +1,7 @@
-"""What is known of a cluster: its nodes, topics, partitions and their leaders, learnt from Metadata answers.
+"""Cluster metadata: nodes, topics, partitions and their leaders, from Metadata responses.
 
-A plain object without I/O; whoever asks for metadata feeds the answers in. Follows MetadataCache.java and KIP-320: of two answers
-about the same topic, the one with the older leader epoch loses, so that a broker that lags behind does not move leaders back.
+A plain object without I/O: the caller requests metadata and passes the responses in. Follows MetadataCache.java and KIP-320: of two
+responses about a topic, the one with the older leader epoch is ignored, so that a broker that lags behind does not move leaders back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_NODE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """One partition: the node that leads it (-1: none now), the epoch of that leadership, and how many replicas it has."""
+    """One partition: id of the leader (-1: no leader), leader epoch, and number of replicas."""
 
     leader_id: int
     leader_epoch: int
@@ -29,7 +29,10 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """One topic as last heard. `code` is NONE, or why the topic cannot be used (then it has no partitions)."""
+    """One topic as of the last response. `code` is NONE, or why the topic cannot be used; then it has no partitions.
+
+    `received_ms`: steady time of that response.
+    """
 
     name: str
     topic_id: UUID
@@ -43,7 +46,7 @@ class TopicState:
 
 
 class ClusterState:
-    """The cluster as last heard. Before the first answer it has no nodes and no topics."""
+    """The cluster as of the last response; before the first one it has no nodes and no topics."""
 
     __slots__ = ("_topics", "cluster_id", "controller_id", "nodes", "updated_ms", "version")
 
@@ -53,11 +56,11 @@ class ClusterState:
         self.cluster_id: str | None = None
         self.updated_ms: int | None = None
         self.version = 0
-        """Counts the answers taken in."""
+        """Number of responses applied."""
         self._topics: dict[str, TopicState] = {}
 
     def update(self, response: MetadataResponse, steady_ms: int) -> None:
-        """Take in an answer. Topics that it does not mention stay as they are: it may have been asked for a few only."""
+        """Apply a response. Topics that it does not contain are unchanged: the request may have named only some topics."""
         if response.brokers:
             self.nodes = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         self.controller_id = response.controller_id
@@ -78,7 +81,7 @@ class ClusterState:
         return TopicState(name=name, topic_id=topic.topic_id, partitions=partitions, code=code, received_ms=steady_ms)
 
     def learn_leader(self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int) -> bool:
-        """A broker that does not lead a partition has said who does (KIP-951). Whether that is news."""
+        """Apply the leader that a broker named in a Produce or Fetch response (KIP-951). Returns whether it is newer than the known one."""
         state = self._topics.get(topic_partition.topic)
         known = None if state is None else state.partitions.get(topic_partition.partition)
         if state is None or known is None or leader_id < 0 or leader_epoch <= known.leader_epoch:
@@ -87,56 +90,56 @@ class ClusterState:
         return True
 
     def learn_node(self, node_id: int, address: Address) -> None:
-        """Where a node listens, if nobody has said so yet: metadata knows better."""
+        """Set the address of a node unless metadata has named one."""
         self.nodes.setdefault(node_id, address)
 
     def forget_nodes(self) -> None:
-        """The cluster is another one, or has moved: begin again where it was first looked for."""
+        """Forget all nodes: the cluster has moved, or is another one. The next request goes to a bootstrap address."""
         self.nodes = {}
 
     def forget(self, topic: str) -> None:
-        """Drop what is known of a topic."""
+        """Remove a topic."""
         self._topics.pop(topic, None)
 
     def learn_missing_topic(self, topic: str, steady_ms: int) -> None:
-        """All topics were asked for, and this one was not told."""
+        """A response about all topics did not contain this topic: it does not exist."""
         self._topics[topic] = TopicState(name=topic, topic_id=ZERO_UUID, code=codes.UNKNOWN_TOPIC_OR_PARTITION, received_ms=steady_ms)
 
     def topic(self, name: str) -> TopicState | None:
-        """The topic as last heard; None when nothing was heard yet."""
+        """The topic as of the last response; None before the first one."""
         return self._topics.get(name)
 
     def topics(self) -> list[str]:
-        """Names of the topics that were heard of and can be used."""
+        """Names of the known topics without an error."""
         return [name for name, state in self._topics.items() if state.code is codes.NONE]
 
     def topic_id(self, name: str) -> UUID | None:
-        """The topic's id; None when nothing was heard of it."""
+        """The topic's id; None if the topic is unknown."""
         state = self._topics.get(name)
         return None if state is None else state.topic_id
 
     def partition_count(self, name: str) -> int | None:
-        """How many partitions the topic has; None when it is not known, or cannot be used."""
+        """Number of partitions; None if the topic is unknown or cannot be used."""
         state = self._topics.get(name)
         return state.partition_count if state is not None and state.partitions else None
 
     def partition(self, topic_partition: TopicPartition) -> PartitionState | None:
-        """The partition as last heard."""
+        """The partition as of the last response; None if it is unknown."""
         state = self._topics.get(topic_partition.topic)
         return None if state is None else state.partitions.get(topic_partition.partition)
 
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
-        """The id of the node that leads the partition; None when none does, or none is known, or its address is not."""
+        """The leader's id; None if there is no leader, or if the leader or its address is unknown."""
         state = self.partition(topic_partition)
         return state.leader_id if state is not None and state.leader_id in self.nodes else None
 
     def leader_address(self, topic_partition: TopicPartition) -> Address | None:
-        """Where the node listens that leads the partition; None when that is not known."""
+        """The leader's address; None if it is unknown."""
         leader = self.leader_of(topic_partition)
         return None if leader is None else self.nodes[leader]
 
     def address_of(self, node_id: int) -> Address | None:
-        """Where the node listens."""
+        """The node's address; None if it is unknown."""
         return self.nodes.get(node_id)
 
 

@@ -1,8 +1,8 @@
-"""A condition that Ctrl-C leaves whole: neither kept for ever by who entered it, nor let go in the midst of what it guards.
+"""Condition variable that is safe against Ctrl-C: the lock is neither kept for ever nor released within a critical section.
 
-CPython lets a signal handler raise in the main thread where a function of Python begins, where one of C has returned, and where a loop
-goes round; between two statements without any of these nothing comes. `with lock` is safe for a lock that is made in C; that of
-`threading.Condition` is a function of Python, which has the lock before its caller knows.
+CPython runs signal handlers on the main thread at the start of a Python function, after a C function returns, and at the end of a loop
+iteration; not between two statements without one of these. `with lock` is safe for a lock implemented in C. `threading.Condition` is not:
+its `__enter__` is a Python function, which holds the lock before its caller can release it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 
 class Condition(threading.Condition):
-    """Of a lock that the same thread may take again; it is held once by who waits."""
+    """Condition with a reentrant lock; a thread that waits must hold the lock exactly once."""
 
-    # `with` finds these as it finds methods, and gets those of the lock itself: nothing of Python's lies between.
+    # `with` looks these up as methods and gets those of the lock: no Python function is in between.
     __slots__ = ("__enter__", "__exit__")
 
     def __init__(self, lock: Any = None) -> None:
@@ -27,7 +27,7 @@ class Condition(threading.Condition):
         self._reacquire: Any = lock._acquire_restore
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As that of the standard class, which holds the lock no more if it was interrupted just after it had let it go."""
+        """Like `threading.Condition.wait`, but holds the lock even after an interrupt between its release and the wait."""
         if not self.is_owned():
             raise RuntimeError("cannot wait on un-acquired lock")
         try:

@@ -1,12 +1,12 @@
-"""One connection to one broker, without its socket: negotiation, login, requests in flight with their deadlines, bytes in and out.
+"""Connection to one broker, without its socket: ApiVersions, login, requests in flight with their timeouts, bytes in and out.
 
-The first request on a connection asks for the broker's API versions (KIP-511, with the software name `chaffinch`), the next ones log in
-if that is asked for; what was handed over before waits. A login that ends with time is renewed before the next request.
+The first request on a connection is ApiVersions (KIP-511, with the software name `chaffinch`), followed by the login if one is configured.
+Requests handed over before wait until then. A login with a limited lifetime is renewed before the next request.
 
-Requests are answered in order, so one without an response in time means that the connection is stuck: it is given up, as Java's
-NetworkClient does, and every request in flight fails with it.
+Brokers answer the requests of a connection in order. If one times out, the connection is stuck: it is closed, as in Java's NetworkClient,
+and every request in flight fails with it.
 
-A failed request says whether any of its bytes had been handed to the network. Only then may the broker have acted on it.
+A failed request reports whether any of its bytes was handed to the network. Only then may the broker have acted on it.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 
 # sendmsg takes at most IOV_MAX buffers, 1024 on Linux; fewer do as well.
 BUFFERS_PER_WRITE_MAX: Final = 256
-# A broker that accepts connections but never answers ApiVersions is given up after the request time-out, like any request.
+# Tokens of the connection's own requests. ApiVersions has the request timeout like any request.
 NEGOTIATION_TOKEN: Final = object()
 LOGIN_TOKEN: Final = object()
-# ApiVersions is asked in our version, in the broker's, and at last in version 0.
+# ApiVersions is sent in Chaffinch's newest version, in the broker's newest, and finally in version 0.
 NEGOTIATIONS_MAX: Final = 3
-# Of Produce (KIP-110). Apache Kafka before 2.1 answers batches with zstd by UNKNOWN_SERVER_ERROR, and stores none of them.
+# Version of Produce (KIP-110). Apache Kafka before 2.1 rejects batches with zstd by UNKNOWN_SERVER_ERROR.
 FIRST_VERSION_WITH_ZSTD: Final = 7
-# A listener with TLS or SASL closes connections of clients that speak neither, without a word.
+# A listener with TLS or SASL closes connections of clients that use neither, without a response.
 _ENDED_BY_BROKER: Final = frozenset({"closed by the broker", "reset by the broker"})
 
 
 @dataclass(slots=True, kw_only=True)
 class ResponseReceived:
-    """The broker answered a request. `numbering`: how this broker numbers its error codes."""
+    """The response to a request has arrived. `numbering`: the numbering of error codes that this broker uses."""
 
     address: Address
-    token: Any  # Whatever the caller handed over with the request.
-    message: Any  # One of the response classes of protocol/messages; which one follows from the request.
+    token: Any  # As given with the request.
+    message: Any  # The response class of protocol/messages that belongs to the request.
     numbering: Numbering = "apache"
     version: int | None = None
-    """In which the request went out."""
+    """The version in which the request was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestWritten:
-    """A request that has no answer (Produce with acks=0) has been handed to the network whole."""
+    """A request that has no response (Produce with acks=0) was completely handed to the network."""
 
     address: Address
     token: Any
@@ -74,22 +74,22 @@ class RequestWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """A request that will get no answer. `was_sent`: bytes of it had been handed to the network, so the broker may have acted on it."""
+    """A request will get no response. `was_sent`: bytes of it were handed to the network, so the broker may have acted on it."""
 
     address: Address
     token: Any
     reason: str
     was_sent: bool
     version: int | None = None
-    """In which the request went out; None: it never got so far."""
+    """The version in which the request was encoded; None if it was not."""
     is_timeout: bool = False
     is_unsupported: bool = False
-    """The broker lives, but knows no version of this API that we speak: trying again is no use."""
+    """The broker is reachable but supports no common version of this API: do not retry."""
     error: AuthenticationException | UnsupportedCompressionTypeException | None = None
-    """Why broker and client do not accept each other, or what the broker cannot read: trying again is no use."""
+    """A failed authentication, or a compression type that the broker cannot read: do not retry."""
 
     def exception(self, api: str | None = None) -> ApiException:
-        """It as an exception, which says whether the broker may have acted on the request."""
+        """The exception; its `stored` is whether the broker may have acted on the request."""
         text = f"{self.address}: {self.reason}"
         if self.error is not None:
             return self.error
@@ -109,13 +109,13 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected:
-    """The connection is gone, or was never made; its requests have failed in events before this one."""
+    """The connection was lost or could not be made. Its requests have failed in earlier events."""
 
     address: Address
     reason: str
     error: AuthenticationException | None = None
     had_response: bool = False
-    """Whether any request had been: a broker that hangs up before has nothing to say to us."""
+    """Whether the connection had received a response. If not, the listener probably expects another security protocol."""
 
 
 ConnectionEvent = ResponseReceived | RequestWritten | RequestFailed | Connected | Disconnected
@@ -129,14 +129,14 @@ class _Request:
     expects_response: bool
     version_max: int | None
     version: int | None = None
-    """In which it is written; None while it waits."""
+    """The version in which it is encoded; None while it waits."""
     starts_at: int = -1
-    """Where its first byte lies in the stream of bytes written; -1 while it waits."""
+    """Position of its first byte in the stream of bytes written; -1 while it waits."""
     ends_at: int = -1
 
 
 class BrokerConnection:
-    """The sans-IO half of a connection. Its owner calls `opened`, moves bytes, and at last `lost`; each call returns what happened."""
+    """The sans-I/O part of a connection. Its owner calls `opened`, moves bytes, and finally calls `lost`. Calls return events."""
 
     def __init__(self, address: Address, *, client_id: str, request_timeout_ms: int, make_login: Callable[[], Login] | None = None) -> None:
         self.address = address
@@ -144,9 +144,9 @@ class BrokerConnection:
         self.request_timeout_ms = request_timeout_ms
         self.is_negotiated = False
         self.violation: str | None = None
-        """Set when the peer broke the protocol: the connection is of no use any more."""
+        """Set when the peer violated the protocol: the connection must be closed."""
         self.refusal: AuthenticationException | None = None
-        """Set when the login failed: so is the connection then."""
+        """Set when the login failed: the connection must be closed."""
         self._protocol = ClientConnection(client_id, software_version=VERSION)
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[int, _Request] = {}
@@ -162,17 +162,17 @@ class BrokerConnection:
 
     @property
     def numbering(self) -> Numbering:
-        """How this broker numbers its error codes: what it announced as a feature."""
+        """The numbering of error codes, which the broker announces as a feature."""
         return self._protocol.error_numbering
 
     @property
     def is_unusable(self) -> bool:
-        """Whether it is to be closed: for a violation or a refusal."""
+        """Whether it must be closed, because of a protocol violation or a failed login."""
         return self.violation is not None or self.refusal is not None
 
     @property
     def in_flight_count(self) -> int:
-        """Requests handed over and not done yet, those included that wait for the negotiation."""
+        """Requests without an outcome, including those that wait for ApiVersions and login."""
         return len(self._waiting) + len(self._in_flight) + len(self._without_response)
 
     @property
@@ -181,12 +181,12 @@ class BrokerConnection:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the first request in flight is too late; None when none is."""
+        """The earliest deadline of the requests in flight; None if there are none."""
         requests = [*self._in_flight.values(), *self._waiting, *self._without_response]
         return min([request.deadline_ms for request in requests]) if requests else None
 
     def opened(self, steady_ms: int) -> None:
-        """The socket is connected: ask for the versions first."""
+        """The socket is connected: send ApiVersions."""
         self._negotiations += 1
         request = self._protocol.api_versions_request()
         self._encode(_Request(NEGOTIATION_TOKEN, request, steady_ms + self.request_timeout_ms, True, None))
@@ -201,7 +201,7 @@ class BrokerConnection:
         version_max: int | None = None,
         expects_response: bool = True,
     ) -> list[ConnectionEvent]:
-        """Hand over a request; it waits for the negotiation if need be. A request that cannot be encoded fails at once."""
+        """Send a request, after ApiVersions and login if they are not done. A request that cannot be encoded fails immediately."""
         deadline_ms = steady_ms + (self.request_timeout_ms if timeout_ms is None else timeout_ms)
         request = _Request(token, message, deadline_ms, expects_response, version_max)
         if self._session_ends_ms is not None and steady_ms >= self._session_ends_ms:
@@ -241,21 +241,21 @@ class BrokerConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether requests can go now, and none is under way; nor does a login end one day."""
+        """Whether requests can be sent, none is in flight, and the login never expires."""
         return self.is_negotiated and self._session_ends_ms is None and not (self._outgoing or self.in_flight_count or self.is_unusable)
 
     def version_for(self, message: Message, version_max: int | None) -> int:
-        """In which version a request would go. Raises UnsupportedVersionException."""
+        """The version in which a request would be sent. Raises UnsupportedVersionException."""
         return self._version(_Request(None, message, 0, True, version_max))
 
     def take_correlation_id(self) -> int:
-        """For a request that is written past this connection while it is at rest; `adopt` it if its answer is to come here."""
+        """Correlation id for a request that another thread writes while the connection is idle. `adopt` takes over its response."""
         return self._protocol.take_correlation_id()
 
     def adopt(
         self, message: Message, token: Any, *, frame: bytes, written: int, correlation_id: int, version: int, deadline_ms: int
     ) -> None:
-        """A request that was written past this connection, `written` bytes of its frame, goes on as one of its own."""
+        """Take over a request of which another thread has written the first `written` bytes of its frame."""
         request = _Request(token, message, deadline_ms, True, None, version, self._queued_bytes)
         self._queued_bytes += len(frame)
         self._sent_bytes += written
@@ -266,13 +266,13 @@ class BrokerConnection:
         self._in_flight[correlation_id] = request
 
     def buffers(self) -> list[memoryview]:
-        """The next bytes to write, in order; tell `written` how many of them were."""
+        """The next bytes to write, in order. Call `written` with the number of bytes written."""
         if len(self._outgoing) <= BUFFERS_PER_WRITE_MAX:
             return list(self._outgoing)
         return [self._outgoing[i] for i in range(BUFFERS_PER_WRITE_MAX)]
 
     def written(self, count: int) -> list[ConnectionEvent]:
-        """`count` bytes of `buffers()` went out. Requests without an answer are done when they are out whole."""
+        """`count` bytes of `buffers()` were written. Requests without a response are complete when all their bytes are written."""
         self._sent_bytes += count
         while count:
             first = self._outgoing[0]
@@ -287,16 +287,16 @@ class BrokerConnection:
         return events
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes received belong; tell `received` how many they were."""
+        """The buffer for the next bytes. Call `received` with the number of bytes received."""
         return self._protocol.get_buffer()
 
     def received(self, count: int, steady_ms: int) -> list[ConnectionEvent]:
-        """`count` bytes have come. If `violation` is set afterwards, the peer does not speak Kafka: close the connection."""
+        """`count` bytes were received. If `violation` is set afterwards, close the connection."""
         try:
             responses: Sequence[ReceivedResponse] = self._protocol.buffer_updated(count)
         except ProtocolViolation as violation:
             responses = violation.responses
-            self.violation = f"the answer is no Kafka protocol: {violation}"
+            self.violation = f"the response is not in the Kafka protocol: {violation}"
         events: list[ConnectionEvent] = []
         for response in responses:
             request = self._in_flight.pop(response.correlation_id)
@@ -318,7 +318,7 @@ class BrokerConnection:
         return events
 
     def take(self, data: bytes, steady_ms: int) -> list[ConnectionEvent]:
-        """As `received`, of bytes that were read into other memory."""
+        """Like `received`, for bytes that were read into another buffer."""
         events: list[ConnectionEvent] = []
         left = memoryview(data)
         while left and not self.is_unusable:
@@ -336,12 +336,12 @@ class BrokerConnection:
             else:
                 self._log_in(steady_ms)
         elif self._negotiations < NEGOTIATIONS_MAX:
-            self.opened(steady_ms)  # The broker does not know our version of ApiVersions and has said which it knows.
+            self.opened(steady_ms)  # The response names the versions of ApiVersions that the broker supports.
         else:
-            self.violation = f"the broker refuses ApiVersions: {response}"
+            self.violation = f"the broker rejects ApiVersions: {response}"
 
     def _log_in(self, steady_ms: int) -> None:
-        """Begin a login; requests wait until it is done."""
+        """Start a login; requests wait until it is complete."""
         assert self._make_login is not None
         self.is_negotiated, self._session_ends_ms = False, None
         self._login = self._make_login()
@@ -363,26 +363,26 @@ class BrokerConnection:
 
     def _send_login(self, message: Message, steady_ms: int) -> None:
         if self._encode(_Request(LOGIN_TOKEN, message, steady_ms + self.request_timeout_ms, True, None)):
-            self.refusal = IllegalSaslStateException(f"{self.address}: the broker does not know SaslHandshake: no login there")
+            self.refusal = IllegalSaslStateException(f"{self.address}: the broker does not support SaslHandshake, so no login is possible")
 
     def _become_ready(self, events: list[ConnectionEvent]) -> None:
         self.is_negotiated = True
-        assert self._protocol.versions is not None, "they are asked for first"
+        assert self._protocol.versions is not None, "ApiVersions precedes every login"
         events.append(Connected(address=self.address, features=self._protocol.versions.finalized))
         while self._waiting:
             events.extend(self._encode(self._waiting.popleft()))
 
     def is_stuck(self, steady_ms: int) -> bool:
-        """Whether a request has been in flight longer than its time-out: the connection is to be given up."""
+        """Whether a request has exceeded its timeout; then the connection must be closed."""
         deadline_ms = self.deadline_ms
         return deadline_ms is not None and deadline_ms <= steady_ms
 
     def lost(self, reason: str, *, steady_ms: int | None = None, error: AuthenticationException | None = None) -> list[ConnectionEvent]:
-        """The connection is gone: all its requests fail, in the order in which they were handed over."""
+        """The connection was lost: all its requests fail, in the order in which they were sent."""
         if not self._had_response and reason in _ENDED_BY_BROKER:
             reason += (
-                " before its first answer: its listener may want TLS, a certificate or a login (security.protocol), or none of these,"
-                " or be no Kafka broker"
+                " before its first response: its listener may require TLS, a certificate or a login (security.protocol), or none of these,"
+                " or may not be a Kafka broker"
             )
         requests = [*self._in_flight.values(), *self._without_response, *self._waiting]
         self._in_flight.clear()
@@ -407,21 +407,22 @@ class BrokerConnection:
 
 
 def _refuse_zstd(message: ProduceRequest, address: Address) -> None:
-    """UnsupportedCompressionTypeException for a batch that a broker so old cannot read, as from Java's client (ProduceRequest.java)."""
+    """Raise UnsupportedCompressionTypeException for a batch with zstd, as Java's client does for old brokers (ProduceRequest.java)."""
     for topic in message.topics:
         for partition in topic.partitions:
             records = partition.records
             (head,) = loaded(records[:1] if isinstance(records, list) else [records or b""])
             if head and _is_zstd(memoryview(head)):
                 raise UnsupportedCompressionTypeException(
-                    f"{address}: the broker knows no compression.type zstd, it takes Apache Kafka 2.1: choose lz4, snappy, gzip or none",
+                    f"{address}: the broker does not support compression.type zstd (it requires Apache Kafka 2.1):"
+                    " choose lz4, snappy, gzip or none",
                     api="Produce",
                 )
 
 
 def _is_zstd(head: memoryview) -> bool:
-    """Older formats than 2 never are. Of the two bytes of attributes the second has the codec."""
-    # Whoever sends records has loaded this; commands that ask for something else start without.
+    """Whether a batch of format 2 has the codec zstd, in the second of its two attribute bytes."""
+    # Imported here because commands that send no records start faster without it.
     from chaffinch.records.batch_header import ATTRIBUTE_COMPRESSION, CHECKED_POSITION, MAGIC, MAGIC_POSITION
     from chaffinch.records.compression import Compression
 

@@ -1,4 +1,4 @@
-"""Who coordinates a group or a transactional id: what to ask, what the answer says, and what is remembered of it.
+"""Coordinators of groups and transactional ids: FindCoordinator requests, and a cache of their results.
 
 Follows FindCoordinator (KIP-98; since version 4 a list of keys, KIP-699): key type 0 is a group, 1 a transactional id.
 """
@@ -16,7 +16,7 @@ KEY_TYPES: Final[dict[CoordinatorKind, int]] = {"group": 0, "transaction": 1}
 
 
 class CoordinatorFound(NamedTuple):
-    """What a FindCoordinator answer says: a node and its address, or a code other than NONE."""
+    """Result of a FindCoordinator request: a node and its address, or a code other than NONE."""
 
     code: ErrorCode
     node_id: int
@@ -25,18 +25,18 @@ class CoordinatorFound(NamedTuple):
 
 
 def find_request(key: str, kind: CoordinatorKind) -> FindCoordinatorRequest:
-    """The request in a form that every version of it can carry: the key alone, and as a list of one."""
+    """A request for any version: it has the key as a single value and as a list of one."""
     return FindCoordinatorRequest(key=key, key_type=KEY_TYPES[kind], coordinator_keys=[key])
 
 
 def parse_find_response(response: FindCoordinatorResponse) -> CoordinatorFound:
-    """The coordinator in an answer about one key, whatever its version."""
+    """The coordinator in a response about one key, of any version."""
     found = response.coordinators[0] if response.coordinators else response
     return CoordinatorFound(codes.by_number(found.error_code), found.node_id, Address(found.host, found.port), found.error_message)
 
 
 class Coordinators:
-    """Coordinators by key, as last heard; forgotten when one says that it is not, or cannot be reached."""
+    """Cache of coordinators by key. Remove one that is not the coordinator any more or cannot be reached."""
 
     __slots__ = ("_addresses",)
 
@@ -47,12 +47,12 @@ class Coordinators:
         self._addresses[kind, key] = address
 
     def address_of(self, key: str, kind: CoordinatorKind) -> Address | None:
-        """Where the coordinator listens; None when it must be asked for."""
+        """The coordinator's address; None if it must be looked up."""
         return self._addresses.get((kind, key))
 
     def forget(self, key: str, kind: CoordinatorKind) -> None:
         self._addresses.pop((kind, key), None)
 
     def forget_address(self, address: Address) -> None:
-        """The broker there is gone: forget every coordinator it was."""
+        """Remove every coordinator at an address: its connection was lost."""
         self._addresses = {key: known for key, known in self._addresses.items() if known != address}

@@ -1,4 +1,4 @@
-"""What every core of a client wants done, in the words in which it tells its shell; each core has more of its own."""
+"""Effects that producer and consumer cores have in common: instructions of a core to its shell. Each core has more of its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chaffinch.errors import KafkaException
 
 @dataclass(slots=True, kw_only=True)
 class SendRequest:
-    """Send a request. Its outcome comes back as ResponseReceived, Written or Failed with this token, exactly once."""
+    """Send a request. Its outcome is one event with this token: ResponseReceived, RequestWritten or RequestFailed."""
 
     address: Address
     message: Any  # One of the request classes of protocol/messages.
-    token: Any  # The core's own.
+    token: Any  # Chosen by the core.
     timeout_ms: int
     version_max: int | None = None
     expects_response: bool = True
@@ -23,7 +23,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close the connection to this address. Its requests come back as Failed."""
+    """Close the connection to this address. Its requests end as RequestFailed."""
 
     address: Address
     reason: str
@@ -31,7 +31,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteCall:
-    """What a caller waited for has happened."""
+    """Complete a waiting call with a result."""
 
     call: Any
     result: Any = None
@@ -39,7 +39,7 @@ class CompleteCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailCall:
-    """What a caller waited for will not happen, or not in time."""
+    """Fail a waiting call, because its result is impossible or late."""
 
     call: Any
     error: KafkaException
@@ -47,6 +47,6 @@ class FailCall:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One line for the log: what no single caller is told."""
+    """Log one line, about an event that belongs to no single call."""
 
     text: str

@@ -1,6 +1,7 @@
-"""What producer and consumer cores know alike: the cluster, which of its addresses may be tried, and the waits between attempts.
+"""Cluster state of a producer or consumer core: metadata, bootstrap addresses, reconnect attempts and retry backoff.
 
-The reasons of failed connections have a hint where the address came from brokers (`advertised.listeners`), not from `bootstrap.servers`.
+If a connection fails to an address that brokers advertise (`advertised.listeners`) and that is not in `bootstrap.servers`, its reason
+contains a hint.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from chaffinch.client.connections import Disconnected, RequestFailed
 from chaffinch.client.options import reconnect_backoff, retry_backoff
 from chaffinch.settings import Settings
 
-ADVERTISED_HINT: Final = "brokers advertise this address (advertised.listeners), bootstrap.servers does not have it"
+ADVERTISED_HINT: Final = "brokers advertise this address (advertised.listeners), it is not in bootstrap.servers"
 
 AnyEvent = TypeVar("AnyEvent")
 
 
 def with_advertised_hint(reason: str, address: Address, servers: Collection[Address]) -> str:
-    """`servers`: the addresses in `bootstrap.servers`."""
+    """The reason with the hint if the address is not one of `servers`, the addresses in `bootstrap.servers`."""
     return reason if address.first_lane in servers else f"{reason}; {ADVERTISED_HINT}"
 
 
 def explain_unreachable(event: AnyEvent, attempts: Attempts, servers: Collection[Address]) -> AnyEvent:
-    """The event with the hint, where no connection to the address was ever ready: all texts about the failure take its reason."""
+    """The event with the hint in its reason if no connection to the address was ever ready. All texts about the failure use the reason."""
     if not isinstance(event, (RequestFailed, Disconnected)):
         return event
     is_answer = event.had_response if isinstance(event, Disconnected) else event.was_sent or event.is_unsupported
@@ -39,7 +40,7 @@ def explain_unreachable(event: AnyEvent, attempts: Attempts, servers: Collection
 
 
 class KnownCluster:
-    """Fixed but for `cluster` and `attempts`, which live. `limit_ms`: how long a caller waits for the first answer."""
+    """Attributes are fixed; `cluster` and `attempts` are mutable objects. `limit_ms`: how long callers wait for the first metadata."""
 
     def __init__(self, settings: Settings, rng: Rng, *, limit_ms: int) -> None:
         self.rng: Final = rng
@@ -49,18 +50,18 @@ class KnownCluster:
         self.attempts: Final = Attempts(reconnect_backoff(settings), rng)
 
     def wait_ms(self, failures: int) -> int:
-        """How long to wait before something is tried again after so many failures."""
+        """The retry backoff after this many failures."""
         return self.retry_backoff.wait_ms(failures, self.rng)
 
     def explain_unreachable(self, event: AnyEvent) -> AnyEvent:
-        """The event with what is known here of why the address cannot be reached."""
+        """See the function of the same name."""
         return explain_unreachable(event, self.attempts, self.bootstrap.servers)
 
     @property
     def known_addresses(self) -> list[Address]:
-        """The cluster's brokers, and where it was first looked for."""
+        """Candidates for requests that any broker can answer; see `Bootstrap.candidates`."""
         return self.bootstrap.candidates()
 
     def any_address(self, steady_ms: int) -> Address | None:
-        """A broker to ask; None while all have to wait after a failure."""
+        """The address for a request that any broker can answer; None while all are backing off."""
         return self.attempts.pick(self.known_addresses, steady_ms)

@@ -1,4 +1,4 @@
-"""What `Producer.metrics()` and `Consumer.metrics()` are made of: tables of numbers, read from the client's core when somebody asks."""
+"""Metrics of clients: tables for `Producer.metrics()` and `Consumer.metrics()`, read from the core at each call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaffinch.client.cluster import ClusterState
 
 
 class ClientContext(Protocol):
-    """What the parts of either core share."""
+    """The part of `ProducerContext` and the consumer's context that metrics read."""
 
     @property
     def counts(self) -> Counter[str]: ...
@@ -19,7 +19,7 @@ class ClientContext(Protocol):
 
 
 class ClientCore(Protocol):
-    """Either client's core, as far as the numbers below look into it."""
+    """The part of a producer or consumer core that metrics read."""
 
     @property
     def wiring(self) -> ClientContext: ...
@@ -29,23 +29,23 @@ CoreT = TypeVar("CoreT")
 
 
 class Metric(NamedTuple, Generic[CoreT]):
-    """One number: what it says, and where it comes from: a function of the core and its time in ms."""
+    """One metric: its documentation, and a function that reads it from the core at a steady time in ms."""
 
     text: str
     read: Callable[[CoreT, int], float]
 
 
 def count(name: str) -> Callable[[ClientCore, int], float]:
-    """One of the core's own counters."""
+    """Reader of one of the core's counters."""
     return lambda core, steady_ms: core.wiring.counts[name]
 
 
 def metadata_age_s(core: ClientCore, steady_ms: int) -> float:
-    """Seconds since the last answer about the cluster; -1 before the first."""
+    """Seconds since the last Metadata response; -1 before the first."""
     updated_ms = core.wiring.cluster.updated_ms
     return -1.0 if updated_ms is None else (steady_ms - updated_ms) / 1000
 
 
 def read_all(metrics: Mapping[str, Metric[CoreT]], core: CoreT, steady_ms: int) -> dict[str, float]:
-    """Every metric by its name. With the client's lock held."""
+    """All metrics by name. The caller holds the client's lock."""
     return {name: metric.read(core, steady_ms) for name, metric in metrics.items()}

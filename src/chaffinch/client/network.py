@@ -1,7 +1,7 @@
-"""The sockets of a client: one selector, one connection per address, driven by the one thread that calls `poll`.
+"""Sockets of a client: one selector, one connection per address, driven by the one thread that calls `poll`.
 
-The shell around `connections.py`: it moves bytes, and knows nothing of Kafka. Received bytes go straight into the buffers that the
-protocol can_lend; requests leave as lists of buffers in one system call, without being joined.
+The shell of `connections.py`: it moves bytes and knows nothing of Kafka. Received bytes go directly into the buffers that the protocol
+lends. Requests are written as lists of buffers in one system call, without being joined.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from chaffinch.client.authentication import Credentials, Login
     from chaffinch.runtime.tls import ClientTls, TlsSettings
 
-# How often one connection may read before the others get their turn.
+# Number of reads of one connection before the other connections are served.
 READS_PER_TURN_MAX: Final = 16
-# Options may ask for waits of 292 million years, and no system's call takes much more than 24 days. Who waits longer asks again.
+# Options allow waits of 292 million years, system calls not much more than 24 days. For a longer wait `poll` is called repeatedly.
 WAIT_MS_MAX: Final = 3_600_000
 
 
 @dataclass(slots=True)
 class _Transport:
-    """A connection and its socket. `alternatives`: further socket addresses of the name, to try if this one fails.
+    """A connection and its socket. `alternatives`: other socket addresses of the host name, to try if this one fails.
 
-    `advance` is what to do when the socket is ready: finish connecting, shake hands, move bytes.
+    `advance` is the next step when the socket is ready: finish connecting, continue the TLS handshake, or move bytes.
     """
 
     connection: BrokerConnection
@@ -59,11 +59,11 @@ class _Transport:
     send: Callable[[Any, Sequence[memoryview]], int] = sockets.send_some
     receive: Callable[[Any, memoryview], int | None] = sockets.receive_some
     tls: ssl.SSLSocket | None = None
-    """The socket again, if it speaks TLS."""
+    """`opened`, if it uses TLS."""
 
 
 class Network:
-    """Connections by address, made when first used. Everything but `wakeup` and `lend` belongs to one thread."""
+    """Connections by address, made at first use. All methods except `wakeup` and `lend` are called by one thread."""
 
     def __init__(self, settings: ConnectionSettings, *, clock: Clock | None = None, rng: Rng | None = None) -> None:
         self._settings = settings
@@ -78,9 +78,9 @@ class Network:
         self._busy_poll = BusyPoll()
         self._epoll: select.epoll | None = None
         self._event_fd: EventFd | None = None
-        """Both are made before the first connection is lent."""
+        """Both are created before the first connection is lent."""
         self.on_awake: Callable[[], None] | None = None
-        """Called by `poll` when it has slept, before it touches any connection: who has lent one takes it back then."""
+        """Called by `poll` after its wait, before it uses any connection: the owner takes back lent connections."""
         self._events: list[ConnectionEvent] = []
 
     def send(
@@ -93,7 +93,7 @@ class Network:
         version_max: int | None = None,
         expects_response: bool = True,
     ) -> None:
-        """Hand over a request. `token` comes back with its outcome from `poll`, exactly once, whatever happens."""
+        """Send a request. `poll` returns exactly one event with its `token`."""
         steady_ms = self._clock.steady_ms()
         self._drop_if_idle(address, steady_ms)
         try:
@@ -110,7 +110,7 @@ class Network:
             self._guarded(transport, self._write)
 
     def carry_out(self, request: SendRequest) -> None:
-        """`send`, as a core asked for it."""
+        """Execute a core's `SendRequest`."""
         self.send(
             request.address,
             request.message,
@@ -121,9 +121,10 @@ class Network:
         )
 
     def poll(self, timeout_ms: int, *, is_awaited: bool = False) -> list[ConnectionEvent]:
-        """Move bytes and wait up to `timeout_ms`, at most an hour, until something has happened; what did.
+        """Move bytes, and wait for events up to `timeout_ms`, at most an hour. Returns the events.
 
-        `is_awaited`: somebody waits for an answer that is on its way; the thread does not fall asleep at once."""
+        `is_awaited`: a caller waits for a response that is due, so the thread polls briefly before it sleeps.
+        """
         check_at_ms = self._next_check_ms()
         wait_ms = 0 if self._events else min(timeout_ms, WAIT_MS_MAX)
         if check_at_ms is not None and wait_ms:
@@ -138,38 +139,39 @@ class Network:
                 self._waker.drain()
                 continue
             self._guarded(transport, transport.advance, mask)
-        # What the events above brought has deadlines of its own, later than those.
+        # Requests sent because of the events above have later deadlines.
         if check_at_ms is not None and self._clock.steady_ms() >= check_at_ms:
             self._check_deadlines()
         events, self._events = self._events, []
         return events
 
     def wakeup(self) -> None:
-        """Let `poll` return soon; from any thread."""
+        """Make `poll` return soon. Called from any thread."""
         self._waker.wake()
 
     def in_flight_count(self, address: Address) -> int:
-        """Requests handed over to this address and not done yet."""
+        """Requests to this address without an outcome."""
         transport = self._transports.get(address)
         return 0 if transport is None else transport.connection.in_flight_count
 
     def is_connected(self, address: Address) -> bool:
-        """Whether a connection to this address is open and its versions are negotiated."""
+        """Whether a connection to this address is ready for requests."""
         transport = self._transports.get(address)
         return transport is not None and transport.connection.is_negotiated
 
     def lend(self, address: Address) -> tuple[BrokerConnection, InlineSocket] | None:
-        """The idle connection to an address, for exchanges of other threads while this one sleeps in `poll`; called by those threads.
+        """Lend the idle connection to an address to another thread while this one sleeps in `poll`. Called by the other thread.
 
-        None if there is no idle one, or it cannot be lent: with TLS, with a login that ends, or on a system without epoll. The socket is a
-        new object each time, because the thread that used the last one may still be waking up."""
+        None if there is no idle connection, or it cannot be lent: with TLS, with a login that expires, or on a system without epoll. The
+        socket is a new object for each call, because the thread that used the previous one may still be waking up.
+        """
         transport = self._transports.get(address)
         if self._epoll is None or self._event_fd is None or transport is None or not transport.connection.is_idle:
             return None
         return transport.connection, InlineSocket(transport.opened, self._epoll, self._event_fd)
 
     def prepare_to_lend(self) -> None:
-        """Make what `lend` needs, if that is possible and file descriptors are left."""
+        """Create the resources of `lend`, if the system supports it and file descriptors are available."""
         if self._epoll is None and self.can_lend:
             with contextlib.suppress(OSError):
                 self._event_fd = EventFd()
@@ -177,41 +179,42 @@ class Network:
 
     @property
     def can_lend(self) -> bool:
-        """Whether connections may be lent at all."""
+        """Whether connections can be lent."""
         return self._tls is None and InlineSocket.IS_SUPPORTED
 
     def note_traffic(self, addresses: Iterable[Address]) -> None:
-        """Connections that were lent are not idle: requests went over them, and answers came."""
+        """Lent connections had traffic: they do not count as idle."""
         steady_ms = self._clock.steady_ms()
         for address in addresses:
             self._transports[address].active_ms = steady_ms
 
     def take_back(self, address: Address, events: Iterable[ConnectionEvent], *, is_lost: bool) -> None:
-        """Use a connection again that was lent, and has adopted a request meanwhile. `events`: those of that request so far. `is_lost`: it
-        has to be closed."""
+        """Take back a lent connection that has adopted a request. `events`: the request's events so far.
+
+        `is_lost`: the connection must be closed.
+        """
         transport = self._transports[address]
         transport.active_ms = self._clock.steady_ms()
         self._events += events
         if is_lost:
-            self._lose(transport, "who used the connection was interrupted")
+            self._lose(transport, "the thread that used the connection was interrupted")
         else:
             self._guarded(transport, self._write)
 
     def disconnect(self, address: Address, reason: str) -> None:
-        """Close the connection to an address, if there is one; its requests fail in the next `poll`."""
+        """Close the connection to an address, if there is one. The next `poll` returns its requests as failed."""
         transport = self._transports.get(address)
         if transport is not None:
             self._lose(transport, reason)
 
     def reset_connections(self) -> None:
-        """Close every connection, in whatever state `send` or `poll` has left it when Ctrl-C came; what was under way is forgotten."""
+        """Close all connections and drop their requests, in whatever state Ctrl-C within `send` or `poll` has left them."""
         self._close_connections()
         self._events = []
         self._selector = self._new_selector()
 
     def close(self) -> None:
-        """Close everything, or what an interrupted call of this has left. Requests still in flight are forgotten: who closes has settled
-        them before."""
+        """Close all connections; continues an earlier call that was interrupted. Requests in flight are dropped without an event."""
         self._close_connections()
         self._waker.close()
 
@@ -234,7 +237,7 @@ class Network:
         return self._selector.select(0)
 
     def _next_check_ms(self) -> int | None:
-        """When the first connection has to be looked at: its set-up or an answer takes too long, or nobody has used it."""
+        """The earliest deadline of a connection: of its set-up, of a response, or of the idle limit."""
         found = None
         for transport in self._transports.values():
             deadline_ms = transport.connection.deadline_ms
@@ -247,13 +250,13 @@ class Network:
         return found
 
     def _idle_deadline_ms(self, transport: _Transport) -> int | None:
-        """When the connection has had no traffic for too long; None while there is some, or no limit."""
+        """When the connection exceeds the idle limit; None while requests are in flight, or without a limit."""
         if self._settings.idle_ms_max < 0 or not transport.is_open or transport.connection.in_flight_count:
             return None
         return transport.active_ms + self._settings.idle_ms_max
 
     def _drop_if_idle(self, address: Address, steady_ms: int) -> None:
-        """Close without a word, nobody waits for it: before the broker does, who would just then be sent something."""
+        """Close an idle connection, before the broker closes it just when a request is sent. No event: no request depends on it."""
         transport = self._transports.get(address)
         if transport is not None and (deadline_ms := self._idle_deadline_ms(transport)) is not None and deadline_ms <= steady_ms:
             self._forget(transport)
@@ -264,7 +267,7 @@ class Network:
             address, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms, make_login=self._make_login
         )
         found, failures = sockets.resolve(address.host, address.port), self._setup_failures[address]
-        # Not the same one first again: it may have said nothing at all, and used up the time for those behind it.
+        # Start with another socket address each time: a silent one uses up the time for those after it.
         first = failures % max(1, len(found))
         opened, alternatives = self._open_first(found[first:] + found[:first])
         setup_ms = settings.setup_backoff.wait_ms(failures + 1, self._rng)
@@ -274,8 +277,8 @@ class Network:
         return transport
 
     def _open_first(self, candidates: list[tuple[int, Any]]) -> tuple[socket.socket, list[tuple[int, Any]]]:
-        """A socket connecting to the first candidate that does not refuse at once, and the candidates after it."""
-        failure = SocketFailed("name not known: it has no address")
+        """A socket that connects to the first candidate without an immediate error, and the candidates after it."""
+        failure = SocketFailed("unknown host name: it has no address")
         buffers = self._settings.send_buffer_bytes, self._settings.receive_buffer_bytes
         for index, (family, address) in enumerate(candidates):
             try:
@@ -294,7 +297,7 @@ class Network:
             self._selector.modify(transport.opened, events, transport)
 
     def _guarded(self, transport: _Transport, step: Callable[..., None], *arguments: Any) -> None:
-        """Run one step of a connection; its failure is an event, not an exception."""
+        """Run one step of a connection. A failure becomes an event instead of an exception."""
         try:
             step(transport, *arguments)
         except SocketFailed as failure:
@@ -308,11 +311,11 @@ class Network:
                 self._lose(transport, connection.violation)
 
     def _refusal(self, transport: _Transport, failure: SocketFailed) -> AuthenticationException | None:
-        # With TLS 1.3 a broker looks at our certificate when for us the handshake is done already.
+        # With TLS 1.3 the broker checks the client's certificate after the client has completed the handshake.
         if failure.is_refusal and not transport.connection.is_negotiated:
             address, given = transport.connection.address, self._settings.given_addresses
             is_advertised = bool(given) and address.first_lane not in given
-            hint = "; this address was told by the broker (advertised), not given in bootstrap.servers" if is_advertised else ""
+            hint = "; brokers advertise this address, it is not in bootstrap.servers" if is_advertised else ""
             return SslAuthenticationException(f"{address}: {failure}{hint}")
         return None
 
@@ -358,12 +361,12 @@ class Network:
         transport.active_ms = self._clock.steady_ms()
         if mask & selectors.EVENT_READ:
             self._read(transport)
-        if transport.connection.needs_write:  # What was read may have led to it.
+        if transport.connection.needs_write:  # Responses just read may have queued requests.
             self._write(transport)
 
     def _read(self, transport: _Transport) -> None:
         reads = 0
-        # What TLS has unpacked already makes no socket readable again.
+        # Bytes that TLS has decrypted already do not make the socket readable again.
         while reads < READS_PER_TURN_MAX or (transport.tls is not None and transport.tls.pending()):
             reads += 1
             buffer = transport.connection.get_buffer()
@@ -385,13 +388,13 @@ class Network:
         self._set_interest(transport, interest)
 
     def _check_deadlines(self) -> None:
-        """Give up what takes too long, and close what nobody uses."""
+        """Close connections that exceed a timeout or the idle limit."""
         steady_ms = self._clock.steady_ms()
         for address, transport in list(self._transports.items()):
             if not transport.is_open and transport.setup_deadline_ms <= steady_ms:
                 self._lose(transport, "no connection within socket.connection.setup.timeout.ms")
             elif transport.connection.is_stuck(steady_ms):
-                self._lose(transport, "no answer within the request time-out")
+                self._lose(transport, "no response within the request timeout")
             else:
                 self._drop_if_idle(address, steady_ms)
 
@@ -406,7 +409,7 @@ class Network:
 
     def _forget(self, transport: _Transport) -> None:
         del self._transports[transport.connection.address]
-        with contextlib.suppress(KeyError, ValueError):  # Never registered, or its number is gone with the socket.
+        with contextlib.suppress(KeyError, ValueError):  # Never registered, or the socket is closed.
             self._selector.unregister(transport.opened)
         sockets.close_quietly(transport.opened)
 

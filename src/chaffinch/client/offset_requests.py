@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch of one group, in a form that every version of them can carry."""
+"""OffsetCommit and OffsetFetch requests of one group, valid for all versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chaffinch.protocol.messages.offset_fetch import (
 from chaffinch.protocol.primitives import ZERO_UUID
 
 VERSION_WITH_IDS: Final = 10
-"""Of both: topics by id (Apache Kafka 4.2)."""
+"""First version of both APIs with topics by id (Apache Kafka 4.2)."""
 LAST_VERSION_WITH_NAMES: Final = 9
 NO_IDS: Final[Mapping[TopicPartition, UUID]] = MappingProxyType({})
 
@@ -32,7 +32,7 @@ def offset_commit(
     member_id: str = "",
     instance_id: str | None = None,
 ) -> OffsetCommitRequest:
-    """With `topic_ids`, which may be empty, only versions with ids can carry it."""
+    """An OffsetCommit request. With `topic_ids` (which may be empty) only versions with ids can carry it."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for tp, committed in offsets.items():
         topic_id = topic_ids.get(tp, ZERO_UUID)
@@ -60,7 +60,7 @@ def offset_fetch(
     *,
     require_stable: bool = False,
 ) -> OffsetFetchRequest:
-    """`tps` None: all that the group has committed. `topic_ids` as for `offset_commit`."""
+    """An OffsetFetch request. `tps` None: all partitions with a commit of the group. `topic_ids` as in `offset_commit`."""
     if tps is None:
         groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
         return OffsetFetchRequest(group_id=group_id, topics=None, groups=groups, require_stable=require_stable)

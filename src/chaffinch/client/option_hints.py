@@ -1,6 +1,6 @@
-"""Names of options that people bring along, from the other kind of client or from other libraries, and what to write here instead.
+"""Hints for unknown options: names from the other kind of client or from other libraries, and what to use instead.
 
-Nothing of this is accepted: an option that is read and ignored would be worse than one refused. Sources: ConsumerConfig.java and
+None of these names is accepted, because an option that is ignored is worse than an error. Sources: ConsumerConfig.java and
 ProducerConfig.java of Apache Kafka 4.3, CONFIGURATION.md of librdkafka, KafkaConsumer and KafkaProducer of kafka-python.
 """
 
@@ -72,24 +72,24 @@ CONSUMER_OPTION_NAMES: Final = frozenset(
     }
 )
 
-_LOGIN_CLASS: Final = "it is a class of Java's: who logs in is said by sasl.username and sasl.password, or sasl.jaas.config"
+_LOGIN_CLASS: Final = "it is a Java class: set sasl.username and sasl.password, or sasl.jaas.config"
 JAVA_ONLY_OPTIONS: Final[Mapping[str, str]] = {
-    "config.providers": "it fills in ${...} in Java: here values are taken as they are, so write the values themselves",
+    "config.providers": "it resolves ${...} in Java; Chaffinch does not, so write the values themselves",
     "sasl.client.callback.handler.class": _LOGIN_CLASS,
     "sasl.login.callback.handler.class": _LOGIN_CLASS,
     "sasl.login.class": _LOGIN_CLASS,
-    "ssl.engine.factory.class": "it is a class of Java's: TLS is set up by ssl.truststore.location, ssl.keystore.location and their like",
-    "ssl.keystore.password": "keystores are PEM files here: the password of the key in it is ssl.key.password",
-    "ssl.truststore.password": "truststores are PEM files here, which have no password",
+    "ssl.engine.factory.class": "it is a Java class: TLS is configured by ssl.truststore.location, ssl.keystore.location and so on",
+    "ssl.keystore.password": "keystores are PEM files: the password of the key is ssl.key.password",
+    "ssl.truststore.password": "truststores are PEM files, which have no password",
 }
-"""Kafka's options that do something there which would be missing here."""
+"""Kafka's options with an effect in Java that Chaffinch does not have."""
 
 _COMMON: Final = {
     **JAVA_ONLY_OPTIONS,
     "metadata.broker.list": "it is bootstrap.servers",
     "socket.timeout.ms": "it is request.timeout.ms",
     "topic.metadata.refresh.interval.ms": "it is metadata.max.age.ms",
-    "sasl.mechanisms": "it is sasl.mechanism, with one of them",
+    "sasl.mechanisms": "it is sasl.mechanism, with one mechanism",
     "sasl.plain.username": "it is sasl.username",
     "sasl.plain.password": "it is sasl.password",
     "ssl.ca.pem": "it is ssl.truststore.certificates",
@@ -98,36 +98,36 @@ _COMMON: Final = {
     "ssl.certificate.pem": "it is ssl.keystore.certificate.chain",
     "ssl.key.location": "it is ssl.keystore.location, one PEM file with the key and its certificates",
     "ssl.certificate.location": "it is ssl.keystore.location, one PEM file with the key and its certificates",
-    "enable.ssl.certificate.verification": "certificates are always checked: name those to trust with ssl.truststore.location",
-    "api.version": "leave it out, each broker is asked",
-    "api.version.request": "leave it out, each broker is asked",
-    "broker.version.fallback": "leave it out, each broker is asked",
+    "enable.ssl.certificate.verification": "certificates are always verified: set ssl.truststore.location to the trusted ones",
+    "api.version": "leave it out: versions are negotiated with each broker",
+    "api.version.request": "leave it out: versions are negotiated with each broker",
+    "broker.version.fallback": "leave it out: versions are negotiated with each broker",
     "debug": "leave it out, and set the level of the logger 'chaffinch'",
     "log.level": "leave it out, and set the level of the logger 'chaffinch'",
     "statistics.interval.ms": "leave it out, and call metrics()",
     "stats.cb": "leave it out, and call metrics()",
-    "error.cb": "leave it out: errors are raised, or in the log",
-    "default.topic.config": "leave it out: options of topics are given to `chaffinch.admin`",
+    "error.cb": "leave it out: errors are raised or logged",
+    "default.topic.config": "leave it out: set topic options with `chaffinch.admin`",
 }
 _CONSUMER: Final = {
-    "enable.auto.offset.store": "leave it out: what `poll` gave is committed by the next one. To choose yourself, set"
+    "enable.auto.offset.store": "leave it out: records that `poll` returned are committed by the next `poll`. To commit yourself, set"
     " enable.auto.commit=false and call commit(offsets)",
     "enable.partition.eof": "leave it out: compare position() with end_offsets()",
     "fetch.wait.max.ms": "it is fetch.max.wait.ms",
     "fetch.message.max.bytes": "it is max.partition.fetch.bytes",
-    "queued.min.messages": "leave it out: how much is fetched ahead follows from max.partition.fetch.bytes",
-    "queued.max.messages.kbytes": "leave it out: how much is fetched ahead follows from max.partition.fetch.bytes",
+    "queued.min.messages": "leave it out: prefetching is limited by max.partition.fetch.bytes",
+    "queued.max.messages.kbytes": "leave it out: prefetching is limited by max.partition.fetch.bytes",
     "consumer.timeout.ms": "leave it out, and give poll() a timeout",
     "offset.commit.cb": "leave it out, and give commit() an on_commit",
     "on.commit": "give on_commit to commit()",
     "topic": "give topics to subscribe()",
     "topics": "give topics to subscribe()",
     "max.poll.interval": "it is max.poll.interval.ms",
-    "internal.throw.on.fetch.stable.offset.unsupported": "leave it out, it is set by Kafka Streams alone",
+    "internal.throw.on.fetch.stable.offset.unsupported": "leave it out: only Kafka Streams sets it",
     "partitioner.class": "it is an option of producers, leave it out of a consumer's",
 }
 _PRODUCER: Final = {
-    "partitioner.class": "it is partitioner: murmur2, round_robin, or a function of Python's",
+    "partitioner.class": "it is partitioner: murmur2, round_robin, or a Python function",
     "queue.buffering.max.ms": "it is linger.ms",
     "queue.buffering.max.messages": "it is buffer.memory, in bytes",
     "queue.buffering.max.kbytes": "it is buffer.memory, in bytes",

@@ -1,7 +1,7 @@
-"""The options that producers, consumers and administration share: names, defaults and ranges as in Apache Kafka 4.3.
+"""Options shared by producer, consumer and administration: names, defaults and ranges as in Apache Kafka 4.3.
 
-Each part's table takes `connection_options` and adds its own rows (CommonClientConfigs.java). `ConnectionSettings` is what the network
-makes of them. Names in `WITHOUT_EFFECT` are Kafka's, accepted by every part so that files of options can be shared.
+Each component's table takes `connection_options` and adds its own rows (CommonClientConfigs.java). `ConnectionSettings` are the parsed
+values for the network. Names in `WITHOUT_EFFECT` are Kafka's; all components accept them so that option files can be shared.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from chaffinch.client.security import PLAINTEXT, SASL_WITHOUT_EFFECT, SECURITY_O
 from chaffinch.protocol.security_options import TLS_WITHOUT_EFFECT
 from chaffinch.settings import INT_MAX, Option
 
-# Batches are large and few: the system takes several at once, so that the thread that sends can go on. Kafka's own default is 131072.
+# Batches are few and large: with this size the system buffers several, and the sender thread continues. Kafka's default is 131072.
 SEND_BUFFER_BYTES: Final = 4 << 20
-# The protocol counts the bytes of a string in 16 bits.
+# The protocol encodes the length of a string in 16 bits.
 STRING_BYTES_MAX: Final = 2**15 - 1
 
-_AT_ONCE: Final = "; with 0 at once, without a pause, which can take a whole processor"
-_LONGEST: Final = "longest such wait; it doubles with each failure; with 0 there is none at all"
+_AT_ONCE: Final = "; 0: immediately, which can use a whole processor"
+_LONGEST: Final = "longest such wait; waits double with each failure; 0: no wait"
 _ROWS: Final = (
     Option(
         "request.timeout.ms",
         "int",
         30_000,
-        "how long a broker may take to answer before its connection is given up",
+        "how long to wait for a response before the connection is closed",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -37,16 +37,18 @@ _ROWS: Final = (
         "socket.connection.setup.timeout.ms",
         "int",
         10_000,
-        "how long opening a connection may take; after a fifth of it the next of `bootstrap.servers` is asked where the first is silent",
+        "limit for opening a connection; after a fifth of it the next of `bootstrap.servers` is tried if one is silent",
         minimum=1,
     ),
-    Option("socket.connection.setup.timeout.max.ms", "int", 30_000, "longest such time; it doubles with each failure in a row", minimum=1),
-    Option("connections.max.idle.ms", "int", 540_000, "a connection without traffic for so long is closed; -1 for never", minimum=-1),
+    Option(
+        "socket.connection.setup.timeout.max.ms", "int", 30_000, "longest such limit; it doubles with each consecutive failure", minimum=1
+    ),
+    Option("connections.max.idle.ms", "int", 540_000, "a connection without traffic for this time is closed; -1: never", minimum=-1),
     Option(
         "reconnect.backoff.ms",
         "int",
         50,
-        f"first wait before an address that failed is tried again{_AT_ONCE}",
+        f"first wait before reconnecting to an address that failed{_AT_ONCE}",
         minimum=0,
     ),
     Option("reconnect.backoff.max.ms", "int", 1_000, _LONGEST, minimum=0),
@@ -54,7 +56,7 @@ _ROWS: Final = (
         "retry.backoff.ms",
         "int",
         100,
-        f"first wait before a batch or request is sent again{_AT_ONCE}",
+        f"first wait before a batch or request is retried{_AT_ONCE}",
         minimum=0,
     ),
     Option("retry.backoff.max.ms", "int", 1_000, _LONGEST, minimum=0),
@@ -62,7 +64,7 @@ _ROWS: Final = (
         "send.buffer.bytes",
         "int",
         SEND_BUFFER_BYTES,
-        "the system's buffer for sending, per connection; -1: the system's choice",
+        "socket send buffer of a connection; -1: the system's default",
         minimum=-1,
         maximum=INT_MAX,
     ),
@@ -70,17 +72,17 @@ _ROWS: Final = (
         "receive.buffer.bytes",
         "int",
         -1,
-        "the system's buffer for receiving, per connection; -1: the system's choice",
+        "socket receive buffer of a connection; -1: the system's default",
         minimum=-1,
         maximum=INT_MAX,
     ),
 )
 
 METADATA_OPTIONS: Final = (
-    Option("metadata.max.age.ms", "int", 300_000, "how old metadata may grow before it is asked for anew", minimum=0),
+    Option("metadata.max.age.ms", "int", 300_000, "age at which metadata is refreshed", minimum=0),
     *RECOVERY_OPTIONS,
 )
-"""For parts that keep metadata while nobody calls them."""
+"""For components that refresh metadata in the background."""
 
 WITHOUT_EFFECT: Final = (
     TLS_WITHOUT_EFFECT
@@ -88,7 +90,7 @@ WITHOUT_EFFECT: Final = (
     | frozenset(
         {
             "auto.include.jmx.reporter",
-            "client.dns.lookup",  # Every address of a name is tried, as with use_all_dns_ips.
+            "client.dns.lookup",  # All addresses of a name are tried, as with use_all_dns_ips.
             "enable.metrics.push",
             "metric.reporters",
             "metrics.num.samples",
@@ -100,7 +102,7 @@ WITHOUT_EFFECT: Final = (
 
 
 def connection_options(client_id: str) -> tuple[Option, ...]:
-    """The rows that every client has; `client_id` is the default of client.id."""
+    """The options that every client has; `client_id` is the default of client.id."""
     return (
         Option("bootstrap.servers", "list", None, "host:port of one or more brokers to start from", required=True),
         Option("client.id", "string", client_id, "name sent with each request, for the broker's logs", bytes_max=STRING_BYTES_MAX),
@@ -110,18 +112,18 @@ def connection_options(client_id: str) -> tuple[Option, ...]:
 
 
 def retry_backoff(settings: Mapping[str, Any]) -> Backoff:
-    """The waits between attempts of one request."""
+    """Backoff between the attempts of one request."""
     return Backoff(initial_ms=settings["retry.backoff.ms"], max_ms=settings["retry.backoff.max.ms"])
 
 
 def reconnect_backoff(settings: Mapping[str, Any]) -> Backoff:
-    """The waits between attempts to reach one address."""
+    """Backoff between the attempts to connect to one address."""
     return Backoff(initial_ms=settings["reconnect.backoff.ms"], max_ms=settings["reconnect.backoff.max.ms"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """How the connections of one client are made and kept. Hashable, and pickles: Spark sends it to its tasks. -1: no limit."""
+    """Connection settings of one client. Hashable, and can be pickled, because Spark sends it to tasks. -1: no limit."""
 
     client_id: str = "chaffinch"
     request_timeout_ms: int = 30_000
@@ -132,11 +134,11 @@ class ConnectionSettings:
     receive_buffer_bytes: int = -1
     security: Security = PLAINTEXT
     given_addresses: frozenset[Address] = frozenset()
-    """Those of bootstrap.servers; every other one was told by a broker."""
+    """The addresses in bootstrap.servers; all others are advertised by brokers."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """From the options of `connection_options`, parsed. ConfigException for what is wrong about security."""
+        """From parsed `connection_options`. Raises ConfigException for invalid security options."""
         return cls(
             client_id=settings["client.id"],
             request_timeout_ms=settings["request.timeout.ms"],
@@ -151,5 +153,5 @@ class ConnectionSettings:
 
     @property
     def setup_backoff(self) -> Backoff:
-        """Opening may take so long, after so many failures and one (KIP-601): a maximum below the first time has no effect."""
+        """Time limit for opening a connection, by consecutive failures + 1 (KIP-601). A maximum below the first limit has no effect."""
         return Backoff(initial_ms=self.setup_timeout_ms, max_ms=max(self.setup_timeout_ms, self.setup_timeout_max_ms))

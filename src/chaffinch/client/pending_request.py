@@ -1,4 +1,4 @@
-"""Requests of the blocking client under way: one, or a window of them to one broker; and their deadlines."""
+"""Requests in flight of the blocking client: a single one, or a window of them to one broker; and deadlines of calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chaffinch.runtime.clock import Clock
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """One request under way: its outcome, once there is one."""
+    """One request in flight. `outcome` is None until it is known."""
 
     message: Message
     address: Address
@@ -27,7 +27,7 @@ class PendingRequest:
 
 
 class Deadline:
-    """Until when a call may go on, and what it would say then."""
+    """The deadline of one call, and the TimeoutException that the call raises at its end."""
 
     def __init__(self, clock: Clock, timeout_ms: int, what: str, api: str | None = None, broker_wait_ms: int = 0) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class Deadline:
 
     @property
     def total_ms(self) -> int:
-        """How long it is."""
+        """The time from start to deadline."""
         return self.at_ms - self.started_ms
 
     @property
@@ -57,17 +57,20 @@ class Deadline:
         return self._clock.steady_ms() - self.started_ms
 
     def note(self, error: ApiException, *, is_new: bool = True) -> None:
-        """An attempt failed. One of the request itself may have been acted on; `is_new`: it says more than the attempts before."""
+        """Record a failed attempt. If the broker may have acted on it, the timeout error is `Stored.POSSIBLY`.
+
+        `is_new`: the error replaces an earlier one as the cause.
+        """
         self._may_be_done |= error.api == self._api and error.stored is Stored.POSSIBLY
         if is_new or self.last_error is None:
             self.last_error = error
 
     def wait(self, why: str) -> Wait:
-        """The wait, for a log line. Time that the broker was asked to wait does not count before the first line."""
+        """The wait for a log line. The time that the request itself lets the broker wait does not count."""
         return Wait(None, self.what, self.waits_since_ms, why, until_ms=self.at_ms)
 
     def error(self, detail: str) -> TimeoutException:
-        """What the caller is told when time is over; the last error is its cause."""
+        """The error at the end of the deadline; its cause is the last recorded error."""
         stored = Stored.POSSIBLY if self._may_be_done else Stored.NO
         error = TimeoutException(f"{self.what} failed after {self.waited_ms} ms: {detail}", stored=stored, api=self._api)
         error.__cause__ = self.last_error
@@ -75,7 +78,7 @@ class Deadline:
 
 
 def request_error(request: PendingRequest) -> ApiException:
-    """The exception of a request that got no answer."""
+    """The exception of a request without a response."""
     outcome, api = request.outcome, api_of(request.message).name
     if isinstance(outcome, RequestFailed):
         return outcome.exception(api)
@@ -83,7 +86,7 @@ def request_error(request: PendingRequest) -> ApiException:
 
 
 class PipelineClient(Protocol):
-    """What a pipeline needs of its client."""
+    """The methods of the client that `Pipeline` uses."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
@@ -93,11 +96,11 @@ class PipelineClient(Protocol):
 
 
 class Pipeline:
-    """Requests in flight to one broker, in order, at most `window` of them; responses come back in the same order.
+    """Requests in flight to one broker, at most `window` of them; responses arrive in the order of the requests.
 
-    Nothing is tried again here: when the connection is lost, `send` or `finish` raises NetworkException (TimeoutException when time
-    is over). Then `take_responses()` has the responses that came before, and `pending` the requests, in order, whose fate the caller
-    has to find out (Produce batches with sequences can simply be pushed again).
+    Nothing is retried: if the connection is lost, `send` or `finish` raises NetworkException (TimeoutException at the deadline). After
+    that, `take_responses()` returns the responses that came before. `pending` are the requests, in order, whose result the caller has to
+    find out (Produce batches with sequences can be sent again).
     """
 
     def __init__(self, client: PipelineClient, address: Address, window: int) -> None:
@@ -118,23 +121,23 @@ class Pipeline:
 
     @property
     def pending(self) -> list[Any]:
-        """The requests without an answer, in the order in which they were sent."""
+        """The requests without a response, in the order in which they were sent."""
         return [request.message for request in self._pending]
 
     def take_responses(self) -> list[Any]:
-        """The responses that have come and were not returned yet, in order."""
+        """The responses that arrived and were not returned yet, in order."""
         responses, self._responses = self._responses, []
         return responses
 
     def send(self, message: Message, *, timeout_ms: int | None = None) -> list[Any]:
-        """Send, after waiting for room in the window; the responses that have come meanwhile, in order."""
+        """Wait for space in the window, then send. Returns the responses that arrived in the meantime, in order."""
         with self._client.lock:
             self._wait(self._window - 1, timeout_ms)
             self._pending.append(self._client.start(message, self.address))
             return self.take_responses()
 
     def finish(self, *, timeout_ms: int | None = None) -> list[Any]:
-        """Wait for every answer; those not returned yet, in order."""
+        """Wait for all responses. Returns those that were not returned yet, in order."""
         with self._client.lock:
             self._wait(0, timeout_ms)
             return self.take_responses()
@@ -145,7 +148,7 @@ class Pipeline:
         while len(self._pending) > pending_max:
             if deadline.is_over:
                 deadline.note(NetworkException(f"no answer from {self.address} yet", stored=Stored.POSSIBLY))
-                raise deadline.error(f"{len(self._pending)} requests have no answer")
+                raise deadline.error(f"{len(self._pending)} requests have no response")
             self._client.pump(deadline.left_ms)
             self._collect()
 

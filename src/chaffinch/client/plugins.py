@@ -1,4 +1,4 @@
-"""Objects that options name: given themselves, or as a dotted name to import."""
+"""Plugins named by options, such as serializers and exception handlers: given as an object or as a dotted name to import."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from chaffinch.errors import ConfigException
 
 
 def callable_name(function: Callable[..., object]) -> str:
-    """How messages call somebody's function, or an object that is called like one."""
+    """The name of a callable of the application, for messages."""
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def import_plugin(option: str, value: Any) -> Any:
-    """The object that a dotted name stands for; anything but a str is the object itself."""
+    """Import the object with a dotted name. A value that is not a str is returned unchanged."""
     if not isinstance(value, str):
         return value
     module, _, attribute = value.rpartition(".")
@@ -24,6 +24,6 @@ def import_plugin(option: str, value: Any) -> Any:
         raise ConfigException(f"option {option} cannot be {value!r}: it must be a dotted name, such as {example}")
     try:
         return getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as failure:  # The module is somebody's, and may raise anything; a program ends itself.
+    except (Exception, SystemExit) as failure:  # Code of the application may raise anything, even exit.
         reason = failure if isinstance(failure, ImportError | AttributeError) else repr(failure)
-        raise ConfigException(f"option {option} cannot be {value!r}: no such thing can be imported ({reason})") from failure
+        raise ConfigException(f"option {option} cannot be {value!r}: it cannot be imported ({reason})") from failure

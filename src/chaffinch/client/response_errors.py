@@ -1,6 +1,6 @@
-"""The error codes in an response, wherever its API puts them: found by the fields' names, which Kafka keeps alike.
+"""Error codes in a response of any API, found by field names, which are the same in all of Kafka's message definitions.
 
-For answers with few entries (management and transaction requests, single partitions); the produce path reads its own fields.
+For responses with few entries (administration, transactions, single partitions); the produce path reads its fields directly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
 
 
 def codes_in(response: Message) -> Iterator[tuple[ErrorCode, str | None]]:
-    """Every code other than NONE in an response, each with the broker's own words for it, outermost first."""
+    """Every code other than NONE in a response, each with the broker's message, outermost first."""
     message = next((getattr(response, name, None) for name in MESSAGE_FIELDS if hasattr(response, name)), None)
     for field in response.FIELDS:
         value = getattr(response, field.name)
@@ -36,13 +36,13 @@ def codes_in(response: Message) -> Iterator[tuple[ErrorCode, str | None]]:
 
 
 def raise_for(response: Message) -> None:
-    """Raise the exception of the first code other than NONE in an response, if there is one."""
+    """Raise the exception of the first code other than NONE in a response, if there is one."""
     for code, message in codes_in(response):
         raise exception_for(code, message=message, api=api_of(response).name)
 
 
 def worst_handling(response: Message) -> Handling:
-    """COMPLETE without an error; RETRY or REFRESH_AND_RETRY when every code is retriable; else what the first other code asks."""
+    """COMPLETE without an error; RETRY or REFRESH_AND_RETRY if every code is retriable; otherwise the handling of the first other code."""
     found = [handling_of(code, TRANSACTION) for code, _ in codes_in(response)]
     final = [handling for handling in found if handling not in RETRIED]
     if final:
@@ -53,12 +53,12 @@ def worst_handling(response: Message) -> Handling:
 
 
 def handling_of_coordinators(response: Message) -> Handling:
-    """As `worst_handling`; but a partition that the coordinator does not know of is not waited for: the caller has named it."""
+    """Like `worst_handling`, but UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID are not retried: the caller named the partition."""
     is_unknown = any(code in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID) for code, _ in codes_in(response))
     return Handling.COMPLETE if is_unknown else worst_handling(response)
 
 
 def handling_of_controllers(response: Message) -> Handling:
-    """REFRESH_AND_RETRY where the broker is not the controller; else COMPLETE: the caller reads the codes."""
+    """REFRESH_AND_RETRY if the broker is not the controller; otherwise COMPLETE: the caller reads the codes."""
     is_elsewhere = any(code is codes.NOT_CONTROLLER for code, _ in codes_in(response))
     return Handling.REFRESH_AND_RETRY if is_elsewhere else Handling.COMPLETE

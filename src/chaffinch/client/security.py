@@ -1,4 +1,4 @@
-"""How a client's connections are secured: the options `security.protocol`, `ssl.*` and `sasl.*`, and what they come to."""
+"""Security of client connections: the options `security.protocol`, `ssl.*` and `sasl.*`, and the settings they result in."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ SECURITY_OPTIONS: Final = (
         "security.protocol",
         "string",
         "PLAINTEXT",
-        "how to talk to the broker",
+        "protocol of the connection: with or without TLS and login",
         choices=SECURITY_PROTOCOLS,
         synonyms=tuple((name.lower(), name) for name in SECURITY_PROTOCOLS),
     ),
-    Option("ssl.ca.location", "string", None, "as ssl.truststore.location, under librdkafka's name"),
+    Option("ssl.ca.location", "string", None, "librdkafka's name for ssl.truststore.location"),
     *TLS_OPTIONS,
     Option(
         "ssl.endpoint.identification.algorithm",
         "string",
         "https",
-        "`https`: the broker's certificate must be for the host name that it is reached by; empty: for any",
+        "`https`: the broker's certificate must be for the host name of the connection; empty: for any name",
         choices=("https", ""),
     ),
-    Option("sasl.mechanism", "string", None, "how to log in; needed with SASL_PLAINTEXT and SASL_SSL", choices=SASL_MECHANISMS),
-    Option("sasl.username", "string", None, "who logs in"),
-    Option("sasl.password", "string", None, "with which password"),
-    Option("sasl.jaas.config", "string", None, "user and password in Java's form, of PlainLoginModule or ScramLoginModule"),
+    Option("sasl.mechanism", "string", None, "mechanism of the login; required with SASL_PLAINTEXT and SASL_SSL", choices=SASL_MECHANISMS),
+    Option("sasl.username", "string", None, "user of the login"),
+    Option("sasl.password", "string", None, "password of the login"),
+    Option("sasl.jaas.config", "string", None, "user and password in Java's format, of PlainLoginModule or ScramLoginModule"),
 )
 
 SASL_WITHOUT_EFFECT: Final = frozenset(
@@ -89,22 +89,22 @@ SASL_WITHOUT_EFFECT: Final = frozenset(
         "sasl.oauthbearer.token.endpoint.url",
     }
 )
-"""Of GSSAPI and OAUTHBEARER, which `sasl.mechanism` refuses: with any other mechanism they do nothing in Java either."""
+"""Options of GSSAPI and OAUTHBEARER, which `sasl.mechanism` rejects. With other mechanisms they have no effect in Java either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """None: without TLS, without a login."""
+    """TLS and login settings; None: without."""
 
     tls: TlsSettings | None = None
     credentials: Credentials | None = None
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """From `SECURITY_OPTIONS`, parsed. ConfigException for what is missing or contradicts. No file is read."""
+        """From parsed `SECURITY_OPTIONS`. Raises ConfigException for missing or contradictory options. Reads no file."""
         protocol = settings["security.protocol"]
         _reject_unused(settings)
-        if protocol == "PLAINTEXT":  # The common case loads nothing.
+        if protocol == "PLAINTEXT":  # The common case imports nothing.
             return cls()
         return cls(
             tls=_tls(settings) if protocol in TLS_PROTOCOLS else None,
@@ -116,7 +116,7 @@ PLAINTEXT: Final = Security()
 
 
 def _reject_unused(settings: Mapping[str, Any]) -> None:
-    """Who gives a password or certificates expects them to be used: with a protocol that has no use for them nothing is sent at all."""
+    """Raise ConfigException for passwords or certificates that the protocol would not use: the user expects a secure connection."""
     protocol = settings["security.protocol"]
     for prefix, protocols in (("sasl.", SASL_PROTOCOLS), ("ssl.", TLS_PROTOCOLS)):
         if protocol in protocols:
@@ -146,13 +146,13 @@ def _credentials(settings: Mapping[str, Any]) -> Credentials:
     user, password, jaas_config = settings["sasl.username"], settings["sasl.password"], settings["sasl.jaas.config"]
     if jaas_config is not None:
         if user is not None or password is not None:
-            raise ConfigException("option sasl.jaas.config says who logs in, and so do sasl.username and sasl.password: give one of both")
+            raise ConfigException("option sasl.jaas.config cannot be given together with sasl.username and sasl.password: give one of both")
         user, password = parse_jaas_config(jaas_config, mechanism)
     for name, value in (("sasl.username", user), ("sasl.password", password)):
         if not value:
             raise ConfigException(f"option {name} is missing: security.protocol={protocol} needs it, or sasl.jaas.config")
         if "\0" in value:
-            raise ConfigException(f"option {name} has a null character in it, which no mechanism can send")
+            raise ConfigException(f"option {name} contains a null character, which no mechanism can send")
     return Credentials(mechanism=mechanism, user=user, password=password)
 
 
@@ -169,14 +169,15 @@ _JAAS_EXAMPLE: Final = 'MODULE required username="..." password="...";'
 
 
 def parse_jaas_config(text: str, mechanism: str) -> tuple[str, str]:
-    """User and password for a mechanism, from `sasl.jaas.config` as Java's clients take it: one login module with its options, of those
-    whose mechanisms are spoken here. ConfigException, which never quotes the text: it has a password in it.
+    """User and password from `sasl.jaas.config`, in the format of Java's clients: one login module with its options.
+
+    Only modules of supported mechanisms are accepted. The ConfigException never quotes the text, which contains a password. Example:
 
     org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="alice's secret";
     """
     entry = _JAAS_ENTRY.fullmatch(text)
     if entry is None or entry["flag"].lower() not in _JAAS_FLAGS:
-        raise ConfigException(f"option sasl.jaas.config cannot be read: it must be {_JAAS_EXAMPLE}")
+        raise ConfigException(f"option sasl.jaas.config cannot be parsed: it must be {_JAAS_EXAMPLE}")
     mechanisms = _LOGIN_MODULES.get(unshaded(entry["module"]))
     if mechanisms is None:
         raise ConfigException(f"option sasl.jaas.config names the login module {entry['module']}: known are {', '.join(_LOGIN_MODULES)}")
@@ -195,7 +196,7 @@ def _jaas_options(text: str) -> dict[str, str]:
     while position < len(text):
         option = _JAAS_OPTION.match(text, position)
         if option is None:
-            raise ConfigException(f"option sasl.jaas.config cannot be read behind {len(found)} of its options: it must be {_JAAS_EXAMPLE}")
+            raise ConfigException(f"option sasl.jaas.config cannot be parsed after {len(found)} of its options: it must be {_JAAS_EXAMPLE}")
         quoted = option["quoted"]
         found[option["name"]] = option["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         position = option.end()

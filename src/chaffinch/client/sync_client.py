@@ -1,7 +1,7 @@
-"""A blocking client for what needs no state machine of its own: one request, one answer; and batches pushed in a window.
+"""Blocking client: single requests with their responses, and pipelines of batches, without a state machine.
 
-It knows the cluster, looks up leaders and coordinators, tries again what is worth trying again, and gives up with an error that says
-what was asked of whom and for how long. Safe to use from several threads, one request at a time. Times are in ms.
+It keeps cluster metadata, looks up leaders and coordinators, and retries retriable errors. Its timeout errors name the request, the target
+and the time. It is thread-safe, with one request at a time. Times are in ms.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock, SystemClock
 
-# As Kafka's clients: default.api.timeout.ms, reconnect.backoff(.max).ms.
+# Defaults of Kafka's clients: default.api.timeout.ms, reconnect.backoff(.max).ms.
 TIMEOUT_MS: Final = 60_000
 RECONNECT_BACKOFF: Final = Backoff(initial_ms=50, max_ms=1_000)
 CONNECTIONS: Final = ConnectionSettings()
-# Requests in flight per pipeline: enough to keep a broker busy while the next batch is being made.
+# Requests in flight per pipeline: enough to keep a broker busy while the next batch is built.
 WINDOW_REQUESTS: Final = 5
-OUT_OF_TIME: Final = "no answer within the caller's time-out"
+OUT_OF_TIME: Final = "no response within the caller's timeout"
 POLL_MS_MAX: Final = 1_000
 
-# Asking again changes nothing: the broker has no such API, or one of the two does not accept the other.
+# A retry does not help: the broker does not support the API, or authentication failed.
 _FINAL_ERRORS: Final = (UnsupportedVersionException, UnsupportedCompressionTypeException, AuthenticationException)
-# What any broker can answer.
+# Requests that any broker can answer.
 _ANY_BROKER_REQUESTS: Final = (MetadataRequest, FindCoordinatorRequest)
 
 Target = int | Address | Literal["any"]
 
 
 class SyncClient:
-    """Requests to a cluster, each waited for. Close it, or use it with `with`.
+    """Blocking requests to a cluster. Close it, or use it in a `with` statement.
 
-    `on_wait` is called in the thread that waits, with the lock held: with one line about what it waits for, after some seconds and then
-    after growing pauses (`wait_log.py`).
+    `on_wait` is called with a line about a long wait: first after some seconds, then after growing pauses (`wait_log.py`). It is called on
+    the waiting thread, with the lock held.
     """
 
     def __init__(
@@ -121,12 +121,20 @@ class SyncClient:
         retries: bool = True,
         version_max: int | None = None,
     ) -> Any:
-        """Send one request and return its answer, whatever codes are in it.
+        """Send one request and return its response, with or without error codes.
 
-        `node`: a node id, an address, or any broker. A lost connection is tried again until `timeout_ms` is over, unless `retries` is
-        False: then NetworkException says with `stored` whether the broker may have acted on it. TimeoutException when time is over, with
-        the last reason as its cause; UnsupportedVersionException when the broker has no version of the API. `version_max`: another newest
-        version than is used unasked, see `ApiVersionTable.choose`.
+        Args:
+            message: The request.
+            node: A node id, an address, or any broker.
+            timeout_ms: Limit for all attempts together.
+            retries: Whether a lost connection is retried until the timeout. If not, the NetworkException's `stored` is whether the broker
+                may have acted on the request.
+            version_max: Upper limit of the version, see `ApiVersionTable.choose`.
+
+        Raises:
+            TimeoutException: At the timeout; its cause is the last error.
+            NetworkException: The connection was lost, and `retries` is False.
+            UnsupportedVersionException: The broker supports no version of the API.
         """
         deadline = self.deadline(timeout_ms, f"to {_format_target(node)}", message)
 
@@ -137,10 +145,10 @@ class SyncClient:
             return self._request_until_response(find, message, deadline, retries=retries, version_max=version_max).message
 
     def controller_request(self, message: Message, *, timeout_ms: int | None = None) -> Any:
-        """Send one request to the controller; while the broker asked says that it is not (any more), look for the controller anew.
+        """Send one request to the controller. If the broker is not the controller (any more), look up the controller and retry.
 
-        An answer with another code is returned, retriable or not: part of what was asked for may be done, and is refused the second time.
-        TimeoutException when time is over, also while the cluster has no controller.
+        A response with another code is returned, retriable or not: a part of the request may be done, and would be rejected by a retry.
+        Raises TimeoutException at the timeout, also while the cluster has no controller.
         """
         deadline = self.deadline(timeout_ms, "to the controller", message)
         with self.lock:
@@ -153,9 +161,9 @@ class SyncClient:
             )
 
     def node_request(self, node: int, message: Message, *, timeout_ms: int | None = None) -> Any:
-        """Send one request to a node, and again while it answers with retriable codes: what it is asked for is loaded, for example.
+        """Send one request to a node. Retriable codes in the response are retried, for example while a coordinator loads.
 
-        An answer with another code is returned: `response_errors.raise_for` raises it. TimeoutException when time is over.
+        A response with another code is returned; `response_errors.raise_for` raises it. Raises TimeoutException at the timeout.
         """
         deadline = self.deadline(timeout_ms, f"to {_format_target(node)}", message)
         with self.lock:
@@ -165,10 +173,10 @@ class SyncClient:
         self, where: TopicPartition, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None,
         topic_id: UUID = ZERO_UUID,
     ) -> Any:  # fmt: skip
-        """Send one request to the leader of a partition; retriable codes in the answer are tried again with fresh metadata.
+        """Send one request to the leader of a partition. Retriable codes in the response are retried with fresh metadata.
 
-        An answer with another code is returned: `response_errors.raise_for` raises it. TimeoutException when time is over.
-        `version_max`: the newest version that can carry the request. `topic_id`: UnknownTopicIdException once metadata has another id.
+        A response with another code is returned; `response_errors.raise_for` raises it. `version_max`: the newest version that can carry
+        the request. `topic_id`: raises UnknownTopicIdException if metadata has another id. Raises TimeoutException at the timeout.
         """
         deadline = self.deadline(timeout_ms, f"to the leader of {where}", message)
 
@@ -187,10 +195,10 @@ class SyncClient:
     def coordinator_request(
         self, key: str, kind: CoordinatorKind, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None
     ) -> Any:
-        """Send one request to the coordinator of a group or transactional id; retriable codes are tried again, the coordinator looked up,
-        but for UNKNOWN_TOPIC_OR_PARTITION.
+        """Send one request to the coordinator of a group or transactional id. Retriable codes are retried after a new lookup.
 
-        An answer with another code is returned: `response_errors.raise_for` raises it. TimeoutException when time is over.
+        UNKNOWN_TOPIC_OR_PARTITION is not retried. A response with another code is returned; `response_errors.raise_for` raises it. Raises
+        TimeoutException at the timeout.
         """
         deadline = self.deadline(timeout_ms, f"to the coordinator of {kind} {key!r}", message)
         with self.lock:
@@ -204,15 +212,18 @@ class SyncClient:
             )
 
     def refresh_metadata(self, topics: Iterable[str] | None = None, *, node: Target = "any", timeout_ms: int | None = None) -> ClusterState:
-        """Ask for metadata of `topics` (None: of all) and return what is known then. A topic that does not exist has its code there."""
+        """Request metadata of `topics` (None: all topics) and return the updated state, in which a missing topic has an error code."""
         names = None if topics is None else list(topics)
         with self.lock:
             self._refresh(names, self.deadline(timeout_ms, "metadata request"), node)
         return self.cluster
 
     def leader(self, topic_partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
-        """The id of the node that leads a partition, waiting for one. The exception of the topic's code if the topic cannot be used;
-        UnknownTopicOrPartitionException for an index beyond the topic's partitions."""
+        """The id of a partition's leader; waits until there is one.
+
+        Raises the exception of the topic's code if the topic cannot be used, and UnknownTopicOrPartitionException for a partition that the
+        topic does not have.
+        """
         deadline = self.deadline(timeout_ms, f"looking for the leader of {topic_partition}")
         with self.lock:
             self._leader_address(topic_partition, deadline)
@@ -221,24 +232,24 @@ class SyncClient:
         return leader
 
     def coordinator(self, key: str, kind: CoordinatorKind = "group", *, timeout_ms: int | None = None) -> Address:
-        """Where the coordinator of a group or transactional id listens; usable as `node` of `request`."""
+        """The coordinator's address for a group or transactional id; usable as `node` of `request`."""
         deadline = self.deadline(timeout_ms, f"looking for the coordinator of {kind} {key!r}")
         with self.lock:
             return self._coordinator_address(key, kind, deadline)
 
     def forget_coordinator(self, key: str, kind: CoordinatorKind = "group") -> None:
-        """Look the coordinator of a group or transactional id up anew when it is needed next: an answer said that it has moved."""
+        """Forget the coordinator of a group or transactional id, which has moved according to a response. The next use looks it up."""
         with self.lock:
             self._coordinators.forget(key, kind)
 
     def pipeline(self, node: Target, *, window: int = WINDOW_REQUESTS, timeout_ms: int | None = None) -> Pipeline:
-        """A window of requests in flight to one broker; see `Pipeline`."""
+        """A pipeline of up to `window` requests in flight to one broker; see `Pipeline`."""
         deadline = self.deadline(timeout_ms, f"opening a pipeline to {_format_target(node)}")
         with self.lock:
             return Pipeline(self, self._wait_for_address(lambda: self._address(node, deadline), deadline), window)
 
     def pause(self, pause_ms: int, deadline: Deadline | None = None) -> None:
-        """Wait, but go on moving bytes: between two questions about what no broker tells of itself."""
+        """Wait while the connections continue to move bytes, between two polls of a state that brokers do not announce."""
         until_ms = min(self._clock.steady_ms() + pause_ms, deadline.at_ms if deadline is not None else sys.maxsize)
         with self.lock:
             while (left_ms := until_ms - self._clock.steady_ms()) > 0:
@@ -246,17 +257,17 @@ class SyncClient:
                 if deadline is not None:
                     self._log_wait(deadline)
 
-    # What follows is called with the lock held.
+    # The methods below are called with the lock held.
 
     def deadline(self, timeout_ms: int | None, what: str, message: Message | None = None) -> Deadline:
-        """Until when a call goes on; `message` is the request it is about, if it is about one."""
+        """The deadline of a call, which is about the request `message`, if given."""
         api = None if message is None else api_of(message).name
         what = what if api is None else f"{api} request {what}"
-        broker_wait_ms = getattr(message, "max_wait_ms", 0)  # A Fetch for what is not there yet.
+        broker_wait_ms = getattr(message, "max_wait_ms", 0)  # Of a Fetch that waits for records.
         return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what, api, broker_wait_ms)
 
     def start(self, message: Message, address: Address, version_max: int | None = None, timeout_ms: int | None = None) -> PendingRequest:
-        """Hand over a request without waiting for its answer. `timeout_ms`: how long that may take."""
+        """Send a request without waiting for its response. `timeout_ms`: limit for the response."""
         if self._is_closed:
             raise IllegalStateException("the client is closed")
         request = PendingRequest(message, address)
@@ -266,7 +277,7 @@ class SyncClient:
         return request
 
     def pump(self, wait_ms: int) -> None:
-        """Move bytes, waiting up to `wait_ms` until something happens; outcomes go to their exchanges."""
+        """Move bytes, and wait up to `wait_ms` for an event. Outcomes are set on their pending requests."""
         if self._is_closed:
             raise IllegalStateException("the client is closed")
         with self._reset_on_interrupt():
@@ -275,7 +286,7 @@ class SyncClient:
 
     @contextmanager
     def _reset_on_interrupt(self) -> Iterator[None]:
-        """Nothing is raised here but by signal handlers, Ctrl-C for example, and then anything may be done by half."""
+        """Reset all connections if a signal handler raises within the block, such as Ctrl-C: they may be half-way through a change."""
         try:
             yield
         except BaseException:
@@ -286,18 +297,18 @@ class SyncClient:
         event = explain_unreachable(event, self._attempts, self._bootstrap)
         match event:
             case ResponseReceived() | RequestFailed() | RequestWritten():
-                # Without the way back: each would keep the other, and the bytes sent or received, until a collection of garbage.
+                # Without the token, which would make a reference cycle that keeps the sent and received bytes until garbage collection.
                 event.token.outcome = replace(event, token=None)
             case Connected():
                 self._attempts.succeeded(event.address)
             case Disconnected():
-                # That the caller has no more time says nothing about the broker.
+                # The end of the caller's timeout is no failure of the broker.
                 if not event.reason.startswith(OUT_OF_TIME):
                     self._attempts.failed(event.address, event.reason, self._clock.steady_ms(), had_response=event.had_response)
                 self._coordinators.forget_address(event.address)
 
     def _log_wait(self, deadline: Deadline, awaited: Address | None = None) -> None:
-        """Report the wait when a line about it is due. `asked`: the broker whose answer is awaited."""
+        """Log the wait when a line about it is due. `awaited`: the broker whose response is awaited."""
         steady_ms = self._clock.steady_ms()
         if self._on_wait is None or deadline.is_over or steady_ms < self._wait_log.due_ms(None, deadline.waits_since_ms):
             return
@@ -305,7 +316,7 @@ class SyncClient:
         self._on_wait(deadline.wait(self._failure_reason(deadline) if awaited is None else f"no answer from {awaited} yet").line(steady_ms))
 
     def _until_log_ms(self, deadline: Deadline) -> int:
-        """How long to wait at most before `_log_wait` has something to report, or time is over."""
+        """The time until `_log_wait` has a line to log, or until the deadline."""
         due_ms = self._wait_log.due_ms(None, deadline.waits_since_ms) - self._clock.steady_ms()
         return min(deadline.left_ms, due_ms) if due_ms > 0 else deadline.left_ms
 
@@ -314,7 +325,7 @@ class SyncClient:
             if deadline.is_over:
                 raise self._unreachable(deadline)
             steady_ms = self._clock.steady_ms()
-            # Of those that have to wait, as who is wanted does; the others may be tried now, and are not wanted.
+            # The earliest end of a backoff of any address: all addresses that `find` accepts are backing off.
             self.pause(max(1, (self._attempts.wait_ends_ms(steady_ms) or steady_ms) - steady_ms), deadline)
         return address
 
@@ -324,10 +335,10 @@ class SyncClient:
     def _failure_reason(self, deadline: Deadline) -> str:
         last, known = deadline.last_error, [*self._bootstrap, *self.cluster.nodes.values()]
         failing = [address for address in known if self._attempts.failures(address)]
-        # Where a broker gave the last answer, that others cannot be reached is not why.
+        # After an error response from a broker, unreachable other brokers are not the reason.
         if last is None or (failing if isinstance(last, (NetworkException, TimeoutException)) else failing == known):
             return self._attempts.describe(failing if failing and self.cluster.nodes else known)
-        # Of a lost connection the reason says more than its name; of an answer the name is enough, it is the cause.
+        # For a lost connection the message says more than the name. An error code is in the cause, so its name suffices.
         return f"the last error was {last.message if isinstance(last, NetworkException) else getattr(last, 'name', last)}"
 
     def _request_until_response(
@@ -361,7 +372,7 @@ class SyncClient:
                 raise self._unreachable(deadline)
 
     def _response_timeout_ms(self, message: Message, address: Address, deadline: Deadline) -> int | None:
-        """How long one of the first addresses may be silent; None: as long as any."""
+        """Timeout of a response from a bootstrap address while the cluster is unknown; None: the request timeout."""
         if self.cluster.nodes or not isinstance(message, _ANY_BROKER_REQUESTS):
             return None
         setup_ms, request_ms = self._connections.setup_timeout_ms, self._connections.request_timeout_ms
@@ -389,7 +400,7 @@ class SyncClient:
             code, text = next(iter(response_errors.codes_in(response)))
             deadline.note(exception_for(code, message=text, api=api_of(message).name))
             if deadline.is_over:
-                raise deadline.error(f"the last answer was {code.name}")
+                raise deadline.error(f"the last response was {code.name}")
             if handling is Handling.REFRESH_AND_RETRY:
                 forget()
             self.pause(self._retry_backoff.wait_ms(failures, self._rng), deadline)
@@ -401,7 +412,7 @@ class SyncClient:
         self.cluster.update(response, self._clock.steady_ms())
 
     def _address(self, node: Target, deadline: Deadline) -> Address | None:
-        """Where to send now; None while every candidate waits after a failure."""
+        """The address to send to; None while all candidates are backing off."""
         steady_ms = self._clock.steady_ms()
         if isinstance(node, Address):
             return self._attempts.pick([node], steady_ms)
@@ -438,9 +449,10 @@ class SyncClient:
         no_broker: ApiException,
         check: Callable[[], None] = lambda: None,
     ) -> Address:
-        """Where the broker listens that the others have chosen, once metadata of `topics` names one that can be reached.
+        """Wait for an elected broker (controller or leader): refresh metadata of `topics` until it names one that can be reached.
 
-        `no_broker`: what it means that there is none. `check` raises for answers, from the second on, that say there will be none."""
+        `no_broker`: the error if there is none. `check` raises for metadata, from the second response on, that rules one out.
+        """
         failures = 0
         while True:
             address = known()
@@ -460,7 +472,7 @@ class SyncClient:
                 raise deadline.error(self._attempts.describe([address]) if address else no_broker.message)
 
     def _raise_for_topic(self, topic_partition: TopicPartition) -> None:
-        """A topic that is unknown twice in a row, or cannot be used, is an error, not something to wait for."""
+        """Raise for a topic that is unknown in two consecutive responses, or cannot be used."""
         state = self.cluster.topic(topic_partition.topic)
         if state is None or (state.code is not codes.NONE and (not state.code.is_retriable or not state.partitions)):
             code = codes.UNKNOWN_TOPIC_OR_PARTITION if state is None else state.code
@@ -489,7 +501,7 @@ class SyncClient:
                 if not found.code.is_retriable:
                     raise error
             if deadline.is_over:
-                raise deadline.error(f"the last answer was {found.code.name}")
+                raise deadline.error(f"the last response was {found.code.name}")
             failures += 1
             self.pause(self._retry_backoff.wait_ms(failures, self._rng), deadline)
 

@@ -31,7 +31,7 @@ from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetF
 from tests.consumer.core.rig import Rig, number_of, records
 
 BOOTSTRAP, NODE = Address("b", 1), Address("n", 9)
-ADVERTISED = "brokers advertise this address (advertised.listeners), bootstrap.servers does not have it"
+ADVERTISED = "brokers advertise this address (advertised.listeners), it is not in bootstrap.servers"
 
 
 class World(Rig):

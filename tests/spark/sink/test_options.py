@@ -85,7 +85,7 @@ def test_names_are_found_without_regard_to_case() -> None:
         ({"errors__dead__letter__queue__topic__name": "orders"}, "it is the target topic itself"),
         ({"idempotencyToken": "t"}, "is for batch writes"),
         ({"topic": "a,b"}, "option topic cannot be 'a,b': it is one topic; leave it out where rows name theirs, in a column topic"),
-        ({"kafka__ssl__truststore__password": "x"}, "truststores are PEM files here, which have no password"),
+        ({"kafka__ssl__truststore__password": "x"}, "truststores are PEM files, which have no password"),
         ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
     ],
 )

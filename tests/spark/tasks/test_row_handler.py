@@ -343,7 +343,7 @@ def test_a_module_that_fails_when_it_is_imported_is_refused_in_words(
 ) -> None:
     (tmp_path / f"{name}_handlers.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigException, match=rf"no such thing can be imported \({says}\("):
+    with pytest.raises(ConfigException, match=rf"it cannot be imported \({says}\("):
         made(options(f"{name}_handlers.Handler"))
 
 

@@ -72,7 +72,7 @@ _WITHOUT_EFFECT: Final = (
     *SPARK_OPTION_NAMES, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
     *(Option(name, "int", None, "of Spark's Kafka source", minimum=0)
       for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")),
-    # Options of the consumer group of Spark's own source.
+    # Options of the consumer group in Spark's built-in source.
     *kafka_options(
         CONSUMER_OPTIONS, "group.id", "group.instance.id", "group.protocol", "partition.assignment.strategy", "session.timeout.ms",
               "heartbeat.interval.ms", "max.poll.interval.ms", "max.poll.records", "auto.commit.interval.ms", "fetch.min.bytes",
