@@ -98,13 +98,13 @@ bench: setup ## the benchmarks, each next to an alternative, as ratios
 	@$(BIN)/python -m benchmarks
 
 bench-broker: setup ## chaffinch broker next to Apache Kafka, in one run (20 to 40 minutes; fetches Apache Kafka)
-	@$(BIN)/python -m benchmarks.broker_beside_apache
+	@$(BIN)/python -m benchmarks.broker_vs_apache
 
 bench-producer: setup ## our producer and consumer next to confluent-kafka, on both brokers (20 minutes; fetches Apache Kafka)
-	@$(BIN)/python -m benchmarks.producer_beside_confluent
+	@$(BIN)/python -m benchmarks.producer_vs_confluent
 
 bench-spark: setup ## our sink and source next to Spark's own Kafka connector, on Apache Kafka (15 minutes; fetches both, and PySpark 4.2)
-	@$(BIN)/python -m benchmarks.spark_beside_connector
+	@$(BIN)/python -m benchmarks.spark_vs_connector
 
 soak: setup ## long runs with kills, every record counted: 200 broker kills under other clients, 10 minutes under ours, 92 events under Spark jobs
 	@$(BIN)/python -m tests.soak

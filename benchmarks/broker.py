@@ -36,8 +36,8 @@ AIMS = {2000: 5.0, 150: 2.5}
 def ready_made_batch(records_per_batch: int) -> bytes:
     """A batch of records with keys, 100-byte values and the time of now."""
     keys = [b"key-%06d" % index for index in range(records_per_batch)]
-    steady_ms = time.time_ns() // 1_000_000
-    return bytes(batch.encode(RecordColumns.from_lists(keys, [bytes(VALUE_BYTES)] * records_per_batch, [steady_ms] * records_per_batch)))
+    wall_ms = time.time_ns() // 1_000_000
+    return bytes(batch.encode(RecordColumns.from_lists(keys, [bytes(VALUE_BYTES)] * records_per_batch, [wall_ms] * records_per_batch)))
 
 
 def produce(broker: BrokerProcess, records_per_batch: int, record_count: int) -> str:
@@ -49,11 +49,11 @@ def produce(broker: BrokerProcess, records_per_batch: int, record_count: int) ->
     assert isinstance(response, ProduceResponse)
     first = response.responses[0].partition_responses[0]
     assert first.error_code == 0, first
-    frame, answer_bytes = client.frame(request)
+    frame, response_bytes = client.frame(request)
     count = record_count // records_per_batch
-    warm_up = warmed_up(broker, client, frame, answer_bytes)
+    warm_up = warm_up_broker(broker, client, frame, response_bytes)
     cpu, started = broker.cpu_seconds, time.perf_counter()
-    client.pipeline(frame, answer_bytes, count)
+    client.pipeline(frame, response_bytes, count)
     seconds, cpu = time.perf_counter() - started, broker.cpu_seconds - cpu
     written = (count + warm_up + 2) * records_per_batch
     found = client.read_back(TOPIC, 0, first.base_offset)
@@ -66,14 +66,14 @@ def produce(broker: BrokerProcess, records_per_batch: int, record_count: int) ->
     )
 
 
-def warmed_up(broker: BrokerProcess, client: WireClient, frame: bytes, answer_bytes: int) -> int:
+def warm_up_broker(broker: BrokerProcess, client: WireClient, frame: bytes, response_bytes: int) -> int:
     """Send the frame until the broker gets no quicker; returns how often it was sent. Raises TimeoutError when that takes too long."""
     rounds: list[float] = []  # Seconds of those at full speed.
     sent = 0
     began = time.perf_counter()
     while True:
         started = time.perf_counter()
-        client.pipeline(frame, answer_bytes, WARM_UP_ROUND)
+        client.pipeline(frame, response_bytes, WARM_UP_ROUND)
         now = time.perf_counter()
         sent += WARM_UP_ROUND
         if rounds or broker.is_at_full_speed:
@@ -90,10 +90,10 @@ def start_and_idle() -> list[str]:
     seconds, resident = [], 0.0
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as directory, chaffinch_broker(directory, [f"{TOPIC},cleanup.policy=compact"]) as broker:
-            asked = time.perf_counter()
+            connecting = time.perf_counter()
             client = WireClient(broker)
             client.request(MetadataRequest(topics=None))
-            seconds.append(broker.seconds_to_ready + time.perf_counter() - asked)
+            seconds.append(broker.seconds_to_ready + time.perf_counter() - connecting)
             client.close()
             resident = broker.resident_mb
     median, best = statistics.median(seconds), min(seconds)

@@ -32,9 +32,9 @@ def partitions() -> list[str]:
                 stopping = time.perf_counter()
             stopped = time.perf_counter() - stopping
             with chaffinch_broker(folder) as broker:
-                again = broker.seconds_to_ready
-        life = f"created in {seconds:.2f} s, {grown:.0f} MB more, stopped in {stopped:.2f} s, started again in {again:.2f} s"
-        print(f"{count:>6} partitions: {life}")
+                restart_seconds = broker.seconds_to_ready
+        figures = f"created in {seconds:.2f} s, {grown:.0f} MB more, stopped in {stopped:.2f} s, started again in {restart_seconds:.2f} s"
+        print(f"{count:>6} partitions: {figures}")
         if count == PARTITION_COUNTS[-1] and seconds > PARTITIONS_SECONDS_MAX:
             missed.append(f"{count} partitions in {seconds:.1f} s, at most {PARTITIONS_SECONDS_MAX:g}")
     return missed

@@ -14,7 +14,7 @@ from pathlib import Path
 from chaffinch.broker.connection_manager import COMPILED_LOOPS_LOADED
 
 CLOCK_ID_SHIFT, CPUCLOCK_SCHED = 3, 2  # linux/posix-timers.h: how a process's clock gets its number.
-QUIET_S, QUIET_CPU_S, QUIET_LOOKS_MAX = 0.05, 0.005, 200
+QUIET_S, QUIET_CPU_S, QUIET_CHECKS_MAX = 0.05, 0.005, 200
 """A broker is quiet that took less than a tenth of one processor for so long."""
 
 
@@ -44,9 +44,9 @@ class BrokerProcess:
         """User and system time of the process so far, by its own clock (clock_getcpuclockid(3)): /proc counts in hundredths of a second."""
         return time.clock_gettime(~self.pid << CLOCK_ID_SHIFT | CPUCLOCK_SCHED)
 
-    def settle(self) -> None:
+    def wait_until_quiet(self) -> None:
         """Returns once the broker is quiet: what it does after an answer, as freeing what was deleted, belongs to no load."""
-        for _ in range(QUIET_LOOKS_MAX):
+        for _ in range(QUIET_CHECKS_MAX):
             cpu = self.cpu_seconds
             time.sleep(QUIET_S)
             if self.cpu_seconds - cpu < QUIET_CPU_S:

@@ -73,13 +73,13 @@ def _table(servers: str, topic: str, table: pa.Table) -> dict[str, float]:
     with _producer(servers, topic, linger_ms=5) as producer:
         watch = Stopwatch()
         result = producer.send_table(topic, table).result()
-        told = watch.read()
-        counted = _counted(producer)
+        times = watch.read()
+        counters = _batch_counters(producer)
     assert (result.written, result.rejected_count) == (table.num_rows - culprits, culprits), result
-    return {**told, **counted}
+    return {**times, **counters}
 
 
-def _counted(producer: Producer) -> dict[str, float]:
+def _batch_counters(producer: Producer) -> dict[str, float]:
     metrics = producer.metrics()
     names = {
         "sent": "batch-send-total",
@@ -102,9 +102,9 @@ def send(servers: str, topic: str, count: int) -> dict[str, float]:
                 failed += futures.popleft().exception() is not None
         producer.flush()
         failed += sum(future.exception() is not None for future in futures)
-        told = watch.read()
+        times = watch.read()
     assert not failed, f"{failed} records failed"
-    return told
+    return times
 
 
 def send_with_callbacks(servers: str, topic: str, count: int) -> dict[str, float]:
@@ -120,9 +120,9 @@ def send_with_callbacks(servers: str, topic: str, count: int) -> dict[str, float
         for _ in range(count):
             producer.send(topic, VALUE, on_delivery=delivered)
         producer.flush()
-        told = watch.read()
+        times = watch.read()
     assert written == count, f"{written} of {count} records were acknowledged"
-    return told
+    return times
 
 
 def send_and_keep(servers: str, topic: str, count: int) -> dict[str, float]:
@@ -132,9 +132,9 @@ def send_and_keep(servers: str, topic: str, count: int) -> dict[str, float]:
         futures = [producer.send(topic, VALUE) for _ in range(count)]
         producer.flush()
         failed = sum(future.exception() is not None for future in futures)
-        told = watch.read()
+        times = watch.read()
     assert not failed, f"{failed} records failed"
-    return told
+    return times
 
 
 def send_keyed(servers: str, topic: str, count: int) -> dict[str, float]:
@@ -153,10 +153,10 @@ def _send_each(servers: str, topic: str, keys: list[bytes | None]) -> dict[str, 
         futures = [producer.send(topic, VALUE, key=key) for key in keys]
         producer.flush()
         failed = sum(isinstance(future.exception(), InvalidRecordException) for future in futures)
-        told = watch.read()
-        counted = _counted(producer)
+        times = watch.read()
+        counters = _batch_counters(producer)
     assert failed == keys.count(None), f"{failed} records failed, {keys.count(None)} are culprits"
-    return {**told, **counted}
+    return {**times, **counters}
 
 
 def _assigned(servers: str, topic: str) -> Consumer:

@@ -114,11 +114,11 @@ def single(servers: str, topic: str, count: int) -> dict[str, float]:
     """One record, its acknowledgement, the next: latencies in ms."""
     producer = _producer(servers, topic, 0)
 
-    def ask() -> None:
+    def call() -> None:
         producer.produce(topic, VALUE)
         assert producer.flush() == 0
 
-    return one_at_a_time(ask, count)
+    return one_at_a_time(call, count)
 
 
 LOADS: dict[str, Load] = {

@@ -76,8 +76,8 @@ def read_back(bootstrap_servers: str, topic: str, count: int) -> None:
             while True:
                 wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
                 request = FetchRequest(max_wait_ms=0, max_bytes=FETCH_BYTES, topics=[FetchTopic(topic=topic, partitions=[wanted])])
-                answer = client.leader_request(TopicPartition(topic, partition), request).responses[0].partitions[0]
-                views = list(batch.views(answer.records, may_be_cut_short=True)) if answer.records else []
+                response = client.leader_request(TopicPartition(topic, partition), request).responses[0].partitions[0]
+                views = list(batch.views(response.records, may_be_cut_short=True)) if response.records else []
                 if not views:
                     break
                 for view in views:
@@ -89,7 +89,7 @@ def read_back(bootstrap_servers: str, topic: str, count: int) -> None:
     assert (seen == 1).all(), f"{topic}: {int((seen == 0).sum())} rows missing, {int((seen > 1).sum())} more than once"
 
 
-def measured(name: str, run: Callable[[str, str, Any], None], broker: BrokerProcess, topic: str, data: Any) -> float:
+def measure(name: str, run: Callable[[str, str, Any], None], broker: BrokerProcess, topic: str, data: Any) -> float:
     """Rows per second in millions; the rows are read back. Each side gets its rows in the form it takes, ready before the time runs."""
     client_cpu, broker_cpu, started = time.process_time(), broker.cpu_seconds, time.perf_counter()
     run(broker.bootstrap_servers, topic, data)
@@ -113,8 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
         "ours": ("chaffinch send_table", ours, table),
         "theirs": ("confluent-kafka produce loop", theirs, pairs),
     }
-    topics = [f"{who}-{number}" for who in contenders for number in range(options.rounds)]
-    speeds: dict[str, list[float]] = {who: [] for who in contenders}
+    topics = [f"{side}-{number}" for side in contenders for number in range(options.rounds)]
+    speeds: dict[str, list[float]] = {side: [] for side in contenders}
     print(f"producer: {options.rows} rows, key {KEY_BYTES} and value {VALUE_BYTES} bytes, {PARTITIONS} partitions, idempotent, acks=all")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -122,8 +122,8 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         ours(broker.bootstrap_servers, "warm-up", table.slice(0, min(options.rows, 100_000)))
         for number in range(options.rounds):
-            for who, (name, run, data) in contenders.items():
-                speeds[who].append(measured(name, run, broker, f"{who}-{number}", data))
+            for side, (name, run, data) in contenders.items():
+                speeds[side].append(measure(name, run, broker, f"{side}-{number}", data))
     # Each round's two runs follow each other, so what else the machine does falls on both.
     ratio = statistics.median(one / other for one, other in zip(speeds["ours"], speeds["theirs"], strict=True))
     print(f"  ratio, median of {options.rounds} rounds: {ratio:.2f} (aim {AIM})")

@@ -31,14 +31,14 @@ class Ratio:
     @classmethod
     def of(cls, values: Sequence[float]) -> Ratio:
         ordered = sorted(values)
-        rank = outermost(len(ordered))
+        rank = outside_count(len(ordered))
         return cls(statistics.median(ordered), ordered[rank], ordered[-1 - rank])
 
     def __str__(self) -> str:
         return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def outermost(count: int) -> int:
+def outside_count(count: int) -> int:
     """How many of `count` values, on either side, lie outside of the interval."""
     outside, chance = 0, 2 / 2**count
     while True:
@@ -63,7 +63,7 @@ class Aim:
         assert self.at_most is not None
         return ratio.median <= self.at_most or (self.at_most == 1.0 and ratio.median <= 1 + NOISE and ratio.low <= 1)
 
-    def wants_more(self, ratio: Ratio) -> bool:
+    def needs_more_rounds(self, ratio: Ratio) -> bool:
         """Whether more rounds may decide it: both answers to "not worse" lie in an interval wider than the noise that is allowed for. A
         multiple is taken as it is after its rounds: Java gets faster all the while, and their number is part of what is compared."""
         limit = self.at_least if self.at_least is not None else self.at_most

@@ -40,9 +40,9 @@ Rows = list[tuple[bytes | None, bytes]]
 
 def table_of(has_keys: bool) -> pa.Table:
     """Values of 100 bytes, none like the other, and timestamps that advance by 1 ms every ten records."""
-    dice = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     alphabet = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz012345", np.uint8)
-    values = alphabet[dice.integers(0, len(alphabet), RECORDS * 100, np.uint8)]
+    values = alphabet[rng.integers(0, len(alphabet), RECORDS * 100, np.uint8)]
     offsets = pa.py_buffer(np.arange(RECORDS + 1, dtype=np.int32) * 100)
     columns = {"value": pa.Array.from_buffers(pa.binary(), RECORDS, [None, offsets, pa.py_buffer(values)])}
     if has_keys:
@@ -69,13 +69,13 @@ def rate(count: int, work: Callable[[], object], repetitions: int = REPETITIONS)
     return count / best
 
 
-def each(work: Callable[[Item], object], items: Iterable[Item]) -> None:
+def for_each(work: Callable[[Item], object], items: Iterable[Item]) -> None:
     """`work` on every item; what comes out is let go at once, as by a sender."""
     for item in items:
         work(item)
 
 
-def encoded_by_other(rows: Rows) -> bytes:
+def encode_with_aiokafka(rows: Rows) -> bytes:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
     append = builder.append
     for offset, (key, value) in enumerate(rows):
@@ -83,30 +83,30 @@ def encoded_by_other(rows: Rows) -> bytes:
     return bytes(builder.build())
 
 
-def decoded_by_other(data: bytes) -> Rows:
+def decode_with_aiokafka(data: bytes) -> Rows:
     return [(record.key, record.value) for record in DefaultRecordBatch(data)]
 
 
 def report(name: str, ours: float, other: float | None = None) -> None:
-    beside = "" if other is None else f"   aiokafka {other / 1e6:6.2f}   {ours / other:5.1f} times"
-    print(f"  {name:<52} {ours / 1e6:8.2f} M records/s{beside}")
+    comparison = "" if other is None else f"   aiokafka {other / 1e6:6.2f}   {ours / other:5.1f} times"
+    print(f"  {name:<52} {ours / 1e6:8.2f} M records/s{comparison}")
 
 
 def encode_and_decode(table: pa.Table, size: str, count: int) -> None:
     parts = [columns_from(part) for part in slices(table, count)]
     total = sum(map(len, parts))
-    ours = rate(total, lambda: each(encode, parts))
+    ours = rate(total, lambda: for_each(encode, parts))
     keep: list[bytearray] = [encode(part) for part in parts]
     rows = list(zip(keys_of(table), table.column("value").to_pylist(), strict=True))
     other_parts = [rows[start : start + count] for start in range(0, OTHER_RECORDS - count + 1, count)]
     other_total = sum(map(len, other_parts))
-    other = rate(other_total, lambda: each(encoded_by_other, other_parts), 3)
+    other = rate(other_total, lambda: for_each(encode_with_aiokafka, other_parts), 3)
     report(f"encode, {size}", ours, other)
-    report(f"encode, {size}, from Arrow", rate(total, lambda: each(lambda part: encode(columns_from(part)), slices(table, count))))
+    report(f"encode, {size}, from Arrow", rate(total, lambda: for_each(lambda part: encode(columns_from(part)), slices(table, count))))
 
-    other_batches = [encoded_by_other(part) for part in other_parts]
-    ours = rate(total, lambda: each(decode, keep))
-    other = rate(other_total, lambda: each(decoded_by_other, other_batches), 3)
+    other_batches = [encode_with_aiokafka(part) for part in other_parts]
+    ours = rate(total, lambda: for_each(decode, keep))
+    other = rate(other_total, lambda: for_each(decode_with_aiokafka, other_batches), 3)
     report(f"decode, {size}", ours, other)
     compare(keep, parts, rows, other_batches, other_parts)
 
@@ -122,30 +122,31 @@ def compare(keep: list[bytearray], parts: list[RecordColumns], rows: Rows, other
         assert to_arrow(found).equals(to_arrow(part))
         assert next(views(data)).crc_is_valid()
     for data, other_rows in zip(keep, other_parts, strict=False):
-        assert decoded_by_other(bytes(data)) == other_rows
+        assert decode_with_aiokafka(bytes(data)) == other_rows
     for other, other_rows in zip(other_batches, other_parts, strict=True):
         batch = to_arrow(decode(other))
         assert list(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)) == other_rows
 
 
-def the_rest(table: pa.Table) -> None:
+def other_operations(table: pa.Table) -> None:
     count = 2_000
     parts = [columns_from(part) for part in slices(table, count)]
     batches = [encode(part) for part in parts]
     odd, identity = np.arange(1, count, 2), ProducerIdentity(1, 0)
-    report("partitions of keys (murmur2)", rate(RECORDS, lambda: each(lambda part: part.murmur2_partitions(4), parts)))
-    report("sizes", rate(RECORDS, lambda: each(RecordColumns.sizes, parts)))
-    report("take every other record", rate(RECORDS // 2, lambda: each(lambda part: part.take(odd), parts)))
+    report("partitions of keys (murmur2)", rate(RECORDS, lambda: for_each(lambda part: part.murmur2_partitions(4), parts)))
+    report("sizes", rate(RECORDS, lambda: for_each(RecordColumns.sizes, parts)))
+    report("take every other record", rate(RECORDS // 2, lambda: for_each(lambda part: part.take(odd), parts)))
     report(
-        "patch a producer into batches of 220 KB", rate(RECORDS, lambda: each(lambda data: patch_producer(data, 0, identity, 0), batches))
+        "patch a producer into batches of 220 KB",
+        rate(RECORDS, lambda: for_each(lambda data: patch_producer(data, 0, identity, 0), batches)),
     )
     for codec in (Compression.LZ4, Compression.SNAPPY, Compression.ZSTD, Compression.GZIP):
         few = parts[:20]
         packed = [encode(part, compression=codec) for part in few]
         ratio = sum(map(len, batches[: len(few)])) / sum(map(len, packed))
         name = f"220 KB, {codec.name.lower()} ({ratio:.1f} times smaller)"
-        report(f"encode, {name}", rate(len(few) * count, partial(each, partial(encode, compression=codec), few), 2))
-        report(f"decode, {name}", rate(len(few) * count, partial(each, decode, packed), 2))
+        report(f"encode, {name}", rate(len(few) * count, partial(for_each, partial(encode, compression=codec), few), 2))
+        report(f"decode, {name}", rate(len(few) * count, partial(for_each, decode, packed), 2))
 
 
 LOADING = """
@@ -175,7 +176,7 @@ def main() -> int:
         print(f"100-byte values{', 8-byte keys' if has_keys else ''}, one core:")
         for size, count in SHAPES:
             encode_and_decode(table, size, count)
-    the_rest(table)
+    other_operations(table)
     return 0
 
 

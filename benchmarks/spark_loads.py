@@ -1,4 +1,4 @@
-"""Loads for a Spark session, one after another: `spark_beside_connector.py` starts this with the PySpark and the cores that it compares.
+"""Loads for a Spark session, one after another: `spark_vs_connector.py` starts this with the PySpark and the cores that it compares.
 
     python -m benchmarks.spark_loads local[2] JARS FOLDER
 
@@ -31,7 +31,7 @@ _VALUE = """rpad(concat('{"order":"', lpad(hex(xxhash64(id)), 16, '0'), '","cust
 _HASHED = ("count(1)", "cast(sum(cast(xxhash64(cast(key as string), cast(value as string)) as decimal(38, 0))) as string)")
 
 
-def family_cpu_seconds() -> float:
+def process_tree_cpu_seconds() -> float:
     """User and system time of this process and all below it, those that have ended included."""
     parents: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
@@ -79,7 +79,7 @@ class Loads:
         for name, value in session.items():
             self._spark.conf.set(name, value)
         try:
-            return _measured(lambda: frame.write.format(FORMATS[side]).options(**options).mode("append").save())
+            return _measure(lambda: frame.write.format(FORMATS[side]).options(**options).mode("append").save())
         finally:
             for name in session:
                 self._spark.conf.unset(name)
@@ -88,18 +88,18 @@ class Loads:
         """All rows of a topic, the lengths of their values summed."""
         frame = self._topic(FORMATS[side], options).selectExpr("count(1)", "sum(length(value))")
         found: list[Any] = []
-        told = _measured(lambda: found.extend(frame.collect()[0]))
-        return {**told, "count": found[0], "bytes": found[1]}
+        times = _measure(lambda: found.extend(frame.collect()[0]))
+        return {**times, "count": found[0], "bytes": found[1]}
 
     def is_whole(self, path: str, options: Mapping[str, str], where: str) -> Mapping[str, Any]:
         """Whether a topic, as Spark's own connector reads it, holds the rows of the Parquet folder, `where` that holds, each once."""
-        place = f"{path} {where}"
-        if place not in self._hashes:
-            self._hashes[place] = list(self._spark.read.parquet(path).where(where).selectExpr(*_HASHED).collect()[0])
+        cache_key = f"{path} {where}"
+        if cache_key not in self._hashes:
+            self._hashes[cache_key] = list(self._spark.read.parquet(path).where(where).selectExpr(*_HASHED).collect()[0])
         found = list(
             self._topic(FORMATS["theirs"], {**options, "kafka.isolation.level": "read_committed"}).selectExpr(*_HASHED).collect()[0]
         )
-        return {"is_whole": found == self._hashes[place], "found": found, "expected": self._hashes[place]}
+        return {"is_whole": found == self._hashes[cache_key], "found": found, "expected": self._hashes[cache_key]}
 
     def micro_batches(self, side: str, options: Mapping[str, str], where: str) -> Mapping[str, Any]:
         """The median of micro-batches of ten rows `where` they are taken, in ms."""
@@ -120,13 +120,13 @@ class Loads:
         return self._spark.read.format(format_name).options(**options).option("startingOffsets", "earliest").load()
 
 
-def _measured(action: Callable[[], object]) -> Mapping[str, Any]:
-    cpu, began = family_cpu_seconds(), time.perf_counter()
+def _measure(action: Callable[[], object]) -> Mapping[str, Any]:
+    cpu, began = process_tree_cpu_seconds(), time.perf_counter()
     action()
-    return {"seconds": time.perf_counter() - began, "cpu_seconds": family_cpu_seconds() - cpu}
+    return {"seconds": time.perf_counter() - began, "cpu_seconds": process_tree_cpu_seconds() - cpu}
 
 
-def _answered(loads: Loads, load: Mapping[str, Any]) -> Mapping[str, Any]:
+def _run_or_failure(loads: Loads, load: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the load tells, or why it failed: what Spark says first, and the innermost cause that Java names."""
     try:
         return loads.run(load)
@@ -153,7 +153,7 @@ def main() -> int:
     loads = Loads(spark, folder)
     print(json.dumps({"spark": spark.version}), file=answers)
     for load in _lines():
-        print(json.dumps(_answered(loads, load)), file=answers)
+        print(json.dumps(_run_or_failure(loads, load)), file=answers)
     spark.stop()
     return 0
 

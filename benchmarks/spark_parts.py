@@ -40,7 +40,7 @@ def noise(number: int) -> str:
     return hashlib.blake2b(number.to_bytes(8), digest_size=16).hexdigest()
 
 
-def measured(action: Callable[[], object]) -> tuple[float, float, object]:
+def measure(action: Callable[[], object]) -> tuple[float, float, object]:
     """Seconds of processor and of the clock, and what the action brings."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     found = action()
@@ -50,10 +50,10 @@ def measured(action: Callable[[], object]) -> tuple[float, float, object]:
 def round_of(options: SinkOptions, rows: Sequence[pa.RecordBatch]) -> tuple[float, float, float, int]:
     """Processor seconds of the task, those of the commit, seconds of the commit, bytes of the record batches."""
     writer = writers.batch_writer(options)
-    task_cpu_s, _, message = measured(lambda: writer.write(iter(rows)))
+    task_cpu_s, _, message = measure(lambda: writer.write(iter(rows)))
     assert isinstance(message, CommitMessage)
     assert message.outcome.failure is None, message.outcome.failure
-    commit_cpu_s, commit_s, _ = measured(lambda: writer.commit([message]))
+    commit_cpu_s, commit_s, _ = measure(lambda: writer.commit([message]))
     return task_cpu_s, commit_cpu_s, commit_s, message.outcome.byte_count
 
 
@@ -66,13 +66,13 @@ def main() -> None:
     rows = [chunk(first) for first in range(0, given.rows, CHUNK_ROWS)]
     with tempfile.TemporaryDirectory() as folder:
         if given.servers:
-            tell(given.servers, Path(folder), rows)
+            report(given.servers, Path(folder), rows)
         else:
             with chaffinch_broker(f"{folder}/broker", [f"parts:{given.partitions}"]) as broker:
-                tell(broker.bootstrap_servers, Path(folder), rows)
+                report(broker.bootstrap_servers, Path(folder), rows)
 
 
-def tell(servers: str, folder: Path, rows: Sequence[pa.RecordBatch]) -> None:
+def report(servers: str, folder: Path, rows: Sequence[pa.RecordBatch]) -> None:
     count = len(rows) * CHUNK_ROWS
     for guarantee, codec in itertools.product(("exactly-once", "at-least-once"), ("none", "lz4", "zstd")):
         given = {"kafka.bootstrap.servers": servers, "topic": "parts", "stagingLocation": str(folder), "kafka.compression.type": codec}

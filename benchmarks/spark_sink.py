@@ -25,7 +25,7 @@ MICRO_BATCHES = 25
 MS_AIM = 100
 
 
-class _Forgets:
+class _DiscardingWriter:
     """Takes the rows and forgets them."""
 
     def write(self, iterator: Any) -> WriterCommitMessage:
@@ -34,11 +34,11 @@ class _Forgets:
         return WriterCommitMessage()
 
 
-class NothingWriter(_Forgets, DataSourceArrowWriter):
+class NothingWriter(_DiscardingWriter, DataSourceArrowWriter):
     """Of a batch write."""
 
 
-class NothingStreamWriter(_Forgets, DataSourceStreamArrowWriter):
+class NothingStreamWriter(_DiscardingWriter, DataSourceStreamArrowWriter):
     """Of micro-batches."""
 
 

@@ -14,12 +14,12 @@ READY_BYTES_VARIABLE: Final = "CHAFFINCH_BENCH_READY_BYTES"
 """Of the environment: how much memory a load takes, and what it has written with it. It is made ready just before the time begins."""
 
 
-GIVEN_BACK_SECONDS: Final = 2.5
+RECLAIM_SECONDS: Final = 2.5
 """So long after memory was freed the host of a virtual machine has taken it back. If that begins in the middle of a load, the host takes
 what was made ready for it as well."""
 
 
-def take_memory(size: int) -> None:
+def prefault_memory(size: int) -> None:
     """Have the machine hand out so many bytes, which the next load takes: written to and given back, they lie ready for whoever asks first.
     The host of a virtual machine hands out anew what lay unused for two seconds, at several times the cost of writing to it."""
     len(b"\1" * size)
@@ -30,8 +30,8 @@ class Stopwatch:
 
     def __init__(self) -> None:
         if ready_bytes := int(os.environ.get(READY_BYTES_VARIABLE, "0")):
-            time.sleep(GIVEN_BACK_SECONDS)
-            take_memory(ready_bytes)
+            time.sleep(RECLAIM_SECONDS)
+            prefault_memory(ready_bytes)
         self._cpu, self._started = time.process_time(), time.perf_counter()
 
     def read(self) -> dict[str, float]:
@@ -39,15 +39,15 @@ class Stopwatch:
         return {"seconds": time.perf_counter() - self._started, "client_cpu_seconds": time.process_time() - self._cpu}
 
 
-def one_at_a_time(ask: Callable[[], object], count: int) -> dict[str, float]:
+def one_at_a_time(call: Callable[[], object], count: int) -> dict[str, float]:
     """One call, its acknowledgement, the next: the latencies' percentiles in ms. A tenth more calls go before to warm up."""
     for _ in range(count // 10):
-        ask()
+        call()
     latencies: list[float] = []
     watch = Stopwatch()
     for _ in range(count):
         started = time.perf_counter()
-        ask()
+        call()
         latencies.append((time.perf_counter() - started) * 1000)
     latencies.sort()
     return {**watch.read(), "p50": latencies[count // 2], "p99": latencies[count * 99 // 100]}

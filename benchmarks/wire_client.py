@@ -50,19 +50,19 @@ class WireClient:
             _, parts = self._connection.encode_request(message)
             frame = b"".join(parts)
             self._socket.sendall(frame)
-            size = struct.unpack(">i", self._exactly(4))[0]
-            (response,) = self._connection.receive(struct.pack(">i", size) + self._exactly(size))
+            size = struct.unpack(">i", self._receive_exactly(4))[0]
+            (response,) = self._connection.receive(struct.pack(">i", size) + self._receive_exactly(size))
             if response.message.responses[0].partition_responses[0].error_code == 0:  # type: ignore[attr-defined]
                 return frame, 4 + size
             time.sleep(PAUSE_SECONDS)
         raise RuntimeError(f"the broker does not take this batch: {response.message}")
 
-    def pipeline(self, frame: bytes, answer_bytes: int, count: int) -> None:
-        """Send the frame `count` times, pipelined; every answer must be `answer_bytes` long: one with an error has another length."""
-        window = max(REQUESTS_IN_FLIGHT_MIN, IN_FLIGHT_BYTES // len(frame)) * answer_bytes
-        expected, received, sent = answer_bytes * count, 0, 0
+    def pipeline(self, frame: bytes, response_bytes: int, count: int) -> None:
+        """Send the frame `count` times, pipelined; every answer must be `response_bytes` long: one with an error has another length."""
+        window = max(REQUESTS_IN_FLIGHT_MIN, IN_FLIGHT_BYTES // len(frame)) * response_bytes
+        expected, received, sent = response_bytes * count, 0, 0
         while received < expected:
-            while sent < count and sent * answer_bytes - received < window:
+            while sent < count and sent * response_bytes - received < window:
                 self._socket.sendall(frame)
                 sent += 1
             data = self._socket.recv(1 << 16)
@@ -71,25 +71,25 @@ class WireClient:
             received += len(data)
         assert received == expected, f"{received} bytes of answers, expected {expected}"
 
-    def ask(self, frame: bytes, answer_bytes: int) -> None:
+    def exchange(self, frame: bytes, response_bytes: int) -> None:
         """Send one frame and wait for its answer."""
         self._socket.sendall(frame)
-        self._exactly(answer_bytes)
+        self._receive_exactly(response_bytes)
 
     def create_topic(self, name: str, partitions: int, **config: str) -> None:
         configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in config.items()]
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
-        answer = self.request(CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS))
-        (result,) = answer.topics  # type: ignore[attr-defined]
+        response = self.request(CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS))
+        (result,) = response.topics  # type: ignore[attr-defined]
         assert result.error_code == 0, result
 
     def await_leaders(self, topic: str, partitions: int) -> None:
         """Returns when every partition of a new topic answers: creation is told before its leaders are there."""
         for partition in range(partitions):
             for _ in range(TRIES_MAX):
-                asked = FetchTopic(topic=topic, partitions=[FetchPartition(partition=partition, partition_max_bytes=FETCH_BYTES)])
-                answer = self.request(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[asked]))
-                if answer.responses[0].partitions[0].error_code == 0:  # type: ignore[attr-defined]
+                wanted = FetchTopic(topic=topic, partitions=[FetchPartition(partition=partition, partition_max_bytes=FETCH_BYTES)])
+                response = self.request(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[wanted]))
+                if response.responses[0].partitions[0].error_code == 0:  # type: ignore[attr-defined]
                     break
                 time.sleep(PAUSE_SECONDS)
             else:
@@ -104,11 +104,11 @@ class WireClient:
         """Records from `offset` to the end, counted in the headers of batches whose checksum is right."""
         count = 0
         while True:
-            asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
-            response = self.request(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[asked])]))
-            answer = response.responses[0].partitions[0]  # type: ignore[attr-defined]
-            assert answer.error_code == 0, answer
-            views = list(batch.views(answer.records, may_be_cut_short=True))
+            wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+            response = self.request(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[wanted])]))
+            fetched = response.responses[0].partitions[0]  # type: ignore[attr-defined]
+            assert fetched.error_code == 0, fetched
+            views = list(batch.views(fetched.records, may_be_cut_short=True))
             if not views:
                 return count
             assert all(view.crc_is_valid() for view in views)
@@ -118,7 +118,7 @@ class WireClient:
     def close(self) -> None:
         self._socket.close()
 
-    def _exactly(self, size: int) -> bytes:
+    def _receive_exactly(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
             part = self._socket.recv(size - len(data))

@@ -15,16 +15,16 @@ import sys
 from chaffinch import Producer, RecordMetadata
 from chaffinch.errors import KafkaException
 
-UNDER_WAY_MAX = 1_000
+IN_FLIGHT_MAX = 1_000
 
 
 async def send_all(producer: Producer, topic: str, values: list[bytes]) -> list[RecordMetadata | KafkaException]:
     """The outcome of each value, in their order; one that fails takes no other with it."""
     await asyncio.to_thread(producer.partitions_for, topic)
-    room = asyncio.Semaphore(UNDER_WAY_MAX)
+    slots = asyncio.Semaphore(IN_FLIGHT_MAX)
 
     async def send(value: bytes) -> RecordMetadata | KafkaException:
-        async with room:
+        async with slots:
             try:
                 return await producer.send(topic, value, key=value)
             except KafkaException as error:

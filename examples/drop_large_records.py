@@ -34,7 +34,7 @@ class DropLargeRecords(ProducerExceptionHandler):
         return NonRetriableResponse.SWALLOW
 
 
-def asks_for_a_large_one(record: ConsumerRecord) -> bool:
+def requests_large_record(record: ConsumerRecord) -> bool:
     return bool(record.value == b"large")
 
 
@@ -58,7 +58,7 @@ def run(bootstrap_servers: str, wait_s: float, count: int) -> None:
                 offsets: dict[TopicPartition, OffsetAndMetadata] = {}
                 futures = []
                 for record in records:
-                    sent = producer.send("output-topic", LARGE if asks_for_a_large_one(record) else NORMAL)
+                    sent = producer.send("output-topic", LARGE if requests_large_record(record) else NORMAL)
                     futures.append(sent)
                     has_failed = sent.done() and sent.exception() is not None
                     if not has_failed:
@@ -80,7 +80,7 @@ def run_without_transactions(bootstrap_servers: str, values: list[bytes]) -> lis
         return [future.result().dropped for future in futures]
 
 
-def a_count(text: str) -> int:
+def record_count(text: str) -> int:
     """Of records, as it is given on the command line."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
@@ -90,7 +90,7 @@ def a_count(text: str) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Drop records that are too large.")
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--count", type=a_count, default=1_000_000)
+    parser.add_argument("--count", type=record_count, default=1_000_000)
     chosen = parser.parse_args()
     try:
         run(chosen.bootstrap_server, 60.0, chosen.count)

@@ -47,10 +47,10 @@ def start(spark: SparkSession, bootstrap_servers: str, checkpoint: str, *, once:
 def run(spark: SparkSession, bootstrap_servers: str, checkpoint: str, *, once: bool) -> None:
     """Count until the query ends. Errors: SupervisionEnded; ConfigException."""
 
-    def tell(tag: ErrorTag, number: int, pause_s: float) -> None:
+    def report_restart(tag: ErrorTag, number: int, pause_s: float) -> None:
         print(f"restart {number} in {pause_s:g} s: {tag.name}: {tag.text}", flush=True)
 
-    supervise(lambda: start(spark, bootstrap_servers, checkpoint, once=once), on_restart=tell)
+    supervise(lambda: start(spark, bootstrap_servers, checkpoint, once=once), on_restart=report_restart)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -88,15 +88,15 @@ def test_a_stale_part_is_noticed_and_renewed(tmp_path: Path) -> None:
     document.write_text("before\n<!-- printed: broker counters -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
     (found,) = print_documents.documents(tmp_path)
     assert found.is_stale
-    assert found.wanted.startswith("before\n<!-- printed: broker counters -->\n| counter |")
-    assert found.wanted.endswith("|\n<!-- end -->\nafter\n")
-    document.write_text(found.wanted, encoding="utf-8")
+    assert found.expected.startswith("before\n<!-- printed: broker counters -->\n| counter |")
+    assert found.expected.endswith("|\n<!-- end -->\nafter\n")
+    document.write_text(found.expected, encoding="utf-8")
     assert not print_documents.documents(tmp_path)[0].is_stale
 
 
 def test_a_part_that_nobody_prints_is_an_error() -> None:
     with pytest.raises(KeyError):
-        print_documents.renewed("<!-- printed: nothing -->\n<!-- end -->\n")
+        print_documents.with_printed_parts("<!-- printed: nothing -->\n<!-- end -->\n")
 
 
 def test_topic_options_are_split_by_what_they_do() -> None:

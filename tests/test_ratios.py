@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from benchmarks.ratios import Aim, Ratio, outermost
+from benchmarks.ratios import Aim, Ratio, outside_count
 
 
 @pytest.mark.parametrize(
@@ -15,12 +15,12 @@ from benchmarks.ratios import Aim, Ratio, outermost
     [(1, 0), (2, 0), (3, 0), (5, 0), (6, 0), (7, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7)],
 )
 def test_how_many_rounds_lie_outside_as_in_tables_of_the_sign_test(rounds: int, outside: int) -> None:
-    assert outermost(rounds) == outside
+    assert outside_count(rounds) == outside
 
 
 def test_the_interval_has_the_true_median_as_often_as_it_says() -> None:
-    dice = random.Random(4)
-    intervals = [Ratio.of([dice.lognormvariate(0, 0.3) for _ in range(11)]) for _ in range(3000)]
+    rng = random.Random(4)
+    intervals = [Ratio.of([rng.lognormvariate(0, 0.3) for _ in range(11)]) for _ in range(3000)]
     assert sum(one.low <= 1 <= one.high for one in intervals) / 3000 >= 0.95
 
 
@@ -50,7 +50,7 @@ def test_a_multiple_is_the_median_s_and_not_worse_allows_for_noise(aim: Aim, rat
 
 
 @pytest.mark.parametrize(
-    ("aim", "ratio", "wants_more"),
+    ("aim", "ratio", "needs_more_rounds"),
     [
         (Aim(at_least=1), Ratio(0.98, 0.90, 1.05), True),
         (Aim(at_most=1), Ratio(1.01, 0.90, 1.05), True),
@@ -60,5 +60,5 @@ def test_a_multiple_is_the_median_s_and_not_worse_allows_for_noise(aim: Aim, rat
         (Aim(at_least=3), Ratio(2.90, 2.00, 4.00), False),
     ],
 )
-def test_more_rounds_are_played_only_while_not_worse_is_undecided(aim: Aim, ratio: Ratio, wants_more: bool) -> None:
-    assert aim.wants_more(ratio) is wants_more
+def test_more_rounds_are_played_only_while_not_worse_is_undecided(aim: Aim, ratio: Ratio, needs_more_rounds: bool) -> None:
+    assert aim.needs_more_rounds(ratio) is needs_more_rounds

@@ -29,7 +29,7 @@ def test_a_python_without_optimization_gives_way(
     system.chmod(0o755)
     monkeypatch.setattr(setup_environment, "SYSTEM_PYTHON", str(system))
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: {"CONFIG_ARGS": configured}[name])
-    assert setup_environment.quickest_python() == (str(system) if is_chosen else sys.executable)
+    assert setup_environment.fastest_python() == (str(system) if is_chosen else sys.executable)
 
 
 def test_the_systems_own_python_has_nothing_to_give_way_to(
@@ -39,12 +39,12 @@ def test_the_systems_own_python_has_nothing_to_give_way_to(
     system.symlink_to(sys.executable)
     monkeypatch.setattr(setup_environment, "SYSTEM_PYTHON", str(system))
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: BUILT)
-    assert setup_environment.quickest_python() == sys.executable
+    assert setup_environment.fastest_python() == sys.executable
     assert capsys.readouterr().out == ""
 
 
 def test_only_the_same_python_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert setup_environment.fits(sys.executable)
-    assert not setup_environment.fits("/nowhere/python3")
+    assert setup_environment.is_usable(sys.executable)
+    assert not setup_environment.is_usable("/nowhere/python3")
     monkeypatch.setattr(sys, "version_info", (3, 99))
-    assert not setup_environment.fits(sys.executable), "what is locked may not be there for another version"
+    assert not setup_environment.is_usable(sys.executable), "what is locked may not be there for another version"

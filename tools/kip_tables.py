@@ -39,16 +39,16 @@ _EVENTS = (
 """What can be wrong with a batch, its error, and whether records are named."""
 
 
-def answers_by_version() -> list[list[str]]:
+def responses_by_version() -> list[list[str]]:
     """Per event and range of Produce versions: both numbers, whether culprits and a text travel, and the number beside each culprit."""
     rows: list[list[str]] = []
     for event, code, has_culprits in _EVENTS:
-        answers = [(version, _answer(code, has_culprits, version)) for version in APIS[0].served]
+        answers = [(version, _response(code, has_culprits, version)) for version in APIS[0].served]
         rows += [[event, versions, *cells] for versions, cells in _ranges(answers)]
     return rows
 
 
-def _answer(code: codes.ErrorCode, has_culprits: bool, version: int) -> tuple[str, ...]:
+def _response(code: codes.ErrorCode, has_culprits: bool, version: int) -> tuple[str, ...]:
     numbers = [str(produce.number_for(code, version, numbering)) for numbering in ("apache", "kip")]
     names_culprits = has_culprits and version >= produce.VERSION_WITH_CULPRITS
     has_tag = names_culprits and version >= ProduceResponse.FLEXIBLE_SINCE
@@ -63,6 +63,6 @@ def _ranges(answers: Iterable[tuple[int, tuple[str, ...]]]) -> Iterator[tuple[st
         yield (f"{found[0]} to {found[-1]}" if len(found) > 1 else str(found[0])), cells
 
 
-def produce_answers() -> str:
+def produce_responses() -> str:
     head = "| what is wrong | Produce versions | `apache` | `kip` | `record_errors` | `error_message` | tag 1467 |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in answers_by_version())]) + "\n"
+    return "\n".join([head, "|---|---|---|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in responses_by_version())]) + "\n"

@@ -38,7 +38,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
 def member_diagram() -> str:
     """The moves of a group's member, as a Mermaid state diagram."""
     moves = membership_moves.MOVES.items()
-    lines = [f"    {state.value} --> {after.value}: {happening.value}" for (state, happening), after in moves if state is not after]
+    lines = [f"    {state.value} --> {after.value}: {event.value}" for (state, event), after in moves if state is not after]
     return "\n".join(["stateDiagram-v2", "    [*] --> out", *lines]) + "\n"
 
 

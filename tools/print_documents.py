@@ -172,12 +172,12 @@ def transaction_answers() -> str:
         answers = [table[state] for table in (moves.INIT_PRODUCER_ID, moves.ADD_PARTITIONS, moves.VERIFY_PARTITIONS)]
         answers += [moves.END_VERSION_1[state][ending] for ending in version_1]
         answers += [moves.END_VERSION_2[state][ending] for ending in version_2]
-        rows.append([state.title, *(_answer(answer) for answer in answers)])
+        rows.append([state.title, *(_response(answer) for answer in answers)])
     legend = "".join(f"- *{_in_words(move)}*: {move.value}.\n" for move in moves.Move)
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n" + legend
 
 
-def _answer(answer: moves.Answer) -> str:
+def _response(answer: moves.Answer) -> str:
     return str(answer.code.number) if isinstance(answer, moves.Refused) else _in_words(answer)
 
 
@@ -239,7 +239,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "topic options without effect": lambda: names(option.name for option in _topic_options(with_effect=False)),
     "broker counters": broker_counters,
     "record rules": kip_tables.record_rules,
-    "produce answers": kip_tables.produce_answers,
+    "produce answers": kip_tables.produce_responses,
     "apis": apis,
     "differences": differences,
     "producer options": lambda: options_table(producer_options.PRODUCER_OPTIONS.options),
@@ -278,14 +278,14 @@ class Document:
 
     path: Path
     present: str
-    wanted: str
+    expected: str
 
     @property
     def is_stale(self) -> bool:
-        return self.present != self.wanted
+        return self.present != self.expected
 
 
-def renewed(text: str) -> str:
+def with_printed_parts(text: str) -> str:
     """The text with every printed part printed anew. Raises KeyError for a part nobody prints."""
     return _PART.sub(lambda found: f"{found[1]}{PARTS[found['name']]()}{found[4]}", text)
 
@@ -301,7 +301,7 @@ def documents(folder: Path = DOCS) -> list[Document]:
     for path in sorted(folder.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         page = PAGES.get(path.relative_to(folder).as_posix())
-        found.append(Document(path, text, renewed(text) if page is None else page()))
+        found.append(Document(path, text, with_printed_parts(text) if page is None else page()))
     return found
 
 
@@ -316,7 +316,7 @@ def main(arguments: list[str]) -> int:
         if arguments:
             print(f"{name} is stale: run `make docs`", file=sys.stderr)
         else:
-            document.path.write_text(document.wanted, encoding="utf-8")
+            document.path.write_text(document.expected, encoding="utf-8")
             print(f"{name} printed")
     return 1 if stale and arguments else 0
 

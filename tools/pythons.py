@@ -20,9 +20,9 @@ from pathlib import Path
 from tools import setup_environment
 from tools.setup_environment import PYTHON_MINIMUM, ROOT, VENV
 
-OWN = "{}.{}".format(*sys.version_info)
+OWN_VERSION = "{}.{}".format(*sys.version_info)
 MINOR_MAX = 30
-ASKED = "import sys, venv, ensurepip; print(*sys.version_info[:3], sys.implementation.name)"
+PROBE = "import sys, venv, ensurepip; print(*sys.version_info[:3], sys.implementation.name)"
 
 
 def candidates(path: str, pyenv: Path) -> list[str]:
@@ -37,10 +37,10 @@ def candidates(path: str, pyenv: Path) -> list[str]:
 def version(python: str) -> tuple[int, ...]:
     """The version of an interpreter that can make environments; () where there is none."""
     try:
-        asked = subprocess.run([python, "-c", ASKED], capture_output=True, text=True, timeout=60)
+        probe = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    *numbers, implementation = asked.stdout.split() or ("",)
+    *numbers, implementation = probe.stdout.split() or ("",)
     return tuple(map(int, numbers)) if implementation == "cpython" else ()
 
 
@@ -62,7 +62,7 @@ def runs(arguments: Sequence[str]) -> list[list[str]]:
 def main(arguments: Sequence[str]) -> int:
     failed = []
     for minor, python in chosen(candidates(os.environ.get("PATH", ""), Path.home() / ".pyenv")).items():
-        environment = VENV if minor == OWN else ROOT / ".interop" / f"python-{minor}"
+        environment = VENV if minor == OWN_VERSION else ROOT / ".interop" / f"python-{minor}"
         setup_environment.set_up(environment, python)
         tested = str(setup_environment.program(environment))
         print(f"Python {'.'.join(map(str, version(tested)))}", flush=True)

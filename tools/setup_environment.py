@@ -39,20 +39,20 @@ def check_python() -> None:
         fail("this Python has no venv module: install it with `apt-get install python3-venv`")
 
 
-def fits(python: str) -> bool:
+def is_usable(python: str) -> bool:
     """Whether this interpreter is there, of the same Python as this one, and can make virtual environments."""
-    asked = f"import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+    probe = f"import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     try:
-        return subprocess.run([python, "-c", asked], capture_output=True, timeout=60).returncode == 0
+        return subprocess.run([python, "-c", probe], capture_output=True, timeout=60).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
 
-def quickest_python() -> str:
+def fastest_python() -> str:
     """This interpreter, or the system's of the same version where this was built without `--enable-optimizations`, as pyenv builds them: a
     loop of method calls takes 1.4 times as long then."""
     is_optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-    if is_optimized or os.path.realpath(sys.executable) == os.path.realpath(SYSTEM_PYTHON) or not fits(SYSTEM_PYTHON):
+    if is_optimized or os.path.realpath(sys.executable) == os.path.realpath(SYSTEM_PYTHON) or not is_usable(SYSTEM_PYTHON):
         return sys.executable
     print(f"setup: with {SYSTEM_PYTHON}: {sys.executable} was built without optimization (`make PYTHON=... setup` takes yours)", flush=True)
     return SYSTEM_PYTHON
@@ -128,7 +128,7 @@ def set_up(environment: Path, python: str) -> None:
 
 def main() -> None:
     check_python()
-    set_up(VENV, sys.executable if AS_GIVEN in sys.argv else quickest_python())
+    set_up(VENV, sys.executable if AS_GIVEN in sys.argv else fastest_python())
 
 
 if __name__ == "__main__":

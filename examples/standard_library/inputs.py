@@ -5,7 +5,7 @@ value = its bytes, timestamp = its modification time, one header `path`. Natural
 archives have no key, and some files are larger than the topic's `max.message.bytes`.
 
 Spark's file sources have two habits that would lose files without a word: they skip names that begin with `_` or `.`,
-and they skip empty files. So `lay_out` gives Spark a tree of links in which such names carry a leading `~`, and a list
+and they skip empty files. So `create_input_tree` gives Spark a tree of links in which such names carry a leading `~`, and a list
 (JSON lines) of the empty files. Both are read by Spark itself.
 """
 
@@ -130,7 +130,7 @@ def original(linked_path: str) -> str:
     return "/".join(part.removeprefix(VISIBLE_MARK) for part in linked_path.split("/"))
 
 
-def lay_out(files: list[SourceFile], root: Path, links: Path, empties: Path) -> None:
+def create_input_tree(files: list[SourceFile], root: Path, links: Path, empties: Path) -> None:
     """Make the tree of links to the files with bytes, and the list of the files without."""
     links.mkdir(parents=True)
     empties.mkdir(parents=True)

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from chaffinch.spark import session
 from examples.standard_library.inputs import import_name, original, standard_library
-from examples.standard_library.workplace import DEAD_LETTER_TOPIC, TOPIC, Workplace
+from examples.standard_library.workspace import DEAD_LETTER_TOPIC, TOPIC, Workspace
 
 BINARY_FILE = "path string, modificationTime timestamp, length long, content binary"
 EMPTY_FILE = "path string, modified_ms long"
@@ -47,8 +47,8 @@ def rows(files: DataFrame) -> DataFrame:
     return files.select(key("path").alias("key"), F.col("content").alias("value"), "timestamp", F.array(header).alias("headers"))
 
 
-def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str, per_trigger: int) -> StreamingQuery:
-    files = files_with_bytes(spark, workplace.links, per_trigger).unionByName(files_without_bytes(spark, workplace.empties))
+def start(spark: SparkSession, workspace: Workspace, bootstrap_servers: str, per_trigger: int) -> StreamingQuery:
+    files = files_with_bytes(spark, workspace.links, per_trigger).unionByName(files_without_bytes(spark, workspace.empties))
     return (
         rows(files)
         .writeStream.format("chaffinch")
@@ -57,17 +57,17 @@ def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str, per
         .option("topic", TOPIC)
         .option("errors.tolerance", "all")
         .option("errors.dead.letter.queue.topic.name", DEAD_LETTER_TOPIC)
-        .option("errors.dead.letter.path", str(workplace.dead_letters))
-        .option("checkpointLocation", str(workplace.checkpoint))
+        .option("errors.dead.letter.path", str(workspace.dead_letters))
+        .option("checkpointLocation", str(workspace.checkpoint))
         .trigger(availableNow=True)
         .start()
     )
 
 
 def main() -> None:
-    workplace, bootstrap_servers, per_trigger = Workplace(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+    workspace, bootstrap_servers, per_trigger = Workspace(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
     spark = session("standard-library", master="local[2]", config=CONFIGURATION)
-    start(spark, workplace, bootstrap_servers, per_trigger).awaitTermination()
+    start(spark, workspace, bootstrap_servers, per_trigger).awaitTermination()
     spark.stop()
 
 

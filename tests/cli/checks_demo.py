@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cli.shell import Shell
 
 
-def the_demo_tells_its_story_and_takes_its_topics_away(shell: Shell) -> None:
+def demo_prints_outcomes_and_deletes_its_topics(shell: Shell) -> None:
     told = shell.ok("demo", "--json").json
     assert told["records"] == 100
     assert (told["chaffinch"]["written"], told["chaffinch"]["failed"]) == (99, 1)
@@ -15,4 +15,4 @@ def the_demo_tells_its_story_and_takes_its_topics_away(shell: Shell) -> None:
     assert not [line for line in shell.ok("topics", "list").lines if line.startswith("chaffinch-demo-")]
 
 
-CHECKS = [the_demo_tells_its_story_and_takes_its_topics_away]
+CHECKS = [demo_prints_outcomes_and_deletes_its_topics]

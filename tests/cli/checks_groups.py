@@ -74,12 +74,12 @@ def simple_groups_are_listed_described_and_deleted(shell: Shell) -> None:
     shell.refused("groups", "delete", "--group", group, says=f"group '{group}' does not exist")
 
 
-def a_group_that_is_not_there_is_told_with_the_nearest(shell: Shell) -> None:
+def unknown_group_is_refused_with_nearest_name(shell: Shell) -> None:
     _, group = with_offsets(shell, "near")
     shell.refused("groups", "describe", "--group", f"{group}s", says=f"the nearest is '{group}'")
 
 
-def offsets_are_reset_when_it_is_said_twice(shell: Shell) -> None:
+def offsets_are_reset_only_with_execute(shell: Shell) -> None:
     topic, group = with_offsets(shell, "reset")
     cases = [
         (("--to-earliest",), [0, 0]),
@@ -113,7 +113,7 @@ def offsets_are_reset_when_it_is_said_twice(shell: Shell) -> None:
     assert offsets_of(shell, group) == {0: (3, 3, 0), 1: (3, 3, 0)}
 
 
-def a_reset_that_says_too_little_or_too_much_is_refused(shell: Shell) -> None:
+def incomplete_or_contradicting_reset_is_refused(shell: Shell) -> None:
     topic, group = with_offsets(shell, "unclear")
     command = ("groups", "reset-offsets", "--group", group)
     shell.refused(*command, "--topic", topic, says="where to?", status=2)
@@ -130,7 +130,7 @@ def a_reset_that_says_too_little_or_too_much_is_refused(shell: Shell) -> None:
     shell.refused(*command, "--topic", topic, "--to-datetime", "1969-07-20T20:17:00Z", says="before 1970", status=2)
 
 
-def partitions_are_named_one_by_one_or_together(shell: Shell) -> None:
+def partitions_are_selected_singly_or_by_topic(shell: Shell) -> None:
     topic, group = with_offsets(shell, "named")
     for named in ([f"{topic}:0", f"{topic}:1"], [f"{topic}:1", topic], [topic, f"{topic}:0"], [f"{topic}:0,1,0"]):
         arguments = [word for text in named for word in ("--topic", text)]
@@ -138,7 +138,7 @@ def partitions_are_named_one_by_one_or_together(shell: Shell) -> None:
         assert [entry["partition"] for entry in plan["offsets"]] == [0, 1], named
 
 
-def a_reset_says_where_there_is_nothing_to_reset(shell: Shell) -> None:
+def reset_warns_of_partitions_without_offset(shell: Shell) -> None:
     topic, group = with_offsets(shell, "nothing")
     shell.ok("groups", "delete-offsets", "--group", group, "--topic", f"{topic}:1")
     ended = shell("groups", "reset-offsets", "--group", group, "--topic", topic, "--shift-by", "-1", "--json")
@@ -149,7 +149,7 @@ def a_reset_says_where_there_is_nothing_to_reset(shell: Shell) -> None:
     shell.refused(*nobody, says=f"group '{group}s' has committed no offsets: name topics with --topic")
 
 
-def groups_are_deleted_all_or_none_where_one_is_not_there(shell: Shell) -> None:
+def no_group_is_deleted_if_one_is_unknown(shell: Shell) -> None:
     _, group = with_offsets(shell, "several")
     shell.refused("groups", "delete", "--group", group, "--group", f"{group}s", says=f"'{group}s' does not exist; the nearest is '{group}'")
     assert offsets_of(shell, group) == {0: (2, 3, 1), 1: (2, 3, 1)}
@@ -198,12 +198,12 @@ def members_of_the_consumer_protocol(shell: Shell) -> None:
 
 CHECKS = [
     simple_groups_are_listed_described_and_deleted,
-    a_group_that_is_not_there_is_told_with_the_nearest,
-    offsets_are_reset_when_it_is_said_twice,
-    a_reset_that_says_too_little_or_too_much_is_refused,
-    partitions_are_named_one_by_one_or_together,
-    a_reset_says_where_there_is_nothing_to_reset,
-    groups_are_deleted_all_or_none_where_one_is_not_there,
+    unknown_group_is_refused_with_nearest_name,
+    offsets_are_reset_only_with_execute,
+    incomplete_or_contradicting_reset_is_refused,
+    partitions_are_selected_singly_or_by_topic,
+    reset_warns_of_partitions_without_offset,
+    no_group_is_deleted_if_one_is_unknown,
     offsets_of_a_topic_are_deleted,
     members_of_the_classic_protocol,
     members_of_the_consumer_protocol,

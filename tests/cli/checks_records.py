@@ -55,7 +55,7 @@ def lines_with_keys_and_nulls(shell: Shell) -> None:
     assert shell.ok("consume", "--topic", topic, "--key-separator", "=", "--null-marker", "-").lines == ["a=1", "b=2\tmore", "c=-", "=5"]
 
 
-def a_row_that_the_topic_refuses_is_set_aside_alone(shell: Shell) -> None:
+def only_the_refused_row_is_rejected(shell: Shell) -> None:
     """KIP-135 over KIP-467: the neighbours of a record without a key are written, whichever broker it is."""
     topic = topic_of(shell, "compacted", "cleanup.policy=compact")
     rows = b"".join(b'{"key":%s,"value":"v%d"}\n' % (b"null" if n == 2 else b'"k%d"' % n, n) for n in range(5))
@@ -69,7 +69,7 @@ def a_row_that_the_topic_refuses_is_set_aside_alone(shell: Shell) -> None:
     assert [value for _, value in pairs(shell, topic)] == ["v0", "v1", "v3", "v4"]
 
 
-def partitions_that_are_not_there_are_refused_at_once(shell: Shell) -> None:
+def unknown_partitions_are_rejected_at_once(shell: Shell) -> None:
     topic, file = topic_of(shell, "partitions", partitions=2), shell.folder / "rejected.jsonl"
     rows = [{"value": str(number), "partition": partition} for number, partition in enumerate([1, 99, 0, 2, None])]
     made = shell(
@@ -89,7 +89,7 @@ def partitions_that_are_not_there_are_refused_at_once(shell: Shell) -> None:
     assert sorted(value for _, value in pairs(shell, topic)) == ["0", "2", "4"]
 
 
-def formats_that_contradict_each_other(shell: Shell) -> None:
+def contradicting_formats_are_refused(shell: Shell) -> None:
     topic = topic_of(shell, "contradictions")
     output = str(shell.folder / "x.csv")
     for arguments, says in [
@@ -109,7 +109,7 @@ def formats_that_contradict_each_other(shell: Shell) -> None:
     shell.ok("consume", "--topic", topic, "--json", "--format", "json", "--output", output)
 
 
-def broken_rows_name_their_lines(shell: Shell) -> None:
+def malformed_rows_are_reported_with_line_numbers(shell: Shell) -> None:
     topic = topic_of(shell, "broken")
     rows = b'{"value":"v1"}\n{"value":\n\n{"values":"v4"}\n[5]\n{"value":"v6","timestamp":"soon"}\n'
     rows += b'{"value":"v7","partition":-1}\n{"value":"v8"}\n'
@@ -129,7 +129,7 @@ def broken_rows_name_their_lines(shell: Shell) -> None:
     assert [value for _, value in pairs(shell, topic)] == ["v1", "v8"]
 
 
-def json_carries_everything_there_and_back(shell: Shell) -> None:
+def json_round_trip_keeps_all_fields(shell: Shell) -> None:
     first, second = topic_of(shell, "json-1", partitions=2), topic_of(shell, "json-2", partitions=2)
     rows: list[dict[str, Any]] = [
         {
@@ -155,7 +155,7 @@ def json_carries_everything_there_and_back(shell: Shell) -> None:
     assert records(shell, second) == [{**record, "topic": second} for record in found]
 
 
-def files_of_tables_go_there_and_back(shell: Shell) -> None:
+def table_files_round_trip(shell: Shell) -> None:
     first = topic_of(shell, "tables", partitions=2)
     rows = b'{"key":"a","value":"1","headers":{"h":"x"},"partition":0}\n{"key":"b","value":null,"partition":1}\n'
     rows += b'{"key":null,"value":"","partition":1}\n'
@@ -169,7 +169,7 @@ def files_of_tables_go_there_and_back(shell: Shell) -> None:
         assert records(shell, copy) == [{**record, "topic": copy} for record in before], suffix
 
 
-def whole_rows_with_a_key_field(shell: Shell) -> None:
+def key_field_writes_whole_rows_as_json(shell: Shell) -> None:
     topic = topic_of(shell, "whole")
     pq.write_table(pa.table({"id": [9, None], "at": [b"bytes", None]}), shell.folder / "rows.parquet")
     file = str(shell.folder / "keyless.jsonl")
@@ -191,7 +191,7 @@ def whole_rows_with_a_key_field(shell: Shell) -> None:
     )
 
 
-def the_first_rejected_row_is_the_first_in_the_input(shell: Shell) -> None:
+def first_rejection_is_first_in_input_order(shell: Shell) -> None:
     """Though the broker's refusal comes later than what can be seen here."""
     topic = topic_of(shell, "first", "cleanup.policy=compact")
     rows = b'{"key":"a","value":"1"}\n{"value":"no key"}\n{"key":"c","value":"3","partition":7}\n{\n'
@@ -199,7 +199,7 @@ def the_first_rejected_row_is_the_first_in_the_input(shell: Shell) -> None:
     assert "3 rows rejected, 1 written; line 2: INVALID_COMPACTION_KEY (87)" in made.err
 
 
-def broken_rows_of_csv(shell: Shell) -> None:
+def malformed_csv_rows_are_rejected(shell: Shell) -> None:
     topic = topic_of(shell, "csv")
     rows = b'key,value,timestamp\na,1,1700000000000\nb,2\n"c\nd",3,never\n,"",\ne\n'
     made = shell("produce", "--topic", topic, "--format", "csv", "--rejected", str(shell.folder / "r.jsonl"), stdin=rows)
@@ -226,7 +226,7 @@ def a_transaction_is_all_or_nothing(shell: Shell) -> None:
     assert len(pairs(shell, topic, "--isolation-level", "read_uncommitted")) >= 2
 
 
-def reading_starts_and_ends_where_it_is_told(shell: Shell) -> None:
+def consume_reads_the_requested_range(shell: Shell) -> None:
     topic = topic_of(shell, "places", partitions=2)
     rows = [{"value": str(n), "timestamp": TIME_MS + n, "partition": n % 2} for n in range(10)]
     shell.ok("produce", "--topic", topic, "--format", "json", stdin="".join(f"{json.dumps(row)}\n" for row in rows).encode())
@@ -253,7 +253,7 @@ def reading_starts_and_ends_where_it_is_told(shell: Shell) -> None:
     shell.refused("consume", "--topic", topic, "--from-timestamp", "soon", says="expected milliseconds", status=2)
 
 
-def a_group_goes_on_where_it_stopped(shell: Shell) -> None:
+def group_resumes_at_committed_offset(shell: Shell) -> None:
     topic, group = topic_of(shell, "group"), shell.name("readers")
     shell.ok("produce", "--topic", topic, stdin=b"1\n2\n3\n4\n5\n")
     assert shell.ok("consume", "--topic", topic, "--group", group, "--max-messages", "2").lines == ["1", "2"]
@@ -268,7 +268,7 @@ def values_of(path: Path) -> list[str]:
     return [row["value"] for row in csv.DictReader(path.read_text().splitlines())]
 
 
-def what_csv_cannot_hold_is_said(shell: Shell) -> None:
+def non_utf8_values_are_refused_in_csv(shell: Shell) -> None:
     topic = topic_of(shell, "bytes")
     shell.ok("produce", "--topic", topic, "--format", "json", stdin=b'{"value":"a"}\n{"value":"/w==","value_encoding":"base64"}\n')
     says = f"{topic}-0, offset 1: column value has bytes that are not UTF-8"
@@ -278,7 +278,7 @@ def what_csv_cannot_hold_is_said(shell: Shell) -> None:
     assert pq.read_table(shell.folder / "bytes.parquet")["value"].to_pylist() == [b"a", b"\xff"]
 
 
-def records_before_one_that_csv_cannot_hold_stay(shell: Shell) -> None:
+def records_before_a_non_utf8_value_are_written(shell: Shell) -> None:
     """In the file, and in what is committed; whichever column refuses first."""
     topic, group, path = topic_of(shell, "mixed"), shell.name("mixed"), shell.folder / "mixed.csv"
     bytes_as = {"key": {"key": "/w==", "key_encoding": "base64", "value": "c"}, "value": {"value": "/w==", "value_encoding": "base64"}}
@@ -294,7 +294,7 @@ def records_before_one_that_csv_cannot_hold_stay(shell: Shell) -> None:
     assert shell.ok("consume", "--topic", topic, "--group", group, "--json", "--fields", "offset").json == {"offset": 3}
 
 
-def suffixes_that_stand_for_no_format(shell: Shell) -> None:
+def unknown_suffixes_are_refused(shell: Shell) -> None:
     topic = topic_of(shell, "suffixes")
     known = ".json, .jsonl, .ndjson, .csv, .parquet, .arrow, .feather, .ipc, .log, .txt"
     for name in ("b.avro", "b.csv.gz", "b.CVS"):
@@ -314,7 +314,7 @@ def suffixes_that_stand_for_no_format(shell: Shell) -> None:
     os.close(writer)
 
 
-def files_and_topics_that_are_not_there(shell: Shell) -> None:
+def missing_files_and_topics_are_reported(shell: Shell) -> None:
     topic = topic_of(shell, "files")
     folder = str(shell.folder)
     empty, text = shell.file("empty.parquet", b""), shell.file("text.parquet", b"hello, this is no Parquet file")
@@ -343,20 +343,20 @@ def files_and_topics_that_are_not_there(shell: Shell) -> None:
 CHECKS = [
     lines_become_values,
     lines_with_keys_and_nulls,
-    a_row_that_the_topic_refuses_is_set_aside_alone,
-    partitions_that_are_not_there_are_refused_at_once,
-    formats_that_contradict_each_other,
-    broken_rows_name_their_lines,
-    json_carries_everything_there_and_back,
-    files_of_tables_go_there_and_back,
-    whole_rows_with_a_key_field,
-    the_first_rejected_row_is_the_first_in_the_input,
-    broken_rows_of_csv,
+    only_the_refused_row_is_rejected,
+    unknown_partitions_are_rejected_at_once,
+    contradicting_formats_are_refused,
+    malformed_rows_are_reported_with_line_numbers,
+    json_round_trip_keeps_all_fields,
+    table_files_round_trip,
+    key_field_writes_whole_rows_as_json,
+    first_rejection_is_first_in_input_order,
+    malformed_csv_rows_are_rejected,
     a_transaction_is_all_or_nothing,
-    reading_starts_and_ends_where_it_is_told,
-    a_group_goes_on_where_it_stopped,
-    what_csv_cannot_hold_is_said,
-    records_before_one_that_csv_cannot_hold_stay,
-    suffixes_that_stand_for_no_format,
-    files_and_topics_that_are_not_there,
+    consume_reads_the_requested_range,
+    group_resumes_at_committed_offset,
+    non_utf8_values_are_refused_in_csv,
+    records_before_a_non_utf8_value_are_written,
+    unknown_suffixes_are_refused,
+    missing_files_and_topics_are_reported,
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cli.shell import Shell
 
 
-def topics_live_from_create_to_delete(shell: Shell) -> None:
+def topic_is_created_listed_and_deleted(shell: Shell) -> None:
     name = shell.name("life")
     created = shell.ok("topics", "create", "--topic", name, "--partitions", "3", "--config", "cleanup.policy=compact")
     assert created.out == f"created {name}: 3 partitions, replication factor 1\n"
@@ -20,7 +20,7 @@ def topics_live_from_create_to_delete(shell: Shell) -> None:
     assert shell.ok("topics", "delete", "--topic", name, "--if-exists").out == ""
 
 
-def topics_describe_shows_what_differs_from_default(shell: Shell) -> None:
+def describe_shows_non_default_options(shell: Shell) -> None:
     name = shell.name("described")
     shell.ok("topics", "create", "--topic", name, "--partitions", "2", "--config", "max.message.bytes=5000")
     (described,) = shell.ok("topics", "describe", "--topic", name, "--json").json
@@ -34,7 +34,7 @@ def topics_describe_shows_what_differs_from_default(shell: Shell) -> None:
     assert [line.split()[0] for line in lines[-3:]] == ["partition", "0", "1"]
 
 
-def topics_alter_changes_options_and_gives_them_back(shell: Shell) -> None:
+def alter_sets_and_resets_options(shell: Shell) -> None:
     name = shell.name("altered")
     shell.ok("topics", "create", "--topic", name, "--partitions", "1", "--config", "max.message.bytes=5000")
     altered = shell.ok(
@@ -48,7 +48,7 @@ def topics_alter_changes_options_and_gives_them_back(shell: Shell) -> None:
     shell.refused("topics", "alter", "--topic", name, *twice, says="cleanup.policy", status=2)
 
 
-def topics_alter_adds_partitions(shell: Shell) -> None:
+def alter_adds_partitions(shell: Shell) -> None:
     name = shell.name("wider")
     shell.ok("topics", "create", "--topic", name, "--partitions", "1")
     altered = shell.ok("topics", "alter", "--topic", name, "--partitions", "3")
@@ -62,7 +62,7 @@ def topics_alter_adds_partitions(shell: Shell) -> None:
     assert "retention.ms" not in described["configs"], "one half of it was done"
 
 
-def topics_describe_warns_about_too_many_in_sync_replicas(shell: Shell) -> None:
+def describe_warns_of_min_insync_above_replication(shell: Shell) -> None:
     name = shell.name("mismatch")
     created = shell("topics", "create", "--topic", name, "--partitions", "1", "--config", "min.insync.replicas=2")
     assert created.status == 0
@@ -75,7 +75,7 @@ def topics_describe_warns_about_too_many_in_sync_replicas(shell: Shell) -> None:
     assert f"  warning: {warning}" in shell.ok("topics", "describe", "--topic", name).lines
 
 
-def topics_that_are_not_there_are_told_with_the_nearest(shell: Shell) -> None:
+def unknown_topics_are_refused_with_nearest_name(shell: Shell) -> None:
     name = shell.name("orders")
     shell.ok("topics", "create", "--topic", name)
     for creating in ("create", "alter"):
@@ -87,10 +87,10 @@ def topics_that_are_not_there_are_told_with_the_nearest(shell: Shell) -> None:
 
 
 CHECKS = [
-    topics_live_from_create_to_delete,
-    topics_describe_shows_what_differs_from_default,
-    topics_alter_changes_options_and_gives_them_back,
-    topics_alter_adds_partitions,
-    topics_describe_warns_about_too_many_in_sync_replicas,
-    topics_that_are_not_there_are_told_with_the_nearest,
+    topic_is_created_listed_and_deleted,
+    describe_shows_non_default_options,
+    alter_sets_and_resets_options,
+    alter_adds_partitions,
+    describe_warns_of_min_insync_above_replication,
+    unknown_topics_are_refused_with_nearest_name,
 ]

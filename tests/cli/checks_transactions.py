@@ -49,7 +49,7 @@ def open_transactions_are_listed_and_described(shell: Shell) -> None:
         assert described["started_ms"] is None, "no transaction is open"
 
 
-def a_living_transaction_does_not_hang_and_can_be_terminated(shell: Shell) -> None:
+def live_transaction_is_not_hanging_and_can_be_terminated(shell: Shell) -> None:
     topic, name = topic_of(shell, "terminated"), shell.name("id")
     with open_transaction(shell, topic, name) as producer:
         assert shell.ok("transactions", "find-hanging", "--topic", topic, "--max-transaction-timeout", "0").out == ""
@@ -62,7 +62,7 @@ def a_living_transaction_does_not_hang_and_can_be_terminated(shell: Shell) -> No
     assert pairs(shell, topic) == []
 
 
-def a_transaction_is_aborted_in_its_partition(shell: Shell) -> None:
+def transaction_is_aborted_in_one_partition(shell: Shell) -> None:
     topic, name = topic_of(shell, "aborted"), shell.name("id")
     place = ("--topic", topic, "--partition", "0")
     with open_transaction(shell, topic, name):
@@ -78,7 +78,7 @@ def a_transaction_is_aborted_in_its_partition(shell: Shell) -> None:
         assert pairs(shell, topic) == [(None, "behind it")]
 
 
-def wrong_questions_about_transactions(shell: Shell) -> None:
+def invalid_transaction_arguments_are_refused(shell: Shell) -> None:
     topic, name = topic_of(shell, "wrong"), shell.name("nobody")
     place = ("--topic", topic, "--partition", "0")
     shell.refused("transactions", "describe", "--transactional-id", name, says=f"transactional id '{name}'")
@@ -101,7 +101,7 @@ def wrong_questions_about_transactions(shell: Shell) -> None:
 
 CHECKS = [
     open_transactions_are_listed_and_described,
-    a_living_transaction_does_not_hang_and_can_be_terminated,
-    a_transaction_is_aborted_in_its_partition,
-    wrong_questions_about_transactions,
+    live_transaction_is_not_hanging_and_can_be_terminated,
+    transaction_is_aborted_in_one_partition,
+    invalid_transaction_arguments_are_refused,
 ]

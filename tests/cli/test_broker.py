@@ -18,7 +18,15 @@ import pytest
 from chaffinch.broker.arguments import TopicArgument, parse_text
 from chaffinch.broker.core import options
 from chaffinch.broker.listeners import Address, listening_socket
-from chaffinch.cli.broker import Ports, addresses, exposed, load_users, parse_address, parse_config, warn_of_readable_secrets
+from chaffinch.cli.broker import (
+    Ports,
+    exposure_warnings,
+    load_users,
+    parse_address,
+    parse_addresses,
+    parse_config,
+    warn_of_readable_secrets,
+)
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
@@ -51,7 +59,7 @@ def refused(*arguments: str) -> tuple[int, str]:
     return done.returncode, line
 
 
-def test_from_ready_to_sigterm(tmp_path: Path) -> None:
+def test_broker_prints_ready_and_ends_by_sigterm(tmp_path: Path) -> None:
     topic = ("--topic", "orders:3:2,cleanup.policy=compact,delete,max.message.bytes=5000")
     arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), "--brokers", "2", *topic, "--config", "num.partitions=4")
     with running(*arguments) as (process, servers):
@@ -66,7 +74,7 @@ def test_from_ready_to_sigterm(tmp_path: Path) -> None:
         pass
 
 
-def test_what_others_reach_is_warned_of_once() -> None:
+def test_exposed_addresses_are_warned_of_once() -> None:
     others = ("--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:0", "--metrics", "0.0.0.0:0")
     for arguments, expected in ((others, ["--listen 0.0.0.0:0", "--metrics 0.0.0.0:0"]), (("--listen", "127.0.0.1:0"), [])):
         process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -90,16 +98,16 @@ def test_what_others_reach_is_warned_of_once() -> None:
         ({"security.protocol": "SASL_SSL"}, None),
     ],
 )
-def test_what_protects_a_listener(given: dict[str, str], missing: str | None) -> None:
+def test_tls_and_login_silence_exposure_warnings(given: dict[str, str], missing: str | None) -> None:
     ports = Ports(control=None, metrics=None)
-    lines = list(exposed(Address(host="10.0.0.1", port=9092), ports, options.parse(given)))
+    lines = list(exposure_warnings(Address(host="10.0.0.1", port=9092), ports, options.parse(given)))
     assert [missing is not None and missing in line for line in lines] == ([] if missing is None else [True])
-    assert not list(exposed(Address(host="::1", port=9092), ports, options.parse(given)))
+    assert not list(exposure_warnings(Address(host="::1", port=9092), ports, options.parse(given)))
 
 
-def test_a_control_port_that_others_reach() -> None:
+def test_exposed_control_port_is_warned_of() -> None:
     ports = Ports(control=Address(host="0.0.0.0", port=1), metrics=Address(host="127.0.0.1", port=2))
-    (line,) = exposed(Address(host="localhost", port=0), ports, options.parse({}))
+    (line,) = exposure_warnings(Address(host="localhost", port=0), ports, options.parse({}))
     assert line.startswith("--control 0.0.0.0:1 can be reached")
 
 
@@ -114,7 +122,7 @@ def test_sigkill_loses_nothing_acknowledged(tmp_path: Path) -> None:
             assert process.wait(timeout=60) == -signal.SIGKILL
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
+def test_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -127,14 +135,14 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-def test_a_stdout_that_takes_no_more_is_named(unbuffered: str) -> None:
+def test_full_stdout_is_named(unbuffered: str) -> None:
     command, environment = [*COMMAND, "--listen", "127.0.0.1:0"], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, env=environment)
     assert (done.returncode, done.stderr) == (1, "chaffinch: stdout: No space left on device\n")
 
 
-def test_a_data_directory_in_use(tmp_path: Path) -> None:
+def test_data_directory_in_use_is_reported(tmp_path: Path) -> None:
     with running("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)) as (process, _):
         status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
     assert status == 1
@@ -142,7 +150,7 @@ def test_a_data_directory_in_use(tmp_path: Path) -> None:
     assert str(process.pid) in line
 
 
-def test_a_foreign_data_directory(tmp_path: Path) -> None:
+def test_foreign_data_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("do not touch")
     status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
     assert status == 1
@@ -150,7 +158,7 @@ def test_a_foreign_data_directory(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["thesis.txt"]
 
 
-def test_a_damaged_journal_names_file_and_place(tmp_path: Path) -> None:
+def test_damaged_journal_names_file_and_offset(tmp_path: Path) -> None:
     with running("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), "--topic", "a", "--topic", "b") as (process, _):
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
@@ -175,7 +183,7 @@ def test_a_damaged_journal_names_file_and_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("lost", "what"), [("logs/orders.*/0", "the log of orders-0"), ("journals/cluster.journal", "the journal")])
-def test_what_is_missing_in_a_directory_is_named_with_what_to_do(tmp_path: Path, lost: str, what: str) -> None:
+def test_missing_files_are_named_with_advice(tmp_path: Path, lost: str, what: str) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
     with running(*arguments, "--topic", "orders") as (process, _):
         process.send_signal(signal.SIGTERM)
@@ -192,26 +200,26 @@ def test_what_is_missing_in_a_directory_is_named_with_what_to_do(tmp_path: Path,
     assert not found.exists()
 
 
-def test_a_directory_that_was_emptied_begins_again_only_where_that_is_accepted(tmp_path: Path) -> None:
+def test_emptied_directory_needs_accepted_loss(tmp_path: Path) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
-    for accepted in (), ("--config", "accept.data.loss=true"):
-        if accepted:
+    for checked_settings in (), ("--config", "accept.data.loss=true"):
+        if checked_settings:
             status, line = refused(*arguments)
             assert status == 1
             assert f"cannot use {tmp_path}: it was emptied" in line
             assert "; nothing was made in its place: put a copy" in line
             assert line.endswith(", or begin a new cluster there, without any of its data: --config accept.data.loss=true")
-        with running(*arguments, *accepted) as (process, _):
+        with running(*arguments, *checked_settings) as (process, _):
             process.kill()
             assert process.stderr is not None
             said = process.stderr.read()
         assert said.count(f" INFO made a new data directory {tmp_path}, cluster id ") == 1
-        assert said.count(f" WARNING {tmp_path} was emptied: ") == len(accepted) // 2
+        assert said.count(f" WARNING {tmp_path} was emptied: ") == len(checked_settings) // 2
         for path in [path for path in tmp_path.iterdir() if path.name != ".lock"]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def test_a_directory_in_the_place_of_a_log_is_called_one(tmp_path: Path) -> None:
+def test_directory_in_place_of_a_log_is_reported(tmp_path: Path) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
     with running(*arguments, "--topic", "orders") as (process, servers):
         with SocketClient(servers) as client:
@@ -224,7 +232,7 @@ def test_a_directory_in_the_place_of_a_log_is_called_one(tmp_path: Path) -> None
     assert refused(*arguments) == (1, f"chaffinch: cannot open {log}: Is a directory")
 
 
-def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
+def test_data_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     """Below a file, where not even root can make one."""
     (tmp_path / "file").write_text("")
     status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "file" / "data"))
@@ -264,13 +272,13 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
-def test_wrong_arguments(arguments: list[str], says: str) -> None:
+def test_invalid_arguments_are_refused(arguments: list[str], says: str) -> None:
     status, line = refused(*arguments)
     assert status == 2
     assert says in line
 
 
-def test_advertised_addresses(tmp_path: Path) -> None:
+def test_advertised_address_is_returned_to_clients(tmp_path: Path) -> None:
     with running("--listen", "127.0.0.1:0", "--advertise", "kafka.example:19092", "--brokers", "2") as (_, servers):
         assert servers == "kafka.example:19092,kafka.example:19093"
 
@@ -285,17 +293,17 @@ TOPICS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), TOPICS.items(), ids=TOPICS)
-def test_topic_arguments(text: str, expected: TopicArgument) -> None:
+def test_topic_arguments_are_parsed(text: str, expected: TopicArgument) -> None:
     assert parse_text(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", ":3", "a:0", "a:-1", "a:1:2:3", "a,b", "a:1.5", "a:\u0663", "a:" + "9" * 5000])
-def test_wrong_topic_arguments(text: str) -> None:
+def test_invalid_topic_arguments_are_refused(text: str) -> None:
     with pytest.raises(ConfigException):
         parse_text(text)
 
 
-def test_addresses_and_options() -> None:
+def test_addresses_and_options_are_parsed() -> None:
     assert parse_address("--listen", "[::1]:9092") == Address(host="::1", port=9092)
     assert parse_address("--listen", "localhost:0") == Address(host="localhost", port=0)
     for text in ("localhost", "localhost:", "localhost:x", "localhost:70000", "localhost:\u0663", "localhost:" + "9" * 5000):
@@ -310,33 +318,33 @@ NO_HOSTS = ("a b", "a..b", ".x", "a" * 64, "a" * 40_000, "a." * 127 + "a", "\udc
 
 
 @pytest.mark.parametrize("host", NO_HOSTS, ids=lambda host: ascii(host[:9]))
-def test_what_no_machine_can_be_called_is_no_host(host: str) -> None:
+def test_invalid_host_names_are_refused(host: str) -> None:
     """For each option that has one: nobody could listen there, nor connect."""
     for listen_at, advertise in ((f"{host}:1", None), ("127.0.0.1:0", f"{host}:1")):
         with pytest.raises(
             ConfigException, match=r"^--[a-z]+ '.*: no machine has such a name: a HOST has letters, .*\[::1\]:9092$"
         ) as raised:
-            addresses(listen_at, advertise)
+            parse_addresses(listen_at, advertise)
         assert len(raised.value.message) < 400
 
 
 @pytest.mark.parametrize(
     "host", ["a", "a-b.c_d.", "b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.example", "10.0.0.1", "fe80::1%eth0", "a" * 63]
 )
-def test_what_a_machine_may_be_called(host: str) -> None:
-    assert addresses("127.0.0.1:0", f"[{host}]:1" if ":" in host else f"{host}:1")[1] == Address(host=host, port=1)
+def test_valid_host_names_are_accepted(host: str) -> None:
+    assert parse_addresses("127.0.0.1:0", f"[{host}]:1" if ":" in host else f"{host}:1")[1] == Address(host=host, port=1)
 
 
 @pytest.mark.parametrize("host", ["", "*", "0", "0.0", "0.0.0.0", "[::]", "[0::0]"])
-def test_every_address_is_nothing_to_tell_clients(host: str) -> None:
+def test_wildcard_cannot_be_advertised(host: str) -> None:
     with pytest.raises(ConfigException, match="is every address of this machine: say with --advertise"):
-        addresses(f"{host}:0", None)
+        parse_addresses(f"{host}:0", None)
     with pytest.raises(ConfigException, match="is no address that clients can connect to"):
-        addresses("127.0.0.1:0", f"{host}:1")
+        parse_addresses("127.0.0.1:0", f"{host}:1")
 
 
 @pytest.mark.parametrize("host", ["", "*"])
-def test_every_address_may_be_listened_on_without_saying_it(host: str) -> None:
+def test_empty_host_listens_on_every_address(host: str) -> None:
     ports = ("--metrics", f"{host}:0", "--control", f"{host}:0", "--control-from-anywhere")
     command = [*COMMAND, "--listen", f"{host}:0", "--advertise", "localhost:0", *ports]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -349,12 +357,12 @@ def test_every_address_may_be_listened_on_without_saying_it(host: str) -> None:
         process.communicate()
 
 
-def test_a_name_that_python_cannot_look_up_is_an_error_of_the_system() -> None:
+def test_unresolvable_host_name_raises_oserror() -> None:
     with pytest.raises(OSError, match=r"^\[Errno 22\] cannot listen on a\.\.b:0: "):
         listening_socket(Address(host="a..b", port=0))
 
 
-def test_a_file_of_options_that_the_command_line_wins_over(tmp_path: Path) -> None:
+def test_command_line_overrides_config_file(tmp_path: Path) -> None:
     """What must not be in the list of processes, a key's password, stands in a file."""
     path = tmp_path / "broker.properties"
     path.write_text("ssl.key.password=secret\nnum.partitions=3\n")
@@ -422,7 +430,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("text", "line", "security", "says"), FILES.values(), ids=FILES)
-def test_a_file_and_the_command_line_are_judged_together(
+def test_config_file_and_command_line_are_validated_together(
     tmp_path: Path, text: str, line: list[str], security: str | None, says: str | None
 ) -> None:
     path = tmp_path / "broker.properties"
@@ -444,7 +452,7 @@ def test_a_file_and_the_command_line_are_judged_together(
         ("a=", "password of user 'a'"),
     ],
 )
-def test_a_file_of_users_that_is_none(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_users_files_are_refused(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "users"
     path.write_text(text)
     with pytest.raises(ConfigException, match=f"--users {path}:.*{says}"):
@@ -452,9 +460,7 @@ def test_a_file_of_users_that_is_none(tmp_path: Path, text: str, says: str) -> N
 
 
 @pytest.mark.parametrize(("mode", "is_warned"), [(0o600, False), (0o400, False), (0o640, True), (0o644, True), (0o604, True)])
-def test_files_with_secrets_that_others_may_read_are_named(
-    tmp_path: Path, mode: int, is_warned: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_readable_secrets_are_warned_of(tmp_path: Path, mode: int, is_warned: bool, caplog: pytest.LogCaptureFixture) -> None:
     paths = [tmp_path / name for name in ("users", "config", "server.pem", "data/journals/cluster.journal")]
     paths[-1].parent.mkdir(parents=True)
     (tmp_path / "data").chmod(0o755)
@@ -468,7 +474,7 @@ def test_files_with_secrets_that_others_may_read_are_named(
     assert f"(mode {mode:04o})" in caplog.text or not is_warned
 
 
-def test_a_journal_in_a_private_directory_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_journal_in_private_directory_is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "journals").mkdir()
     (tmp_path / "journals" / "cluster.journal").write_bytes(b"")
     tmp_path.chmod(0o700)

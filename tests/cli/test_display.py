@@ -28,14 +28,14 @@ SHOWN = (
     "a\\u001b[31mred\\u001b]0;title\\u0007 \\u009b2J\\u007f\\u202eevil\\u2066 \\u0000\\r\\n\\u2028forged line [red]markup[/red] :smile: "
     "\\udb40\\udc01\\ud800"
 )
-PLACE = TopicPartition(HOSTILE, 0)
-MEMBER = groups.Member(member_id=HOSTILE, instance_id=HOSTILE, client_id=HOSTILE, host=HOSTILE, partitions=(PLACE,))
+TP = TopicPartition(HOSTILE, 0)
+MEMBER = groups.Member(member_id=HOSTILE, instance_id=HOSTILE, client_id=HOSTILE, host=HOSTILE, partitions=(TP,))
 LISTING = groups.GroupListing(group=HOSTILE, group_type=HOSTILE, protocol_type=HOSTILE, state=HOSTILE, coordinator=0)
 DESCRIPTION = groups.GroupDescription(
     listing=LISTING,
     assignor=HOSTILE,
     members=(MEMBER,),
-    offsets=(groups.GroupOffset(topic_partition=PLACE, committed=1, end=2, member=MEMBER),),
+    offsets=(groups.GroupOffset(topic_partition=TP, committed=1, end=2, member=MEMBER),),
 )
 TOPIC = topics.Topic(name=HOSTILE, topic_id=UUID(int=7), is_internal=False, partitions=())
 TOPIC_DESCRIPTION = topics.TopicDescription(topic=TOPIC, configs={}, warnings=(HOSTILE,))
@@ -47,10 +47,10 @@ DESCRIBED = transactions.TransactionDescription(
     state=HOSTILE,
     timeout_ms=1,
     started_ms=None,
-    partitions=(PLACE,),
+    partitions=(TP,),
 )
 PRODUCER = transactions.PartitionProducer(
-    topic_partition=PLACE,
+    topic_partition=TP,
     producer_id=1,
     producer_epoch=1,
     coordinator_epoch=1,
@@ -88,7 +88,7 @@ def is_harmless(text: str) -> bool:
 def _without_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("groups", "topics", "transactions"):
         monkeypatch.setattr(f"chaffinch.cli.{module}.connect", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr("chaffinch.cli.transactions._places", lambda *_: [])
+    monkeypatch.setattr("chaffinch.cli.transactions._partitions", lambda *_: [])
 
 
 def run(*arguments: str) -> int:
@@ -98,7 +98,7 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_names_of_others(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_are_escaped(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     options, function, found = COMMANDS[command]
     monkeypatch.setattr(function, lambda *_, **__: found)
     assert run(*command.split(), *options) == 0
@@ -111,7 +111,7 @@ def test_names_of_others(command: str, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "faults add"])
-def test_json_is_exact(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_round_trips_hostile_names(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     options, function, found = COMMANDS[command]
     monkeypatch.setattr(function, lambda *_, **__: found)
     assert run(*command.split(), *options, "--json") == 0
@@ -124,7 +124,7 @@ def test_json_is_exact(command: str, monkeypatch: pytest.MonkeyPatch, capsys: py
 @pytest.mark.parametrize(
     ("error", "status"), [(KafkaException(HOSTILE), 1), (ConfigException(HOSTILE), 2), (OSError(5, HOSTILE, HOSTILE), 1)]
 )
-def test_messages_of_others(
+def test_hostile_messages_are_escaped(
     command: str, error: Exception, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options, function, _ = COMMANDS[command]
@@ -149,7 +149,7 @@ def test_long_ids_are_cut_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert second.split() == ["-", "-"]
 
 
-def test_plain() -> None:
+def test_plain_escapes_control_characters() -> None:
     assert plain(HOSTILE) == SHOWN
     assert json.loads(f'"{plain(HOSTILE)}"') == HOSTILE
     assert plain("as it is: äöü 漢字 🙂") == "as it is: äöü 漢字 🙂"
@@ -157,12 +157,12 @@ def test_plain() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 9, 10, 11, 500])
-def test_cut(length: int) -> None:
+def test_long_texts_are_abbreviated(length: int) -> None:
     text = "x" * length
     assert len(abbreviate(text, 10)) == min(length, 10)
 
 
-def test_records_on_a_terminal() -> None:
+def test_records_on_a_terminal_are_escaped() -> None:
     shown = io.BytesIO()
     terminal = display.terminal_text(shown)
     for part in ("ä".encode()[:1], "ä".encode()[1:], b"\x1b[31m\xff\x9b", "\u202e\t\x7f\n".encode()):
@@ -171,7 +171,7 @@ def test_records_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("name", ["chaffinch.broker", "chaffinch.cli", "chaffinch.consumer", "chaffinch.producer", "chaffinch.spark"])
-def test_lines_of_a_log_are_not_forged(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_cannot_be_forged(name: str, caplog: pytest.LogCaptureFixture) -> None:
     plain_text.logger(name)
     with caplog.at_level(logging.WARNING, name):
         logging.getLogger(name).warning("client %s and %d", HOSTILE, 7)
@@ -180,7 +180,7 @@ def test_lines_of_a_log_are_not_forged(name: str, caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("part", ["broker", "cli", "consumer", "producer", "spark"])
-def test_every_logger_of_a_part_is_guarded(part: str) -> None:
+def test_every_logger_escapes(part: str) -> None:
     """By its name once for all files that use it; a logger of a file's own name by that file."""
     folder = Path(chaffinch.cli.__file__).parents[1] / part
     texts = [path.read_text() for path in folder.rglob("*.py")]
@@ -195,7 +195,7 @@ def _prints(path: Path) -> Iterator[int]:
             yield node.lineno
 
 
-def test_nothing_else_prints() -> None:
+def test_only_display_prints() -> None:
     folder = Path(chaffinch.cli.__file__).parent
     found = {path.name: list(_prints(path)) for path in folder.rglob("*.py") if path.name != "display.py"}
     assert {name: lines for name, lines in found.items() if lines} == {}

@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return status, captured.out, captured.err
 
 
-def test_the_whole_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys)
     lines = out.splitlines()
     assert (status, err, len(lines)) == (0, "", 1 + len(codes.ALL))
@@ -47,7 +47,7 @@ def test_the_whole_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]
         ("INCONSISTENT_REPLICA_CONFIGURATION", ["INCONSISTENT_REPLICATION_FACTOR"]),
     ],
 )
-def test_one_error_by_number_name_class_or_alias(capsys: pytest.CaptureFixture[str], asked: str, names: list[str]) -> None:
+def test_error_is_found_by_number_name_class_or_alias(capsys: pytest.CaptureFixture[str], asked: str, names: list[str]) -> None:
     status, out, _ = run(capsys, asked)
     assert status == 0
     assert [line.split()[1] for line in out.splitlines() if line.startswith("name ")] == names
@@ -65,7 +65,7 @@ def test_one_error_by_number_name_class_or_alias(capsys: pytest.CaptureFixture[s
         ("INVALID_COMPACTION_KEY", [(87, 45)]),
     ],
 )
-def test_each_meaning_of_a_number_says_in_which_numbering_it_is_one(
+def test_ambiguous_number_names_both_numberings(
     capsys: pytest.CaptureFixture[str], asked: str, numbers: list[int | tuple[int, int]]
 ) -> None:
     words = "{} with error.numbering=apache, as Apache Kafka has it; {} with error.numbering=kip, answering Produce"
@@ -75,7 +75,7 @@ def test_each_meaning_of_a_number_says_in_which_numbering_it_is_one(
 
 
 @pytest.mark.parametrize(("asked", "name"), [("marker_missing", "MARKER_MISSING"), ("ConfigException", "ConfigException")])
-def test_a_name_of_our_own(capsys: pytest.CaptureFixture[str], asked: str, name: str) -> None:
+def test_own_error_name_is_explained(capsys: pytest.CaptureFixture[str], asked: str, name: str) -> None:
     (row,) = (row for row in own_errors.ALL if row.name == name)
     status, out, _ = run(capsys, asked)
     assert (status, out.split()[:2]) == (0, ["name", name])
@@ -97,7 +97,7 @@ def test_a_name_of_our_own(capsys: pytest.CaptureFixture[str], asked: str, name:
         ("None", ["OFFSET_OUT_OF_RANGE"], "NONE"),
     ],
 )
-def test_a_group_is_answered_with_its_rows(capsys: pytest.CaptureFixture[str], asked: str, among: list[str], not_among: str) -> None:
+def test_group_lists_its_rows(capsys: pytest.CaptureFixture[str], asked: str, among: list[str], not_among: str) -> None:
     """It is what people have before their eyes who read `KAFKA[Retriable] ...`."""
     status, out, err = run(capsys, asked)
     named = [entry["name"] for entry in json.loads(run(capsys, asked, "--json")[1])]
@@ -108,7 +108,7 @@ def test_a_group_is_answered_with_its_rows(capsys: pytest.CaptureFixture[str], a
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
-def test_the_class_that_catches_a_group_stands_for_the_group(capsys: pytest.CaptureFixture[str], group: Group) -> None:
+def test_class_of_a_group_lists_the_group(capsys: pytest.CaptureFixture[str], group: Group) -> None:
     """Also where it is the class of a code, too: that one is among them."""
     name = f"{group.value}Exception"
     assert getattr(errors, name).class_group is group
@@ -117,11 +117,11 @@ def test_the_class_that_catches_a_group_stands_for_the_group(capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("asked", ["NONE", "none"])
-def test_the_code_0_is_not_the_group_of_a_like_name(capsys: pytest.CaptureFixture[str], asked: str) -> None:
+def test_code_none_is_not_the_group_none(capsys: pytest.CaptureFixture[str], asked: str) -> None:
     assert [entry["number"] for entry in json.loads(run(capsys, asked, "--json")[1])] == [0]
 
 
-def test_a_name_without_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_error_without_group_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "VALUE_CUT")
     assert "group" not in out
     assert json.loads(run(capsys, "VALUE_CUT", "--json")[1])[0]["group"] is None
@@ -143,17 +143,17 @@ def test_a_name_without_a_group(capsys: pytest.CaptureFixture[str]) -> None:
         ("200", "no error has the number 200; they run from -1 to 133"),
     ],
 )
-def test_an_unknown_one_is_a_usage_error_that_names_the_nearest(capsys: pytest.CaptureFixture[str], asked: str, text: str) -> None:
+def test_unknown_error_names_the_nearest(capsys: pytest.CaptureFixture[str], asked: str, text: str) -> None:
     assert run(capsys, asked) == (2, "", f"chaffinch: {text}\n")
 
 
-def test_json_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--json")
     objects = json.loads(out)
     assert [entry["name"] for entry in objects] == [row.name for row in codes.ALL]
 
 
-def test_json_for_one_is_a_list_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_one_error_is_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "INVALID_TXN_STATE", "--json")
     assert json.loads(out) == [
         {
@@ -173,13 +173,13 @@ def test_json_for_one_is_a_list_too(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_the_page_is_fresh(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_page_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     """When this fails: `chaffinch errors --markdown > docs/errors.md`."""
     _, out, _ = run(capsys, "--markdown")
     assert PAGE.read_text() == out
 
 
-def test_the_page_is_whole_and_no_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_excludes_json_and_codes(capsys: pytest.CaptureFixture[str]) -> None:
     for other in ("--json", "87"):
         status, out, err = run(capsys, "--markdown", other)
         assert (status, out) == (2, "")

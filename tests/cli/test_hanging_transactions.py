@@ -31,7 +31,7 @@ def hang(broker: EmbeddedBroker, topic: str) -> ProducerIdentity:
     return identity
 
 
-def test_a_transaction_that_hangs_is_found_and_ended(tmp_path: Path) -> None:
+def test_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
     with EmbeddedBroker(topics={"orders": {}, "others": {}}) as broker:
         shell = Shell(broker.bootstrap_servers, tmp_path, "hanging")
         identity = hang(broker, "orders")
@@ -48,7 +48,7 @@ def test_a_transaction_that_hangs_is_found_and_ended(tmp_path: Path) -> None:
         assert pairs(shell, "orders") == [(None, "behind it")]
 
 
-def test_an_abort_by_producer_says_what_it_knows(tmp_path: Path) -> None:
+def test_abort_by_producer_reports_what_is_known(tmp_path: Path) -> None:
     """A broker writes an abort marker for anyone. Those before Kafka 2.8 do not tell what is open."""
     with EmbeddedBroker(topics={"orders": {}}) as broker:
         shell = Shell(broker.bootstrap_servers, tmp_path, "hanging")

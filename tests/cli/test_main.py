@@ -36,7 +36,7 @@ def test_help_lists_every_sub_command(capsys: pytest.CaptureFixture[str], argume
     ("command", "option"),
     [(["broker"], "--control-from-anywhere"), (["produce"], "--transactional-id"), (["topics", "list"], "--bootstrap-server")],
 )
-def test_help_names_options_whole(
+def test_help_does_not_cut_option_names(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str], option: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -44,11 +44,11 @@ def test_help_names_options_whole(
     assert (status, option in out, "\N{HORIZONTAL ELLIPSIS}" in out) == (0, True, False)
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"chaffinch {chaffinch.__version__}\n", "")
 
 
-def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_sub_command_offers_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "brokr")
     assert (status, out) == (2, "")
     assert "brokr" in err
@@ -57,10 +57,10 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys:
 
 NO_TOPIC = "cannot be a topic: a name has letters, digits, '.', '_' and '-', at most 249 of them"
 NO_FOLDER = "cannot be a topic: '.' and '..' are names of directories"
-PARTITION_APART = "the partition goes into an option of its own: --topic {} --partition {}"
+PARTITION_OPTION = "the partition goes into an option of its own: --topic {} --partition {}"
 PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
 
-NO_UTF_8 = [
+NOT_UTF_8 = [
     (["nodes", "stop", "\udcff", "--control", "c:1"], r"ID '\udcff'", 0),
     (["faults", "clear", "\udcff", "--control", "c:1"], r"ID '\udcff'", 0),
     (["faults", "add", "--client-id", "a\udcff", "--control", "c:1"], r"--client-id 'a\udcff'", 1),
@@ -108,13 +108,13 @@ NO_UTF_8 = [
         (["topics", "create", "orders"], "got unexpected extra argument(s) (orders): a topic is named by --topic"),
         (["nodes", "stop"], "argument ID is missing"),
         (["errors", "87", "88"], "got unexpected extra argument(s) (88)"),
-        *((given, f"{says}: expected a text, and character {place} is not UTF-8") for given, says, place in NO_UTF_8),
+        *((given, f"{says}: expected a text, and character {place} is not UTF-8") for given, says, place in NOT_UTF_8),
         (["topics", "nowhere"], "no such command 'nowhere'"),
         (["consume", "--topic", ""], "--topic is empty"),
         (["consume", "--topic", "a b:0"], f"--topic 'a b:0' {NO_TOPIC}"),
-        (["consume", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}; {PARTITION_APART.format('a', 0)}"),
+        (["consume", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}; {PARTITION_OPTION.format('a', 0)}"),
         (["consume", "--topic", "a:"], f"--topic 'a:' {NO_TOPIC}"),
-        (["consume", "--topic", "a:2147483647"], f"--topic 'a:2147483647' {NO_TOPIC}; {PARTITION_APART.format('a', 2**31 - 1)}"),
+        (["consume", "--topic", "a:2147483647"], f"--topic 'a:2147483647' {NO_TOPIC}; {PARTITION_OPTION.format('a', 2**31 - 1)}"),
         *(
             (["consume", "--topic", name], f"--topic {name!r} {NO_TOPIC}")
             for name in ("a:2147483648", "a:99999999999", "a:\N{ARABIC-INDIC DIGIT THREE}", "a:-1", "...:")
@@ -126,10 +126,10 @@ NO_UTF_8 = [
         (["replay", "--topic", "a", "--to", " "], "--to is empty"),
         (
             ["transactions", "abort", "--topic", "a.b:12", "--partition", "0"],
-            f"--topic 'a.b:12' {NO_TOPIC}; {PARTITION_APART.format('a.b', 12)}",
+            f"--topic 'a.b:12' {NO_TOPIC}; {PARTITION_OPTION.format('a.b', 12)}",
         ),
-        (["transactions", "find-hanging", "--topic", "a:1"], f"--topic 'a:1' {NO_TOPIC}; {PARTITION_APART.format('a', 1)}"),
-        (["faults", "add", "--control", "c:1", "--topic", "a:1"], f"--topic 'a:1' {NO_TOPIC}; {PARTITION_APART.format('a', 1)}"),
+        (["transactions", "find-hanging", "--topic", "a:1"], f"--topic 'a:1' {NO_TOPIC}; {PARTITION_OPTION.format('a', 1)}"),
+        (["faults", "add", "--control", "c:1", "--topic", "a:1"], f"--topic 'a:1' {NO_TOPIC}; {PARTITION_OPTION.format('a', 1)}"),
         (["produce", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}"),
         (["replay", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}"),
         *((["topics", command, "--topic", "b", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}") for command in ("describe", "delete")),
@@ -154,14 +154,14 @@ NO_UTF_8 = [
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_is_one_line(
+def test_usage_error_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
 ) -> None:
     monkeypatch.delenv("CHAFFINCH_CONTROL", raising=False)
     assert run(capsys, *arguments) == (2, "", f"chaffinch: {says}\n")
 
 
-def test_more_digits_than_python_reads_are_no_partition(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_digits_are_not_a_partition(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "consume", "--topic", "a:" + "1" * 5000)
     assert (status, out) == (2, "")
     assert err.startswith("chaffinch: --topic 'a:111")
@@ -169,7 +169,7 @@ def test_more_digits_than_python_reads_are_no_partition(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("command", ["topics", "groups", "transactions", "nodes", "faults"])
-def test_a_command_that_has_others_alone_is_answered_by_its_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_command_without_sub_command_prints_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
     """On lines of its own: as a message it would be one."""
     status, out, err = run(capsys, command)
     assert (status, out) == (2, "")
@@ -177,7 +177,7 @@ def test_a_command_that_has_others_alone_is_answered_by_its_help(capsys: pytest.
     assert "  list " in err
 
 
-def test_lines_of_the_log_say_who_speaks_as_all_others_do(tmp_path: Path) -> None:
+def test_log_lines_have_the_program_name(tmp_path: Path) -> None:
     """In a pipe there are other programs."""
     file = tmp_path / "client.properties"
     file.write_text("client.dns.lookup=use_all_dns_ips\n")
@@ -193,7 +193,7 @@ LIGHT = [["--help"], ["errors", "87"], ["topics", "--help"], ["groups", "--help"
 
 
 @pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
-def test_nothing_heavy_is_loaded_for_it(arguments: list[str]) -> None:
+def test_light_commands_load_no_heavy_modules(arguments: list[str]) -> None:
     code = (
         "import sys; from chaffinch.cli.main import main\n"
         f"try: main({arguments!r})\n"
@@ -206,14 +206,14 @@ def test_nothing_heavy_is_loaded_for_it(arguments: list[str]) -> None:
     assert not loaded & others
 
 
-def test_a_broker_starts_without_the_compiler_and_arrow() -> None:
+def test_broker_command_loads_neither_numba_nor_pyarrow() -> None:
     """They take longer to load than a broker may take to start; decision 47 has them come later, if ever."""
     code = "import sys, chaffinch.cli.main, chaffinch.cli.broker; print({'numba', 'pyarrow', 'chaffinch.cli.errors'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
-def test_next_to_nothing_is_loaded_before_ctrl_c_ends_it_quietly() -> None:
+def test_entry_point_loads_almost_nothing() -> None:
     """Until the entry point runs, Ctrl-C ends in Python's own traceback: that time must stay short."""
     code = "import sys; before = set(sys.modules); import chaffinch.__main__; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -254,7 +254,7 @@ typer.main.get_params_from_function = interrupted
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
 @pytest.mark.parametrize("code", [SIGNALLED_IN_A_CALLBACK, SIGNALLED_IN_AN_ANNOTATION], ids=["callback", "annotation"])
-def test_a_signal_while_a_sub_command_is_loaded_ends_it_as_any_other(tmp_path: Path, code: str, name: str, status: int) -> None:
+def test_signal_while_loading_a_sub_command_ends_it(tmp_path: Path, code: str, name: str, status: int) -> None:
     """An import has callbacks, of weak references, and what they raise is forgotten. After Ctrl-C in the midst of a text that it evaluates
     `python -m` ends by that signal, whatever the status."""
     (tmp_path / "started.py").write_text(f"{code.format(name)}\nfrom chaffinch.__main__ import main; main()")
@@ -263,7 +263,7 @@ def test_a_signal_while_a_sub_command_is_loaded_ends_it_as_any_other(tmp_path: P
 
 
 @pytest.mark.parametrize("start", ["runpy.run_module('chaffinch', run_name='__main__')", "from chaffinch.__main__ import main; main()"])
-def test_ctrl_c_while_the_command_is_loaded_ends_it_quietly(start: str) -> None:
+def test_ctrl_c_while_loading_ends_quietly(start: str) -> None:
     """As `python -m chaffinch`, and as the installed command, whose entry point this is."""
     with open(Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
         assert tomllib.load(file)["project"]["scripts"]["chaffinch"] == "chaffinch.__main__:main"
@@ -272,7 +272,7 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_quietly(start: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_missing_extras_are_said_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_missing_extra_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("typer", "rich") or name == "chaffinch.cli.errors"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
@@ -286,7 +286,7 @@ def test_missing_extras_are_said_in_one_line(capsys: pytest.CaptureFixture[str],
         (InvalidTopicException("a/b", api="CreateTopics"), 1, "CreateTopics: INVALID_TOPIC_EXCEPTION (17): a/b"),
     ],
 )
-def test_our_own_errors_end_in_one_line_and_a_status(
+def test_own_error_is_one_line_with_status(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: KafkaException, status: int, text: str
 ) -> None:
     def broken() -> None:
@@ -299,7 +299,7 @@ def test_our_own_errors_end_in_one_line_and_a_status(
     assert len(err.splitlines()) == 1
 
 
-def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_propagate(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
@@ -308,13 +308,13 @@ def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         cli.main(["errors"])
 
 
-def test_a_missing_module_of_our_own_is_a_defect_not_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_own_module_propagates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.COMMANDS, "gone", cli.Command("chaffinch.cli.gone:gone", "Gone."))
     with pytest.raises(ModuleNotFoundError):
         cli.main(["gone"])
 
 
-def test_a_variable_that_is_not_utf_8_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_not_utf8_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", "\udcff:1")
     assert run(capsys, "topics", "list") == (
         2,
@@ -323,10 +323,10 @@ def test_a_variable_that_is_not_utf_8_is_named(capsys: pytest.CaptureFixture[str
     )
 
 
-def test_the_name_of_a_file_may_have_any_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_names_may_have_any_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     says = "chaffinch: --config-file /nope/\\udcff: No such file or directory\n"
     assert run(capsys, "broker", "--config-file", "/nope/\udcff") == (2, "", says)
 
 
-def test_help_is_there_beside_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_printed_despite_other_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "consume", "orders", "--help")[0] == 0

@@ -64,7 +64,7 @@ def states(shell: Shell) -> list[str]:
     return [node["state"] for node in json.loads(shell.ok("nodes", "list", "--json"))]
 
 
-def test_nodes(shell: Shell) -> None:
+def test_nodes_are_listed_stopped_and_started(shell: Shell) -> None:
     lines = shell.ok("nodes", "list").splitlines()
     assert lines[0].split() == ["id", "host", "port", "state", "leaders", "in", "sync"]
     assert [line.split()[3] for line in lines[1:]] == ["running"] * 3
@@ -75,7 +75,7 @@ def test_nodes(shell: Shell) -> None:
     assert states(shell) == ["running", "running", "lagging"]
 
 
-def test_faults(shell: Shell) -> None:
+def test_faults_are_added_listed_and_cleared(shell: Shell) -> None:
     assert shell.ok("faults", "list") == "no faults\n"
     shell.ok("faults", "add", "--topic", "orders", "--partition", "1", "--client-id", "app", "--error", "INVALID_RECORD", "--count", "3")
     shell.ok("faults", "add", "--api", "Fetch", "--action", "slow_down", "--bytes-per-second", "100", "--direction", "both")
@@ -118,7 +118,7 @@ def test_faults(shell: Shell) -> None:
     ],
     ids=str,
 )
-def test_bad_input_is_one_line_and_status_2(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_input_is_one_line_with_status_2(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
     status, line = shell.refused(*arguments)
     assert status == 2
     assert line.startswith("chaffinch: ")
@@ -136,7 +136,7 @@ def test_bad_input_is_one_line_and_status_2(shell: Shell, arguments: tuple[str, 
     ],
     ids=str,
 )
-def test_what_the_broker_has_not_is_refused_and_status_1(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+def test_unknown_node_or_fault_has_status_1(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
     assert shell.refused(*arguments) == (1, f"chaffinch: {says}")
 
 
@@ -163,11 +163,11 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("arguments", "says"), ADDED, ids=str)
-def test_the_rule_that_was_added_is_said_whole(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+def test_added_fault_is_described_completely(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
     assert shell.ok("faults", "add", *arguments).splitlines()[0] == f"added: {says}"
 
 
-def test_nobody_there_and_somebody_else(shell: Shell) -> None:
+def test_no_or_foreign_server_at_control_port(shell: Shell) -> None:
     shell.control, control = "127.0.0.1:1", shell.control
     status, line = shell.refused("nodes", "list")
     assert (status, line) == (1, "chaffinch: no control port answers at 127.0.0.1:1: Connection refused")
@@ -181,7 +181,7 @@ def test_nobody_there_and_somebody_else(shell: Shell) -> None:
     assert states(shell) == ["running"] * 3
 
 
-def test_a_clients_port_is_no_control_port(capsys: pytest.CaptureFixture[str]) -> None:
+def test_broker_port_is_not_a_control_port(capsys: pytest.CaptureFixture[str]) -> None:
     with EmbeddedBroker() as broker:
         status, line = Shell(broker.bootstrap_servers, capsys).refused("nodes", "list")
     assert status == 1
@@ -189,12 +189,12 @@ def test_a_clients_port_is_no_control_port(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1"])
-def test_control_on_loopback(text: str) -> None:
+def test_control_on_loopback_is_allowed(text: str) -> None:
     assert control_address(text, from_anywhere=False).port == 1
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", ":1", "10.0.0.1:1", "some.host:1"])
-def test_control_elsewhere_must_be_meant(text: str) -> None:
+def test_control_elsewhere_needs_its_option(text: str) -> None:
     with pytest.raises(ConfigException, match="--control-from-anywhere"):
         control_address(text, from_anywhere=False)
     assert control_address(text, from_anywhere=True).port == 1
@@ -214,7 +214,7 @@ def broker_process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dic
         process.communicate()
 
 
-def test_the_ports_of_a_process(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ready_line_has_control_and_metrics_ports(capsys: pytest.CaptureFixture[str]) -> None:
     with broker_process("--control", "127.0.0.1:0", "--metrics", "127.0.0.1:0") as (process, ready):
         assert list(ready) == ["bootstrap.servers", "control", "metrics"]
         assert states(Shell(ready["control"], capsys)) == ["running"]
@@ -224,7 +224,7 @@ def test_the_ports_of_a_process(capsys: pytest.CaptureFixture[str]) -> None:
         assert process.wait(timeout=60) == 0
 
 
-def test_a_control_port_in_use() -> None:
+def test_control_port_in_use_is_reported() -> None:
     with broker_process("--control", "127.0.0.1:0") as (_, ready):
         done = subprocess.run(
             [*COMMAND, "--listen", "127.0.0.1:0", "--control", ready["control"]], capture_output=True, text=True, timeout=120
@@ -233,14 +233,14 @@ def test_a_control_port_in_use() -> None:
     assert done.stderr.splitlines()[-1].startswith(f"chaffinch: cannot listen on {ready['control']}: ")
 
 
-def test_control_everywhere_is_refused() -> None:
+def test_control_on_every_address_is_refused() -> None:
     done = subprocess.run([*COMMAND, "--listen", "127.0.0.1:0", "--control", "0.0.0.0:0"], capture_output=True, text=True, timeout=120)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2
     assert "no password" in line
 
 
-def test_a_topic_that_is_there_with_other_numbers_is_a_line(tmp_path: Path) -> None:
+def test_existing_topic_with_other_settings_is_logged(tmp_path: Path) -> None:
     with broker_process("--data-dir", str(tmp_path), "--topic", "orders:3,retention.ms=5", "--topic", "same:2") as (process, _):
         process.terminate()
         process.wait(timeout=60)
@@ -258,7 +258,7 @@ def test_a_topic_that_is_there_with_other_numbers_is_a_line(tmp_path: Path) -> N
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "broker.md").read_text(encoding="utf-8")
 
 
-def test_the_commands_of_the_document(shell: Shell) -> None:
+def test_documented_commands_work(shell: Shell) -> None:
     """In the order in which they stand there; the last ones undo what was done."""
     commands = re.findall(r"^chaffinch ((?:nodes|faults) .*) --control 127\.0\.0\.1:9099$", DOCUMENT, re.MULTILINE)
     assert len(commands) == 9
@@ -267,7 +267,7 @@ def test_the_commands_of_the_document(shell: Shell) -> None:
     assert states(shell) == ["running", "running", "lagging"]
 
 
-def test_the_metrics_of_the_document() -> None:
+def test_documented_metrics_match() -> None:
     """Each name of the table is there, and each one there is in the table."""
     with EmbeddedBroker(topics=["orders"]) as broker:
         server = broker._running

@@ -35,7 +35,7 @@ def shell(broker: EmbeddedBroker, tmp_path: Path) -> Shell:
 
 
 @pytest.mark.parametrize(("magic", "codec"), CASES, ids=lambda value: str(getattr(value, "name", value)).lower())
-def test_the_bytes_are_those_of_messages_put_together_by_hand(magic: int, codec: Compression) -> None:
+def test_message_sets_match_handmade_bytes(magic: int, codec: Compression) -> None:
     columns = RecordColumns.from_lists([b"k", None, b""], [b"v", b"", None], [TIME_MS, TIME_MS + 5, TIME_MS + 2])
     messages = [
         raw_messages.message(columns.key(index), columns.value(index), magic=magic, offset=index, timestamp=int(columns.timestamps[index]))
@@ -50,7 +50,7 @@ def test_the_bytes_are_those_of_messages_put_together_by_hand(magic: int, codec:
 
 
 @pytest.mark.parametrize(("magic", "codec"), CASES, ids=lambda value: str(getattr(value, "name", value)).lower())
-def test_rows_arrive(broker: EmbeddedBroker, shell: Shell, magic: int, codec: Compression) -> None:
+def test_rows_are_written_in_old_formats(broker: EmbeddedBroker, shell: Shell, magic: int, codec: Compression) -> None:
     topic = f"rows-{magic}-{codec.name}"
     broker.create_topic(topic, 1)
     rows = [{"key": "a", "value": "1", "timestamp": TIME_MS}, {"key": None, "value": None, "timestamp": TIME_MS + 7}]
@@ -64,7 +64,7 @@ def test_rows_arrive(broker: EmbeddedBroker, shell: Shell, magic: int, codec: Co
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "jsonl"])
-def test_records_without_a_timestamp_there_and_back(broker: EmbeddedBroker, shell: Shell, suffix: str) -> None:
+def test_missing_timestamps_round_trip_as_null(broker: EmbeddedBroker, shell: Shell, suffix: str) -> None:
     """A file has null for the -1 that brokers have; a row without a time gets that of its writing."""
     source, copy, file = f"timeless-{suffix}", f"copied-{suffix}", shell.folder / f"rows.{suffix}"
     for topic in (source, copy):
@@ -80,7 +80,7 @@ def test_records_without_a_timestamp_there_and_back(broker: EmbeddedBroker, shel
     assert all(isinstance(time, int) and time > TIME_MS for time in times[:2])
 
 
-def test_partitions_are_chosen_as_ever(shell: Shell) -> None:
+def test_old_formats_use_the_usual_partitions(shell: Shell) -> None:
     keys = b"".join(b"key-%d:v\n" % number for number in range(20))
     shell.ok("produce", "--topic", "plain", "--message-format", "1", "--key-separator", ":", stdin=keys)
     old = {record["key"]: record["partition"] for record in records(shell, "plain")}
@@ -88,7 +88,7 @@ def test_partitions_are_chosen_as_ever(shell: Shell) -> None:
     assert [old[record["key"]] for record in records(shell, "plain")] == [record["partition"] for record in records(shell, "plain")]
 
 
-def test_a_refused_set_is_rejected_as_a_whole(shell: Shell) -> None:
+def test_refused_set_rejects_all_its_rows(shell: Shell) -> None:
     """Produce 2 has no place for culprits."""
     file = str(shell.folder / "rejected.jsonl")
     rows = b'{"key":"a","value":"1"}\n{"value":"2"}\n{"key":"b","value":"3","headers":{"h":"x"}}\n{"key":"c","value":"4","partition":9}\n'
@@ -115,11 +115,11 @@ def test_a_refused_set_is_rejected_as_a_whole(shell: Shell) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_old_formats_have_not(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+def test_options_without_old_format_are_refused(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
     shell.refused("produce", "--topic", "plain", "--message-format", *arguments, says=says, status=2)
 
 
-def test_a_broker_that_takes_them_no_more(tmp_path: Path) -> None:
+def test_broker_without_old_formats_is_reported(tmp_path: Path) -> None:
     def script(server: ScriptedServer, message: object) -> object:
         if not isinstance(message, ApiVersionsRequest):
             return None
@@ -136,7 +136,7 @@ def test_a_broker_that_takes_them_no_more(tmp_path: Path) -> None:
     ("magic", "codec", "headers", "says"),
     [(2, 0, [], "format 2"), (1, 4, [], "no zstd"), (0, 3, [], "no lz4"), (1, 0, [("h", b"")], "no headers")],
 )
-def test_what_cannot_be_encoded(magic: int, codec: int, headers: list[tuple[str, bytes]], says: str) -> None:
+def test_rows_that_cannot_be_encoded_are_rejected(magic: int, codec: int, headers: list[tuple[str, bytes]], says: str) -> None:
     columns = RecordColumns.from_lists(None, [b"v"], [0], [headers])
     with pytest.raises(ValueError, match=says):
         encode_message_set(columns, magic, Compression(codec))

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from chaffinch.cli.progress import doing, progress
+from chaffinch.cli.progress import progress, status_line
 
 
 class Terminal(io.StringIO):
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
     ("stream", "is_wanted", "is_shown"), [(Terminal(), True, True), (Terminal(), False, False), (io.StringIO(), True, False)]
 )
 @pytest.mark.parametrize("total", [None, 10])
-def test_where_it_is_shown(
+def test_progress_is_shown_on_a_terminal_only(
     monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, is_wanted: bool, is_shown: bool, total: int | None
 ) -> None:
     stream.seek(0)
@@ -41,14 +41,14 @@ def _read(screen: io.RawIOBase) -> str:
     return ""
 
 
-def test_what_is_being_done_is_said_though_stderr_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_line_survives_redirected_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not in its way: what others print to stderr goes where that leads."""
     monkeypatch.setenv("TERM", "xterm")
     master, slave = os.openpty()
     elsewhere = io.StringIO()
     with open(master, "rb", buffering=0) as screen, open(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with doing("starting Spark") as now:
+        with status_line("starting Spark") as now:
             terminal.close()
             monkeypatch.setattr(sys, "stderr", elsewhere)
             print("a warning", file=sys.stderr)
@@ -59,9 +59,9 @@ def test_what_is_being_done_is_said_though_stderr_is_led_elsewhere(monkeypatch: 
     assert elsewhere.getvalue() == "a warning\n"
 
 
-def test_what_is_being_done_is_no_line_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_line_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
     monkeypatch.setattr(sys, "stderr", log)
-    with doing("starting Spark") as now:
+    with status_line("starting Spark") as now:
         now("replaying")
     assert log.getvalue() == ""

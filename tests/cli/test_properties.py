@@ -23,7 +23,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "entries"), TEXTS.items(), ids=repr)
-def test_entries(text: str, entries: dict[str, str]) -> None:
+def test_entries_are_parsed(text: str, entries: dict[str, str]) -> None:
     assert dict(properties.parse(text)) == entries
 
 
@@ -36,7 +36,7 @@ def test_entries(text: str, entries: dict[str, str]) -> None:
     ],
     ids=["twice", "bytes", "large"],
 )
-def test_what_is_wrong_with_a_file(tmp_path: Path, data: bytes, says: str) -> None:
+def test_invalid_files_are_refused(tmp_path: Path, data: bytes, says: str) -> None:
     path = tmp_path / "client.properties"
     path.write_bytes(data)
     with pytest.raises(ConfigException, match=says) as raised:
@@ -45,20 +45,20 @@ def test_what_is_wrong_with_a_file(tmp_path: Path, data: bytes, says: str) -> No
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])
-def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigException, match=str(tmp_path)):
         properties.load(str(tmp_path / name))
     with pytest.raises(ConfigException, match=f"--users {tmp_path}"):
         properties.load(str(tmp_path / name), "--users")
 
 
-def test_an_empty_name_is_said_to_be_empty() -> None:
+def test_empty_file_name_is_refused() -> None:
     with pytest.raises(ConfigException, match="--command-config is empty: expected a file of options"):
         properties.load("", "--command-config")
 
 
 @pytest.mark.parametrize("line", ["garbage line without equals", "alice secret=word", "alice:secret", "alice"])
-def test_strictly_each_line_has_an_equals_sign(tmp_path: Path, line: str) -> None:
+def test_strict_mode_requires_equals_signs(tmp_path: Path, line: str) -> None:
     path = tmp_path / "users"
     path.write_text(f"# users\na = 1\\\n  2\n\n{line}\n")
     with pytest.raises(ConfigException, match=r"users:5: not name=value$"):

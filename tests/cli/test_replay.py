@@ -20,7 +20,7 @@ SERVER = ("--bootstrap-server", "broker:9092")
 REPORT = ReplayReport(read=3, written=1, still_rejected={"INVALID_RECORD": 2}, examples=("topic orders: INVALID_RECORD: too old",))
 
 
-class Replayed:
+class FakeReplay:
     """The plans that were to be carried out; each comes to `report`."""
 
     def __init__(self) -> None:
@@ -33,10 +33,10 @@ class Replayed:
 
 
 @pytest.fixture
-def replayed(monkeypatch: pytest.MonkeyPatch) -> Replayed:
-    replayed = Replayed()
-    monkeypatch.setattr(command, "_replayed", replayed)
-    return replayed
+def fake_replay(monkeypatch: pytest.MonkeyPatch) -> FakeReplay:
+    fake_replay = FakeReplay()
+    monkeypatch.setattr(command, "_run_replay", fake_replay)
+    return fake_replay
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -66,17 +66,17 @@ def run(*arguments: str) -> tuple[int, str, str]:
         ((*SERVER, "--parquet", ""), "--parquet is empty: say where the dead letters are"),
     ],
 )
-def test_refused_before_spark_starts(replayed: Replayed, arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_arguments_are_refused_before_spark_starts(fake_replay: FakeReplay, arguments: tuple[str, ...], says: str) -> None:
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert says in err
-    assert replayed.plans == []
+    assert fake_replay.plans == []
 
 
-def test_what_the_options_come_to(replayed: Replayed, tmp_path: Path) -> None:
+def test_options_become_a_replay_plan(fake_replay: FakeReplay, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("security.protocol=SSL\n")
     run(*SERVER, "--command-config", str(tmp_path / "f"), "--topic", "d", "--to", "t", "--repair", "key = if(a=b, 1, 2)", "--token", "n")
-    (plan,) = replayed.plans
+    (plan,) = fake_replay.plans
     assert plan == ReplayPlan(
         client={"kafka.security.protocol": "SSL", "kafka.bootstrap.servers": "broker:9092"},
         topic="d", to="t", repairs={"key": "if(a=b, 1, 2)"}, token="n",
@@ -86,18 +86,18 @@ def test_what_the_options_come_to(replayed: Replayed, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "servers"), [((), "file:9092"), (SERVER, "broker:9092")], ids=["in the file", "on the command line, which wins"]
 )
-def test_options_of_a_file_spelled_with_underscores(replayed: Replayed, tmp_path: Path, line: tuple[str, ...], servers: str) -> None:
+def test_file_options_with_underscores_are_accepted(fake_replay: FakeReplay, tmp_path: Path, line: tuple[str, ...], servers: str) -> None:
     (tmp_path / "f").write_text("bootstrap_servers=file:9092\nsecurity_protocol=SSL\n")
     assert run(*line, "--command-config", str(tmp_path / "f"), "--topic", "d")[2] == ""
-    (plan,) = replayed.plans
+    (plan,) = fake_replay.plans
     assert plan.client == {"kafka.bootstrap.servers": servers, "kafka.security.protocol": "SSL"}
 
 
-def test_options_of_the_writing_stand_in_the_same_file(replayed: Replayed, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_writing_options_are_read_from_the_file(fake_replay: FakeReplay, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "f").write_text("compression.type=zstd\nmax_request_size=5000000\nlinger.ms=5\nclient.id=again\n")
     run(*SERVER, "--command-config", str(tmp_path / "f"), "--topic", "d")
     assert [record.message for record in caplog.records] == ["option linger.ms is known to Apache Kafka and without effect here"]
-    (plan,) = replayed.plans
+    (plan,) = fake_replay.plans
     assert plan.client == {"kafka.bootstrap.servers": "broker:9092", "kafka.client.id": "again"}
     assert plan.writing == {"kafka.compression.type": "zstd", "kafka.max.request.size": "5000000"}
 
@@ -110,24 +110,24 @@ def test_options_of_the_writing_stand_in_the_same_file(replayed: Replayed, tmp_p
         ("compression.typ=zstd", "the nearest known one is 'compression.type'"),
     ],
 )
-def test_options_of_the_writing_that_cannot_be(replayed: Replayed, tmp_path: Path, line: str, says: str) -> None:
+def test_invalid_writing_options_are_refused(fake_replay: FakeReplay, tmp_path: Path, line: str, says: str) -> None:
     (tmp_path / "f").write_text(line)
     status, out, err = run(*SERVER, "--command-config", str(tmp_path / "f"), "--topic", "d")
-    assert (status, out, replayed.plans) == (2, "", [])
+    assert (status, out, fake_replay.plans) == (2, "", [])
     assert says in err
 
 
-def test_what_is_printed(replayed: Replayed) -> None:
+def test_report_is_printed(fake_replay: FakeReplay) -> None:
     lines = "d: 3 letters read: 1 {}, 2 {} (2 INVALID_RECORD)\n  topic orders: INVALID_RECORD: too old\n"
     assert run(*SERVER, "--topic", "d") == (1, lines.format("written now", "still rejected"), "")
     assert run(*SERVER, "--topic", "d", "--dry-run") == (1, lines.format("would be written", "would still be rejected"), "")
-    replayed.report = ReplayReport(read=1, written=1)
+    fake_replay.report = ReplayReport(read=1, written=1)
     assert run(*SERVER, "--parquet", "/p") == (0, "/p: 1 letter read: 1 written now, 0 still rejected\n", "")
-    replayed.report = ReplayReport(is_repetition=True)
+    fake_replay.report = ReplayReport(is_repetition=True)
     assert run(*SERVER, "--topic", "d", "--token", "n") == (0, "d: nothing written: it was replayed under the token n before\n", "")
 
 
-def test_json(replayed: Replayed) -> None:
+def test_json_output(fake_replay: FakeReplay) -> None:
     status, out, _ = run(*SERVER, "--topic", "d", "--json")
     assert (status, json.loads(out)) == (1, {
         "source": "d", "dry_run": False, "repetition": False, "read": 3, "written": 1, "written_before": 0,
@@ -137,7 +137,7 @@ def test_json(replayed: Replayed) -> None:
     })  # fmt: skip
 
 
-def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise command_error
 
@@ -161,7 +161,7 @@ def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         (KeyboardInterrupt(), ("b is written", "those before b are replayed"), 130, "b is written; those before b are replayed"),
     ],
 )
-def test_an_interruption_says_what_is_written(
+def test_interruption_reports_what_is_written(
     monkeypatch: pytest.MonkeyPatch, interruption: BaseException, notes: tuple[str, ...], status: int, says: str
 ) -> None:
     def interrupted(plan: ReplayPlan) -> None:
@@ -169,11 +169,11 @@ def test_an_interruption_says_what_is_written(
             interruption.add_note(note)
         raise interruption
 
-    monkeypatch.setattr(command, "_replayed", interrupted)
+    monkeypatch.setattr(command, "_run_replay", interrupted)
     assert run(*SERVER, "--topic", "d") == (status, "", f"chaffinch: interrupted: {says}\n")
 
 
-def test_a_spark_that_cannot_be_stopped_does_not_stand_for_the_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_spark_stop_does_not_hide_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a call that SIGTERM has interrupted Py4J takes the answer for that of the next one."""
 
     def interrupted(spark: object, plan: ReplayPlan) -> None:
@@ -188,27 +188,27 @@ def test_a_spark_that_cannot_be_stopped_does_not_stand_for_the_interruption(monk
 @pytest.mark.parametrize(
     ("more", "says"), [((), "replaying the letters of d"), (("--dry-run",), "replaying the letters of d, to write nothing")]
 )
-def test_it_says_what_takes_so_long(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], says: str) -> None:
+def test_status_line_reports_each_phase(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], says: str) -> None:
     """From before Spark starts, whose stderr is led elsewhere, to the result."""
-    said = []
+    statuses = []
 
     @contextmanager
-    def doing(what: str) -> Iterator[Callable[[str], None]]:
-        said.append(what)
-        yield said.append
-        said.append("the end")
+    def status_line(what: str) -> Iterator[Callable[[str], None]]:
+        statuses.append(what)
+        yield statuses.append
+        statuses.append("the end")
 
     @contextmanager
     def quiet_session() -> Iterator[None]:
-        said.append("Spark is there")
+        statuses.append("Spark is there")
         yield None
 
-    monkeypatch.setattr(command, "doing", doing)
+    monkeypatch.setattr(command, "status_line", status_line)
     monkeypatch.setattr(command, "_quiet_session", quiet_session)
     monkeypatch.setattr(replaying, "check_cluster", lambda plan: None)
     monkeypatch.setattr(replaying, "replay", lambda spark, plan: REPORT)
     assert run(*SERVER, "--topic", "d", *more)[0] == 1
-    assert said == ["starting Spark", "Spark is there", says, "the end"]
+    assert statuses == ["starting Spark", "Spark is there", says, "the end"]
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_quiet_session", fail)
 
 
-def test_a_host_that_is_not_known_is_told_at_once(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_host_fails_at_once(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def resolved(host: str, port: int) -> list[object]:
         if host == "known":
             return []
@@ -237,7 +237,7 @@ def test_a_host_that_is_not_known_is_told_at_once(no_spark: None, monkeypatch: p
         replaying.check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": "nowhere:9092,known:9092"}, topic="d"))
 
 
-def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_broker_fails_before_spark_starts(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replaying, "CHECK_TIMEOUT_MS", 100)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # Nobody listens there, and nobody else gets the port.
@@ -260,7 +260,7 @@ def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark: Non
         ((), ReplayReport(), "nothing was written"),
     ],
 )
-def test_an_interruption_while_spark_stops_says_what_is_written(
+def test_interruption_while_spark_stops_reports_what_is_written(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], report: ReplayReport, says: str
 ) -> None:
     monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=KeyboardInterrupt)))
@@ -269,40 +269,40 @@ def test_an_interruption_while_spark_stops_says_what_is_written(
     assert run(*SERVER, "--topic", "d", *arguments) == (130, "", f"chaffinch: interrupted: {says}\n")
 
 
-def test_a_selection(replayed: Replayed) -> None:
+def test_not_selected_rows_are_counted(fake_replay: FakeReplay) -> None:
     run(*SERVER, "--topic", "d", "--only", "INVALID_RECORD", "--only", "INVALID_TIMESTAMP", "--where", "query = 'q'", "--parquet", "p")
-    (plan,) = replayed.plans
+    (plan,) = fake_replay.plans
     assert (plan.only, plan.where, plan.topic, plan.path) == (("INVALID_RECORD", "INVALID_TIMESTAMP"), "query = 'q'", "d", "p")
     assert plan.selects
 
 
-def test_which_replay_has_written_before_is_told(replayed: Replayed) -> None:
+def test_earlier_replays_are_named(fake_replay: FakeReplay) -> None:
     by = {"replay 1f of d, 2026-01-01 00:00:00 UTC": 9}
-    replayed.report = ReplayReport(read=11, written=11, written_before=9, written_before_by=by, not_selected=4)
+    fake_replay.report = ReplayReport(read=11, written=11, written_before=9, written_before_by=by, not_selected=4)
     (before,) = (f"{count} by {name}" for name, count in by.items())
     assert run(*SERVER, "--parquet", "/p")[1] == (
         f"/p: 11 letters read: 2 written now, 9 written before ({before}), 0 still rejected; 4 not selected\n"
     )
-    replayed.report = replace(replayed.report, written=10, dropped={"MESSAGE_TOO_LARGE": 1})
+    fake_replay.report = replace(fake_replay.report, written=10, dropped={"MESSAGE_TOO_LARGE": 1})
     assert run(*SERVER, "--parquet", "/p")[1] == (
         f"/p: 11 letters read: 1 written now, 9 written before ({before}), 1 left out by the handler (1 MESSAGE_TOO_LARGE), "
         "0 still rejected; 4 not selected\n"
     )
-    replayed.report = replace(replayed.report, written=11, dropped={})
+    fake_replay.report = replace(fake_replay.report, written=11, dropped={})
     assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == (
         f"/p: 11 letters read: 2 would be written, 9 were written before ({before}), 0 would still be rejected; 4 not selected\n"
     )
 
 
-def test_what_another_replay_has_written_is_told(replayed: Replayed) -> None:
-    replayed.report = ReplayReport(read=3, written=3, written_before=1)
+def test_rows_of_other_replays_are_reported(fake_replay: FakeReplay) -> None:
+    fake_replay.report = ReplayReport(read=3, written=3, written_before=1)
     lines = "/p: 3 letters read: 2 {}, 1 {} before (by another replay), 0 {} rejected\n"
     assert run(*SERVER, "--parquet", "/p")[1] == lines.format("written now", "written", "still")
     assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == lines.format("would be written", "was written", "would still be")
 
 
-def test_a_replay_that_writes_nothing_does_not_count_earlier_rows_as_its_own(replayed: Replayed) -> None:
-    replayed.report = ReplayReport(read=10, written=10, written_before=10)
+def test_dry_run_does_not_count_earlier_rows(fake_replay: FakeReplay) -> None:
+    fake_replay.report = ReplayReport(read=10, written=10, written_before=10)
     line = "/p: 10 letters read: 0 written now, 10 written before (by another replay), 0 still rejected\n"
     assert run(*SERVER, "--parquet", "/p") == (0, line, "")
     assert json.loads(run(*SERVER, "--parquet", "/p", "--json")[1])["written"] == 10

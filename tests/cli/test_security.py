@@ -31,7 +31,7 @@ def properties(root: str, password: str = "s3cret") -> str:
     )
 
 
-def test_every_command_that_talks_to_a_cluster(certificates: Certificates, tmp_path: Path) -> None:
+def test_cluster_commands_use_tls_and_login(certificates: Certificates, tmp_path: Path) -> None:
     config = {"security.protocol": "SASL_SSL", "ssl.keystore.location": certificates.server}
     with EmbeddedBroker(config=config, users={"alice": "s3cret"}) as broker:
         shell = Shell(broker.bootstrap_servers, tmp_path, "t")
@@ -52,7 +52,7 @@ def test_every_command_that_talks_to_a_cluster(certificates: Certificates, tmp_p
             assert "guess" not in line
 
 
-def test_the_broker_command(certificates: Certificates, tmp_path: Path) -> None:
+def test_broker_command_serves_tls_and_login(certificates: Certificates, tmp_path: Path) -> None:
     users = tmp_path / "users.properties"
     users.write_text("alice=s3cret\n")
     arguments = ["--listen", "127.0.0.1:0", "--listener-security", "SASL_SSL", "--users", str(users)]
@@ -83,7 +83,7 @@ def test_the_broker_command(certificates: Certificates, tmp_path: Path) -> None:
         (("--users", "/nowhere/users"), "/nowhere/users: No such file"),
     ],
 )
-def test_a_broker_that_makes_no_sense(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
+def test_contradicting_security_options_are_refused(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
     shell = Shell("127.0.0.1:1", tmp_path, "t")
     files = {"USERS": shell.file("users", "alice=s3cret\n"), "EMPTY": shell.file("empty", "alice=\n")}
     Path(files["USERS"]).chmod(0o600)  # Else the mode is a line of its own.

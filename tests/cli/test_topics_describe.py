@@ -12,7 +12,7 @@ from chaffinch.errors import TimeoutException
 from tests.cli.shell import Shell
 
 
-def test_offsets_that_are_not_known_have_a_reason_and_status_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_offsets_have_reason_and_status_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refused(*_: Any) -> None:
         raise TimeoutException("no broker reachable at 127.0.0.1:1 (refused)", api="ListOffsets")
 

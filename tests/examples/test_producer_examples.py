@@ -44,7 +44,7 @@ class TestExample1:
     """ "In this example we expect that the producer follows the custom handler and does not fail. It may make a batch of normal records
     and commit the transaction successfully."""
 
-    def test_in_transactions(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_large_records_are_dropped_in_transactions(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             for value in (b"normal", b"large", b"normal", b"large", b"large"):
                 producer.send("input-topic", value)
@@ -60,7 +60,7 @@ class TestExample1:
         drop_large_records.run(broker.bootstrap_servers, LATEST_S, 1)
         assert values(broker, "output-topic") == [NORMAL] * 3
 
-    def test_interrupted_in_a_transaction(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interruption_aborts_the_transaction(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             producer.send("input-topic", b"normal")
         monkeypatch.setattr(Producer, "send_offsets_to_transaction", interrupt)
@@ -70,7 +70,7 @@ class TestExample1:
             runpy.run_module("examples.drop_large_records", run_name="__main__")
         assert values(broker, "output-topic") == []
 
-    def test_without(self, broker: EmbeddedBroker) -> None:
+    def test_large_records_are_dropped_without_transactions(self, broker: EmbeddedBroker) -> None:
         dropped = drop_large_records.run_without_transactions(broker.bootstrap_servers, [NORMAL, LARGE, NORMAL])
         assert dropped == [False, True, False]
         assert values(broker, "output-topic") == [NORMAL, NORMAL]
@@ -79,18 +79,18 @@ class TestExample1:
 class TestExample2:
     """ "If the record does NOT belong to the important-topic, the producer follows the custom handler and fails."""
 
-    def test_any_topic_fails_with_the_root_cause(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unknown_topic_fails_with_the_root_cause(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
         error = fail_unknown_topics.send(broker.bootstrap_servers, "some-topic")
         assert isinstance(error, UnknownTopicOrPartitionException)
         assert "some-topic" in capsys.readouterr().out
 
-    def test_in_a_transaction_the_commit_fails_too(self, broker: EmbeddedBroker) -> None:
+    def test_unknown_topic_fails_the_commit(self, broker: EmbeddedBroker) -> None:
         with pytest.raises(TransactionAbortableException) as raised:
             fail_unknown_topics.send(broker.bootstrap_servers, "some-topic", transactional_id="t")
         assert isinstance(raised.value.__cause__, UnknownTopicOrPartitionException)
 
     @pytest.mark.parametrize("transactional_id", [None, "t"])
-    def test_the_important_one_is_waited_for(
+    def test_important_topic_is_waited_for(
         self, broker: EmbeddedBroker, transactional_id: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked = threading.Event()
@@ -109,7 +109,7 @@ class TestExample2:
         assert values(broker, fail_unknown_topics.IMPORTANT) == [b"someMessage"]
 
 
-def test_the_lines_of_the_readme() -> None:
+def test_readme_commands_work() -> None:
     """Each does what it is there for, in their order, with the broker that is started by the first one."""
     readme = (ROOT / "README.md").read_text()
     (block,) = [found for found in re.findall(r"```bash\n(.*?)```", readme, re.DOTALL) if "-m examples." in found]
@@ -133,13 +133,13 @@ def test_the_lines_of_the_readme() -> None:
 
 
 class TestAsyncio:
-    def test_outcomes_in_order(self, broker: EmbeddedBroker) -> None:
+    def test_outcomes_are_in_order(self, broker: EmbeddedBroker) -> None:
         sent = [b"%d" % number for number in range(2_500)]
         outcomes = asyncio.run(asyncio_producer.main(broker.bootstrap_servers, "output-topic", sent))
         assert [outcome.offset for outcome in outcomes if isinstance(outcome, RecordMetadata)] == list(range(2_500))
         assert values(broker, "output-topic") == sent
 
-    def test_it_sums_up(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_summary_is_printed(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "argv", ["asyncio_producer", "--bootstrap-server", broker.bootstrap_servers, "latest"])
         monkeypatch.delitem(sys.modules, "examples.asyncio_producer")
         for counts in ("3 written, 0 failed", "0 written, 3 failed"):
@@ -147,7 +147,7 @@ class TestAsyncio:
             assert capsys.readouterr().out.splitlines()[-1] == f"latest: {counts}"
             broker.faults.add(api="Produce", error="TOPIC_AUTHORIZATION_FAILED")
 
-    def test_errors_are_raised_where_it_is_awaited(self, broker: EmbeddedBroker) -> None:
+    def test_errors_are_raised_where_awaited(self, broker: EmbeddedBroker) -> None:
         async def send() -> None:
             with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
                 with pytest.raises(InvalidCompactionKeyException):
@@ -159,7 +159,7 @@ class TestAsyncio:
 
         asyncio.run(send())
 
-    def test_in_a_loop_of_another_thread(self, broker: EmbeddedBroker) -> None:
+    def test_futures_are_awaited_in_another_loop(self, broker: EmbeddedBroker) -> None:
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, ThreadPoolExecutor(2) as pool:
 
             async def send() -> int:
@@ -172,7 +172,7 @@ class TestAsyncio:
     ("program", "topics"),
     [("asyncio_producer", ["latest"]), ("fail_unknown_topics", ["latest"]), ("drop_large_records", []), ("transactional_word_count", [])],
 )
-def test_a_wrong_address_stops_each_program_with_one_line(
+def test_invalid_address_is_one_line(
     program: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [program, "--bootstrap-server", "nowhere", *topics])
@@ -187,7 +187,7 @@ def test_a_wrong_address_stops_each_program_with_one_line(
     [("drop_large_records", "--count", value, "is no whole number from 1 on") for value in ("-1", "0", "1.5", "many", "²")]
     + [("transactional_word_count", "--idle-seconds", value, "is no number of seconds from 0 on") for value in ("-1", "nan", "long")],
 )
-def test_a_number_that_is_none_stops_each_program_with_one_line(
+def test_invalid_number_is_one_line(
     program: str, option: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [program, "--bootstrap-server", "127.0.0.1:1", f"{option}={value}"])
@@ -199,7 +199,7 @@ def test_a_number_that_is_none_stops_each_program_with_one_line(
 @pytest.mark.parametrize(
     ("program", "call"), [("asyncio_producer", "asyncio.Semaphore"), ("fail_unknown_topics", "chaffinch.Producer.send")]
 )
-def test_an_interruption_is_one_line(program: str, call: str, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_is_one_line(program: str, call: str, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [program, "--bootstrap-server", broker.bootstrap_servers, "latest"])
     monkeypatch.setattr(call, interrupt)
     with pytest.raises(SystemExit, match="interrupted: what was not said"):

@@ -7,11 +7,11 @@ import pytest
 
 from examples.standard_library import inputs
 from examples.standard_library.inputs import SourceFile
-from examples.standard_library.judge import NULL_KEY, TOO_LARGE, Findings, batch_bytes, compare, reason
-from examples.standard_library.workplace import (
-    BATCH_OF_BROKER_KILL,
-    BATCH_OF_QUERY_KILL,
+from examples.standard_library.verification import NULL_KEY, TOO_LARGE, Findings, batch_bytes, compare, reason
+from examples.standard_library.workspace import (
+    BROKER_KILL_BATCH,
     MESSAGE_BYTES_MAX,
+    QUERY_KILL_BATCH,
     batches_expected,
     files_per_trigger,
 )
@@ -44,23 +44,23 @@ def library(tmp_path: Path) -> Path:
     return root
 
 
-def test_key_is_the_name_the_import_system_would_load_the_file_by(library: Path) -> None:
+def test_key_is_the_import_name_of_the_file(library: Path) -> None:
     assert {file.path: file.key for file in inputs.list_files(library)} == FILES_AND_KEYS
 
 
-def test_keys_of_the_real_standard_library_are_unique_and_known() -> None:
+def test_keys_of_the_standard_library_are_unique_and_known() -> None:
     files = inputs.list_files(inputs.standard_library())
     keys = [file.key for file in files if file.key is not None]
     assert len(keys) == len(set(keys))
     assert {"json", "json.decoder", "os", "xml.etree.ElementTree"} <= set(keys)
 
 
-def test_spark_is_given_every_file_under_a_name_it_does_not_skip(library: Path, tmp_path: Path) -> None:
+def test_every_file_has_a_name_spark_reads(library: Path, tmp_path: Path) -> None:
     (library / "empty.py").write_text("")
     (library / "_private").mkdir()
     (library / "_private" / "~odd.py").write_text("x")
     files = inputs.list_files(library)
-    inputs.lay_out(files, library, tmp_path / "links", tmp_path / "empty")
+    inputs.create_input_tree(files, library, tmp_path / "links", tmp_path / "empty")
     links = [path.relative_to(tmp_path / "links") for path in (tmp_path / "links").rglob("*") if path.is_file()]
     assert not [part for link in links for part in link.parts if part.startswith(("_", "."))]
     listed = [json.loads(line)["path"] for line in (tmp_path / "empty" / "empty-files.json").read_text().splitlines()]
@@ -95,18 +95,18 @@ def test_reason_names_the_size_before_the_null_key() -> None:
         ({"p": 1}, ["p: value differs"], "wrong"),
     ],
 )
-def test_judge_finds_every_kind_of_fault(seen: dict[str, int], wrong: list[str], field: str) -> None:
+def test_verification_finds_every_kind_of_fault(seen: dict[str, int], wrong: list[str], field: str) -> None:
     verdict = compare("place", [source_file()], Findings(seen=seen, wrong=wrong))
     assert not verdict.is_exact
     assert getattr(verdict, field)
 
 
-def test_judge_accepts_each_expected_file_once() -> None:
+def test_verification_accepts_each_expected_file_once() -> None:
     assert compare("place", [source_file()], Findings(seen={"p": 1})).is_exact
 
 
 @pytest.mark.parametrize("count", [10, 725, 2_600])
-def test_every_standard_library_gives_batches_enough_for_both_kills(count: int) -> None:
+def test_input_has_enough_batches_for_both_kills(count: int) -> None:
     files = [SourceFile(path=f"{n}.py", key=f"{n}", size=1, modified_ms=0) for n in range(count)]
-    assert BATCH_OF_BROKER_KILL < BATCH_OF_QUERY_KILL < batches_expected(files)
+    assert BROKER_KILL_BATCH < QUERY_KILL_BATCH < batches_expected(files)
     assert files_per_trigger(files) * batches_expected(files) >= count

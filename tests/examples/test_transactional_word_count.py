@@ -114,7 +114,7 @@ FAULTS = [
     ids=str,
     indirect=["broker"],
 )
-def test_faults(
+def test_faults_lose_and_duplicate_nothing(
     broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], api: str | None, fault: str | int | None, reaction: str | None
 ) -> None:
     lines, truth = lines_of(250)
@@ -135,7 +135,9 @@ def test_faults(
     assert said == ({reaction} if reaction in ("abort", "restart") else set())
 
 
-def test_interrupted_in_a_transaction(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_aborts_the_transaction(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
@@ -148,7 +150,7 @@ def test_interrupted_in_a_transaction(broker: EmbeddedBroker, monkeypatch: pytes
     assert run(broker.bootstrap_servers, IDLE_S) == 1, "the line is read again"
 
 
-def test_bytes_that_are_no_text_stop_nothing(broker: EmbeddedBroker) -> None:
+def test_invalid_utf8_does_not_stop_the_count(broker: EmbeddedBroker) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send(INPUT, b"one \xff\xfe two").result()
     assert run(broker.bootstrap_servers, IDLE_S) == 1
@@ -226,7 +228,7 @@ def killed(tmp_path: Path) -> Iterator[Killed]:
     running.close()
 
 
-def test_kills(killed: Killed) -> None:
+def test_kills_lose_and_duplicate_nothing(killed: Killed) -> None:
     """Killed in the middle, several times, each of the two: after each restart it goes on where the last commit was."""
     lines, truth = lines_of(3_000)
     write(killed.address, lines)
@@ -258,7 +260,9 @@ KILLED_UNDER = [
 
 
 @pytest.mark.parametrize(("api", "fault", "reaction"), KILLED_UNDER)
-def test_the_example_is_killed(broker: EmbeddedBroker, api: str | None, fault: str | int | None, reaction: str | None) -> None:
+def test_example_recovers_from_kill_during_error_handling(
+    broker: EmbeddedBroker, api: str | None, fault: str | int | None, reaction: str | None
+) -> None:
     """As it does what an error asks for, and at last the broker as well: what each kill leaves open is fenced and aborted."""
     lines, truth = lines_of(1_500)
     for number, kills_broker in enumerate((False, False, True)):
@@ -293,7 +297,7 @@ def counts_by_consumer(bootstrap_servers: str) -> Counter[str]:
         places = consumer.partitions_for(OUTPUT)
         consumer.assign(places)
         ends = consumer.end_offsets(places)
-        while any(consumer.position(place) < end for place, end in ends.items()):
+        while any(consumer.position(location) < end for location, end in ends.items()):
             for record in consumer.poll(1.0):
                 found[record.key.decode()] += int(record.value)
     return found

@@ -106,7 +106,7 @@ def test_zstd_is_accepted_since_version_7() -> None:
 
 def test_printed_table_equals_the_events() -> None:
     """Rows of `docs/kips/467.md` for each event above: versions, both numbers, culprits, text, tag."""
-    printed = {(row[0], row[1]): row[2:] for row in kip_tables.answers_by_version()}
+    printed = {(row[0], row[1]): row[2:] for row in kip_tables.responses_by_version()}
     for name, described in (("null key", "a record without key on a compacted topic"), ("replication factor", "min.insync.replicas")):
         _, _, old_numbers, numbers, culprits, beside = EVENTS[name]
         (event,) = {key[0] for key in printed if key[0].startswith(described)}

@@ -47,9 +47,9 @@ from chaffinch.broker.listeners import (
 from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.cli import properties
-from chaffinch.cli.display import say, tell
-from chaffinch.cli.given import Given, judged, over, parse_pairs
+from chaffinch.cli.display import print_error, print_line
 from chaffinch.cli.main import EXIT_REFUSED
+from chaffinch.cli.option_source import SourcedOption, merge_options, parse_pairs, validate_options
 from chaffinch.errors import ConfigException, codes
 from chaffinch.protocol.security_options import SASL_PROTOCOLS, TLS_PROTOCOLS
 from chaffinch.runtime import loop
@@ -65,10 +65,10 @@ LOG = logging.getLogger("chaffinch.broker")
 SWITCH_INTERVAL_S: Final = 0.0005
 
 EVERY_ADDRESS: Final = "0.0.0.0"
-_A_COPY: Final = "put a copy of the whole --data-dir in its place, start with another directory, "
-_FROM_A_COPY: Final = f"{_A_COPY}or start without what is missing: --config {ACCEPT_LOSS}=true"
-_FROM_NOTHING: Final = f"{_A_COPY}or begin a new cluster there, without any of its data: --config {ACCEPT_LOSS}=true"
-_NOT_ACCEPTED: Final = f"put a copy of the whole --data-dir in its place or start with another directory; {ACCEPT_LOSS} does not accept "
+_RESTORE: Final = "put a copy of the whole --data-dir in its place, start with another directory, "
+_RESTORE_OR_ACCEPT_LOSS: Final = f"{_RESTORE}or start without what is missing: --config {ACCEPT_LOSS}=true"
+_RESTORE_OR_NEW_CLUSTER: Final = f"{_RESTORE}or begin a new cluster there, without any of its data: --config {ACCEPT_LOSS}=true"
+_RESTORE_ONLY: Final = f"put a copy of the whole --data-dir in its place or start with another directory; {ACCEPT_LOSS} does not accept "
 # An argument that is wrong is shown up to here.
 SHOWN_MAX: Final = 100
 
@@ -113,7 +113,7 @@ def broker(
     ] = False,
 ) -> None:
     """Run a broker that speaks Kafka's protocol."""
-    address, advertised = addresses(listen_at, advertise)
+    address, advertised = parse_addresses(listen_at, advertise)
     for first in (address, advertised):
         if first is not None:
             check_ports(first, brokers)
@@ -136,21 +136,21 @@ def broker(
     try:
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
     except StorageError as error:
-        tell(f"{error}{_what_to_do(error)}")
+        print_error(f"{error}{_advice_for(error)}")
         sys.exit(EXIT_REFUSED)
 
 
-def _what_to_do(error: StorageError) -> str:
+def _advice_for(error: StorageError) -> str:
     """About a data directory that is refused."""
     match error:
         case CorruptLog():
-            return "; the file is as it was: " + (_FROM_A_COPY if error.is_loss else f"{_NOT_ACCEPTED}damage in the middle")
+            return "; the file is as it was: " + (_RESTORE_OR_ACCEPT_LOSS if error.is_loss else f"{_RESTORE_ONLY}damage in the middle")
         case EmptiedDirectory():
-            return f"; nothing was made in its place: {_FROM_NOTHING}"
+            return f"; nothing was made in its place: {_RESTORE_OR_NEW_CLUSTER}"
         case MissingLog():
-            return f"; nothing was made in its place: {_FROM_A_COPY}"
+            return f"; nothing was made in its place: {_RESTORE_OR_ACCEPT_LOSS}"
         case DamagedDirectory():
-            return f"; nothing was changed: {_NOT_ACCEPTED}this"
+            return f"; nothing was changed: {_RESTORE_ONLY}this"
         case _:
             return ""
 
@@ -168,7 +168,7 @@ async def _main(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    with listening("--listen"):
+    with name_option_in_errors("--listen"):
         listeners = listen(address, brokers)
     nodes = nodes_of(listeners, address.host, advertised)
     file_system = MemoryFileSystem() if data_dir is None else DiskFileSystem(data_dir)
@@ -176,20 +176,20 @@ async def _main(
     server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, rng=random.SystemRandom(), users=users)
     if is_new:
         LOG.info("made a new data directory %s, cluster id %s", file_system.describe(""), server.core.state.cluster_id)
-    for text in exposed(address, ports, server.core.state.settings):
+    for text in exposure_warnings(address, ports, server.core.state.settings):
         LOG.warning("%s", text)
     try:
         async with contextlib.AsyncExitStack() as opened:
             ready = f"ready bootstrap.servers={bootstrap_servers(nodes)}"
             for name, address, route in ports.routes(server):
-                with listening(f"--{name}"):
+                with name_option_in_errors(f"--{name}"):
                     listener = await HttpListener.start(address, route, server.log_rate_limited)
                 opened.callback(listener.close)
                 ready += f" {name}={Address(host=address.host, port=listener.port)}"
             for topic in topics:
                 _create_missing(server, topic)
             gc.freeze()  # What is here now stays: the collector need not look at it again.
-            say(ready, flush=True)
+            print_line(ready, flush=True)
             await stopped.wait()
     finally:
         await server.close()
@@ -209,7 +209,7 @@ class Ports:
             yield "metrics", self.metrics, Metrics(server, self.metrics.host)
 
 
-def exposed(address: Address, ports: Ports, settings: Mapping[str, Any]) -> Iterator[str]:
+def exposure_warnings(address: Address, ports: Ports, settings: Mapping[str, Any]) -> Iterator[str]:
     """A line for each address that other machines reach although it lacks TLS or a login."""
     protocol = settings["security.protocol"]
     has_tls = protocol in TLS_PROTOCOLS
@@ -235,13 +235,13 @@ def exposed(address: Address, ports: Ports, settings: Mapping[str, Any]) -> Iter
 
 
 @contextlib.contextmanager
-def listening(option: str) -> Iterator[None]:
+def name_option_in_errors(option: str) -> Iterator[None]:
     """An OSError within says which option the address is from, and what helps."""
     try:
         yield
     except OSError as error:
-        helps = "; port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
-        raise OSError(error.errno, f"{error.strerror} ({option}{helps})") from error
+        advice = "; port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(error.errno, f"{error.strerror} ({option}{advice})") from error
 
 
 def control_address(text: str, *, from_anywhere: bool) -> Address:
@@ -293,7 +293,7 @@ def listening_address(option: str, text: str) -> Address:
     return Address(host=EVERY_ADDRESS, port=address.port) if address.host in ("", "*") else address
 
 
-def addresses(listen_at: str, advertise: str | None) -> tuple[Address, Address | None]:
+def parse_addresses(listen_at: str, advertise: str | None) -> tuple[Address, Address | None]:
     """Where to listen, and what clients are told if it is something else. Raises ConfigException for what no client can connect to."""
     address = listening_address("--listen", listen_at)
     if advertise is None:
@@ -344,30 +344,30 @@ def load_users(path: str) -> dict[str, str]:
 def parse_config(texts: list[str], path: str | None = None, listener_security: str | None = None) -> dict[str, str]:
     """`option=value` texts, and what `--listener-security` says, over the options of a file. Raises ConfigException for anything else,
     for unknown names, illegal values and what does not go together."""
-    line = [Given(name, value, "--config") for name, value in parse_pairs("--config", texts, "option=value").items()]
+    command_line = [SourcedOption(name, value, "--config") for name, value in parse_pairs("--config", texts, "option=value").items()]
     file = [] if path is None else properties.read(path, "--config-file", is_strict=True)
-    given = over(_with_security(line, listener_security), file)
-    judged(options.BROKER_OPTIONS, given, _parsed)
+    given = merge_options(_with_security(command_line, listener_security), file)
+    validate_options(options.BROKER_OPTIONS, given, _parse_broker_options)
     return {name: value for name, value, *_ in given}
 
 
-def _parsed(settings: Mapping[str, str]) -> Settings:
+def _parse_broker_options(settings: Mapping[str, str]) -> Settings:
     parsed = options.parse(settings)
     refuse_idle(parsed)
     return parsed
 
 
-def _with_security(line: list[Given], protocol: str | None) -> list[Given]:
+def _with_security(command_line: list[SourcedOption], protocol: str | None) -> list[SourcedOption]:
     """Raises ConfigException for what `--listener-security` cannot be, and where `--config` says it too."""
     if protocol is None:
-        return line
+        return command_line
     name = "security.protocol"
-    if any(known.replace("_", ".") == name for known, *_ in line):
+    if any(known.replace("_", ".") == name for known, *_ in command_line):
         raise ConfigException(f"--listener-security and --config {name} are the same option: give one of them")
     choices = options.BROKER_OPTIONS_BY_NAME[name].choices
     if protocol not in choices:
         raise ConfigException(f"--listener-security {protocol!r}: it must be one of {', '.join(choices)}")
-    return [*line, Given(name, protocol, "--listener-security")]
+    return [*command_line, SourcedOption(name, protocol, "--listener-security")]
 
 
 def bootstrap_servers(nodes: list[Node]) -> str:

@@ -14,9 +14,9 @@ import typer
 from chaffinch import plain_text
 from chaffinch.admin import options
 from chaffinch.cli import properties
-from chaffinch.cli.display import print_json, say, tell
-from chaffinch.cli.given import Given, judged, over
-from chaffinch.cli.usage import OnceApp
+from chaffinch.cli.display import print_error, print_json, print_line
+from chaffinch.cli.option_source import SourcedOption, merge_options, validate_options
+from chaffinch.cli.usage import StrictApp
 from chaffinch.client.addresses import parse_bootstrap_servers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
@@ -27,16 +27,16 @@ T = TypeVar("T")
 BOOTSTRAP_VARIABLE: Final = "CHAFFINCH_BOOTSTRAP_SERVER"
 
 
-class _OfShell(str):
+class _EnvironmentText(str):
     """A text that a variable of the shell gave."""
 
     __slots__ = ()
 
 
-def _with_origin(context: typer.Context, parameter: typer.CallbackParam, text: str | None) -> str | None:
+def _mark_environment_value(context: typer.Context, parameter: typer.CallbackParam, text: str | None) -> str | None:
     """A callback of typer for an option. The same text may stand in both places, so that it does not tell where it is from."""
     source = context.get_parameter_source(parameter.name or "")
-    return _OfShell(text) if text is not None and source is not None and source.name == "ENVIRONMENT" else text
+    return _EnvironmentText(text) if text is not None and source is not None and source.name == "ENVIRONMENT" else text
 
 
 BootstrapServer = Annotated[
@@ -45,7 +45,7 @@ BootstrapServer = Annotated[
         "--bootstrap-server",
         metavar="HOST:PORT[,...]",
         envvar=BOOTSTRAP_VARIABLE,
-        callback=_with_origin,
+        callback=_mark_environment_value,
         help="One or more brokers to start from.",
     ),
 ]
@@ -57,35 +57,37 @@ AsJson = Annotated[bool, typer.Option("--json", help="For machines: JSON with th
 
 def new_app(help_text: str) -> typer.Typer:
     """A sub-command with sub-commands of its own."""
-    return OnceApp(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
+    return StrictApp(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
 
 
-def entries_of(bootstrap_server: str | None, command_config: str | None, given: Iterable[Given] = ()) -> list[Given]:
+def merged_options(bootstrap_server: str | None, command_config: str | None, given: Iterable[SourcedOption] = ()) -> list[SourcedOption]:
     """The options of a file, overlaid with those of the command line (None: not given). ConfigException where no broker is named."""
-    line = [option for option in given if option.value is not None]
+    command_line_options = [option for option in given if option.value is not None]
     if bootstrap_server is not None:
-        place = BOOTSTRAP_VARIABLE if isinstance(bootstrap_server, _OfShell) else "--bootstrap-server"
-        line.append(Given("bootstrap.servers", str(bootstrap_server), place))
-    entries = over(line, () if command_config is None else properties.read(command_config, "--command-config"))
-    if not any(entry.dotted == "bootstrap.servers" and entry.value for entry in entries):
+        source = BOOTSTRAP_VARIABLE if isinstance(bootstrap_server, _EnvironmentText) else "--bootstrap-server"
+        command_line_options.append(SourcedOption("bootstrap.servers", str(bootstrap_server), source))
+    entries = merge_options(command_line_options, () if command_config is None else properties.read(command_config, "--command-config"))
+    if not any(entry.kafka_name == "bootstrap.servers" and entry.value for entry in entries):
         raise ConfigException(
             f"--bootstrap-server HOST:PORT is missing (or {BOOTSTRAP_VARIABLE}, or bootstrap.servers in --command-config)"
         )
     return entries
 
 
-def settings_of(
+def parse_settings(
     table: OptionTable,
     bootstrap_server: str | None,
     command_config: str | None,
-    given: Iterable[Given] = (),
+    given: Iterable[SourcedOption] = (),
     parse: Callable[[Mapping[str, Any]], Settings] | None = None,
 ) -> Settings:
-    """What these come to, as for `accepted`."""
-    return accepted(table, entries_of(bootstrap_server, command_config, given), parse)
+    """What these come to, as for `checked_settings`."""
+    return checked_settings(table, merged_options(bootstrap_server, command_config, given), parse)
 
 
-def accepted(table: OptionTable, entries: Iterable[Given], parse: Callable[[Mapping[str, Any]], Settings] | None = None) -> Settings:
+def checked_settings(
+    table: OptionTable, entries: Iterable[SourcedOption], parse: Callable[[Mapping[str, Any]], Settings] | None = None
+) -> Settings:
     """The settings; those without effect are logged. ConfigException for what is wrong with them, before anybody is asked anything.
     `parse`: by what looks at all of them together, if that is more than the table does."""
 
@@ -94,7 +96,7 @@ def accepted(table: OptionTable, entries: Iterable[Given], parse: Callable[[Mapp
         parse_bootstrap_servers(settings["bootstrap.servers"])
         return settings
 
-    settings = judged(table, entries, parse_all)
+    settings = validate_options(table, entries, parse_all)
     log = plain_text.logger("chaffinch.cli")
     for name in sorted(settings.ignored):
         log.warning("option %s is known to Apache Kafka and without effect here", name)
@@ -103,12 +105,12 @@ def accepted(table: OptionTable, entries: Iterable[Given], parse: Callable[[Mapp
 
 def connect(bootstrap_server: str | None, command_config: str | None) -> SyncClient:
     """A client for administration; use it with `with`."""
-    return open_client(settings_of(options.ADMIN_TABLE, bootstrap_server, command_config))
+    return open_client(parse_settings(options.ADMIN_TABLE, bootstrap_server, command_config))
 
 
 def open_client(settings: Settings) -> SyncClient:
     """A client with these settings, which says on stderr what takes long."""
-    return options.open_client(settings, on_wait=_say)
+    return options.open_client(settings, on_wait=_try_print_error)
 
 
 def refuse_empty(option: str) -> Callable[[str], str]:
@@ -128,23 +130,23 @@ def print_deleted(names: Iterable[str], *, as_json: bool) -> None:
         print_json({"deleted": list(names)})
     else:
         for name in names:
-            say(f"deleted {name}")
+            print_line(f"deleted {name}")
 
 
-def print_apart(found: Sequence[T], print_one: Callable[[T], None]) -> None:
+def print_separated(found: Sequence[T], print_one: Callable[[T], None]) -> None:
     """Print each of several things, with an empty line between two."""
     for index, each in enumerate(found):
         if index:
-            say()
+            print_line()
         print_one(each)
 
 
 def warn(text: str) -> None:
     """One line on stderr; the command goes on."""
-    _say(f"warning: {text}")
+    _try_print_error(f"warning: {text}")
 
 
-def _say(text: str) -> None:
+def _try_print_error(text: str) -> None:
     # Nothing that is done, or under way, ends for want of somebody who hears of it.
     with suppress(OSError):
-        tell(text, flush=True)
+        print_error(text, flush=True)

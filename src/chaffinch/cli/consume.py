@@ -17,14 +17,14 @@ import typer
 
 from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
-from chaffinch.cli.connection import BootstrapServer, CommandConfig, open_client, settings_of
-from chaffinch.cli.consume_run import ConsumeRun, Unwritable
-from chaffinch.cli.display import tell, terminal_text
-from chaffinch.cli.given import Given
+from chaffinch.cli.connection import BootstrapServer, CommandConfig, open_client, parse_settings
+from chaffinch.cli.consume_run import ConsumeRun, UnwritableRecord
+from chaffinch.cli.display import print_error, terminal_text
+from chaffinch.cli.option_source import SourcedOption
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rows.outputs import open_replacement
 from chaffinch.cli.rows.sinks import BINARY_FORMATS, FORMATS, SCHEMA, SUFFIXES, format_of, open_sink
-from chaffinch.cli.times import parse_place_in_time
+from chaffinch.cli.times import parse_lookup_time
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException, OffsetOutOfRangeException, Stored
@@ -72,18 +72,18 @@ def consume(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print the records of a topic, or write them to a file."""
-    given = (Given("isolation.level", isolation_level, "--isolation-level"),)
-    settings = settings_of(options.READING_TABLE, bootstrap_server, command_config, given)
+    given = (SourcedOption("isolation.level", isolation_level, "--isolation-level"),)
+    settings = parse_settings(options.READING_TABLE, bootstrap_server, command_config, given)
     output = None if output == "-" else output
     name = _format(file_format, output, as_json=as_json)
-    _check_texts(name, key_separator, null_marker, group, output)
+    _check_text_options(name, key_separator, null_marker, group, output)
     columns = _columns(fields, name)
-    starting = _starting(from_beginning, offset, from_timestamp)
-    with _said_when_interrupted(output) as begun, ExitStack() as stack:
+    starting = _parse_start(from_beginning, offset, from_timestamp)
+    with _report_interruption(output) as register, ExitStack() as stack:
         client = stack.enter_context(open_client(settings))
-        places = _places(client, topic, partition)
-        starts = _starts(client, places, starting, group, follow=follow)
-        ends = None if follow else offsets.latest(client, places, isolation=settings["isolation.level"])
+        tps = _partitions_to_read(client, topic, partition)
+        starts = _start_offsets(client, tps, starting, group, follow=follow)
+        ends = None if follow else offsets.latest(client, tps, isolation=settings["isolation.level"])
         reader = RecordReader(client, starts, ends=ends, settings=settings, records_max=max_messages)
         null_text = NULL_TEXT if null_marker is None else null_marker
         out = stack.enter_context(open_replacement(output, is_followed=follow))
@@ -92,38 +92,40 @@ def consume(
             sink = stack.enter_context(
                 open_sink(name, file, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)
             )
-        show = stack.enter_context(progress("reading", _expected(starts, ends, max_messages), is_wanted=output is not None))
+        show = stack.enter_context(progress("reading", _expected_count(starts, ends, max_messages), is_wanted=output is not None))
         run = ConsumeRun(reader, sink, out, file_format=name, columns=columns, commit=partial(_commit, client, group, starts, reader))
-        begun(run)
+        register(run)
         try:
             run.run(show)
-        except Unwritable as error:
-            raise KafkaException(f"{error.message}; {_reached(run.kept, output)}{_goes_on(group, error.place, run)}") from None
+        except UnwritableRecord as error:
+            raise KafkaException(
+                f"{error.message}; {_format_written(run.written_count, output)}{_format_group_position(group, error.tp, run)}"
+            ) from None
 
 
 @contextmanager
-def _said_when_interrupted(output: str | None) -> Iterator[Callable[[ConsumeRun], None]]:
+def _report_interruption(output: str | None) -> Iterator[Callable[[ConsumeRun], None]]:
     """One line on stderr says what a file has then; what is printed can be seen. What is given tells of the run, once there is one."""
-    begun: list[ConsumeRun] = []
+    runs: list[ConsumeRun] = []
     try:
-        yield begun.append
+        yield runs.append
     except (KeyboardInterrupt, SystemExit):
         if output is not None:
-            kept = begun[0].kept if begun else 0
-            tell(f"interrupted: {_reached(kept, output)}")
+            written_count = runs[0].written_count if runs else 0
+            print_error(f"interrupted: {_format_written(written_count, output)}")
         raise
 
 
-def _reached(kept: int, output: str | None) -> str:
-    return f"{pluralize(kept, 'record')} in {output or 'the output'}" if kept else "nothing written"
+def _format_written(written_count: int, output: str | None) -> str:
+    return f"{pluralize(written_count, 'record')} in {output or 'the output'}" if written_count else "nothing written"
 
 
-def _goes_on(group: str | None, place: TopicPartition, run: ConsumeRun) -> str:
+def _format_group_position(group: str | None, tp: TopicPartition, run: ConsumeRun) -> str:
     """Where the group starts next time in the partition of a record that ended the run."""
     if group is None:
         return ""
-    offset = run.committed.get(place)
-    return f"; group {group!r} " + (f"stays where it was in {place}" if offset is None else f"goes on at {place}, offset {offset}")
+    offset = run.committed.get(tp)
+    return f"; group {group!r} " + (f"stays where it was in {tp}" if offset is None else f"goes on at {tp}, offset {offset}")
 
 
 def _commit(
@@ -134,11 +136,11 @@ def _commit(
     positions: Mapping[TopicPartition, int],
 ) -> Mapping[TopicPartition, int]:
     """What was written is committed, however the command ends; nothing else is. Returns what was committed."""
-    moved = {place: position for place, position in positions.items() if position != starts[place]}
-    if not moved or group is None:
+    changed = {tp: position for tp, position in positions.items() if position != starts[tp]}
+    if not changed or group is None:
         return {}
-    group_offsets.commit_offsets(client, group, moved, reader.topic_ids)
-    return moved
+    group_offsets.commit_offsets(client, group, changed, reader.topic_ids)
+    return changed
 
 
 # What is asked for --------------------------------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def _format(name: str | None, output: str | None, *, as_json: bool) -> str:
     return chosen
 
 
-def _check_texts(name: str, key_separator: str | None, null_marker: str | None, group: str | None, output: str | None) -> None:
+def _check_text_options(name: str, key_separator: str | None, null_marker: str | None, group: str | None, output: str | None) -> None:
     """Nothing that is given may be without effect: ConfigException for what the format has no use for, and for empty names."""
     for option, text in (("--key-separator", key_separator), ("--null-marker", null_marker)):
         if text is not None and name != "lines":
@@ -180,14 +182,14 @@ def _columns(fields: str | None, name: str) -> list[str]:
     return columns
 
 
-def _starting(from_beginning: bool, offset: str | None, from_timestamp: str | None) -> tuple[int | None, int | None]:
+def _parse_start(from_beginning: bool, offset: str | None, from_timestamp: str | None) -> tuple[int | None, int | None]:
     """(offset or sentinel, time), each None where not given."""
-    asked = {"--from-beginning": from_beginning, "--offset": offset is not None, "--from-timestamp": from_timestamp is not None}
-    given = [name for name, is_given in asked.items() if is_given]
+    choices = {"--from-beginning": from_beginning, "--offset": offset is not None, "--from-timestamp": from_timestamp is not None}
+    given = [name for name, is_given in choices.items() if is_given]
     if len(given) > 1:
         raise ConfigException(f"{given[0]} and {given[1]} contradict each other: give one")
     if from_timestamp is not None:
-        return None, parse_place_in_time("--from-timestamp", from_timestamp)
+        return None, parse_lookup_time("--from-timestamp", from_timestamp)
     if offset is None:
         return (OFFSET_EARLIEST if from_beginning else None), None
     if offset in _WORDS:
@@ -197,47 +199,49 @@ def _starting(from_beginning: bool, offset: str | None, from_timestamp: str | No
     return int(offset), None
 
 
-def _places(client: SyncClient, topic: str, numbers: list[int] | None) -> list[TopicPartition]:
+def _partitions_to_read(client: SyncClient, topic: str, numbers: list[int] | None) -> list[TopicPartition]:
     (found,) = topics.find_topics(client, [topic])
-    places = topics.partitions_of(found)
+    tps = topics.partitions_of(found)
     for number in numbers or ():
-        if TopicPartition(topic, number) not in places:
-            raise ConfigException(f"--partition {number}: topic {topic!r} has {format_partitions(len(places))}")
-    return places if not numbers else [TopicPartition(topic, number) for number in sorted(set(numbers))]
+        if TopicPartition(topic, number) not in tps:
+            raise ConfigException(f"--partition {number}: topic {topic!r} has {format_partitions(len(tps))}")
+    return tps if not numbers else [TopicPartition(topic, number) for number in sorted(set(numbers))]
 
 
-def _starts(
-    client: SyncClient, places: list[TopicPartition], starting: tuple[int | None, int | None], group: str | None, *, follow: bool
+def _start_offsets(
+    client: SyncClient, tps: list[TopicPartition], starting: tuple[int | None, int | None], group: str | None, *, follow: bool
 ) -> dict[TopicPartition, int]:
     """Where to begin: what is asked for; else where the group stopped; else the beginning, or with `--follow` the end."""
     offset, time_ms = starting
     if offset is not None and offset >= 0:
-        return _checked(client, dict.fromkeys(places, offset))
+        return _check_in_range(client, dict.fromkeys(tps, offset))
     if time_ms is not None:
-        found = offsets.list_offsets(client, dict.fromkeys(places, time_ms))
-        late = [place for place, start in found.items() if start == NO_OFFSET]
-        return {**found, **offsets.latest(client, late)}
-    known: Mapping[TopicPartition, int] = {}
+        found = offsets.list_offsets(client, dict.fromkeys(tps, time_ms))
+        without_match = [tp for tp, start in found.items() if start == NO_OFFSET]
+        return {**found, **offsets.latest(client, without_match)}
+    committed: Mapping[TopicPartition, int] = {}
     if group is not None and offset is None:
-        known = {place: found.offset for place, found in group_offsets.committed_offsets(client, group, places).items()}
+        committed = {tp: found.offset for tp, found in group_offsets.committed_offsets(client, group, tps).items()}
     default = offset if offset is not None else OFFSET_LATEST if follow else OFFSET_EARLIEST
-    unknown = [place for place in places if place not in known]
+    unknown = [tp for tp in tps if tp not in committed]
     found = offsets.list_offsets(client, dict.fromkeys(unknown, default))
-    return {place: known.get(place, found.get(place, 0)) for place in places}
+    return {tp: committed.get(tp, found.get(tp, 0)) for tp in tps}
 
 
-def _checked(client: SyncClient, starts: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+def _check_in_range(client: SyncClient, starts: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
     """The same offsets, which are all there or come next."""
     first, end = offsets.earliest(client, starts), offsets.latest(client, starts)
-    for place, start in starts.items():
-        if not first[place] <= start <= end[place]:
-            text = f"offset {start} is not there: the partition begins at {first[place]} and ends at {end[place]}"
-            raise OffsetOutOfRangeException(text, topic_partition=place, stored=Stored.NO, api="ListOffsets")
+    for tp, start in starts.items():
+        if not first[tp] <= start <= end[tp]:
+            text = f"offset {start} is not there: the partition begins at {first[tp]} and ends at {end[tp]}"
+            raise OffsetOutOfRangeException(text, topic_partition=tp, stored=Stored.NO, api="ListOffsets")
     return starts
 
 
-def _expected(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None, max_messages: int | None) -> int | None:
+def _expected_count(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None, max_messages: int | None
+) -> int | None:
     if ends is None:
         return max_messages
-    total = sum(max(0, ends[place] - start) for place, start in starts.items())
+    total = sum(max(0, ends[tp] - start) for tp, start in starts.items())
     return total if max_messages is None else min(total, max_messages)

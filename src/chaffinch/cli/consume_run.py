@@ -9,19 +9,19 @@ import pyarrow as pa
 
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.rows.outputs import Output
-from chaffinch.cli.rows.sinks import BINARY_FORMATS, NotText, RowSink, read_batch
+from chaffinch.cli.rows.sinks import BINARY_FORMATS, NotUtf8Text, RowSink, read_batch
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.columns import RecordColumns
 from chaffinch.signals import deferred_signals
 
 
-class Unwritable(KafkaException):
-    """A record of `place` that the format cannot hold."""
+class UnwritableRecord(KafkaException):
+    """A record of `tp` that the format cannot hold."""
 
-    def __init__(self, message: str, place: TopicPartition) -> None:
+    def __init__(self, message: str, tp: TopicPartition) -> None:
         super().__init__(message)
-        self.place = place
+        self.tp = tp
 
 
 class ConsumeRun:
@@ -42,79 +42,79 @@ class ConsumeRun:
         self._output = output
         self._columns = columns
         self._commit = commit
-        self._has_gone_on = output.is_seen and file_format not in BINARY_FORMATS
+        self._is_flush_final = output.is_streamed and file_format not in BINARY_FORMATS
         """Whether what was flushed is with its reader, whatever becomes of the rest."""
         self._written: dict[TopicPartition, int] = {}
         """Positions behind what the sink has taken, of which the reader learns when it is asked for more."""
         self._count = 0
-        self._is_torn = False
+        self._has_partial_write = False
         """A write broke off, and nobody knows where."""
-        self.kept = 0
+        self.written_count = 0
         """How many records stay in the output."""
         self.committed: Mapping[TopicPartition, int] = {}
 
     def run(self, show: Callable[[int], None]) -> None:
         """Everything there is. Where it breaks off, the records until then stay, if there are any."""
         try:
-            for place, records in self._reader:
-                with self._undivided():
-                    self._write(place, records)
+            for tp, records in self._reader:
+                with self._signals_deferred():
+                    self._write(tp, records)
                 show(self._count)
         except (KeyboardInterrupt, SystemExit):
             self._finish(is_whole=False)  # Another signal ends this, too.
             raise
         except BaseException:
-            with self._undivided():
+            with self._signals_deferred():
                 self._finish(is_whole=False)
             raise
-        with self._undivided():
+        with self._signals_deferred():
             self._finish(is_whole=True)
 
-    def _undivided(self) -> AbstractContextManager[None]:
+    def _signals_deferred(self) -> AbstractContextManager[None]:
         """Signals wait, unless somebody may keep them waiting for ever."""
         return nullcontext() if self._output.may_block else deferred_signals()
 
-    def _write(self, place: TopicPartition, records: RecordColumns) -> None:
+    def _write(self, tp: TopicPartition, records: RecordColumns) -> None:
         assert records.offsets is not None, "records that were read have offsets"
-        batch = read_batch(place, records).select(self._columns)
+        batch = read_batch(tp, records).select(self._columns)
         try:
-            self._put(batch)
-        except NotText as error:
+            self._write_to_sink(batch)
+        except NotUtf8Text as error:
             refused, before = error, 0
             while refused.row > before:  # Those before it stay; another column may refuse an earlier one.
                 try:
-                    self._put(batch.slice(0, refused.row))
+                    self._write_to_sink(batch.slice(0, refused.row))
                     before = refused.row
-                except NotText as earlier:
+                except NotUtf8Text as earlier:
                     refused = earlier
-            self._note(place, records, refused.row)
-            raise Unwritable(f"{place}, offset {records.offsets[refused.row]}: {refused.message}", place) from None
-        self._note(place, records, len(records))
+            self._record_written(tp, records, refused.row)
+            raise UnwritableRecord(f"{tp}, offset {records.offsets[refused.row]}: {refused.message}", tp) from None
+        self._record_written(tp, records, len(records))
 
-    def _put(self, batch: pa.RecordBatch) -> None:
-        self._is_torn = True
+    def _write_to_sink(self, batch: pa.RecordBatch) -> None:
+        self._has_partial_write = True
         try:
             self._sink.write(batch)
-        except NotText:
-            self._is_torn = False
+        except NotUtf8Text:
+            self._has_partial_write = False
             raise
         self._sink.flush()
-        self._is_torn = False
+        self._has_partial_write = False
 
-    def _note(self, place: TopicPartition, records: RecordColumns, count: int) -> None:
+    def _record_written(self, tp: TopicPartition, records: RecordColumns, count: int) -> None:
         """The first `count` records are in the sink."""
         assert records.offsets is not None
         if count:
-            self._written[place] = int(records.offsets[count - 1]) + 1
+            self._written[tp] = int(records.offsets[count - 1]) + 1
             self._count += count
 
     def _finish(self, *, is_whole: bool) -> None:
-        if not self._is_torn:
+        if not self._has_partial_write:
             self._sink.close()
             if is_whole or self._count:
-                self._output.keep()
-        elif not self._has_gone_on:
+                self._output.publish()
+        elif not self._is_flush_final:
             return
-        self.kept = self._count
+        self.written_count = self._count
         positions = self._reader.positions.items()
-        self.committed = self._commit({place: max(position, self._written.get(place, position)) for place, position in positions})
+        self.committed = self._commit({tp: max(position, self._written.get(tp, position)) for tp, position in positions})

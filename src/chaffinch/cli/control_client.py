@@ -15,7 +15,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.errors.exceptions import KafkaException
 
 SECONDS_MAX: Final = 10.0
-ANSWER_BYTES_MAX: Final = 16 << 20
+RESPONSE_BYTES_MAX: Final = 16 << 20
 LOOPBACK: Final = "127.0.0.1"
 CONTROL_VARIABLE: Final = "CHAFFINCH_CONTROL"
 
@@ -37,8 +37,8 @@ def call(control: str, method: str, path: str, body: Mapping[str, Any] | None = 
     try:
         headers = {"Content-Type": JSON}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        status, data = answer.status, answer.read(ANSWER_BYTES_MAX)
+        response = connection.getresponse()
+        status, data = response.status, response.read(RESPONSE_BYTES_MAX)
         value = json.loads(data)
         if status == http.client.OK:
             return value

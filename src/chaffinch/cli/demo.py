@@ -18,7 +18,7 @@ import typer
 from chaffinch.admin import topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.cli.connection import AsJson, connect
-from chaffinch.cli.display import print_json, say_lines
+from chaffinch.cli.display import print_json, print_text
 from chaffinch.consumer.consumer import Consumer
 from chaffinch.errors import KafkaException
 from chaffinch.producer.producer import Producer
@@ -40,25 +40,25 @@ Server = Annotated[
 def demo(bootstrap_server: Server = None, as_json: AsJson = False) -> None:
     """Show in a few seconds what one bad record does to its batch, and what it need not do."""
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         if not as_json:
-            say_lines(text)
+            print_text(text)
 
     with _silence(), _cluster(bootstrap_server) as (servers, which, ours_topic, theirs_topic):
-        say(f"{which}; its topics are compacted, so every record needs a key.")
-        say(f"{COUNT} records are sent in one batch. Record {KEYLESS} has no key.\n")
+        print_line(f"{which}; its topics are compacted, so every record needs a key.")
+        print_line(f"{COUNT} records are sent in one batch. Record {KEYLESS} has no key.\n")
         ours = _with_chaffinch(servers, ours_topic)
-        say(f"chaffinch        {ours['written']} written, {ours['failed']} failed")
-        say(f"                 {ours['error']}")
+        print_line(f"chaffinch        {ours['written']} written, {ours['failed']} failed")
+        print_line(f"                 {ours['error']}")
         theirs = _with_confluent(servers, theirs_topic)
         if theirs is None:
-            say("confluent-kafka  is not installed: pip install confluent-kafka, and this line counts what it loses")
+            print_line("confluent-kafka  is not installed: pip install confluent-kafka, and this line counts what it loses")
         else:
             innocent = f"{theirs['failed'] - 1} of them with nothing wrong"
-            say(f"confluent-kafka  {theirs['written']} written, {theirs['failed']} failed, {innocent}")
-            say(f"                 {theirs['error']}")
+            print_line(f"confluent-kafka  {theirs['written']} written, {theirs['failed']} failed, {innocent}")
+            print_line(f"                 {theirs['error']}")
         kept = _count(servers, ours_topic)
-    say(f"\nThe topic holds {kept} records. The one that is missing is known by name, and its neighbours never noticed.")
+    print_line(f"\nThe topic holds {kept} records. The one that is missing is known by name, and its neighbours never noticed.")
     if as_json:
         print_json({"records": COUNT, "chaffinch": ours, "confluent_kafka": theirs})
 
@@ -75,16 +75,16 @@ def _cluster(bootstrap_server: str | None) -> Iterator[tuple[str, str, str, str]
     mark = f"chaffinch-demo-{secrets.token_hex(4)}"
     names = [f"{mark}-{name}" for name in (OURS, THEIRS)]
     with connect(bootstrap_server, None) as client:
-        made = []
+        created = []
         try:
             for name in names:
                 topics.create_topic(client, name, partitions=1, config=COMPACTED)
-                made.append(name)
+                created.append(name)
                 topics.wait_for_topic(client, name)
             yield bootstrap_server, f"The broker is at {bootstrap_server}", names[0], names[1]
         finally:
-            if made:
-                topics.delete_topics(client, made)
+            if created:
+                topics.delete_topics(client, created)
 
 
 @contextmanager
@@ -106,11 +106,11 @@ def _keys() -> list[bytes | None]:
 def _count(servers: str, topic: str) -> int:
     """How many records a consumer finds."""
     with Consumer(bootstrap_servers=servers) as consumer:
-        places = consumer.partitions_for(topic)
-        consumer.assign(places)
+        tps = consumer.partitions_for(topic)
+        consumer.assign(tps)
         consumer.seek_to_beginning()
-        found, ends = 0, consumer.end_offsets(places)
-        while any(consumer.position(place) < end for place, end in ends.items()):
+        found, ends = 0, consumer.end_offsets(tps)
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
             found += consumer.poll_table(1.0).num_rows
     return found
 

@@ -20,12 +20,12 @@ CELL_LENGTH_MAX: Final = 100
 PIPE_COLUMNS: Final = 1000
 
 
-def say(text: str = "", *, flush: bool = False) -> None:
+def print_line(text: str = "", *, flush: bool = False) -> None:
     """One line on stdout."""
     print(plain(text), flush=flush)
 
 
-def tell(text: str, *, flush: bool = False) -> None:
+def print_error(text: str, *, flush: bool = False) -> None:
     """One line on stderr."""
     print(f"chaffinch: {plain(text)}", file=sys.stderr, flush=flush)
 
@@ -35,14 +35,14 @@ def heading(name: str) -> str:
     return abbreviate(plain(name), CELL_LENGTH_MAX)
 
 
-def say_lines(text: str, *, to: IO[str] | None = None) -> None:
+def print_text(text: str, *, to: IO[str] | None = None) -> None:
     """Text of our own that has several lines."""
     print(plain(text, keep="\n"), file=to, flush=True)
 
 
 def print_json(value: Any) -> None:
     """One JSON text on stdout. What a terminal could take for a command is escaped, which means the same in JSON."""
-    say_lines(json.dumps(value, indent=2, ensure_ascii=False))
+    print_text(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, indent: int = 0) -> None:

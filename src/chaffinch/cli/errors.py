@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from chaffinch.cli.display import print_json, say_lines, tell
-from chaffinch.cli.errors_page import groups_named, groups_of, page, stored_of
+from chaffinch.cli.display import print_error, print_json, print_text
+from chaffinch.cli.errors_page import group_names, groups_of, page, stored_text
 from chaffinch.cli.main import EXIT_USAGE
 from chaffinch.errors import ConfigException, codes, own_errors
 from chaffinch.errors.codes import ErrorCode, Group
@@ -41,19 +41,19 @@ def errors(
     """Explain errors: all of Kafka's codes, those of a group, or what a number, name or class stands for, Chaffinch's own too."""
     if as_markdown and (as_json or code is not None):
         raise ConfigException("--markdown prints the whole page: it goes neither with --json nor with a code")
-    many: Sequence[ErrorCode | OwnError] = codes.ALL if code is None else rows_of(code)
-    rows: Sequence[ErrorCode | OwnError] = many or find(str(code)) or find_own(str(code))
+    group_rows: Sequence[ErrorCode | OwnError] = codes.ALL if code is None else rows_of_group(code)
+    rows: Sequence[ErrorCode | OwnError] = group_rows or find(str(code)) or find_own(str(code))
     if not rows:
-        tell(_unknown_text(str(code)))
+        print_error(_unknown_text(str(code)))
         raise typer.Exit(EXIT_USAGE)
     if as_json:
         print_json([as_object(row) for row in rows])
     elif as_markdown:
-        say_lines(page().removesuffix("\n"))
+        print_text(page().removesuffix("\n"))
     else:
         console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-        if many:
-            console.print(overview(many))
+        if group_rows:
+            console.print(overview(group_rows))
         else:
             for row in rows:
                 console.print(details(row), "")
@@ -75,7 +75,7 @@ def find_own(text: str) -> list[OwnError]:
     return [row for row in own_errors.ALL if row.name.upper() == wanted]
 
 
-def rows_of(text: str) -> list[ErrorCode | OwnError]:
+def rows_of_group(text: str) -> list[ErrorCode | OwnError]:
     """Kafka's codes of a group, named as in `KAFKA[group]` and in the tables, or by the class that catches it, and what is Chaffinch's own
     of it. Case does not matter, but for the group None: NONE, however else it is written, is Kafka's code 0."""
     wanted = text.strip()
@@ -113,7 +113,7 @@ def overview(rows: Iterable[ErrorCode | OwnError]) -> Table:
         if isinstance(row, OwnError):
             table.add_row("-", row.name, "-", row.group.value if row.group else "-", "-", row.advice)
             continue
-        table.add_row(_numbers(row), row.name, row.exception_name, groups_named(row), stored_of(row), ADVICE[_group(row)] or row.text)
+        table.add_row(_numbers(row), row.name, row.exception_name, group_names(row), stored_text(row), ADVICE[_group(row)] or row.text)
     return table
 
 
@@ -130,11 +130,11 @@ def details(row: ErrorCode | OwnError) -> Table:
 
 def _lines_of(row: ErrorCode) -> list[tuple[str, str]]:
     return [
-        ("number", _numbers_in_words(row)),
+        ("number", _describe_numbers(row)),
         ("name", row.name),
         ("class", row.exception_name),
-        ("group", groups_named(row)),
-        ("stored", stored_of(row)),
+        ("group", group_names(row)),
+        ("stored", stored_text(row)),
         ("what it means", row.text),
         ("what to do", ADVICE[_group(row)]),
     ]
@@ -148,7 +148,7 @@ def _numbers(row: ErrorCode) -> str:
     return str(row.number) if row.number == row.number_kip else f"{row.number} (kip: {row.number_kip})"
 
 
-def _numbers_in_words(row: ErrorCode) -> str:
+def _describe_numbers(row: ErrorCode) -> str:
     """Which number means it where: a broker's `error.numbering` decides that, and nothing else of a row."""
     if row.number == row.number_kip:
         return str(row.number)

@@ -14,15 +14,17 @@ from chaffinch.errors.own_errors import OwnError
 def page() -> str:
     """`docs/errors.md`: from a text to what to do, the groups, the own names, the numbers that depend on the numbering, all codes."""
     groups = [f"| {group.value} | {advice} |" for group, advice in ADVICE.items() if advice]
-    travelling = [f"| {row.name} | {row.number} | {row.number_kip} |" for row in codes.ALL if row.number != row.number_kip]
+    numbered = [f"| {row.name} | {row.number} | {row.number_kip} |" for row in codes.ALL if row.number != row.number_kip]
     rows = [
-        f"| {row.number} | {row.name} | {row.exception_name} | {groups_named(row)} | {stored_of(row)} | {row.text} |".replace("|  |", "| |")
+        f"| {row.number} | {row.name} | {row.exception_name} | {group_names(row)} | {stored_text(row)} | {row.text} |".replace(
+            "|  |", "| |"
+        )
         for row in codes.ALL
     ]
     own = {
         name: "\n".join(map(_own_line, rows)) for name, rows in (("clients", own_errors.CLIENT_ERRORS), ("spark", own_errors.SPARK_ERRORS))
     }
-    return _PAGE.format(groups="\n".join(groups), travelling="\n".join(travelling), rows="\n".join(rows), **own)
+    return _PAGE.format(groups="\n".join(groups), numbered="\n".join(numbered), rows="\n".join(rows), **own)
 
 
 def _own_line(row: OwnError) -> str:
@@ -36,11 +38,11 @@ def groups_of(row: ErrorCode) -> tuple[Group, ...]:
     return () if row is codes.NONE else (row.group,)
 
 
-def groups_named(row: ErrorCode) -> str:
+def group_names(row: ErrorCode) -> str:
     return " / ".join(group.value for group in groups_of(row)) or "-"
 
 
-def stored_of(row: ErrorCode) -> str:
+def stored_text(row: ErrorCode) -> str:
     return row.stored.value if row.is_produce_code or row is codes.NONE else "-"
 
 
@@ -92,7 +94,7 @@ What stands behind `KAFKA[group]` and is no code of Kafka's; what only `session`
 
 | error | `apache` | `kip` |
 |---|---|---|
-{travelling}
+{numbered}
 
 Under `apache` numbering INVALID_COMPACTION_KEY is the 87 of a record without a key, and INCONSISTENT_REPLICATION_FACTOR is a 40
 whose message begins with that name. Under `kip` numbering 45 with records listed is INVALID_COMPACTION_KEY, and without is

@@ -9,14 +9,14 @@ import typer
 
 from chaffinch.cli.connection import AsJson, new_app
 from chaffinch.cli.control_client import ControlPort, call
-from chaffinch.cli.display import print_json, print_table, say
+from chaffinch.cli.display import print_json, print_line, print_table
 from chaffinch.cli.topic_names import legal_topic
 
 app = new_app("Add, list and clear faults on purpose in a running broker.")
 
 TITLES = ("id", "api", "action", "topic", "partition", "client_id", "error", "delay_ms", "bytes_per_second", "direction", "count", "note")
 
-TOLD = ("error", "delay_ms", "bytes_per_second", "direction")
+ACTION_PARAMETERS = ("error", "delay_ms", "bytes_per_second", "direction")
 """What an action is told, where it is."""
 
 
@@ -67,7 +67,7 @@ def add(
     }
     faults = call(control, "POST", "/faults", {name: value for name, value in given.items() if value is not None})
     if not as_json:
-        say(f"added: {_in_words(faults[-1])}")
+        print_line(f"added: {_describe_fault(faults[-1])}")
     _show(faults, as_json=as_json)
 
 
@@ -81,19 +81,19 @@ def clear(
     _show(call(control, "DELETE", "/faults" if fault is None else f"/faults/{quote(fault, safe='')}"), as_json=as_json)
 
 
-def _in_words(fault: dict[str, Any]) -> str:
+def _describe_fault(fault: dict[str, Any]) -> str:
     """The whole rule, with what was not given."""
     count, topic, partition, client_id = fault["count"], fault.get("topic"), fault.get("partition"), fault.get("client_id")
     requests = f"the next {fault['api']} request" if count == 1 else f"the next {count} {fault['api']} requests"
-    client = "of any client" if client_id is None else f"of client {_plain(client_id)}"
-    place = "any topic" if topic is None else f"topic {topic}"
-    place += ", any partition" if partition is None else f", partition {partition}"
-    told = " ".join([fault["action"], *(f"{name}={fault[name]}" for name in TOLD if name in fault)])
+    client = "of any client" if client_id is None else f"of client {_quoted_if_needed(client_id)}"
+    target = "any topic" if topic is None else f"topic {topic}"
+    target += ", any partition" if partition is None else f", partition {partition}"
+    action = " ".join([fault["action"], *(f"{name}={fault[name]}" for name in ACTION_PARAMETERS if name in fault)])
     note = f"; {fault['note']}" if "note" in fault else ""
-    return f"{requests} {client} for {place}: {told.removeprefix('error ')}{note}"
+    return f"{requests} {client} for {target}: {action.removeprefix('error ')}{note}"
 
 
-def _plain(text: str) -> str:
+def _quoted_if_needed(text: str) -> str:
     """As it is, or as Python writes it where that would not be seen whole in a line: empty, with spaces around it or with breaks."""
     return text if text and text == text.strip() and text.isprintable() else repr(text)
 
@@ -105,4 +105,4 @@ def _show(faults: list[dict[str, Any]], *, as_json: bool) -> None:
         titles = [title for title in TITLES if any(title in fault for fault in faults)]
         print_table([title.replace("_", " ") for title in titles], [[fault.get(title) for title in titles] for fault in faults])
     else:
-        say("no faults")
+        print_line("no faults")

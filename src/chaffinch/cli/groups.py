@@ -16,13 +16,13 @@ from chaffinch.cli.connection import (
     CommandConfig,
     connect,
     new_app,
-    print_apart,
     print_deleted,
+    print_separated,
     refuse_empty,
     warn,
 )
-from chaffinch.cli.display import heading, print_json, print_table, say
-from chaffinch.cli.times import parse_ago, parse_place_in_time
+from chaffinch.cli.display import heading, print_json, print_line, print_table
+from chaffinch.cli.times import parse_lookup_time, parse_time_ago
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import TopicPartition, format_partitions
@@ -72,7 +72,7 @@ def describe(
     if as_json:
         print_json([_details(description) for description in found])
         return
-    print_apart(found, _print_description)
+    print_separated(found, _print_description)
 
 
 @app.command()
@@ -111,8 +111,8 @@ def reset_offsets(
 ) -> None:
     """Let a group without members go on reading elsewhere. Only says what it would do, unless --execute is given."""
     wall_ms = SystemClock().wall_ms()
-    time_ms = None if to_datetime is None else parse_place_in_time("--to-datetime", to_datetime)
-    ago_ms = None if by_duration is None else parse_ago("--by-duration", by_duration, wall_ms)
+    time_ms = None if to_datetime is None else parse_lookup_time("--to-datetime", to_datetime)
+    ago_ms = None if by_duration is None else parse_time_ago("--by-duration", by_duration, wall_ms)
     target = _target(
         {
             "--to-earliest": Target("earliest") if to_earliest else None,
@@ -129,14 +129,14 @@ def reset_offsets(
     if not (topic or all_topics):
         raise ConfigException("which partitions? give --topic, or --all-topics for all that the group has committed")
     with connect(bootstrap_server, command_config) as client:
-        places = _partitions(client, topic) if topic else _committed(client, group)
-        plan = groups.plan_reset(client, group, places, target)
+        tps = _partitions(client, topic) if topic else _committed(client, group)
+        plan = groups.plan_reset(client, group, tps, target)
         if execute:
             groups.execute_reset(client, group, plan)
     planned = {reset.topic_partition for reset in plan}
-    for place in places:
-        if place not in planned:
-            warn(f"group {group!r} has committed nothing for {place}: there is nothing to shift, it is left out")
+    for tp in tps:
+        if tp not in planned:
+            warn(f"group {group!r} has committed nothing for {tp}: there is nothing to shift, it is left out")
     _report_reset(group, plan, execute, as_json)
 
 
@@ -152,18 +152,18 @@ def delete_offsets(
     if not topic:
         raise ConfigException("--topic is missing: which offsets to delete")
     with connect(bootstrap_server, command_config) as client:
-        places = _partitions(client, topic)
-        there = committed_offsets(client, group, places)
-        groups.delete_offsets(client, group, places)
-    for place in places:
-        if place not in there:
-            warn(f"group {group!r} has committed nothing for {place}")
-    deleted = [place for place in places if place in there]
+        tps = _partitions(client, topic)
+        committed = committed_offsets(client, group, tps)
+        groups.delete_offsets(client, group, tps)
+    for tp in tps:
+        if tp not in committed:
+            warn(f"group {group!r} has committed nothing for {tp}")
+    deleted = [tp for tp in tps if tp in committed]
     if as_json:
-        print_json({"group": group, "deleted": [{"topic": place.topic, "partition": place.partition} for place in deleted]})
+        print_json({"group": group, "deleted": [{"topic": tp.topic, "partition": tp.partition} for tp in deleted]})
     else:
-        for place in deleted:
-            say(f"deleted the offset of {place}")
+        for tp in deleted:
+            print_line(f"deleted the offset of {tp}")
 
 
 # What is asked for --------------------------------------------------------------------------------------------------------------------
@@ -175,39 +175,39 @@ def _check_known(option: str, given: list[str] | None, known: tuple[str, ...]) -
             raise ConfigException(f"{option} {text!r}: it must be one of {', '.join(known)}")
 
 
-def _target(asked: dict[str, Target | None]) -> Target:
-    given = {name: target for name, target in asked.items() if target is not None}
+def _target(requested: dict[str, Target | None]) -> Target:
+    given = {name: target for name, target in requested.items() if target is not None}
     if len(given) != 1:
-        raise ConfigException(f"where to? give one of {', '.join(given or asked)}")
+        raise ConfigException(f"where to? give one of {', '.join(given or requested)}")
     return next(iter(given.values()))
 
 
 def _committed(client: SyncClient, group: str) -> list[TopicPartition]:
     """What the group has committed; KafkaException where that is nothing, and so nothing could be reset."""
-    places = sorted(committed_offsets(client, group))
-    if not places:
+    tps = sorted(committed_offsets(client, group))
+    if not tps:
         raise KafkaException(f"group {group!r} has committed no offsets: name topics with --topic")
-    return places
+    return tps
 
 
 def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
     """`topic` or `topic:0,1`, and what several of them name together; all must exist."""
-    asked: dict[str, set[int] | None] = {}
+    requested: dict[str, set[int] | None] = {}
     for text in texts:
         found = _TOPIC.fullmatch(text)
         if found is None:
             raise ConfigException(f"--topic {text!r}: expected NAME or NAME:0,1,2")
         numbers = None if found["partitions"] is None else {int(number) for number in found["partitions"].split(",")}
-        before = asked.get(found["topic"], set())
-        asked[found["topic"]] = None if numbers is None or before is None else before | numbers
-    places: list[TopicPartition] = []
-    for topic in topics.find_topics(client, asked):
-        known, wanted = topics.partitions_of(topic), asked[topic.name]
+        before = requested.get(found["topic"], set())
+        requested[found["topic"]] = None if numbers is None or before is None else before | numbers
+    tps: list[TopicPartition] = []
+    for topic in topics.find_topics(client, requested):
+        known, wanted = topics.partitions_of(topic), requested[topic.name]
         for number in wanted or ():
             if TopicPartition(topic.name, number) not in known:
                 raise ConfigException(f"--topic: topic {topic.name!r} has {format_partitions(len(known))}, and no {number}")
-        places += [place for place in known if wanted is None or place.partition in wanted]
-    return places
+        tps += [tp for tp in known if wanted is None or tp.partition in wanted]
+    return tps
 
 
 # Printing -----------------------------------------------------------------------------------------------------------------------------
@@ -233,15 +233,18 @@ def _report_reset(group: str, plan: list[Reset], is_done: bool, as_json: bool) -
     rows = [(reset.topic_partition.topic, reset.topic_partition.partition, reset.before, reset.after) for reset in plan]
     print_table(("topic", "partition", "before", "after"), rows)
     if not is_done:
-        say("nothing was changed: --execute does it")
+        print_line("nothing was changed: --execute does it")
 
 
 def _print_description(description: GroupDescription) -> None:
     listing = description.listing
     facts = [listing.group_type, listing.state, f"assignor {description.assignor}" if description.assignor else ""]
-    say(f"{heading(listing.group)}: {', '.join(filter(None, [*facts, f'coordinator {listing.coordinator}']))}")
+    print_line(f"{heading(listing.group)}: {', '.join(filter(None, [*facts, f'coordinator {listing.coordinator}']))}")
     if description.members:
-        rows = [(member.member_id, member.instance_id, member.client_id, member.host, _places(member)) for member in description.members]
+        rows = [
+            (member.member_id, member.instance_id, member.client_id, member.host, _format_partitions(member))
+            for member in description.members
+        ]
         print_table(("member", "instance", "client", "host", "partitions"), rows, indent=2)
     if description.offsets:
         print_table(
@@ -249,7 +252,7 @@ def _print_description(description: GroupDescription) -> None:
         )
 
 
-def _places(member: Member) -> tuple[str, ...]:
+def _format_partitions(member: Member) -> tuple[str, ...]:
     return tuple(map(str, sorted(member.partitions)))
 
 
@@ -278,7 +281,7 @@ def _details(description: GroupDescription) -> dict[str, Any]:
                 "instance_id": member.instance_id,
                 "client_id": member.client_id,
                 "host": member.host,
-                "partitions": [{"topic": place.topic, "partition": place.partition} for place in sorted(member.partitions)],
+                "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(member.partitions)],
             }
             for member in description.members
         ],

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TextIO
 
-from chaffinch.cli.display import say, tell
+from chaffinch.cli.display import print_error, print_line
 from chaffinch.signals import deferred_signals
 from chaffinch.version import VERSION
 
@@ -29,7 +29,7 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
 STDOUT: Final = "stdout"
 # A file that takes no more: whoever opened it names it in the error, so that one without a name is of stdout, which nobody opened.
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Command(NamedTuple):
@@ -82,7 +82,7 @@ def _prepare_process() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         # Else the next file or socket would take its number, and what is printed would go there.
-        _end("stdout is closed: send it to /dev/null to do without it", EXIT_REFUSED)
+        _exit("stdout is closed: send it to /dev/null to do without it", EXIT_REFUSED)
     if getattr(sys.stdout, "write_through", False):
         # Python was told to keep nothing back. A buffer that is emptied at each line does as well, and knows what it could not write.
         # For as long as the process lives.
@@ -90,8 +90,8 @@ def _prepare_process() -> None:
         sys.stdout = out
 
 
-def _run(given: list[str]) -> None:
-    name = given[0] if given and given[0] in COMMANDS else None
+def _run(arguments: list[str]) -> None:
+    name = arguments[0] if arguments and arguments[0] in COMMANDS else None
     extra = COMMANDS[name].extra if name else "broker"
     out = sys.stdout  # typer lays one over it that is silent about a reader who went away: Python 3.13 would speak of it at the end.
     try:
@@ -99,20 +99,20 @@ def _run(given: list[str]) -> None:
             # Imports have callbacks, in which what a signal raises is lost; after Ctrl-C in an annotation `python -m` forgets the status.
             with deferred_signals():
                 command = _command(name)
-            status = command(args=given[1:], prog_name=f"chaffinch {name}", standalone_mode=False)
+            status = command(args=arguments[1:], prog_name=f"chaffinch {name}", standalone_mode=False)
         else:
-            status = _root_app()(args=given or ["--help"], prog_name="chaffinch", standalone_mode=False)
+            status = _root_app()(args=arguments or ["--help"], prog_name="chaffinch", standalone_mode=False)
         if status:
             sys.exit(status)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in ("", "chaffinch"):
             raise
-        _end(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
+        _exit(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
     except Exception as error:
         if isinstance(error, OSError) and error.filename in (None, STDOUT):
             _flush(out)  # Where stdout takes no more, this ends with its name; what waited to be printed is left out, and not tried again.
-        _end(*_ending_of(error))
+        _exit(*_message_and_status(error))
     finally:
         _flush(out)
 
@@ -124,10 +124,10 @@ def _flush(out: TextIO) -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         if not isinstance(error, BrokenPipeError):
-            _end(f"{STDOUT}: {error.strerror}", EXIT_REFUSED)
+            _exit(f"{STDOUT}: {error.strerror}", EXIT_REFUSED)
 
 
-def _ending_of(error: Exception) -> tuple[str, int]:
+def _message_and_status(error: Exception) -> tuple[str, int]:
     """The line and the status that an error ends the command with; one that nobody expects is raised again."""
     # Imported here, not above: help and start-up do not need the class trees.
     from chaffinch.cli.usage import is_usage_error, usage_line
@@ -142,14 +142,14 @@ def _ending_of(error: Exception) -> tuple[str, int]:
         return str(error), EXIT_REFUSED
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
-        name = error.filename or (STDOUT if error.errno in FULL else "")
+        name = error.filename or (STDOUT if error.errno in DISK_FULL_ERRNOS else "")
         return (f"{name}: {reason}" if name else reason), EXIT_REFUSED
     raise error
 
 
-def _end(message: str, status: int) -> NoReturn:
+def _exit(message: str, status: int) -> NoReturn:
     if message:
-        tell(message)
+        print_error(message)
     sys.exit(status)
 
 
@@ -163,9 +163,9 @@ def _command(name: str) -> Any:
     target = getattr(import_module(module), attribute)
     if isinstance(target, typer.Typer):
         return get_command(target)
-    from chaffinch.cli.usage import OnceApp
+    from chaffinch.cli.usage import StrictApp
 
-    app = OnceApp(add_completion=False, pretty_exceptions_enable=False)
+    app = StrictApp(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=None if target.__doc__ else command.help)(target)
     return get_command(app)
 
@@ -178,7 +178,7 @@ def _root_app() -> typer.Typer:
 
     def show_version(is_wanted: bool) -> None:
         if is_wanted:
-            say(f"chaffinch {VERSION}")
+            print_line(f"chaffinch {VERSION}")
             raise typer.Exit
 
     @app.callback()

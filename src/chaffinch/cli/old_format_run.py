@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from chaffinch.admin.topics import Topic
-from chaffinch.cli.produce_run import how_far, span
+from chaffinch.cli.produce_run import format_progress, row_range
 from chaffinch.cli.rows.rejected import RejectedRows, rejected_table
 from chaffinch.cli.rows.sources import Piece
 from chaffinch.client import response_errors
@@ -66,13 +66,13 @@ class OldFormatRun:
                 rejected = self._send(piece)
                 self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
                 self._written += len(piece.table) - rejected.num_rows
-                self._sending, self._last = [], span(piece)[1]
+                self._sending, self._last = [], row_range(piece)[1]
             self._show(piece.done)
         return self._written
 
-    def reached(self) -> str:
+    def describe_progress(self) -> str:
         """How far it came, in words."""
-        return how_far(self._written, self._bad, self._last, self._sending)
+        return format_progress(self._written, self._bad, self._last, self._sending)
 
     def _send(self, piece: Piece) -> pa.Table:
         """The rows that were rejected, as `SendTableResult.rejected` has them."""
@@ -84,7 +84,7 @@ class OldFormatRun:
         if parts.partitions is not None:
             partitions = np.where(parts.partitions >= 0, parts.partitions, partitions)
         refused: list[tuple[int, int, KafkaException]] = []
-        bad = self._with_headers(parts.columns.header_offsets, partitions, refused)
+        bad = self._mark_rows_with_headers(parts.columns.header_offsets, partitions, refused)
         good = np.flatnonzero(~bad)
         for run in runs(parts.columns.take(good), good, partitions[good], self._partition_count, SET_BYTES):
             try:
@@ -98,7 +98,7 @@ class OldFormatRun:
                 refused += [(int(row), run.partition, error) for row in run.rows]
         return rejected_table(self._topic, refused)
 
-    def _with_headers(self, header_offsets: Any, partitions: Any, refused: list[tuple[int, int, KafkaException]]) -> Any:
+    def _mark_rows_with_headers(self, header_offsets: Any, partitions: Any, refused: list[tuple[int, int, KafkaException]]) -> Any:
         """Marks rows that cannot be sent at all, and notes why."""
         marked = np.diff(header_offsets) > 0
         for row in np.flatnonzero(marked):
@@ -110,5 +110,5 @@ class OldFormatRun:
         data = encode_message_set(run.columns, self._magic, self._compression)
         topic = TopicProduceData(name=self._topic, partitions=[PartitionProduceData(index=run.partition, records=data)])
         request = ProduceRequest(acks=self._acks, timeout_ms=TIMEOUT_MS, topics=[topic])
-        answer = self._client.leader_request(TopicPartition(self._topic, run.partition), request, version_max=VERSION_MAX[self._magic])
-        response_errors.raise_for(answer)
+        response = self._client.leader_request(TopicPartition(self._topic, run.partition), request, version_max=VERSION_MAX[self._magic])
+        response_errors.raise_for(response)

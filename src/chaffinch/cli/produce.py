@@ -15,12 +15,12 @@ from typing import IO, Annotated, Final
 import typer
 
 from chaffinch.admin import options, topics
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, open_client, settings_of
-from chaffinch.cli.display import print_json, say, tell
-from chaffinch.cli.given import Given
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, open_client, parse_settings
+from chaffinch.cli.display import print_error, print_json, print_line
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
-from chaffinch.cli.produce_run import ProduceRun, Run, said_when_broken_off, with_known_partitions
+from chaffinch.cli.option_source import SourcedOption
+from chaffinch.cli.produce_run import ProduceRun, Run, reject_unknown_partitions, report_interruption
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rows import record_texts
 from chaffinch.cli.rows import sources as row_sources
@@ -79,18 +79,18 @@ def produce(
 ) -> None:
     """Write the rows of a file, or of stdin, to a topic."""
     given = (
-        Given("compression.type", compression, "--compression"),
-        Given("acks", acks, "--acks"),
-        Given("enable.idempotence", idempotent, "--idempotent" if idempotent else "--no-idempotent"),
-        Given("transactional.id", transactional_id, "--transactional-id"),
+        SourcedOption("compression.type", compression, "--compression"),
+        SourcedOption("acks", acks, "--acks"),
+        SourcedOption("enable.idempotence", idempotent, "--idempotent" if idempotent else "--no-idempotent"),
+        SourcedOption("transactional.id", transactional_id, "--transactional-id"),
     )
-    settings = settings_of(PRODUCER_OPTIONS, bootstrap_server, command_config, given, parse_options)
+    settings = parse_settings(PRODUCER_OPTIONS, bootstrap_server, command_config, given, parse_options)
     if message_format is not None:
         _check_old_format(message_format, settings)
     path = None if file == "-" else file
     name = _format(file_format, path, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
-    with said_when_broken_off() as begun, ExitStack() as stack:
-        source = stack.enter_context(_opened(path))
+    with report_interruption() as register_run, ExitStack() as stack:
+        source = stack.enter_context(_open_source(path))
         _check_rejected(source, rejected)
         shared = settings.given & {option.name for option in options.CLIENT_OPTIONS}
         client = stack.enter_context(open_client(options.ADMIN_TABLE.parse({name: settings[name] for name in shared})))
@@ -99,31 +99,36 @@ def produce(
         bad = stack.enter_context(rejected_rows(topic, "line" if name in ("lines", "json") else "row", rejected))
         is_text = name in TEXT_FORMATS
         show = stack.enter_context(progress(f"{path or 'stdin'} to {topic}", _size(source) if is_text else None, is_bytes=is_text))
-        pieces = with_known_partitions(pieces, found, bad)
+        pieces = reject_unknown_partitions(pieces, found, bad)
         try:
             if message_format is None:
-                written = _write(settings, topic, pieces, bad, show, begun)
+                written = _write(settings, topic, pieces, bad, show, register_run)
             else:
-                begun(run := OldFormatRun(client, found, bad, show, message_format, settings))
+                register_run(run := OldFormatRun(client, found, bad, show, message_format, settings))
                 written = run.send(pieces)
         except KafkaException as error:
-            raise _placed(error, path) from None
+            raise _with_source_name(error, path) from None
     _report(topic, written, bad, rejected, settings, as_json=as_json)
 
 
 def _write(
-    settings: Settings, topic: str, pieces: Iterator[Piece], bad: RejectedRows, show: Callable[[int], None], begun: Callable[[Run], None]
+    settings: Settings,
+    topic: str,
+    pieces: Iterator[Piece],
+    bad: RejectedRows,
+    show: Callable[[int], None],
+    register_run: Callable[[Run], None],
 ) -> int:
     """How many rows were written. How far an interrupted run came is known once its producer is closed; rows rejected then are kept
     like all others."""
     run: ProduceRun | None = None
     try:
         with Producer({option: settings[option] for option in settings.given}) as producer:
-            begun(run := ProduceRun(producer, topic, bad, show))
+            register_run(run := ProduceRun(producer, topic, bad, show))
             return run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
     except (KeyboardInterrupt, SystemExit):
         if run is not None:
-            run.settle_known()
+            run.collect_done()
         raise
 
 
@@ -176,7 +181,7 @@ def _pieces(name: str, source: IO[bytes], *, key_separator: str | None, null_mar
 
 
 @contextmanager
-def _opened(path: str | None) -> Iterator[IO[bytes]]:
+def _open_source(path: str | None) -> Iterator[IO[bytes]]:
     if path is None:
         if sys.stdin is None:
             raise KafkaException("stdin is closed: name a file, or send something to it")
@@ -211,19 +216,19 @@ def _report(topic: str, written: int, bad: RejectedRows, path: str | None, setti
     if as_json:
         print_json({"topic": topic, "written": written, "rejected": bad.count, "rejected_file": path, "first_rejection": bad.first})
     elif not bad.count and settings["acks"] == "0":
-        say(f"{pluralize(written, 'row')} sent to {topic}: with acks=0 no broker says whether they are written")
+        print_line(f"{pluralize(written, 'row')} sent to {topic}: with acks=0 no broker says whether they are written")
     elif not bad.count:
-        say(f"{pluralize(written, 'row')} written to {topic}")
+        print_line(f"{pluralize(written, 'row')} written to {topic}")
     if bad.count:
         done = f"{written} {'sent' if settings['acks'] == '0' else 'written'}"
         rest = "nothing was written: the transaction was aborted" if settings["transactional.id"] else done
         kept = f"all of them are in {path}" if path else "--rejected FILE keeps them"
         count = f"{pluralize(bad.count, 'row')} rejected"
-        tell(f"{topic}: {count}, {rest}; {bad.first}; {kept}")
+        print_error(f"{topic}: {count}, {rest}; {bad.first}; {kept}")
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _placed(error: KafkaException, path: str | None) -> KafkaException:
+def _with_source_name(error: KafkaException, path: str | None) -> KafkaException:
     """An error about the input, which does not know where that comes from."""
     if type(error) is KafkaException:
         return KafkaException(f"{path or 'stdin'}: {error.message}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chaffinch.admin.topics import Topic
-from chaffinch.cli.display import tell
+from chaffinch.cli.display import print_error
 from chaffinch.cli.rows.record_texts import PARTITION_MAX
 from chaffinch.cli.rows.rejected import RejectedRows, rejected_table
 from chaffinch.cli.rows.sources import Numbers, Piece
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chaffinch.producer.tables.result import SendTableResult
 
 # Pieces on their way: enough to keep the brokers busy while the next is read; each stays in memory until its outcome is known.
-PIECES_WAITING_MAX: Final = 8
+PIECES_IN_FLIGHT_MAX: Final = 8
 
 
 class Transaction(Enum):
@@ -50,23 +50,24 @@ class ProduceRun:
         self._bad = bad
         self._show = show
         self._clock = SystemClock()
-        self._waiting: deque[tuple[Piece, Future[SendTableResult]]] = deque()
+        self._in_flight: deque[tuple[Piece, Future[SendTableResult]]] = deque()
         self._written = 0
         self._last = 0
         """The last line or row of the input whose outcome is known, and of all before it."""
-        self._handing: Piece | None = None
+        self._current_piece: Piece | None = None
         self._transaction = Transaction.NONE
 
-    def send(self, pieces: Iterator[Piece], *, stops_at_first: bool = False) -> int:
-        """Everything there is; how many rows were written. `stops_at_first`: no further than the first piece with a rejected row."""
+    def send(self, pieces: Iterator[Piece], *, stop_at_first_rejection: bool = False) -> int:
+        """Everything there is; how many rows were written. `stop_at_first_rejection`: no further than the first piece with a rejected
+        row."""
         try:
             for piece in pieces:
                 self._send(piece)
-                if stops_at_first and self._bad.count:
+                if stop_at_first_rejection and self._bad.count:
                     break
         except KafkaException as error:
             # What was sent before the input broke off is on its way; who reads the message wants to know where to go on.
-            if type(error) is not KafkaException or stops_at_first:
+            if type(error) is not KafkaException or stop_at_first_rejection:
                 raise
             raise KafkaException(f"{error.message}; {self._finish()} rows before it were written") from None
         return self._finish()
@@ -74,20 +75,20 @@ class ProduceRun:
     def _send(self, piece: Piece) -> None:
         self._bad.add_broken(piece.broken)
         if len(piece.table):
-            self._handing = piece
+            self._current_piece = piece
             try:
-                self._waiting.append((piece, self._producer.send_table(self._topic, piece.table)))
+                self._in_flight.append((piece, self._producer.send_table(self._topic, piece.table)))
             except InvalidColumn as error:
                 raise KafkaException(f"{error}; --key-field NAME takes rows as a whole") from None
-        self._handing = None
+        self._current_piece = None
         self._show(piece.done)
-        while self._waiting and (len(self._waiting) > PIECES_WAITING_MAX or self._waiting[0][1].done()):
-            self._settle()
+        while self._in_flight and (len(self._in_flight) > PIECES_IN_FLIGHT_MAX or self._in_flight[0][1].done()):
+            self._collect_outcome()
 
     def _finish(self) -> int:
         self._producer.flush()
-        while self._waiting:
-            self._settle()
+        while self._in_flight:
+            self._collect_outcome()
         return self._written
 
     def in_transaction(self, pieces: Iterator[Piece]) -> int:
@@ -96,7 +97,7 @@ class ProduceRun:
         self._producer.begin_transaction()
         self._transaction = Transaction.OPEN
         try:
-            self.send(pieces, stops_at_first=True)
+            self.send(pieces, stop_at_first_rejection=True)
             if not self._bad.count:
                 self._producer.commit_transaction()
                 self._transaction = Transaction.NONE
@@ -108,35 +109,35 @@ class ProduceRun:
         self._producer.abort_transaction()
         return 0
 
-    def _settle(self) -> None:
-        piece, future = self._waiting[0]
+    def _collect_outcome(self) -> None:
+        piece, future = self._in_flight[0]
         result = future.result()
-        self._waiting.popleft()
+        self._in_flight.popleft()
         self._written += result.written
-        self._last = span(piece)[1]
+        self._last = row_range(piece)[1]
         rejected = result.rejected
         if rejected.num_rows:
             # Rows that only went down with a transaction are not at fault: the transaction's own end says what was.
             rejected = rejected.filter(pc.not_equal(rejected["group"], Group.TRANSACTION_ABORTABLE.value))
         self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
 
-    def settle_known(self) -> None:
+    def collect_done(self) -> None:
         """What became of rows that waited when the run was interrupted, as far as the producer knew at its end."""
-        while self._waiting and self._waiting[0][1].done():
-            self._settle()
+        while self._in_flight and self._in_flight[0][1].done():
+            self._collect_outcome()
 
-    def reached(self) -> str:
+    def describe_progress(self) -> str:
         """How far it came, in words."""
         match self._transaction:
             case Transaction.ABORTED:
                 return "transaction aborted, nothing written"
             case Transaction.OPEN:
                 return "the transaction has not ended; unless it was being committed, its broker aborts it"
-        open_pieces = [piece for piece, _ in self._waiting] + ([self._handing] if self._handing is not None else [])
-        return how_far(self._written, self._bad, self._last, open_pieces)
+        open_pieces = [piece for piece, _ in self._in_flight] + ([self._current_piece] if self._current_piece is not None else [])
+        return format_progress(self._written, self._bad, self._last, open_pieces)
 
 
-def how_far(written: int, bad: RejectedRows, last: int, open_pieces: Sequence[Piece]) -> str:
+def format_progress(written: int, bad: RejectedRows, last: int, open_pieces: Sequence[Piece]) -> str:
     """How far a run came that broke off: `last` is the last line or row whose outcome is known, that of `open_pieces` is not."""
     count = f"{pluralize(written, 'row')} written" + (f", {bad.count} rejected" if bad.count else "")
     known = f" (input {bad.unit}s 1 to {last})" if last else ""
@@ -144,45 +145,45 @@ def how_far(written: int, bad: RejectedRows, last: int, open_pieces: Sequence[Pi
         return "nothing written"
     if not open_pieces:
         return f"{count}{known}, nothing of what follows"
-    first, last = span(open_pieces[0])[0], span(open_pieces[-1])[1]
+    first, last = row_range(open_pieces[0])[0], row_range(open_pieces[-1])[1]
     return f"{count}{known}, some of {bad.unit}s {first} to {last} may be, nothing of what follows"
 
 
 class Run(Protocol):
     """A run that can say how far it came."""
 
-    def reached(self) -> str: ...
+    def describe_progress(self) -> str: ...
 
 
 @contextmanager
-def said_when_broken_off() -> Iterator[Callable[[Run], None]]:
+def report_interruption() -> Iterator[Callable[[Run], None]]:
     """By Ctrl-C or SIGTERM: one line on stderr says how far the run came. Where a file breaks off, as one does that rejected rows have
     filled the disk with, its error says so too. What is given tells of the run, once there is one."""
-    begun: list[Run] = []
+    runs: list[Run] = []
     try:
-        yield begun.append
+        yield runs.append
     except (KeyboardInterrupt, SystemExit):
-        tell(f"interrupted: {begun[0].reached() if begun else 'nothing written'}")
+        print_error(f"interrupted: {runs[0].describe_progress() if runs else 'nothing written'}")
         raise
     except OSError as error:
-        if not begun:
+        if not runs:
             raise
         reason = error.strerror or str(error)
-        raise KafkaException(f"{f'{error.filename}: ' if error.filename else ''}{reason}; {begun[0].reached()}") from None
+        raise KafkaException(f"{f'{error.filename}: ' if error.filename else ''}{reason}; {runs[0].describe_progress()}") from None
 
 
-def span(piece: Piece) -> tuple[int, int]:
+def row_range(piece: Piece) -> tuple[int, int]:
     """The first and the last line or row of a piece with rows, as the input counts them."""
     numbers = [int(piece.numbers[0]), int(piece.numbers[-1]), *(row.number for row in piece.broken)]
     return min(numbers), max(numbers)
 
 
-def with_known_partitions(pieces: Iterator[Piece], topic: Topic, bad: RejectedRows) -> Iterator[Piece]:
+def reject_unknown_partitions(pieces: Iterator[Piece], topic: Topic, bad: RejectedRows) -> Iterator[Piece]:
     """The pieces without the rows for partitions beyond those that `topic` has, which go to `bad`. A producer waits for such a partition,
     which may be there soon; who writes a file wants to know at once."""
     clock = SystemClock()
     for piece in pieces:
-        beyond = _beyond(piece.table, len(topic.partitions))
+        beyond = _rows_beyond(piece.table, len(topic.partitions))
         if not len(beyond):
             yield piece
             continue
@@ -191,7 +192,7 @@ def with_known_partitions(pieces: Iterator[Piece], topic: Topic, bad: RejectedRo
         yield piece._replace(table=piece.table.take(pa.array(kept)), numbers=piece.numbers[kept])
 
 
-def _beyond(table: pa.Table, partition_count: int) -> Numbers:
+def _rows_beyond(table: pa.Table, partition_count: int) -> Numbers:
     """Rows whose partition is a number and too large; what else is wrong with the column is the producer's to say."""
     if PARTITION not in table.schema.names or not pa.types.is_integer(table.schema.field(PARTITION).type):
         return np.empty(0, np.int64)
@@ -200,9 +201,9 @@ def _beyond(table: pa.Table, partition_count: int) -> Numbers:
 
 def _rejected(table: pa.Table, topic: Topic, rows: Numbers) -> pa.Table:
     """These rows as `SendTableResult.rejected` has them."""
-    there = format_partitions(len(topic.partitions))
+    available = format_partitions(len(topic.partitions))
     refused: list[tuple[int, int, KafkaException]] = []
     for row, number in zip(rows.tolist(), table.column(PARTITION).take(pa.array(rows)).to_pylist(), strict=True):
-        error = exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"partition {number}: the topic has {there}", stored=Stored.NO)
+        error = exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"partition {number}: the topic has {available}", stored=Stored.NO)
         refused.append((row, min(number, PARTITION_MAX), error))
     return rejected_table(topic.name, refused)

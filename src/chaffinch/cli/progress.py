@@ -27,7 +27,7 @@ def progress(title: str, total: int | None, *, is_bytes: bool = False, is_wanted
 
 
 @contextmanager
-def doing(what: str) -> Iterator[Callable[[str], None]]:
+def status_line(what: str) -> Iterator[Callable[[str], None]]:
     """For what has no measure: a line that says what is being done, and since when, and is gone at the end. A function that takes what is
     done next. It goes to the terminal that stderr is now, also when that is led elsewhere meanwhile."""
     if not sys.stderr.isatty():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from chaffinch.cli.given import Given
+from chaffinch.cli.option_source import SourcedOption
 from chaffinch.errors import ConfigException
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -26,7 +26,7 @@ def load(path: str, option: str = "", *, what: str = "option", is_strict: bool =
     return {name: value for name, value, *_ in read(path, option, what=what, is_strict=is_strict)}
 
 
-def read(path: str, option: str = "", *, what: str = "option", is_strict: bool = False) -> list[Given]:
+def read(path: str, option: str = "", *, what: str = "option", is_strict: bool = False) -> list[SourcedOption]:
     """The entries of a file, which `option` of the command line named; `what` its names are of. With `is_strict` each has to be written
     with `=`: the format would take any text for a name and its value.
 
@@ -45,14 +45,14 @@ def read(path: str, option: str = "", *, what: str = "option", is_strict: bool =
         raise ConfigException(f"{where}: not a text file in UTF-8") from None
     if len(data) > FILE_BYTES_MAX:
         raise ConfigException(f"{where}: larger than {FILE_BYTES_MAX} bytes, too large for a file of options")
-    entries: list[Given] = []
+    entries: list[SourcedOption] = []
     lines: dict[str, int] = {}
     for line, name, separator, value in _entries(text):
         if is_strict and separator != "=":
             raise ConfigException(f"{where}:{line}: not name=value")
         if lines.setdefault(name, line) != line:
             raise ConfigException(f"{where}:{line}: gives the {what} of line {lines[name]} again")
-        entries.append(Given(name, value, f"{where}:{line}", is_read=True))
+        entries.append(SourcedOption(name, value, f"{where}:{line}", is_from_file=True))
     return entries
 
 
@@ -66,7 +66,7 @@ def _entries(text: str) -> Iterator[tuple[int, str, str, str]]:
     for number, line in _logical_lines(text):
         found = _ENTRY.fullmatch(line)
         assert found is not None, "every text is a name and a value"
-        yield number, _unescaped(found["name"]), found["separator"], _unescaped(found["value"]).rstrip()
+        yield number, _unescape(found["name"]), found["separator"], _unescape(found["value"]).rstrip()
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -87,5 +87,5 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield number, waiting
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda found: chr(int(found[1][1:], 16)) if len(found[1]) > 1 else _ESCAPES.get(found[1], found[1]), text)

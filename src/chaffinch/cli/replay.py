@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of
-from chaffinch.cli.display import print_json, say, tell
-from chaffinch.cli.given import parse_pairs
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, checked_settings, merged_options
+from chaffinch.cli.display import print_error, print_json, print_line
 from chaffinch.cli.main import EXIT_REFUSED
-from chaffinch.cli.progress import doing
+from chaffinch.cli.option_source import parse_pairs
+from chaffinch.cli.progress import status_line
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.identifiers import pluralize
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 
-_OF_TOKEN: Final = "All letters that there are, replayed before or not, once under this name; a replay without one writes them again."
+_TOKEN_HELP: Final = "All letters that there are, replayed before or not, once under this name; a replay without one writes them again."
 
 
 def replay(
@@ -58,7 +58,7 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; show what would be rejected still.")] = False,
     token: Annotated[
         str | None,
-        typer.Option("--token", metavar="NAME", help=_OF_TOKEN),
+        typer.Option("--token", metavar="NAME", help=_TOKEN_HELP),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -72,37 +72,37 @@ def replay(
     topic; to be read too, and by --where: error_code, error_name, error_message, error_group, query, batch. The exit
     status is 1 when something is rejected still.
     """
-    with _said_when_interrupted():
+    with _report_interruption():
         from chaffinch.spark.options import KAFKA_PREFIX
         from chaffinch.spark.replay.plan import COMMAND, WRITING
         from chaffinch.spark.replay.replaying import ReplayPlan
 
-        entries = entries_of(bootstrap_server, command_config)
-        idle = accepted(COMMAND, entries).ignored
-        given = {KAFKA_PREFIX + entry.dotted: entry.value for entry in entries if entry.dotted not in idle}
-        of_writing = {option.name for option in WRITING.options}
+        entries = merged_options(bootstrap_server, command_config)
+        unused = checked_settings(COMMAND, entries).ignored
+        given = {KAFKA_PREFIX + entry.kafka_name: entry.value for entry in entries if entry.kafka_name not in unused}
+        writing_names = {option.name for option in WRITING.options}
         plan = ReplayPlan(
-            client={name: value for name, value in given.items() if name not in of_writing},
-            writing={name: value for name, value in given.items() if name in of_writing},
+            client={name: value for name, value in given.items() if name not in writing_names},
+            writing={name: value for name, value in given.items() if name in writing_names},
             topic=topic, path=parquet, to=to, repairs=parse_pairs("--repair", repair), only=tuple(only or ()), where=where,
             token=token, is_dry_run=dry_run,
         )  # fmt: skip
-        report = _replayed(plan)
+        report = _run_replay(plan)
     _report(plan, report, as_json=as_json)
 
 
 @contextmanager
-def _said_when_interrupted() -> Iterator[None]:
+def _report_interruption() -> Iterator[None]:
     """By Ctrl-C or SIGTERM: one line on stderr says what is written."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as interruption:
         written = "; ".join(getattr(interruption, "__notes__", ["nothing was written"]))
-        tell(f"interrupted: {written}")
+        print_error(f"interrupted: {written}")
         raise
 
 
-def _replayed(plan: ReplayPlan) -> ReplayReport:
+def _run_replay(plan: ReplayPlan) -> ReplayReport:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -110,14 +110,14 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
     from chaffinch.spark.java import JavaNotFound
     from chaffinch.spark.refusals import Refusal
     from chaffinch.spark.replay.replaying import check_cluster
-    from chaffinch.spark.replay.replaying import replay as replay_letters
+    from chaffinch.spark.replay.replaying import replay as replay_dead_letters
 
     report = None
     try:
         check_cluster(plan)
-        with doing("starting Spark") as now, _quiet_session() as spark:
+        with status_line("starting Spark") as now, _quiet_session() as spark:
             now(f"replaying the letters of {plan.path or plan.topic}" + (", to write nothing" if plan.is_dry_run else ""))
-            report = replay_letters(spark, plan)
+            report = replay_dead_letters(spark, plan)
         return report
     except (KeyboardInterrupt, SystemExit) as interruption:
         if report is not None and report.read and not plan.is_dry_run:
@@ -125,7 +125,7 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
         raise
     except (Refusal, JavaNotFound, PySparkException, Py4JError) as error:
         text = str(error)
-        tell(f"{first_line(tag_of(text), text)}")
+        print_error(f"{first_line(tag_of(text), text)}")
         raise typer.Exit(EXIT_REFUSED) from None
 
 
@@ -133,7 +133,7 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
 def _quiet_session() -> Iterator[SparkSession]:
     from chaffinch.spark import session
 
-    with tempfile.TemporaryDirectory(prefix="chaffinch-replay-") as folder, _stderr_in(Path(folder) / "stderr"):
+    with tempfile.TemporaryDirectory(prefix="chaffinch-replay-") as folder, _redirect_stderr(Path(folder) / "stderr"):
         spark = session("chaffinch-replay", config={"spark.sql.warehouse.dir": folder, "spark.sql.session.timeZone": "UTC"})
         try:
             yield spark
@@ -144,7 +144,7 @@ def _quiet_session() -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _stderr_in(path: Path) -> Iterator[None]:
+def _redirect_stderr(path: Path) -> Iterator[None]:
     """Java, Spark's log and its workers all write to the stderr that they inherit; one line of ours is enough."""
     kept = os.dup(2)
     try:
@@ -169,16 +169,16 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
             "still_rejected": dict(sorted(report.still_rejected.items())), "examples": list(report.examples),
         })  # fmt: skip
     elif report.is_repetition and not report.read:
-        say(f"{source}: nothing written: it was replayed under the token {plan.token} before")
+        print_line(f"{source}: nothing written: it was replayed under the token {plan.token} before")
     else:
-        say(f"{source}: {_line(report, is_dry_run=plan.is_dry_run)}")
+        print_line(f"{source}: {_summary(report, is_dry_run=plan.is_dry_run)}")
         for example in report.examples:
-            say(f"  {example}")
+            print_line(f"  {example}")
     if rejected:
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _line(report: ReplayReport, *, is_dry_run: bool) -> str:
+def _summary(report: ReplayReport, *, is_dry_run: bool) -> str:
     """What became of each letter that was read, or would: a letter is in one count alone."""
     rejected, before = sum(report.still_rejected.values()), report.written_before
     parts = [f"{report.written - before} {'would be written' if is_dry_run else 'written now'}"]

@@ -8,8 +8,8 @@ from typing import Final
 
 from chaffinch.errors import ConfigException
 
-_SPAN: Final = re.compile(r"P(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+)S)?)?")
-_SPAN_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
+_DURATION: Final = re.compile(r"P(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+)S)?)?")
+_DURATION_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 
 
 def parse_time(option: str, text: str) -> int:
@@ -23,18 +23,18 @@ def parse_time(option: str, text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def parse_place_in_time(option: str, text: str) -> int:
+def parse_lookup_time(option: str, text: str) -> int:
     """As `parse_time`, where records are looked up by it: not before 1970, because negative times mean other things to brokers."""
     return _not_before_1970(option, text, parse_time(option, text))
 
 
-def parse_ago(option: str, text: str, wall_ms: int) -> int:
-    """As `parse_place_in_time`, from a span before now as in ISO 8601: P7D, PT1H30M."""
-    found = _SPAN.fullmatch(text)
+def parse_time_ago(option: str, text: str, wall_ms: int) -> int:
+    """As `parse_lookup_time`, from a span before now as in ISO 8601: P7D, PT1H30M."""
+    found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
         raise ConfigException(f"{option} {text!r}: expected a span such as P7D or PT1H30M")
     return _not_before_1970(
-        option, text, wall_ms - sum(int(number) * _SPAN_MS[unit] for unit, number in found.groupdict().items() if number)
+        option, text, wall_ms - sum(int(number) * _DURATION_UNITS_MS[unit] for unit, number in found.groupdict().items() if number)
     )
 
 
@@ -44,6 +44,6 @@ def _not_before_1970(option: str, text: str, ms: int) -> int:
     return ms
 
 
-def time_text(ms: int) -> str:
+def format_time(ms: int) -> str:
     """A time in UTC, to the millisecond."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

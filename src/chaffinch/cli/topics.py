@@ -8,10 +8,10 @@ import typer
 
 from chaffinch.admin import configs, topics
 from chaffinch.admin.topics import BY_BROKER, Topic, TopicDescription
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, print_deleted, warn
-from chaffinch.cli.display import print_json, print_table, say, tell
-from chaffinch.cli.given import parse_pairs
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_deleted, print_separated, warn
+from chaffinch.cli.display import print_error, print_json, print_line, print_table
 from chaffinch.cli.main import EXIT_REFUSED
+from chaffinch.cli.option_source import parse_pairs
 from chaffinch.cli.topic_names import legal_topic, legal_topics
 from chaffinch.errors import ConfigException, TopicExistsException
 from chaffinch.identifiers import kafka_id, pluralize
@@ -38,7 +38,7 @@ def list_command(
         print_json([_summary(topic) for topic in found])
     else:
         for topic in found:
-            say(topic.name)
+            print_line(topic.name)
 
 
 @app.command()
@@ -57,10 +57,10 @@ def describe(
     if as_json:
         print_json([_details(description) for description in found])
     else:
-        print_apart(found, _print_description)
+        print_separated(found, _print_description)
     count = sum(description.unknown_count for description in found)
     if count:
-        tell(f"the offsets of {pluralize(count, 'partition')} are not known: {found[0].offsets_error}")
+        print_error(f"the offsets of {pluralize(count, 'partition')} are not known: {found[0].offsets_error}")
         raise typer.Exit(EXIT_REFUSED)
 
 
@@ -154,7 +154,7 @@ def _report_changed(description: TopicDescription, as_json: bool, done: str) -> 
     if as_json:
         print_json(_details(description))
     else:
-        say(f"{done} {topic.name}: {pluralize(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
+        print_line(f"{done} {topic.name}: {pluralize(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
     for warning in description.warnings:
         warn(warning)
 
@@ -162,13 +162,13 @@ def _report_changed(description: TopicDescription, as_json: bool, done: str) -> 
 def _print_description(description: TopicDescription) -> None:
     topic = description.topic
     counts = f"{pluralize(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
-    say(f"{topic.name}: {counts}, id {kafka_id(topic.topic_id)}{', internal' if topic.is_internal else ''}")
+    print_line(f"{topic.name}: {counts}, id {kafka_id(topic.topic_id)}{', internal' if topic.is_internal else ''}")
     for warning in description.warnings:
-        say(f"  warning: {warning}")
+        print_line(f"  warning: {warning}")
     for entry in description.configs.values():
         if entry.differs_from_default:
             origin = "" if entry.source == "topic" else f" ({entry.source})"
-            say(f"  {entry.name}={'(secret)' if entry.is_sensitive else entry.value}{origin}")
+            print_line(f"  {entry.name}={'(secret)' if entry.is_sensitive else entry.value}{origin}")
     titles = ("partition", "leader", "epoch", "replicas", "in sync", "first offset", "end offset")
     rows = [
         (

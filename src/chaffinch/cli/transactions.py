@@ -9,8 +9,8 @@ import typer
 from chaffinch.admin import topics, transactions
 from chaffinch.admin.transactions import PartitionProducer, TransactionDescription
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, refuse_empty
-from chaffinch.cli.display import heading, print_json, print_table, say
-from chaffinch.cli.times import time_text
+from chaffinch.cli.display import heading, print_json, print_line, print_table
+from chaffinch.cli.times import format_time
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, UnsupportedVersionException
@@ -76,11 +76,11 @@ def describe(
         print_json(_details(found))
         return
     producer = f"producer {found.producer_id} epoch {found.producer_epoch}"
-    say(f"{heading(found.transactional_id)}: {found.state}, {producer}, time-out {found.timeout_ms} ms")
+    print_line(f"{heading(found.transactional_id)}: {found.state}, {producer}, time-out {found.timeout_ms} ms")
     if found.started_ms is not None:
-        say(f"  open since {time_text(found.started_ms)}, {SystemClock().wall_ms() - found.started_ms} ms ago")
-    for place in found.partitions:
-        say(f"  {place}")
+        print_line(f"  open since {format_time(found.started_ms)}, {SystemClock().wall_ms() - found.started_ms} ms ago")
+    for tp in found.partitions:
+        print_line(f"  {tp}")
 
 
 @app.command("describe-producers")
@@ -93,8 +93,8 @@ def describe_producers(
 ) -> None:
     """Show the producers that a partition remembers, and their open transactions."""
     with connect(bootstrap_server, command_config) as client:
-        (place,) = _places(client, topic, partition)
-        found = transactions.describe_producers(client, [place])[place]
+        (tp,) = _partitions(client, topic, partition)
+        found = transactions.describe_producers(client, [tp])[tp]
     _print_producers(found, as_json)
 
 
@@ -116,7 +116,10 @@ def find_hanging(
         raise ConfigException("--partition needs --topic")
     with connect(bootstrap_server, command_config) as client:
         found = transactions.find_hanging(
-            client, _places(client, topic, partition), wall_ms=SystemClock().wall_ms(), older_than_ms=max_transaction_timeout * MINUTE_MS
+            client,
+            _partitions(client, topic, partition),
+            wall_ms=SystemClock().wall_ms(),
+            older_than_ms=max_transaction_timeout * MINUTE_MS,
         )
     _print_producers(found, as_json)
 
@@ -147,23 +150,23 @@ def abort(
     if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
         raise ConfigException("--producer-id needs --producer-epoch and --coordinator-epoch")
     with connect(bootstrap_server, command_config) as client:
-        (place,) = _places(client, topic, partition)
+        (tp,) = _partitions(client, topic, partition)
         if start_offset is not None:
-            found = transactions.open_transaction_at(client, place, start_offset)
+            found = transactions.open_transaction_at(client, tp, start_offset)
             producer_id, producer_epoch, coordinator_epoch = found.producer_id, found.producer_epoch, found.coordinator_epoch
         assert producer_id is not None
         assert producer_epoch is not None
         assert coordinator_epoch is not None
-        is_known_open = start_offset is not None or _is_known_open(client, place, producer_id)
+        is_known_open = start_offset is not None or _is_known_open(client, tp, producer_id)
         transactions.abort_in_partition(
-            client, place, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
+            client, tp, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
         )
     if as_json:
         print_json({"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch})
     elif is_known_open:
-        say(f"aborted the transaction of producer {producer_id} epoch {producer_epoch} in {place}")
+        print_line(f"aborted the transaction of producer {producer_id} epoch {producer_epoch} in {tp}")
     else:
-        say(f"aborted what producer {producer_id} epoch {producer_epoch} had open in {place}, if anything: its broker does not tell")
+        print_line(f"aborted what producer {producer_id} epoch {producer_epoch} had open in {tp}, if anything: its broker does not tell")
 
 
 @app.command()
@@ -179,26 +182,26 @@ def terminate(
     if as_json:
         print_json({"terminated": transactional_id})
     else:
-        say(f"terminated {transactional_id}")
+        print_line(f"terminated {transactional_id}")
 
 
 # Inside -------------------------------------------------------------------------------------------------------------------------------
 
 
-def _places(client: SyncClient, topic: str | None, partition: int | None) -> list[TopicPartition]:
+def _partitions(client: SyncClient, topic: str | None, partition: int | None) -> list[TopicPartition]:
     found = topics.list_topics(client) if topic is None else topics.find_topics(client, [topic])
-    places = [place for entry in found for place in topics.partitions_of(entry)]
+    tps = [tp for entry in found for tp in topics.partitions_of(entry)]
     if topic is None or partition is None:
-        return places
-    if TopicPartition(topic, partition) not in places:
-        raise ConfigException(f"--partition {partition}: topic {topic!r} has {format_partitions(len(places))}")
+        return tps
+    if TopicPartition(topic, partition) not in tps:
+        raise ConfigException(f"--partition {partition}: topic {topic!r} has {format_partitions(len(tps))}")
     return [TopicPartition(topic, partition)]
 
 
-def _is_known_open(client: SyncClient, place: TopicPartition, producer_id: int) -> bool:
+def _is_known_open(client: SyncClient, tp: TopicPartition, producer_id: int) -> bool:
     """False of brokers that do not tell."""
     try:
-        transactions.check_open(client, place, producer_id)
+        transactions.check_open(client, tp, producer_id)
     except UnsupportedVersionException:
         return False
     return True
@@ -212,7 +215,7 @@ def _details(found: TransactionDescription) -> dict[str, Any]:
         "state": found.state,
         "timeout_ms": found.timeout_ms,
         "started_ms": found.started_ms,
-        "partitions": [{"topic": place.topic, "partition": place.partition} for place in found.partitions],
+        "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in found.partitions],
     }
 
 
@@ -238,6 +241,6 @@ def _print_producers(found: list[PartitionProducer], as_json: bool) -> None:
 
 
 def _producer_row(found: PartitionProducer) -> tuple[Any, ...]:
-    last = time_text(found.last_timestamp_ms) if found.last_timestamp_ms >= 0 else None
+    last = format_time(found.last_timestamp_ms) if found.last_timestamp_ms >= 0 else None
     facts = (found.producer_id, found.producer_epoch, found.coordinator_epoch, found.last_sequence, last, found.transaction_start_offset)
     return (*found.topic_partition, *facts)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand
 
-from chaffinch.cli.display import say_lines
+from chaffinch.cli.display import print_text
 from chaffinch.errors import ConfigException
 
 # By pydantic's names of what is wrong with a value; other texts are the library's own.
@@ -29,7 +29,7 @@ _REASONS: Final = {
 
 
 # What people name without its option, and how the option says it.
-_NAMED_BY: Final = {"--topic": "a topic", "--group": "a group", "--transactional-id": "a transactional id"}
+_OPTION_OF_ARGUMENT: Final = {"--topic": "a topic", "--group": "a group", "--transactional-id": "a transactional id"}
 _EXTRA: Final = "got unexpected extra argument"
 
 
@@ -41,12 +41,12 @@ def is_usage_error(error: Exception) -> bool:
 def usage_line(error: Any) -> str:
     """One line without a full stop; empty where a command that has others was called without one, and the help was printed instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
-        say_lines(error.format_message(), to=sys.stderr)
+        print_text(error.format_message(), to=sys.stderr)
         return ""
     parameter = getattr(error, "param", None)
     if parameter is None:
         line = _as_line(error.format_message())
-        return line + (_option_for(error) if line.startswith(_EXTRA) else _right_place(error))
+        return line + (_option_hint(error) if line.startswith(_EXTRA) else _misplaced_option_hint(error))
     name = max(parameter.opts, key=len) if parameter.param_type_name == "option" else (parameter.metavar or parameter.name)
     kind = f"{parameter.param_type_name} {name}"
     if type(error).__name__ == "MissingParameter":
@@ -54,7 +54,7 @@ def usage_line(error: Any) -> str:
     return f"{kind}: {_reason(error)}"
 
 
-def _right_place(error: Any) -> str:
+def _misplaced_option_hint(error: Any) -> str:
     """Where an option belongs that stands before the command that has it."""
     commands = getattr(getattr(error.ctx, "command", None), "commands", None)
     if type(error).__name__ != "NoSuchOption" or not commands:
@@ -62,10 +62,10 @@ def _right_place(error: Any) -> str:
     return f" before the command: options go after it, as in {error.ctx.command_path} COMMAND {error.option_name} ..."
 
 
-def _option_for(error: Any) -> str:
+def _option_hint(error: Any) -> str:
     """How a command wants to be told what was given to it without an option."""
     has = {name for parameter in getattr(getattr(error.ctx, "command", None), "params", []) for name in parameter.opts}
-    named = [f"{what} is named by {option}" for option, what in _NAMED_BY.items() if option in has]
+    named = [f"{what} is named by {option}" for option, what in _OPTION_OF_ARGUMENT.items() if option in has]
     return ": " + ", ".join(named) if named else ""
 
 
@@ -82,16 +82,16 @@ def _as_line(text: str) -> str:
 
 
 # What is shown in the place of a file's name, which may have any bytes.
-_FILES: Final = frozenset({"FILE", "[FILE]", "DIR"})
+_PATH_METAVARS: Final = frozenset({"FILE", "[FILE]", "DIR"})
 
 
-class OnceCommand(TyperCommand):
+class StrictCommand(TyperCommand):
     """ConfigException for an option with a value that is given twice, though flags may be repeated, and for texts that are not UTF-8."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, surplus, found = self.make_parser(ctx).parse_args(args=list(args))
-        once = [each for each in found if each.param_type_name == "option" and not (each.multiple or getattr(each, "is_flag", False))]
-        for parameter, count in Counter(once).items():
+        single = [each for each in found if each.param_type_name == "option" and not (each.multiple or getattr(each, "is_flag", False))]
+        for parameter, count in Counter(single).items():
             if count > 1:
                 raise ConfigException(f"option {max(parameter.opts, key=len)} is given twice: give it once")
         try:
@@ -102,8 +102,8 @@ class OnceCommand(TyperCommand):
                 ctx.fail(f"Got unexpected extra argument(s) ({' '.join(surplus)})")
             raise
         for parameter in self.params:
-            if parameter.metavar not in _FILES:
-                _check_texts(ctx, parameter)
+            if parameter.metavar not in _PATH_METAVARS:
+                _check_utf8(ctx, parameter)
         return rest
 
 
@@ -111,7 +111,7 @@ def _is_argument(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "argument")
 
 
-def _check_texts(ctx: Any, parameter: Any) -> None:
+def _check_utf8(ctx: Any, parameter: Any) -> None:
     """Python makes half a surrogate pair of each byte that is not UTF-8, which only the request that holds it would fail on."""
     value = ctx.params.get(parameter.name)
     for text in value if isinstance(value, list | tuple) else (value,):
@@ -119,21 +119,23 @@ def _check_texts(ctx: Any, parameter: Any) -> None:
             if isinstance(text, str):
                 text.encode()
         except UnicodeEncodeError as error:
-            raise ConfigException(f"{_place(ctx, parameter)} {text!r}: expected a text, and character {error.start} is not UTF-8") from None
+            raise ConfigException(
+                f"{_source_of(ctx, parameter)} {text!r}: expected a text, and character {error.start} is not UTF-8"
+            ) from None
 
 
-def _place(ctx: Any, parameter: Any) -> str:
+def _source_of(ctx: Any, parameter: Any) -> str:
     source = ctx.get_parameter_source(parameter.name)
     if source is not None and source.name == "ENVIRONMENT":
         return str(parameter.envvar)
     return str((parameter.metavar or parameter.name).strip("[]") if _is_argument(parameter) else max(parameter.opts, key=len))
 
 
-class OnceApp(typer.Typer):
+class StrictApp(typer.Typer):
     """Its commands are of that kind. Their help is plain: in boxes, on 80 columns, long names of options are cut."""
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(rich_markup_mode=None, **keywords)
 
     def command(self, name: str | None = None, **keywords: Any) -> Any:
-        return super().command(name, cls=OnceCommand, **keywords)
+        return super().command(name, cls=StrictCommand, **keywords)

@@ -37,7 +37,7 @@ def field(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 @given(RECORDS)
-def test_lines_say_what_is_there(records: list[Row]) -> None:
+def test_json_lines_have_all_fields(records: list[Row]) -> None:
     keys, values, times, headers = zip(*records, strict=True)
     columns = batch.decode(batch.encode(RecordColumns.from_lists(keys, values, times, headers), base_offset=7))
     lines = json_lines(read_batch(TopicPartition('t"', 3), columns)).to_pylist()
@@ -88,7 +88,7 @@ def test_lines_say_what_is_there(records: list[Row]) -> None:
         ('{"value":1,"headers":[{"key":1,"value":"x"}]}', "expected an object with key and value"),
     ],
 )
-def test_what_is_no_record(text: bytes | str, reason: str) -> None:
+def test_invalid_json_records_are_refused(text: bytes | str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         record_of(text if isinstance(text, bytes) else text.encode())
 
@@ -103,11 +103,11 @@ def test_what_is_no_record(text: bytes | str, reason: str) -> None:
         ('{"id":true}', b"true"),
     ],
 )
-def test_a_field_as_key(text: str, key: bytes) -> None:
+def test_key_field_becomes_the_key(text: str, key: bytes) -> None:
     assert keyed_object("id")(text.encode()) == (key, text.encode(), [], None, None)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"id":null}', '{"ids":1}'])
-def test_no_field_as_key(text: str) -> None:
+def test_missing_key_field_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^no key: field 'id' is missing or null$"):
         keyed_object("id")(text.encode())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from chaffinch.cli.rows import sources as row_sources
 from chaffinch.cli.rows.record_texts import record_of
-from chaffinch.cli.rows.sources import BrokenRow, Piece, QuoteWatch
+from chaffinch.cli.rows.sources import BrokenRow, Piece, QuoteTracker
 from chaffinch.errors import KafkaException
 
 LINES = st.lists(
@@ -40,7 +40,7 @@ def rows_of(pieces: Iterable[Piece]) -> tuple[list[tuple[int, dict[str, Any]]], 
 
 
 @given(lines=LINES, size=SMALL, ending=st.sampled_from([b"\n", b"\r\n"]), is_ended=st.booleans())
-def test_lines(lines: list[bytes], size: int, ending: bytes, is_ended: bool) -> None:
+def test_lines_are_values(lines: list[bytes], size: int, ending: bytes, is_ended: bool) -> None:
     text = ending.join(lines) + (ending if is_ended and lines else b"")
     expected = lines if is_ended or not lines or lines[-1] else lines[:-1]
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +51,7 @@ def test_lines(lines: list[bytes], size: int, ending: bytes, is_ended: bool) -> 
 
 
 @given(lines=LINES, size=SMALL, separator=st.sampled_from([":", "::", "é"]))
-def test_keys(lines: list[bytes], size: int, separator: str) -> None:
+def test_key_separator_splits_lines(lines: list[bytes], size: int, separator: str) -> None:
     text = b"".join(line + b"\n" for line in lines)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_sources, "PIECE_BYTES", size)
@@ -66,7 +66,7 @@ def test_keys(lines: list[bytes], size: int, separator: str) -> None:
 
 
 @given(broken=st.lists(st.booleans(), max_size=25), size=SMALL)
-def test_json(broken: list[bool], size: int) -> None:
+def test_json_lines_are_records(broken: list[bool], size: int) -> None:
     lines = ["{" if is_broken else json.dumps({"value": str(number)}) for number, is_broken in enumerate(broken, 1)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_sources, "PIECE_BYTES", size)
@@ -76,7 +76,7 @@ def test_json(broken: list[bool], size: int) -> None:
 
 
 @given(kinds=st.lists(st.sampled_from(["good", "short", "long", "time"]), max_size=25), size=st.integers(40, 200))
-def test_csv(kinds: list[str], size: int) -> None:
+def test_csv_rows_are_records(kinds: list[str], size: int) -> None:
     rows = {"good": "v{n},5", "short": "v{n}", "long": "v{n},5,7", "time": "v{n},never"}
     text = "value,timestamp\n" + "".join(rows[kind].format(n=number) + "\n" for number, kind in enumerate(kinds, 1))
     with pytest.MonkeyPatch.context() as patch:
@@ -98,14 +98,14 @@ def test_csv(kinds: list[str], size: int) -> None:
         (b'a,"1"\nb,"2""', 1, 2, 3),
     ],
 )
-def test_a_quote_that_is_never_closed_names_its_line(text: bytes, rows: int, row: int, line: int) -> None:
+def test_unclosed_quote_names_its_line(text: bytes, rows: int, row: int, line: int) -> None:
     found, (broken,) = rows_of(row_sources.read_csv(io.BytesIO(b"key,value\n" + text), key_field=None, null_marker=None))
     assert [number for number, _ in found] == list(range(1, rows + 1))
     assert broken.number == row
     assert broken.reason.startswith(f"the quote that opens a field in line {line} is never closed")
 
 
-def test_a_quote_that_swallows_more_than_is_read_at_once_names_its_line(piece_bytes: Callable[[int], None]) -> None:
+def test_unclosed_quote_larger_than_a_block_names_its_line(piece_bytes: Callable[[int], None]) -> None:
     piece_bytes(200)
     text = b'key,value\na,1\nb,"2\n' + b"d,4\n" * 1000
     with pytest.raises(KafkaException, match="the quote that opens a field in line 3 is never closed"):
@@ -116,9 +116,9 @@ FIELDS = st.lists(st.sampled_from(["x", '"y"', '"a""b"', '"a,\n"', '""', '5"', '
 
 
 @given(fields=FIELDS, size=st.integers(1, 9), is_open=st.booleans())
-def test_quotes_are_watched_however_the_pieces_fall(fields: list[str], size: int, is_open: bool) -> None:
+def test_quotes_are_tracked_across_any_block_boundary(fields: list[str], size: int, is_open: bool) -> None:
     text = "\n".join([*fields, *(['"z""'] if is_open else [])]).encode()
-    watch = QuoteWatch(io.BytesIO(text), 1)
+    watch = QuoteTracker(io.BytesIO(text), 1)
     while watch.read(size):
         pass
     opened = sum(field.count("\n") + 1 for field in fields) + 1 if is_open else None
@@ -126,7 +126,7 @@ def test_quotes_are_watched_however_the_pieces_fall(fields: list[str], size: int
 
 
 @pytest.mark.parametrize("form", ["parquet", "file", "stream"])
-def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_tables_are_read_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setattr(row_sources, "PIECE_ROWS_MAX", 3)
     table = pa.table({"value": [b"%d" % number for number in range(1, 11)], "offset": range(10), "topic": ["t"] * 10})
     path = tmp_path / form
@@ -156,7 +156,7 @@ class Pipe(io.RawIOBase):
 
 
 @pytest.mark.parametrize("form", ["parquet", "stream"])
-def test_tables_from_a_pipe(form: str) -> None:
+def test_tables_are_read_from_a_pipe(form: str) -> None:
     table, out = pa.table({"value": [b"1", b"2"]}), io.BytesIO()
     if form == "parquet":
         pq.write_table(table, out)
@@ -168,7 +168,7 @@ def test_tables_from_a_pipe(form: str) -> None:
     assert rows == [(1, {"value": b"1"}), (2, {"value": b"2"})]
 
 
-def test_a_line_that_never_ends_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch, piece_bytes: Callable[[int], None]) -> None:
+def test_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch, piece_bytes: Callable[[int], None]) -> None:
     piece_bytes(10)
     monkeypatch.setattr(row_sources, "LINE_BYTES_MAX", 100)
     with pytest.raises(KafkaException, match="line 2 is longer than 100 bytes"):
@@ -176,10 +176,10 @@ def test_a_line_that_never_ends_is_not_read_to_its_end(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xff\xfe,a\n"], ids=["empty", "no names", "bytes"])
-def test_csv_without_names(data: bytes) -> None:
+def test_csv_without_header_is_refused(data: bytes) -> None:
     with pytest.raises(KafkaException, match="not readable as CSV"):
         list(row_sources.read_csv(io.BytesIO(data), key_field=None, null_marker=None))
 
 
-def test_csv_with_names_alone() -> None:
+def test_csv_with_header_only_has_no_rows() -> None:
     assert rows_of(row_sources.read_csv(io.BytesIO(b"key,value\n"), key_field=None, null_marker=None)) == ([], [])

@@ -16,27 +16,27 @@ from chaffinch.cli.rows.standard_input import standard_input
 TEST_SIGNAL = signal.SIGUSR1
 
 
-class Came(Exception):
+class SignalRaised(Exception):
     pass
 
 
 @pytest.fixture
-def into(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def input_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The other end of standard input."""
-    out, into = os.pipe()
+    out, input_end = os.pipe()
     with open(out) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        yield into
+        yield input_end
 
 
 @pytest.fixture
-def taken_elsewhere() -> Iterator[None]:
+def signal_in_other_thread() -> Iterator[None]:
     """The signal breaks nothing off in this thread, which learns of it all the same."""
 
-    def came(number: int, frame: object) -> None:
-        raise Came
+    def raise_it(number: int, frame: object) -> None:
+        raise SignalRaised
 
-    before = signal.signal(TEST_SIGNAL, came)
+    before = signal.signal(TEST_SIGNAL, raise_it)
     signal.pthread_sigmask(signal.SIG_BLOCK, [TEST_SIGNAL])
     yield
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [TEST_SIGNAL])
@@ -52,10 +52,10 @@ def read_one() -> bytes:
         return source.read(1)
 
 
-@pytest.mark.usefixtures("taken_elsewhere")
-def test_a_signal_that_breaks_no_read_off(into: int) -> None:
+@pytest.mark.usefixtures("signal_in_other_thread")
+def test_signal_without_eintr_ends_the_wait(input_end: int) -> None:
     """As when it comes before the read begins: another thread takes it, and this one sleeps on."""
-    main, is_heard = threading.get_native_id(), threading.Event()
+    main, is_handled = threading.get_native_id(), threading.Event()
     in_time: list[bool] = []
 
     def send() -> None:
@@ -63,23 +63,23 @@ def test_a_signal_that_breaks_no_read_off(into: int) -> None:
         while not is_asleep(main):
             pass
         signal.raise_signal(TEST_SIGNAL)
-        in_time.append(is_heard.wait(20))
-        os.close(into)  # Who has not heard of it reads the end of the input now, and hears of it then.
+        in_time.append(is_handled.wait(20))
+        os.close(input_end)  # Who has not heard of it reads the end of the input now, and hears of it then.
 
     sender = threading.Thread(target=send)
     sender.start()
     try:
-        with pytest.raises(Came):
+        with pytest.raises(SignalRaised):
             read_one()
     finally:
-        is_heard.set()
+        is_handled.set()
         sender.join()
     assert in_time == [True]
 
 
-def test_what_is_read(into: int) -> None:
-    os.write(into, b"one\ntwo")
-    os.close(into)
+def test_pipe_is_read_to_its_end(input_end: int) -> None:
+    os.write(input_end, b"one\ntwo")
+    os.close(input_end)
     with standard_input() as source:
         assert source.read() == b"one\ntwo"
         assert source.read() == b""
@@ -88,7 +88,7 @@ def test_what_is_read(into: int) -> None:
     assert before == -1, "as it was"
 
 
-def test_a_file_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_file_is_not_wrapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "rows"
     path.write_bytes(b"rows")
     with path.open() as stdin:

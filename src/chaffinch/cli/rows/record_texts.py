@@ -41,8 +41,8 @@ def record_of(text: bytes) -> TextRecord:
     fields = _object(text)
     for name in fields:
         if name not in _KNOWN:
-            near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
-            raise ValueError(f"unknown field {name!r}: {f'the nearest is {near[0]!r}' if near else 'there are ' + ', '.join(FIELDS)}")
+            nearest = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
+            raise ValueError(f"unknown field {name!r}: {f'the nearest is {nearest[0]!r}' if nearest else 'there are ' + ', '.join(FIELDS)}")
     if "value" not in fields:
         raise ValueError("no field 'value'; null is a tombstone")
     return TextRecord(
@@ -113,7 +113,7 @@ def partition_of(value: Any) -> int | None:
 def parse_json(text: bytes | str) -> Any:
     """The value of a JSON text as RFC 8259 has it: no NaN, no number beyond a double, no name twice, which would all be changed."""
     try:
-        return json.loads(text, object_pairs_hook=_fields, parse_float=_finite, parse_constant=_refused)
+        return json.loads(text, object_pairs_hook=_fields, parse_float=_finite, parse_constant=_reject_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -138,7 +138,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def _refused(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
     raise ValueError(f"no JSON: {text} is not in it")
 
 

@@ -66,14 +66,14 @@ def format_of(path: str | None, option: str) -> str:
     )
 
 
-def read_batch(place: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
+def read_batch(tp: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
     """Records of one partition as a batch of `SCHEMA`; a timestamp is null where a record has none, as `produce` takes it."""
     assert columns.offsets is not None, "records that were read have offsets"
     found = to_arrow(columns)
     times = pa.array(columns.timestamps, pa.int64(), mask=columns.timestamps == NO_TIMESTAMP)
     arrays = {
-        "topic": pa.repeat(pa.scalar(place.topic, pa.string()), len(columns)),
-        "partition": pa.repeat(pa.scalar(place.partition, pa.int32()), len(columns)),
+        "topic": pa.repeat(pa.scalar(tp.topic, pa.string()), len(columns)),
+        "partition": pa.repeat(pa.scalar(tp.partition, pa.int32()), len(columns)),
         "offset": pa.array(columns.offsets, pa.int64()),
         **{name: found.column(name) for name in RECORD_SCHEMA.names},
         "timestamp": times.cast(SCHEMA.field("timestamp").type),
@@ -123,7 +123,7 @@ def lines(key_separator: str | None, null_marker: str) -> Callable[[pa.RecordBat
     return lines_of
 
 
-class NotText(KafkaException):
+class NotUtf8Text(KafkaException):
     """Bytes in a batch's row `row`, from 0, for which the format has no place."""
 
     def __init__(self, message: str, *, row: int) -> None:
@@ -163,7 +163,7 @@ def _csv_column(batch: pa.RecordBatch, name: str) -> pa.Array:
         return array.cast(_CSV_TYPES.get(name, array.type))
     except pa.ArrowInvalid:
         text = f"column {name} has bytes that are not UTF-8, which CSV cannot hold: choose json, parquet or arrow"
-        raise NotText(text, row=next(row for row, value in enumerate(array) if not _is_text(value.as_py()))) from None
+        raise NotUtf8Text(text, row=next(row for row, value in enumerate(array) if not _is_text(value.as_py()))) from None
 
 
 def _is_text(value: bytes | None) -> bool:
@@ -180,28 +180,28 @@ class GroupedSink:
     def __init__(self, out: IO[bytes], write_group: Callable[[pa.Table], object], end: Callable[[], object]) -> None:
         self._out = out
         self._write_group = write_group
-        self._end = end
-        self._waiting: list[pa.RecordBatch] = []
+        self._exit = end
+        self._buffered: list[pa.RecordBatch] = []
         self._bytes = self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(batch)
+        self._buffered.append(batch)
         self._bytes += batch.nbytes
         self._rows += len(batch)
         if self._bytes >= GROUP_BYTES or self._rows >= GROUP_ROWS:
-            self._write_waiting()
+            self._write_buffered()
 
     def flush(self) -> None:
         """Nothing: what is gathered waits for more, or for the end."""
 
-    def _write_waiting(self) -> None:
-        if self._waiting:
-            self._write_group(pa.Table.from_batches(self._waiting))
-        self._waiting, self._bytes, self._rows = [], 0, 0
+    def _write_buffered(self) -> None:
+        if self._buffered:
+            self._write_group(pa.Table.from_batches(self._buffered))
+        self._buffered, self._bytes, self._rows = [], 0, 0
 
     def close(self) -> None:
-        self._write_waiting()
-        self._end()
+        self._write_buffered()
+        self._exit()
         self._out.flush()
 
 

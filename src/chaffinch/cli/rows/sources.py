@@ -31,7 +31,7 @@ _INSIDE: Final = re.compile(_REST_OF_FIELD)
 _QUOTED_FIELD: Final = re.compile(rb'"(?<=[,\r\n]")' + _REST_OF_FIELD)  # The quote first: the search then skips what has none.
 
 
-class QuoteWatch:
+class QuoteTracker:
     """A file for Arrow to read that looks at what goes through it. `file` stands at the beginning of line `line`."""
 
     closed = False
@@ -42,8 +42,8 @@ class QuoteWatch:
         self.is_ended = False
         self._file = file
         self._line = line
-        self._before = b"\n"
-        self._held = b""
+        self._last_byte = b"\n"
+        self._trailing_quotes = b""
 
     def readable(self) -> bool:
         return True
@@ -55,13 +55,13 @@ class QuoteWatch:
         chunk = self._file.read(size)
         if not self.is_ended:
             self.is_ended = not chunk
-            self._look(self._held + chunk)
+            self._scan(self._trailing_quotes + chunk)
         return chunk
 
-    def _look(self, data: bytes) -> None:
+    def _scan(self, data: bytes) -> None:
         # Whether quotes at the end are one that closes shows with what follows.
         end = len(data) if self.is_ended else len(data.rstrip(b'"'))
-        text, self._held = self._before + data[:end], data[end:]
+        text, self._trailing_quotes = self._last_byte + data[:end], data[end:]
         position = 1
         if self.open_line is not None:
             rest = _INSIDE.match(text, 1)
@@ -72,7 +72,7 @@ class QuoteWatch:
             for last in deque(_QUOTED_FIELD.finditer(text, position), maxlen=1):
                 self.open_line = None if last[1] else self._line + text.count(b"\n", 1, last.start())
         self._line += text.count(b"\n", 1)
-        self._before = text[-1:]
+        self._last_byte = text[-1:]
 
 
 # A piece: large enough for full batches in several partitions, small beside the producer's memory.
@@ -213,7 +213,7 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
         quoted_strings_can_be_null=False,
     )
     # The names are line 1.
-    quotes = QuoteWatch(file, 2)
+    quotes = QuoteTracker(file, 2)
     try:
         reader = csv.open_csv(
             quotes,
@@ -224,19 +224,19 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
         number = 1
         for batch, is_last in _with_last(reader):
             table = pa.table(batch)
-            numbers, number = _numbered(len(table), number, skipped)
+            numbers, number = _row_numbers(len(table), number, skipped)
             broken = [skipped.pop(known) for known in sorted(skipped) if known < number]
             if is_last and not skipped and len(table) and quotes.open_line is not None:
-                broken.append(BrokenRow(int(numbers[-1]), _row_text(table, len(table) - 1), _never_closed(quotes.open_line)))
+                broken.append(BrokenRow(int(numbers[-1]), _row_text(table, len(table) - 1), _unclosed_quote(quotes.open_line)))
                 table, numbers = table.slice(0, len(table) - 1), numbers[:-1]
             yield _csv_piece(table, numbers, broken, key_field, file)
         rest = [skipped[known] for known in sorted(skipped)]
         if rest and quotes.open_line is not None:
-            rest[-1] = rest[-1]._replace(reason=_never_closed(quotes.open_line))
+            rest[-1] = rest[-1]._replace(reason=_unclosed_quote(quotes.open_line))
         yield Piece(_text_table([]), np.empty(0, np.int64), rest, file.tell() if file.seekable() else 0)
     except pa.ArrowInvalid as error:
         if quotes.open_line is not None:
-            raise KafkaException(f"not readable as CSV: {_never_closed(quotes.open_line)}") from None
+            raise KafkaException(f"not readable as CSV: {_unclosed_quote(quotes.open_line)}") from None
         if "Empty CSV" not in str(error):
             raise KafkaException(f"not readable as CSV: {error}") from None
 
@@ -252,7 +252,7 @@ def _with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         yield waiting, True
 
 
-def _never_closed(line: int) -> str:
+def _unclosed_quote(line: int) -> str:
     return f"the quote that opens a field in line {line} is never closed: the rest of the input would be in that field"
 
 
@@ -270,7 +270,7 @@ def _csv_names(file: IO[bytes]) -> list[str]:
     return first
 
 
-def _numbered(count: int, first: int, skipped: dict[int, BrokenRow]) -> tuple[Numbers, int]:
+def _row_numbers(count: int, first: int, skipped: dict[int, BrokenRow]) -> tuple[Numbers, int]:
     """The numbers of `count` rows from `first` on that were not skipped, and the number that comes next."""
     candidates = np.arange(first, first + count + len(skipped), dtype=np.int64)
     numbers = candidates[~np.isin(candidates, list(skipped))][:count]

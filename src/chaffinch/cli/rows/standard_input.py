@@ -18,18 +18,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
-_NOTES_BYTES: Final = 4096
+_WAKEUP_BYTES: Final = 4096
 
 
-class WatchedInput(io.RawIOBase):
-    """What comes through a pipe or a terminal, `source`. `notes`: readable once a signal has come. Both are descriptors of its owner's."""
+class InterruptibleInput(io.RawIOBase):
+    """What comes through a pipe or a terminal, `source`. `wakeup_reader`: readable once a signal has come. Both are descriptors of its
+    owner's."""
 
-    def __init__(self, source: int, notes: int) -> None:
+    def __init__(self, source: int, wakeup_reader: int) -> None:
         self._source = source
-        self._notes = notes
+        self._wakeup_reader = wakeup_reader
         self._poll = select.poll()
         self._poll.register(source, select.POLLIN)
-        self._poll.register(notes, select.POLLIN)
+        self._poll.register(wakeup_reader, select.POLLIN)
 
     def readable(self) -> bool:
         return True
@@ -40,8 +41,8 @@ class WatchedInput(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while True:
             ready = {descriptor for descriptor, _ in self._poll.poll()}  # Here a handler raises, if it does.
-            if self._notes in ready:
-                os.read(self._notes, _NOTES_BYTES)
+            if self._wakeup_reader in ready:
+                os.read(self._wakeup_reader, _WAKEUP_BYTES)
             if self._source in ready:
                 return os.readv(self._source, [buffer])
 
@@ -50,24 +51,24 @@ class WatchedInput(io.RawIOBase):
 def standard_input() -> Iterator[IO[bytes]]:
     """Standard input as bytes; files, which never keep anybody waiting, as they are. Signals are noted in the main thread alone."""
     plain = sys.stdin.buffer
-    if threading.current_thread() is not threading.main_thread() or not keeps_waiting(plain):
+    if threading.current_thread() is not threading.main_thread() or not can_block(plain):
         yield plain
         return
-    notes, noted = os.pipe()
+    wakeup_reader, wakeup_writer = os.pipe()
     try:
-        os.set_blocking(notes, False)
-        os.set_blocking(noted, False)
-        before = signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
+        os.set_blocking(wakeup_reader, False)
+        os.set_blocking(wakeup_writer, False)
+        before = signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
         try:
-            yield io.BufferedReader(WatchedInput(plain.fileno(), notes))
+            yield io.BufferedReader(InterruptibleInput(plain.fileno(), wakeup_reader))
         finally:
             signal.set_wakeup_fd(before)
     finally:
-        os.close(notes)
-        os.close(noted)
+        os.close(wakeup_reader)
+        os.close(wakeup_writer)
 
 
-def keeps_waiting(file: IO[bytes]) -> bool:
+def can_block(file: IO[bytes]) -> bool:
     """Whether somebody else may keep whoever reads or writes it waiting."""
     try:
         return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)

@@ -8,20 +8,20 @@ from examples.standard_library.inputs import SourceFile
 
 TOPIC = "standard-library"
 DEAD_LETTER_TOPIC = "standard-library-dead-letters"
-TODAY_TOPIC = "standard-library-today"
+BASELINE_TOPIC = "standard-library-today"
 PARTITIONS = 4
 MESSAGE_BYTES_MAX = 262_144
 """`max.message.bytes` of the topic, small enough that some files exceed it."""
 BATCHES = 8
 """Micro-batches of the stream, however many files there are: some systems package a third of the standard library apart."""
-BATCH_OF_BROKER_KILL = 1
+BROKER_KILL_BATCH = 1
 """The broker is killed once this micro-batch is committed by Spark, so in the middle of the stream."""
-BATCH_OF_QUERY_KILL = 4
+QUERY_KILL_BATCH = 4
 """The query is killed in this micro-batch, after Kafka's commit and before Spark's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
+class Workspace:
     """Every path below one folder."""
 
     folder: Path

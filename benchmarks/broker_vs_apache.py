@@ -23,24 +23,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.broker import ready_made_batch, start_and_idle, warmed_up
+from benchmarks.broker import ready_made_batch, start_and_idle, warm_up_broker
 from benchmarks.broker_growth import growth
 from benchmarks.brokers import BrokerProcess, chaffinch_broker
 from benchmarks.ratios import Aim, Ratio
-from benchmarks.stopwatch import take_memory
+from benchmarks.stopwatch import prefault_memory
 from benchmarks.wire_client import WireClient, produce_request
 from tests.interop.apache_kafka import ApacheKafka, run_tool
 
 PARTITIONS = 4
 TOOL_SECONDS = 300.0
-GIVEN_BACK_SECONDS = 90.0
+DELETE_TIMEOUT_S = 90.0
 LATENCY_COUNT = 20_000
 """One in a hundred of them decides, and the system writes to disk in bursts: with 3,000 the ratio went from 0.8 to 1.1 between runs."""
 
 NO_DELAY = "group.initial.rebalance.delay.ms"
 """0 in the settings that Apache Kafka comes with. A Java client is warmer when it has waited for its group."""
 
-MORE_ROUNDS = 4
+ROUNDS_FACTOR_MAX = 4
 """So many times its rounds has a load at most: one turn differs from the next by a tenth where the machine is shared."""
 
 READY_BYTES = 600 << 20
@@ -64,7 +64,7 @@ class Load:
     many records it moved, or the latency in ms. `warm_up(broker, topic)`: once per broker, on a topic of its own.
 
     `aim`: of our value over Apache Kafka's; `cpu_aim`: of our CPU over theirs. `rounds`: how often each broker has its turn; up to
-    `MORE_ROUNDS` times as often while the aim is undecided.
+    `ROUNDS_FACTOR_MAX` times as often while the aim is undecided.
     """
 
     name: str
@@ -91,15 +91,15 @@ def ready_made(records_per_batch: int, record_count: int) -> Load:
 
     def warm_up(broker: BrokerProcess, topic: str) -> None:
         client = WireClient(broker)
-        warmed_up(broker, client, *client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch))))
+        warm_up_broker(broker, client, *client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch))))
         client.close()
 
     def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
         client = WireClient(broker)
-        frame, answer_bytes = client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch)))
+        frame, response_bytes = client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch)))
         count = record_count // records_per_batch
         started = time.perf_counter()
-        client.pipeline(frame, answer_bytes, count)
+        client.pipeline(frame, response_bytes, count)
         seconds = time.perf_counter() - started
         client.close()
         return seconds, count * records_per_batch, ""
@@ -109,7 +109,7 @@ def ready_made(records_per_batch: int, record_count: int) -> Load:
     return Load(name=name, run=run, prepare=empty, warm_up=warm_up, rounds=9, aim=aim, cpu_aim=cpu_aim)
 
 
-def filled(record_count: int) -> Callable[[BrokerProcess, str], None]:
+def fill_topic(record_count: int) -> Callable[[BrokerProcess, str], None]:
     """A topic of four partitions with so many records."""
 
     def prepare(broker: BrokerProcess, topic: str) -> None:
@@ -117,8 +117,8 @@ def filled(record_count: int) -> Callable[[BrokerProcess, str], None]:
         client = WireClient(broker)
         data = ready_made_batch(2000)
         for partition in range(PARTITIONS):
-            frame, answer_bytes = client.frame(produce_request(topic, partition, data))
-            client.pipeline(frame, answer_bytes, record_count // PARTITIONS // 2000)
+            frame, response_bytes = client.frame(produce_request(topic, partition, data))
+            client.pipeline(frame, response_bytes, record_count // PARTITIONS // 2000)
         client.close()
 
     return prepare
@@ -129,10 +129,10 @@ def confluent(load: str, count: int) -> Callable[[BrokerProcess, str], tuple[flo
 
     def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
         command = [sys.executable, "-m", "benchmarks.confluent_loads", load, broker.bootstrap_servers, topic, str(count)]
-        told = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        result = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         if load == "one-at-a-time":
-            return told["p99"], count, f"p50 {told['p50']:.2f}"
-        return told["seconds"], count, ""
+            return result["p99"], count, f"p50 {result['p50']:.2f}"
+        return result["seconds"], count, ""
 
     return run
 
@@ -170,11 +170,11 @@ def consumer_performance(count: int) -> Callable[[BrokerProcess, str], tuple[flo
 def wire_latency(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
     """One record, its acknowledgement, the next, without a client's machinery: the 99th percentile in ms."""
     client = WireClient(broker)
-    frame, answer_bytes = client.frame(produce_request(topic, 0, ready_made_batch(1)))
+    frame, response_bytes = client.frame(produce_request(topic, 0, ready_made_batch(1)))
     latencies = []
     for number in range(2 * LATENCY_COUNT):
         started = time.perf_counter()
-        client.ask(frame, answer_bytes)
+        client.exchange(frame, response_bytes)
         if number >= LATENCY_COUNT:  # The first half warms up.
             latencies.append((time.perf_counter() - started) * 1000)
     client.close()
@@ -188,16 +188,16 @@ def empty(broker: BrokerProcess, topic: str) -> None:
     client.close()
 
 
-def deleted(broker: BrokerProcess, topic: str) -> None:
+def delete_and_wait(broker: BrokerProcess, topic: str) -> None:
     """Have the topic deleted, and wait until its memory and disk are given back: Apache Kafka begins with that 30 seconds after its start,
     and what it keeps the next load has to take from the machine anew."""
     client = WireClient(broker)
     client.delete_topic(topic)
     client.close()
-    deadline = time.monotonic() + GIVEN_BACK_SECONDS
+    deadline = time.monotonic() + DELETE_TIMEOUT_S
     while broker.has_open(topic):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{broker.name} has not deleted the files of {topic} after {GIVEN_BACK_SECONDS:.0f} s")
+            raise RuntimeError(f"{broker.name} has not deleted the files of {topic} after {DELETE_TIMEOUT_S:.0f} s")
         time.sleep(0.05)
 
 
@@ -205,41 +205,41 @@ def loads(scale: float) -> Sequence[Load]:
     def scaled(count: int) -> int:
         return max(20_000, int(count * scale))
 
-    read = scaled(5_000_000)
+    read_count = scaled(5_000_000)
     one, one_by_confluent = wire_latency, confluent("one-at-a-time", LATENCY_COUNT)
     return (
         ready_made(2000, scaled(3_000_000)),
         ready_made(150, scaled(2_000_000)),
         Load(name="confluent-kafka producing", prepare=empty, run=confluent("produce", scaled(1_500_000))),
         Load(name="Java ProducerPerformance", prepare=empty, run=producer_performance(scaled(1_500_000))),
-        Load(name="confluent-kafka consuming", prepare=filled(read), is_reading=True, run=confluent("consume", read)),
-        Load(name="Java ConsumerPerformance", prepare=filled(read), is_reading=True, run=consumer_performance(read)),
+        Load(name="confluent-kafka consuming", prepare=fill_topic(read_count), is_reading=True, run=confluent("consume", read_count)),
+        Load(name="Java ConsumerPerformance", prepare=fill_topic(read_count), is_reading=True, run=consumer_performance(read_count)),
         Load(name="one acknowledged at a time, p99 ms", prepare=empty, run=one, is_latency=True, rounds=7, aim=NOT_ABOVE),
         Load(name="the same, confluent-kafka", prepare=empty, run=one_by_confluent, is_latency=True, rounds=7, aim=NOT_ABOVE),
     )
 
 
-def measured(load: Load, broker: BrokerProcess, topic: str) -> Figure:
+def measure(load: Load, broker: BrokerProcess, topic: str) -> Figure:
     if not load.is_reading:
         load.prepare(broker, topic)
-        broker.settle()
-    take_memory(READY_BYTES)
+        broker.wait_until_quiet()
+    prefault_memory(READY_BYTES)
     cpu = broker.cpu_seconds
     value, count, detail = load.run(broker, topic)
     cpu_per_million = (broker.cpu_seconds - cpu) / (count / 1e6)
     if not load.is_reading:
-        deleted(broker, topic)
-    broker.settle()
+        delete_and_wait(broker, topic)
+    broker.wait_until_quiet()
     return Figure(value=value if load.is_latency else count / value / 1e6, cpu_per_million=cpu_per_million, detail=detail)
 
 
-def in_turns(load: Load, brokers: Sequence[BrokerProcess], topic: str, *, is_reversed: bool) -> list[Figure]:
+def run_round(load: Load, brokers: Sequence[BrokerProcess], topic: str, *, is_reversed: bool) -> list[Figure]:
     """The figures of one round, in the order of `brokers` whoever came first."""
-    figures = {broker.name: measured(load, broker, topic) for broker in (reversed(brokers) if is_reversed else brokers)}
+    figures = {broker.name: measure(load, broker, topic) for broker in (reversed(brokers) if is_reversed else brokers)}
     return [figures[broker.name] for broker in brokers]
 
 
-def compared(load: Load, brokers: Sequence[BrokerProcess], topic: str, rounds: int) -> bool:
+def compare(load: Load, brokers: Sequence[BrokerProcess], topic: str, rounds: int) -> bool:
     """Run one load on both, print its line; whether the aims are met."""
     for broker in brokers:
         if load.is_reading:
@@ -247,12 +247,12 @@ def compared(load: Load, brokers: Sequence[BrokerProcess], topic: str, rounds: i
         if load.warm_up is not None:
             load.prepare(broker, f"{topic}-warm-up")
             load.warm_up(broker, f"{topic}-warm-up")
-            deleted(broker, f"{topic}-warm-up")
-        broker.settle()
+            delete_and_wait(broker, f"{topic}-warm-up")
+        broker.wait_until_quiet()
     figures: list[list[Figure]] = []
-    while len(figures) < rounds or (len(figures) < MORE_ROUNDS * rounds and load.aim.wants_more(ratio_of(figures))):
+    while len(figures) < rounds or (len(figures) < ROUNDS_FACTOR_MAX * rounds and load.aim.needs_more_rounds(ratio_of(figures))):
         number = len(figures)
-        figures.append(in_turns(load, brokers, topic if load.is_reading else f"{topic}-{number}", is_reversed=number % 2 == 1))
+        figures.append(run_round(load, brokers, topic if load.is_reading else f"{topic}-{number}", is_reversed=number % 2 == 1))
     ratio = ratio_of(figures)
     cpu = Ratio.of([ours.cpu_per_million / max(theirs.cpu_per_million, 1e-9) for ours, theirs in figures])
     columns = [
@@ -286,7 +286,7 @@ def main() -> int:
         print(f"start: chaffinch {ours.seconds_to_ready:.2f} s, Apache Kafka {theirs.seconds_to_ready:.2f} s (format included)")
         for number, load in enumerate(loads(arguments.scale)):
             rounds = arguments.rounds or load.rounds
-            if arguments.only in load.name and not compared(load, (ours, theirs), f"load-{number}", rounds):
+            if arguments.only in load.name and not compare(load, (ours, theirs), f"load-{number}", rounds):
                 missed.append(load.name)
         print(f"resident memory in the end: chaffinch {ours.resident_mb:.0f} MB, Apache Kafka {theirs.resident_mb:.0f} MB")
     if not arguments.only:

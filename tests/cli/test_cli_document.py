@@ -43,7 +43,7 @@ def run_line(line: str) -> str:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split()[2])
-def test_examples_print_what_they_say(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_examples_print_their_output(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     checker = doctest.OutputChecker()
     with EmbeddedBroker() as broker:
@@ -54,7 +54,7 @@ def test_examples_print_what_they_say(block: str, tmp_path: Path, monkeypatch: p
             assert checker.check_output(wanted, printed, doctest.ELLIPSIS), f"$ {line}\n{printed}"
 
 
-def test_every_kind_of_command_has_an_example() -> None:
+def test_every_command_has_an_example() -> None:
     shown = {
         tuple(words[:2]) for block in BLOCKS for line, _ in examples(block) for words in [shlex.split(line.partition("chaffinch ")[2])]
     }
@@ -81,7 +81,7 @@ def fields_in(value: Any) -> set[str]:
     return set(value).union(*inner)
 
 
-def test_json_fields_are_the_documented_ones(tmp_path: Path) -> None:
+def test_json_fields_are_documented(tmp_path: Path) -> None:
     with EmbeddedBroker(topics={"orders": {"max.message.bytes": 5000}}) as broker:
         shell = Shell(broker.bootstrap_servers, tmp_path, "json")
         shell.ok("produce", "--topic", "orders", stdin=b"1\n2\n")
@@ -108,7 +108,7 @@ def test_json_fields_are_the_documented_ones(tmp_path: Path) -> None:
         assert fields_in(shell.ok("produce", "--topic", "orders", "--json", stdin=b"1\n").json) == documented("produce")
 
 
-def test_json_fields_of_the_demo() -> None:
+def test_demo_json_fields_are_documented() -> None:
     status, out, err = run_bytes(["demo", "--json"])
     assert (status, err) == (0, "")
     told = json.loads(out)
@@ -118,7 +118,7 @@ def test_json_fields_of_the_demo() -> None:
     assert "INVALID_COMPACTION_KEY" in told["chaffinch"]["error"]
 
 
-def test_the_demo_tells_its_story() -> None:
+def test_demo_prints_the_documented_output() -> None:
     status, out, err = run_bytes(["demo"])
     assert (status, err) == (0, "")
     assert b"99 written, 1 failed" in out

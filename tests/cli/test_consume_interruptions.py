@@ -30,15 +30,15 @@ def interrupted(*arguments):
 {sink}.{method} = interrupted
 """
 # The records of one partition come, and then this.
-THEN = """
+INTERRUPTED_FETCH = """
 from chaffinch.admin.reading import RecordReader
 fetch, calls = RecordReader._fetch, []
-def cut(reader, places):
+def interrupted(reader, places):
     calls.append(1)
     if len(calls) > {answers}:
         {then}
     return fetch(reader, places)
-RecordReader._fetch = cut
+RecordReader._fetch = interrupted
 """
 CTRL_C = "raise KeyboardInterrupt"
 PARTITIONS = ['{"partition":0}', '{"partition":1}']
@@ -101,14 +101,14 @@ def signalled_write(path: Path, name: str, times: int, *, good: int = 0) -> str:
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_in_the_midst_of_a_write_waits_for_it(shell: Shell, path: Path, name: str, status: int) -> None:
+def test_signal_during_a_write_waits_for_it(shell: Shell, path: Path, name: str, status: int) -> None:
     said = consume(shell, signalled_write(path, name, 1), path, "--group", shell.name("writers"))
     assert said == (status, f"chaffinch: interrupted: 2 records in {path}\n")
     assert rows_of(path) == ["1", "2"]
     assert shell.ok("consume", "--topic", "orders", "--group", shell.name("writers")).out == ""
 
 
-def test_a_second_one_does_not_and_leaves_everything_as_it_was(shell: Shell, path: Path) -> None:
+def test_second_signal_ends_at_once_and_keeps_the_old_file(shell: Shell, path: Path) -> None:
     said = consume(shell, signalled_write(path, "SIGINT", 2), path, "--group", shell.name("hasty"))
     assert said == (130, "chaffinch: interrupted: nothing written\n")
     assert rows_of(path) == ["earlier"]
@@ -116,14 +116,14 @@ def test_a_second_one_does_not_and_leaves_everything_as_it_was(shell: Shell, pat
     assert shell.ok("consume", "--topic", "orders", "--group", shell.name("hasty")).lines == ["1", "2"]
 
 
-def test_a_second_one_leaves_no_file_with_half_a_write(shell: Shell) -> None:
+def test_second_signal_leaves_no_partial_file(shell: Shell) -> None:
     path, group = shell.folder / "two.csv", shell.name("torn")
     assert consume(shell, signalled_write(path, "SIGINT", 2, good=1), path, "--group", group, topic="two")[0] == 130
     assert not path.exists()
     assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == PARTITIONS
 
 
-def test_a_record_that_the_format_cannot_hold_leaves_those_before_it(shell: Shell) -> None:
+def test_unwritable_record_keeps_records_before_it(shell: Shell) -> None:
     path, group = shell.folder / "two.csv", shell.name("texts")
     status, err = consume(shell, "", path, "--group", group, topic="two")
     assert (status, "two-1, offset 0: column value has bytes that are not UTF-8" in err) == (1, True)
@@ -132,7 +132,7 @@ def test_a_record_that_the_format_cannot_hold_leaves_those_before_it(shell: Shel
     assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == PARTITIONS[1:]
 
 
-def test_it_says_where_the_group_goes_on(shell: Shell) -> None:
+def test_unwritable_record_reports_group_position(shell: Shell) -> None:
     path, group, topic = shell.folder / "mixed.csv", shell.name("mixed"), shell.name("mixed")
     shell.ok("topics", "create", "--topic", topic, "--partitions", "2")
     rows = b'{"value":"a","partition":1}\n{"value":"b","partition":1}\n{"value":"/w==","value_encoding":"base64","partition":1}\n'
@@ -144,18 +144,20 @@ def test_it_says_where_the_group_goes_on(shell: Shell) -> None:
     assert rows_of(path) == ["a", "b"]
 
 
-def test_ctrl_c_between_two_writes_keeps_what_was_written(shell: Shell, path: Path) -> None:
-    said = consume(shell, THEN.format(answers=1, then=CTRL_C), path, "--follow", "--from-beginning", "--group", shell.name("followers"))
+def test_ctrl_c_between_writes_keeps_written_records(shell: Shell, path: Path) -> None:
+    said = consume(
+        shell, INTERRUPTED_FETCH.format(answers=1, then=CTRL_C), path, "--follow", "--from-beginning", "--group", shell.name("followers")
+    )
     assert said == (130, f"chaffinch: interrupted: 2 records in {path}\n")
     assert rows_of(path) == ["1", "2"]
     assert os.listdir(path.parent) == [path.name]
     assert shell.ok("consume", "--topic", "orders", "--group", shell.name("followers")).out == ""
 
 
-def test_a_file_is_there_while_it_is_followed(shell: Shell) -> None:
+def test_followed_file_grows_in_place(shell: Shell) -> None:
     """As `tail -f` reads it."""
     path = shell.folder / "orders.csv"
-    code = THEN.format(answers=1, then=f"print(open({str(path)!r}).read(), file=__import__('sys').stderr); {CTRL_C}")
+    code = INTERRUPTED_FETCH.format(answers=1, then=f"print(open({str(path)!r}).read(), file=__import__('sys').stderr); {CTRL_C}")
     said = consume(shell, code, path, "--follow", "--from-beginning")
     assert said == (130, f'"value"\n"1"\n"2"\n\nchaffinch: interrupted: 2 records in {path}\n')
 
@@ -166,30 +168,28 @@ def test_a_file_is_there_while_it_is_followed(shell: Shell) -> None:
     ids=["Ctrl-C", "error"],
 )
 @pytest.mark.parametrize("is_there", [True, False])
-def test_one_that_ends_before_it_has_anything_leaves_the_file_as_it_was(
-    shell: Shell, path: Path, then: str, said: tuple[int, str], is_there: bool
-) -> None:
+def test_consume_without_records_keeps_the_old_file(shell: Shell, path: Path, then: str, said: tuple[int, str], is_there: bool) -> None:
     if not is_there:
         path.unlink()
-    assert consume(shell, THEN.format(answers=0, then=then), path) == said
+    assert consume(shell, INTERRUPTED_FETCH.format(answers=0, then=then), path) == said
     assert os.listdir(path.parent) == [path.name] * is_there
     assert not is_there or rows_of(path) == ["earlier"]
 
 
-def test_one_that_an_error_ends_keeps_what_it_has(shell: Shell, path: Path) -> None:
-    code = THEN.format(answers=1, then=REFUSED)
+def test_error_keeps_written_records(shell: Shell, path: Path) -> None:
+    code = INTERRUPTED_FETCH.format(answers=1, then=REFUSED)
     said = consume(shell, code, path, "--follow", "--from-beginning", "--group", shell.name("refused"))
     assert said == (1, "chaffinch: refused\n")
     assert rows_of(path) == ["1", "2"]
     assert shell.ok("consume", "--topic", "orders", "--group", shell.name("refused")).out == ""
 
 
-def test_a_topic_without_records_makes_an_empty_file(shell: Shell, path: Path) -> None:
+def test_empty_topic_writes_an_empty_file(shell: Shell, path: Path) -> None:
     assert consume(shell, "", path, "--offset", "latest") == (0, "")
     assert rows_of(path) == []
 
 
-def test_a_file_that_has_no_room_leaves_the_one_before_and_commits_nothing(shell: Shell, path: Path) -> None:
+def test_full_disk_keeps_the_old_file_and_commits_nothing(shell: Shell, path: Path) -> None:
     said = consume(shell, SMALL_FILES, path, "--group", shell.name("full"), topic="large")
     assert said == (1, f"chaffinch: {path}: File too large\n")
     assert rows_of(path) == ["earlier"]
@@ -197,7 +197,7 @@ def test_a_file_that_has_no_room_leaves_the_one_before_and_commits_nothing(shell
     assert len(shell.ok("consume", "--topic", "large", "--group", shell.name("full")).lines) == 1000
 
 
-def test_a_file_stays_behind_its_link_and_with_its_mode(shell: Shell, path: Path) -> None:
+def test_replaced_file_keeps_symlink_and_mode(shell: Shell, path: Path) -> None:
     path.chmod(0o640)
     link = shell.folder / f"link{path.suffix}"
     link.symlink_to(path)
@@ -207,17 +207,17 @@ def test_a_file_stays_behind_its_link_and_with_its_mode(shell: Shell, path: Path
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_folder_that_is_not_there_is_said_with_the_file_that_was_named(shell: Shell) -> None:
+def test_missing_directory_is_reported_with_the_given_path(shell: Shell) -> None:
     file = str(shell.folder / "nowhere" / "orders.csv")
     shell.refused("consume", "--topic", "orders", "--output", file, says=f"chaffinch: {file}: No such file or directory")
 
 
-def test_stdout_is_a_dash_as_stdin_is(shell: Shell) -> None:
+def test_dash_is_stdout(shell: Shell) -> None:
     assert shell.ok("consume", "--topic", "orders", "--output", "-").out == "1\n2\n"
     assert not Path("-").exists()
 
 
-def test_a_pipe_is_written_as_it_is(shell: Shell) -> None:
+def test_pipe_is_written_directly(shell: Shell) -> None:
     fifo = shell.folder / "fifo"
     os.mkfifo(fifo)
     with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
@@ -241,7 +241,7 @@ sinks._write_all = write_much
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_one_whose_output_nobody_reads_ends_by_its_first_signal(shell: Shell, number: signal.Signals, status: int) -> None:
+def test_blocked_write_ends_at_first_signal(shell: Shell, number: signal.Signals, status: int) -> None:
     """What is in the pipe counts as written; a write that does not fit would last until somebody reads."""
     options = ["--topic", "two", "--group", shell.name("unread"), "--json", "--fields", "partition"]
     command = [sys.executable, "-c", WRITE_MUCH + RUN, "consume", *options, "--bootstrap-server", shell.bootstrap_servers]
@@ -257,7 +257,7 @@ def test_one_whose_output_nobody_reads_ends_by_its_first_signal(shell: Shell, nu
     assert shell.ok("consume", *options).lines == PARTITIONS[1:]
 
 
-def test_ctrl_c_while_a_rejected_row_is_written_leaves_a_file_that_can_be_read(shell: Shell) -> None:
+def test_ctrl_c_while_writing_rejected_row_leaves_readable_file(shell: Shell) -> None:
     shell.ok("topics", "create", "--topic", "compact", "--config", "cleanup.policy=compact")
     file = shell.folder / "rejected.parquet"
     command = [sys.executable, "-c", signalled_write(file, "SIGINT", 1) + RUN, "produce", "--topic", "compact", "--rejected", str(file)]
@@ -267,7 +267,7 @@ def test_ctrl_c_while_a_rejected_row_is_written_leaves_a_file_that_can_be_read(s
 
 
 @pytest.mark.parametrize(("suffix", "left"), [("parquet", PARTITIONS), ("csv", PARTITIONS[1:])])
-def test_of_a_pipe_with_half_a_write_a_reader_has_what_its_format_can_hold(shell: Shell, suffix: str, left: list[str]) -> None:
+def test_partial_write_to_pipe_commits_what_the_format_can_hold(shell: Shell, suffix: str, left: list[str]) -> None:
     """Half a file of Parquet is nothing."""
     fifo, group = shell.folder / f"fifo.{suffix}", shell.name(suffix)
     os.mkfifo(fifo)
@@ -277,16 +277,16 @@ def test_of_a_pipe_with_half_a_write_a_reader_has_what_its_format_can_hold(shell
     assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == left
 
 
-def test_ctrl_c_while_a_sink_is_opened_closes_it_before_its_file(shell: Shell) -> None:
+def test_ctrl_c_while_opening_sink_closes_it_before_its_file(shell: Shell) -> None:
     code = SIGNALLED_WRITE.format(module="pyarrow.parquet", sink="ParquetWriter", method="__init__", name="SIGINT", times=1, good=0)
     code = code.replace("    for _", "    write(*arguments)\n    for _").replace("    return write(*arguments)\n", "")
     path = shell.folder / "begun.parquet"
     assert consume(shell, code, path) == (130, "chaffinch: interrupted: nothing written\n")
 
 
-def test_another_ctrl_c_ends_an_end_that_takes_long(shell: Shell, path: Path) -> None:
+def test_second_ctrl_c_ends_a_slow_commit(shell: Shell, path: Path) -> None:
     hangs = "from chaffinch.cli import consume as c; c._commit = lambda *_: print('committing') or __import__('signal').raise_signal(2) or "
-    code = f"{hangs}print('committed')\n" + THEN.format(answers=1, then=CTRL_C)
+    code = f"{hangs}print('committed')\n" + INTERRUPTED_FETCH.format(answers=1, then=CTRL_C)
     command = [sys.executable, "-c", code + RUN, "consume", "--topic", "orders", "--output", str(path), "--from-beginning", "--follow"]
     done = subprocess.run([*command, "--bootstrap-server", shell.bootstrap_servers], capture_output=True, timeout=60, text=True)
     assert (done.returncode, done.stdout) == (130, "committing\n")

@@ -17,7 +17,7 @@ NOT_LOADED = {
 """Nothing of it is needed to serve a first request. Each takes 10 to 400 ms."""
 
 
-AT_THE_END_OF_ITS_START = """
+PRINT_LOADED = """
 import gc, os, sys
 def ready():
     print(*sys.modules)
@@ -30,10 +30,10 @@ main()
 """
 
 
-def test_what_a_broker_does_not_load_to_start() -> None:
+def test_broker_start_loads_no_heavy_modules() -> None:
     """Nor does it start threads: numpy's linear algebra would, one for each processor, and wait for them. The thread that loads the
     compiled loops later must not hold up requests for 5 ms at a time, as Python's threads may."""
-    command = [sys.executable, "-c", AT_THE_END_OF_ITS_START, "broker", "--listen", "127.0.0.1:0", "--topic", "orders"]
+    command = [sys.executable, "-c", PRINT_LOADED, "broker", "--listen", "127.0.0.1:0", "--topic", "orders"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENBLAS", "OMP"))}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     names, threads, switch_interval_s = done.stdout.splitlines()

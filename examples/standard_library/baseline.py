@@ -7,8 +7,8 @@ from pathlib import Path
 from confluent_kafka import KafkaException, Producer
 
 from examples.standard_library.inputs import SourceFile
-from examples.standard_library.judge import header, messages, reason
-from examples.standard_library.workplace import MESSAGE_BYTES_MAX, TODAY_TOPIC
+from examples.standard_library.verification import header, messages, reason
+from examples.standard_library.workspace import BASELINE_TOPIC, MESSAGE_BYTES_MAX
 
 FLUSH_SECONDS = 60.0
 
@@ -41,7 +41,7 @@ def produce(bootstrap_servers: str, files: list[SourceFile], root: Path) -> dict
         value, key = (root / file.path).read_bytes(), None if file.key is None else file.key.encode()
         headers: list[tuple[str, str | bytes | None]] = [("path", file.path.encode())]
         try:
-            producer.produce(TODAY_TOPIC, value, key, on_delivery=partial(note, file.path), timestamp=file.modified_ms, headers=headers)
+            producer.produce(BASELINE_TOPIC, value, key, on_delivery=partial(note, file.path), timestamp=file.modified_ms, headers=headers)
         except (KafkaException, BufferError) as error:
             note(file.path, error)
         producer.poll(0)
@@ -52,7 +52,7 @@ def produce(bootstrap_servers: str, files: list[SourceFile], root: Path) -> dict
 
 def losses(bootstrap_servers: str, files: list[SourceFile], root: Path) -> Losses:
     failed = produce(bootstrap_servers, files, root)
-    written = {header(message, "path") for message in messages(bootstrap_servers, TODAY_TOPIC)}
+    written = {header(message, "path") for message in messages(bootstrap_servers, BASELINE_TOPIC)}
     legal = [file.path for file in files if reason(file) is None]
     blamed = [path for path in legal if path in failed]
     return Losses(

@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.broker import ready_made_batch, warmed_up
-from benchmarks.broker_beside_apache import apache_kafka
+from benchmarks.broker import ready_made_batch, warm_up_broker
+from benchmarks.broker_vs_apache import apache_kafka
 from benchmarks.brokers import BrokerProcess, chaffinch_broker
 from benchmarks.chaffinch_loads import CULPRIT_EVERY, PARTITIONS
 from benchmarks.stopwatch import READY_BYTES_VARIABLE, Stopwatch
@@ -44,8 +44,8 @@ IN_FLIGHT_MAX = 5
 READY_BYTES = 1200 << 20
 """More than a load writes and its client takes."""
 
-Told = Mapping[str, float]
-Run = Callable[[BrokerProcess, str, int], Told]
+Measurements = Mapping[str, float]
+Run = Callable[[BrokerProcess, str, int], Measurements]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class Comparison:
     """Two loads of `count` records. `filled_partitions`: so many have records before, of one topic that is read; else each run writes
     a topic of its own."""
 
@@ -76,80 +76,80 @@ class Contest:
     aims: Sequence[Aim] = ()
     filled_partitions: int = 0
     is_compacted: bool = False
-    takes_memory: bool = False
+    needs_memory: bool = False
     """Hundreds of megabytes a second, so that they are made ready."""
 
 
 def client(module: str, load: str) -> Run:
     """A load in a process of its own."""
 
-    def run(broker: BrokerProcess, topic: str, count: int) -> Told:
+    def run(broker: BrokerProcess, topic: str, count: int) -> Measurements:
         command = [sys.executable, "-m", f"benchmarks.{module}", load, broker.bootstrap_servers, topic, str(count)]
-        told: dict[str, float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
-        if "separated" in told:
+        result: dict[str, float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        if "separated" in result:
             # What culprits cost: the batches that had some went once more, and those in flight behind them, refused for the gap.
-            behind = told["sent"] - told["written"] - told["separated"]
-            assert 0 <= behind <= (IN_FLIGHT_MAX - 1) * told["separated"], told
-            assert (told["separated"] > 0) == ("culprits" in load), told
-            assert "table" not in load or told["separated"] < told["written"] / 4, told
-        return told
+            behind = result["sent"] - result["written"] - result["separated"]
+            assert 0 <= behind <= (IN_FLIGHT_MAX - 1) * result["separated"], result
+            assert (result["separated"] > 0) == ("culprits" in load), result
+            assert "table" not in load or result["separated"] < result["written"] / 4, result
+        return result
 
     return run
 
 
-def ready_made(broker: BrokerProcess, topic: str, count: int) -> Told:
+def ready_made(broker: BrokerProcess, topic: str, count: int) -> Measurements:
     """Batches as large as those of `send_table`, made before, from one pipelined connection."""
     wire = WireClient(broker)
-    frame, answer_bytes = wire.frame(produce_request(topic, 0, ready_made_batch(BATCH_RECORDS)))
+    frame, response_bytes = wire.frame(produce_request(topic, 0, ready_made_batch(BATCH_RECORDS)))
     watch = Stopwatch()
-    wire.pipeline(frame, answer_bytes, count // BATCH_RECORDS - 1)
-    told = watch.read()
+    wire.pipeline(frame, response_bytes, count // BATCH_RECORDS - 1)
+    result = watch.read()
     wire.close()
-    return {**told, "count": (count // BATCH_RECORDS) * BATCH_RECORDS}
+    return {**result, "count": (count // BATCH_RECORDS) * BATCH_RECORDS}
 
 
-def beside_callbacks(name: str, load: str, count: int, *aims: Aim) -> Contest:
+def against_callbacks(name: str, load: str, count: int, *aims: Aim) -> Comparison:
     """A way to use `send`, beside `produce` with a delivery callback for each record."""
     theirs = client(THEIRS, "produce-with-callbacks")
-    return Contest(name=f"{name}, beside callbacks", ours=client(OURS, load), theirs=theirs, count=count, aims=aims)
+    return Comparison(name=f"{name}, beside callbacks", ours=client(OURS, load), theirs=theirs, count=count, aims=aims)
 
 
-def contests(scale: float) -> Sequence[Contest]:
+def comparisons(scale: float) -> Sequence[Comparison]:
     def scaled(count: int) -> int:
         return max(20_000, int(count * scale))
 
     fewer_cpu = Aim("CPU", at_most=0.2)
     clean = Aim("rate", at_least=0.8)
     return (
-        Contest(
+        Comparison(
             name="send_table beside a produce loop",
             ours=client(OURS, "send-table"),
             theirs=client(THEIRS, "produce"),
-            takes_memory=True,
+            needs_memory=True,
             count=scaled(2_000_000),
             aims=(Aim("rate", at_least=4.0, broker=CHAFFINCH), fewer_cpu),
         ),
-        Contest(
+        Comparison(
             name="send_table beside ready-made batches",
             ours=client(OURS, "send-table"),
             theirs=ready_made,
-            takes_memory=True,
+            needs_memory=True,
             count=scaled(4_000_000),
             aims=(Aim("rate", at_least=0.8, broker=APACHE),),
         ),
-        beside_callbacks("send, futures looked at", "send", scaled(1_000_000), Aim("rate", at_least=0.7)),
-        beside_callbacks("send, all futures kept", "send-and-keep", scaled(1_000_000)),
-        beside_callbacks("send with callbacks", "send-with-callbacks", scaled(500_000)),
-        Contest(
+        against_callbacks("send, futures looked at", "send", scaled(1_000_000), Aim("rate", at_least=0.7)),
+        against_callbacks("send, all futures kept", "send-and-keep", scaled(1_000_000)),
+        against_callbacks("send with callbacks", "send-with-callbacks", scaled(500_000)),
+        Comparison(
             name="a table with culprits beside a clean one",
             ours=client(OURS, "send-table-with-culprits"),
             theirs=client(OURS, "send-table-with-keys"),
-            takes_memory=True,
+            needs_memory=True,
             count=scaled(2_000_000),
             aims=(clean,),
             is_compacted=True,
         ),
-        Contest(
+        Comparison(
             name="send with culprits beside clean ones",
             ours=client(OURS, "send-with-culprits"),
             theirs=client(OURS, "send-with-keys"),
@@ -157,24 +157,24 @@ def contests(scale: float) -> Sequence[Contest]:
             aims=(clean,),
             is_compacted=True,
         ),
-        Contest(
+        Comparison(
             name="poll_table beside consume and columns",
             ours=client(OURS, "poll-table"),
             theirs=client(THEIRS, "consume-columns"),
-            takes_memory=True,
+            needs_memory=True,
             count=scaled(4_000_000),
             aims=(Aim("rate", at_least=3.0),),
             filled_partitions=PARTITIONS,
         ),
-        Contest(
+        Comparison(
             name="poll beside consume, one partition busy",
             ours=client(OURS, "poll"),
             theirs=client(THEIRS, "consume"),
-            takes_memory=True,
+            needs_memory=True,
             count=scaled(1_000_000),
             filled_partitions=1,
         ),
-        Contest(
+        Comparison(
             name="one send, its acknowledgement, the next",
             ours=client(OURS, "one-at-a-time"),
             theirs=client(THEIRS, "one-at-a-time"),
@@ -184,32 +184,32 @@ def contests(scale: float) -> Sequence[Contest]:
     )
 
 
-WARM_UP = Contest(name="warm-up", ours=client(OURS, "send-table"), theirs=ready_made, count=4_000_000, takes_memory=True)
+WARM_UP = Comparison(name="warm-up", ours=client(OURS, "send-table"), theirs=ready_made, count=4_000_000, needs_memory=True)
 WARM_UPS = 4
 """Each way of writing comes so often before anything counts: Java compiles what it meets, and its processor time halves until then."""
 
 
-def measures(told: Told, count: int) -> Told:
+def measures(result: Measurements, count: int) -> Measurements:
     """Rate in millions of records a second, client CPU-seconds per million; latencies."""
-    if "p50" in told:
-        return {"p50 ms": told["p50"], "p99 ms": told["p99"]}
-    return {"rate": count / told["seconds"] / 1e6, "CPU": max(told["client_cpu_seconds"], 1e-3) / (count / 1e6)}
+    if "p50" in result:
+        return {"p50 ms": result["p50"], "p99 ms": result["p99"]}
+    return {"rate": count / result["seconds"] / 1e6, "CPU": max(result["client_cpu_seconds"], 1e-3) / (count / 1e6)}
 
 
-class Lane:
+class BrokerTarget:
     """One broker, and the topics on it."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
         wire = WireClient(broker)
         wire.create_topic("warm-up", 1)
-        warmed_up(broker, wire, *wire.frame(produce_request("warm-up", 0, ready_made_batch(READ_BATCH_RECORDS))))
+        warm_up_broker(broker, wire, *wire.frame(produce_request("warm-up", 0, ready_made_batch(READ_BATCH_RECORDS))))
         wire.close()
         for turn in range(WARM_UPS):
             for name, run in (("table", WARM_UP.ours), ("ready-made", WARM_UP.theirs)):
-                self.written(run, f"warm-up-{turn}-{name}", WARM_UP, has_culprits=False)
+                self.run_and_verify(run, f"warm-up-{turn}-{name}", WARM_UP, has_culprits=False)
 
-    def filled(self, topic: str, count: int, partitions: int) -> int:
+    def fill_topic(self, topic: str, count: int, partitions: int) -> int:
         """A topic with about `count` records in its first `partitions`; how many they are."""
         wire = WireClient(self.broker)
         wire.create_topic(topic, PARTITIONS)
@@ -219,68 +219,68 @@ class Lane:
         wire.close()
         return count_each * partitions * READ_BATCH_RECORDS
 
-    def quietly(self, run: Run, topic: str, count: int, *, takes_memory: bool) -> Told:
+    def run_when_quiet(self, run: Run, topic: str, count: int, *, needs_memory: bool) -> Measurements:
         """Run a load once the broker is quiet. The memory that it takes is there when its time begins."""
-        self.broker.settle()
-        os.environ[READY_BYTES_VARIABLE] = str(READY_BYTES if takes_memory else 0)
+        self.broker.wait_until_quiet()
+        os.environ[READY_BYTES_VARIABLE] = str(READY_BYTES if needs_memory else 0)
         return run(self.broker, topic, count)
 
-    def written(self, run: Run, topic: str, contest: Contest, *, has_culprits: bool) -> Told:
+    def run_and_verify(self, run: Run, topic: str, comparison: Comparison, *, has_culprits: bool) -> Measurements:
         """Run a load against a topic of its own, and count what is in it afterwards."""
         wire = WireClient(self.broker)
-        wire.create_topic(topic, PARTITIONS, **({"cleanup_policy": "compact"} if contest.is_compacted else {}))
-        told = self.quietly(run, topic, contest.count, takes_memory=contest.takes_memory)
-        count = int(told.get("count", contest.count))
+        wire.create_topic(topic, PARTITIONS, **({"cleanup_policy": "compact"} if comparison.is_compacted else {}))
+        result = self.run_when_quiet(run, topic, comparison.count, needs_memory=comparison.needs_memory)
+        count = int(result.get("count", comparison.count))
         expected = count - (-(-count // CULPRIT_EVERY) if has_culprits else 0)
-        if "p50" in told:
-            expected += contest.count // 10  # The warm-up.
+        if "p50" in result:
+            expected += comparison.count // 10  # The warm-up.
         found = sum(wire.read_back(topic, partition, 0) for partition in range(PARTITIONS))
         wire.delete_topic(topic)
         wire.close()
         assert found == expected, f"{topic} on {self.broker.name}: {expected} records were acknowledged, {found} are there"
-        return measures(told, count)
+        return measures(result, count)
 
 
-def compared(contest: Contest, lane: Lane, number: int, rounds: int) -> list[str]:
+def compare(comparison: Comparison, target: BrokerTarget, number: int, rounds: int) -> list[str]:
     """Run both loads in turn, print a line for each measure; the aims that were missed."""
     topic = f"contest-{number}"
-    is_reading = contest.filled_partitions > 0
-    count = lane.filled(topic, contest.count, contest.filled_partitions) if is_reading else contest.count
+    is_reading = comparison.filled_partitions > 0
+    count = target.fill_topic(topic, comparison.count, comparison.filled_partitions) if is_reading else comparison.count
 
-    def told(run: Run, name: str) -> Told:
+    def run_load(run: Run, name: str) -> Measurements:
         if is_reading:
-            return measures(lane.quietly(run, topic, count, takes_memory=contest.takes_memory), count)
-        has_culprits = run is contest.ours and "culprits" in contest.name
-        return lane.written(run, f"{topic}-{name}", contest, has_culprits=has_culprits)
+            return measures(target.run_when_quiet(run, topic, count, needs_memory=comparison.needs_memory), count)
+        has_culprits = run is comparison.ours and "culprits" in comparison.name
+        return target.run_and_verify(run, f"{topic}-{name}", comparison, has_culprits=has_culprits)
 
-    figures: list[tuple[Told, Told]] = []
+    figures: list[tuple[Measurements, Measurements]] = []
     for turn in range(rounds):  # Who comes first takes turns.
-        order = [("ours", contest.ours), ("theirs", contest.theirs)]
-        found = {name: told(run, f"{turn}-{name}") for name, run in (order if turn % 2 == 0 else reversed(order))}
+        order = [("ours", comparison.ours), ("theirs", comparison.theirs)]
+        found = {name: run_load(run, f"{turn}-{name}") for name, run in (order if turn % 2 == 0 else reversed(order))}
         figures.append((found["ours"], found["theirs"]))
     missed = []
     for measure in figures[0][0]:
         ratio = statistics.median(ours[measure] / theirs[measure] for ours, theirs in figures)
-        one, other = (statistics.median(told[measure] for told in side) for side in zip(*figures, strict=True))
-        aims = [aim for aim in contest.aims if aim.measure == measure and aim.broker in (None, lane.broker.name)]
-        text = f"{lane.broker.name:<13} {contest.name:<41} {measure:<7} {one:7.3f} {other:7.3f}  ratio {ratio:5.2f}"
+        one, other = (statistics.median(result[measure] for result in side) for side in zip(*figures, strict=True))
+        aims = [aim for aim in comparison.aims if aim.measure == measure and aim.broker in (None, target.broker.name)]
+        text = f"{target.broker.name:<13} {comparison.name:<41} {measure:<7} {one:7.3f} {other:7.3f}  ratio {ratio:5.2f}"
         is_met = all(aim.is_met(ratio) for aim in aims)
         print(text + "".join(f"  ({aim})" for aim in aims) + ("" if is_met else "  MISSED"), flush=True)
         if not is_met:
-            missed.append(f"{contest.name}, {measure}, on {lane.broker.name}: {ratio:.2f}, {', '.join(map(str, aims))}")
+            missed.append(f"{comparison.name}, {measure}, on {target.broker.name}: {ratio:.2f}, {', '.join(map(str, aims))}")
     return missed
 
 
 @contextmanager
-def brokers(only: str) -> Iterator[list[Lane]]:
+def brokers(only: str) -> Iterator[list[BrokerTarget]]:
     """The brokers whose name contains `only`, warmed up."""
     with tempfile.TemporaryDirectory() as folder, chaffinch_broker(str(Path(folder) / "ours")) as ours:
-        lanes = [Lane(ours)] if only in CHAFFINCH else []
+        targets = [BrokerTarget(ours)] if only in CHAFFINCH else []
         if only not in APACHE:
-            yield lanes
+            yield targets
             return
         with apache_kafka() as theirs:
-            yield [*lanes, Lane(theirs)]
+            yield [*targets, BrokerTarget(theirs)]
 
 
 def main() -> int:
@@ -291,11 +291,11 @@ def main() -> int:
     parser.add_argument("--broker", default="", help="brokers whose name contains this: chaffinch, Apache Kafka")
     arguments = parser.parse_args()
     missed: list[str] = []
-    with brokers(arguments.broker) as lanes:
+    with brokers(arguments.broker) as targets:
         print(f"ours, the other, ours over the other: median of {arguments.rounds} rounds; M records/s, client CPU-seconds per million, ms")
-        for number, contest in enumerate(contests(arguments.scale)):
-            for lane in lanes if arguments.only in contest.name else ():
-                missed += compared(contest, lane, number, arguments.rounds)
+        for number, comparison in enumerate(comparisons(arguments.scale)):
+            for target in targets if arguments.only in comparison.name else ():
+                missed += compare(comparison, target, number, arguments.rounds)
     for text in missed:
         print(f"aim missed: {text}")
     return 1 if missed else 0

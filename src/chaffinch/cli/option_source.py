@@ -13,48 +13,51 @@ from typing import Any, Final, NamedTuple
 from chaffinch.errors import ConfigException
 from chaffinch.settings import OptionTable, Settings, join_errors
 
-_AS_OPTIONS_ARE: Final = re.compile(r"[a-z]{1,20}(?:\.[a-z]{1,20})+")
+_OPTION_NAME: Final = re.compile(r"[a-z]{1,20}(?:\.[a-z]{1,20})+")
 _NOT_SHOWN: Final = "(its name is not shown)"
 
 
-class Given(NamedTuple):
-    """An option. `place`: the file and its line, or the option of the command; empty where the name says it. `is_read`: in a file, where
+class SourcedOption(NamedTuple):
+    """An option. `source`: the file and its line, or the option of the command; empty where the name says it. `is_from_file`: in a file,
+    where
     any text may stand for a name."""
 
     name: str
     value: Any
-    place: str = ""
-    is_read: bool = False
+    source: str = ""
+    is_from_file: bool = False
 
     @property
-    def dotted(self) -> str:
+    def kafka_name(self) -> str:
         """Its name as Apache Kafka spells it."""
         return self.name.strip().replace("_", ".")
 
 
-def over(line: Iterable[Given], file: Iterable[Given]) -> list[Given]:
+def merge_options(command_line: Iterable[SourcedOption], file: Iterable[SourcedOption]) -> list[SourcedOption]:
     """The command line's, and those of the file that are not given there, however both are spelled."""
-    line = list(line)
-    names = {given.dotted for given in line}
-    return [*line, *(given for given in file if given.dotted not in names)]
+    command_line = list(command_line)
+    names = {option.kafka_name for option in command_line}
+    return [*command_line, *(option for option in file if option.kafka_name not in names)]
 
 
-def judged(table: OptionTable, options: Iterable[Given], parse: Callable[[Mapping[str, Any]], Settings] | None = None) -> Settings:
+def validate_options(
+    table: OptionTable, options: Iterable[SourcedOption], parse: Callable[[Mapping[str, Any]], Settings] | None = None
+) -> Settings:
     """The settings, by `parse` or the table. ConfigException says all that is wrong with single options, or what does not go together,
     and where each was given."""
     options = list(options)
-    wrong = [f"{given.place}: {text}" if given.place else text for given in options if (text := _fault(table, given))]
-    if wrong:
-        raise ConfigException(join_errors(wrong))
-    fault = _fault_of_all(parse or table.parse, options)
-    if isinstance(fault, Settings):
-        return fault
-    places = []
+    errors = [f"{option.source}: {text}" if option.source else text for option in options if (text := _error_of(table, option))]
+    if errors:
+        raise ConfigException(join_errors(errors))
+    error = _settings_or_error(parse or table.parse, options)
+    if isinstance(error, Settings):
+        return error
+    sources = []
     for left_out in options:  # All are known here, so that there are few.
-        without = _fault_of_all(parse or table.parse, [given for given in options if given is not left_out])
-        if without != fault and not (_is_missing(left_out, without) and left_out.dotted not in fault):
-            places.append(f"{left_out.name}: {left_out.place or 'the command line'}")
-    raise ConfigException(f"{fault} ({', '.join(places)})" if places else fault)
+        without = _settings_or_error(parse or table.parse, [option for option in options if option is not left_out])
+        if without != error and not (_is_missing(left_out, without) and left_out.kafka_name not in error):
+            sources.append(f"{left_out.name}: {left_out.source or 'the command line'}")
+    raise ConfigException(f"{error} ({', '.join(sources)})" if sources else error)
 
 
 def parse_pairs(option: str, texts: Iterable[str] | None, what: str = "name=value") -> dict[str, str]:
@@ -70,24 +73,24 @@ def parse_pairs(option: str, texts: Iterable[str] | None, what: str = "name=valu
     return pairs
 
 
-def _is_missing(option: Given, fault: Settings | str) -> bool:
+def _is_missing(option: SourcedOption, error: Settings | str) -> bool:
     """Whether all that is wrong is that it has to be given, which says nothing about another fault."""
-    return isinstance(fault, str) and fault.startswith(f"option {option.dotted} is missing")
+    return isinstance(error, str) and error.startswith(f"option {option.kafka_name} is missing")
 
 
-def _fault_of_all(parse: Callable[[Mapping[str, Any]], Settings], options: Iterable[Given]) -> Settings | str:
+def _settings_or_error(parse: Callable[[Mapping[str, Any]], Settings], options: Iterable[SourcedOption]) -> Settings | str:
     try:
-        return parse({given.name: given.value for given in options})
+        return parse({option.name: option.value for option in options})
     except ConfigException as error:
         return error.message
 
 
-def _fault(table: OptionTable, given: Given) -> str:
+def _error_of(table: OptionTable, option: SourcedOption) -> str:
     """What is wrong with one option by itself, or nothing."""
-    if given.is_read and not (_AS_OPTIONS_ARE.fullmatch(given.name) or table.resembles_known(given.name)):
-        return table.unknown(given.name, shown=_NOT_SHOWN)
+    if option.is_from_file and not (_OPTION_NAME.fullmatch(option.name) or table.resembles_known(option.name)):
+        return table.unknown(option.name, shown=_NOT_SHOWN)
     try:
-        table.check(given.name, given.value)
+        table.check(option.name, option.value)
     except ConfigException as error:
         return error.message
     return ""

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.broker import ready_made_batch
-from benchmarks.broker_beside_apache import apache_kafka
+from benchmarks.broker_vs_apache import apache_kafka
 from benchmarks.brokers import BrokerProcess, chaffinch_broker
 from benchmarks.wire_client import WireClient, produce_request
 from tests.interop.spark_environments import connector_jars, variables
@@ -43,8 +43,8 @@ OURS, THEIRS, NOTHING = "ours", "theirs", "nothing"
 PARTITIONS = 4
 READ_BATCH_RECORDS = 2000
 BAD_EVERY = 100
-MS_MORE_MAX = 100
-LOG_BYTES_TOLD = 4000
+EXTRA_MS_MAX = 100
+LOG_BYTES_SHOWN = 4000
 GROWTH_ROUNDS_MAX = 2
 ROWS_MAX, ROWS_MAX_LARGE = 10_000_000, 100_000_000
 WARM_UP_ROUNDS = 2
@@ -54,8 +54,8 @@ LZ4 = {"kafka.compression.type": "lz4"}
 SHORT_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "2147483647", "spark.sql.execution.arrow.maxRecordsPerBatch": "2000"}
 """Our best tuning, as docs/spark-pipeline.md tells it for short rows."""
 AT_LEAST_ONCE = {"deliveryGuarantee": "at-least-once"}
-LETTERS = "letters"
-TOLERANT = {"errors.tolerance": "all", "errors.dead.letter.queue.topic.name": LETTERS}
+DEAD_LETTERS = "letters"
+TOLERANT = {"errors.tolerance": "all", "errors.dead.letter.queue.topic.name": DEAD_LETTERS}
 
 
 class LoadFailed(Exception):
@@ -72,25 +72,25 @@ class Spark:
         self._log = folder / "log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
-        self.version = self._answer()["spark"]
+        self.version = self._read_response()["spark"]
 
-    def ask(self, load: str, **parts: object) -> Mapping[str, Any]:
+    def run_load(self, load: str, **parts: object) -> Mapping[str, Any]:
         """What a load of `spark_loads.py` tells."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"load": load, **parts}) + "\n")
         self._process.stdin.flush()
-        answer = self._answer()
-        if "failed" in answer:
-            raise LoadFailed(f"{parts.get('side', '')} {load}: {answer['failed']}".strip())
-        return answer
+        response = self._read_response()
+        if "failed" in response:
+            raise LoadFailed(f"{parts.get('side', '')} {load}: {response['failed']}".strip())
+        return response
 
-    def _answer(self) -> Mapping[str, Any]:
+    def _read_response(self) -> Mapping[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the session has ended with status {self._process.wait()}: {self._log.read_text()[-LOG_BYTES_TOLD:]}")
-        answer: Mapping[str, Any] = json.loads(line)
-        return answer
+            raise RuntimeError(f"the session has ended with status {self._process.wait()}: {self._log.read_text()[-LOG_BYTES_SHOWN:]}")
+        response: Mapping[str, Any] = json.loads(line)
+        return response
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +112,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class Comparison:
     """Two ways to write `count` rows. `aim`: what the rate of the first over that of the second is to be at least."""
 
     name: str
@@ -140,7 +140,7 @@ class Figure:
         return f"{self.rate:5.2f} M rows/s, CPU {self.spark_cpu:5.2f} + {self.broker_cpu:4.2f}"
 
 
-def contests(count: int) -> Sequence[Contest]:
+def comparisons(count: int) -> Sequence[Comparison]:
     ours, theirs = Side(name=OURS), Side(name=THEIRS)
     ours_lz4, theirs_lz4 = Side(name=OURS, options=LZ4), Side(name=THEIRS, options=LZ4)
     tuned, tuned_lz4 = Side(name=THEIRS, options=TUNED), Side(name=THEIRS, options={**TUNED, **LZ4})
@@ -148,18 +148,18 @@ def contests(count: int) -> Sequence[Contest]:
     at_least_once = Side(name=OURS, options=AT_LEAST_ONCE, session=SHORT_ROWS)
     tolerant, clean = Side(name=OURS, options=TOLERANT, keyless=True), Side(name=OURS, options=TOLERANT)
     return (
-        Contest(name="write, beside defaults", first=ours, second=theirs, count=count, aim=2.0),
-        Contest(name="write lz4, beside defaults", first=ours_lz4, second=theirs_lz4, count=count, aim=2.0),
-        Contest(name="write, both tuned", first=ours_tuned, second=tuned, count=count, aim=1.5),
-        Contest(name="write lz4, both tuned", first=ours_tuned_lz4, second=tuned_lz4, count=count, aim=1.5),
-        Contest(name="write at-least-once, both tuned", first=at_least_once, second=tuned, count=count),
-        Contest(name="into nothing, beside defaults", first=Side(name=NOTHING), second=theirs, count=count),
-        Contest(name="into nothing, both tuned", first=Side(name=NOTHING, session=SHORT_ROWS), second=tuned, count=count),
-        Contest(name="write 1 % bad, beside none", first=tolerant, second=clean, count=count, is_compacted=True, aim=0.8),
+        Comparison(name="write, beside defaults", first=ours, second=theirs, count=count, aim=2.0),
+        Comparison(name="write lz4, beside defaults", first=ours_lz4, second=theirs_lz4, count=count, aim=2.0),
+        Comparison(name="write, both tuned", first=ours_tuned, second=tuned, count=count, aim=1.5),
+        Comparison(name="write lz4, both tuned", first=ours_tuned_lz4, second=tuned_lz4, count=count, aim=1.5),
+        Comparison(name="write at-least-once, both tuned", first=at_least_once, second=tuned, count=count),
+        Comparison(name="into nothing, beside defaults", first=Side(name=NOTHING), second=theirs, count=count),
+        Comparison(name="into nothing, both tuned", first=Side(name=NOTHING, session=SHORT_ROWS), second=tuned, count=count),
+        Comparison(name="write 1 % bad, beside none", first=tolerant, second=clean, count=count, is_compacted=True, aim=0.8),
     )
 
 
-class Stage:
+class SparkBenchmark:
     """One broker and one session, and what is done with them.
 
     `name`: topics begin with it. A deleted one may come back by itself, made anew for a producer of the connector that still asks for it.
@@ -178,7 +178,7 @@ class Stage:
         """The Parquet folder with so many rows, made once."""
         path = self._rows / f"{count}{'-keyless' if keyless else ''}"
         if not (path / "_SUCCESS").exists():
-            self.spark.ask("rows", path=str(path), count=count, keyless_every=BAD_EVERY if keyless else 0)
+            self.spark.run_load("rows", path=str(path), count=count, keyless_every=BAD_EVERY if keyless else 0)
         return str(path)
 
     def _new_topic(self) -> str:
@@ -186,9 +186,9 @@ class Stage:
         return f"{self._name}-{self._topics}"
 
     def warm_up(self, count: int) -> None:
-        contest = beside_defaults("warming up", count)
-        for side in WARM_UP_ROUNDS * (contest.first, contest.second):
-            self.attempt(contest.name, partial(self.written, contest, side))
+        comparison = against_defaults("warming up", count)
+        for side in WARM_UP_ROUNDS * (comparison.first, comparison.second):
+            self.attempt(comparison.name, partial(self.write_and_measure, comparison, side))
 
     def attempt(self, name: str, load: Callable[[], object]) -> None:
         """One line, whether there are figures or not."""
@@ -198,24 +198,26 @@ class Stage:
             print(f"{name:<35} FAILED: {failure}", flush=True)
             self.missed.append(f"{name}: failed")
 
-    def forget_rows(self, count: int, *, unless: int) -> None:
+    def remove_rows(self, count: int, *, unless: int) -> None:
         """Removes the Parquet folder with so many rows, which no later contest reads."""
         if count != unless:
             shutil.rmtree(self._rows / str(count), ignore_errors=True)
 
-    def compare(self, contest: Contest, rounds: int | None = None) -> None:
+    def compare(self, comparison: Comparison, rounds: int | None = None) -> None:
         """Both sides in turn, a line of their medians."""
-        self.attempt(contest.name, lambda: self._compare(contest, rounds or self.rounds))
+        self.attempt(comparison.name, lambda: self._compare(comparison, rounds or self.rounds))
 
-    def _compare(self, contest: Contest, rounds: int) -> None:
+    def _compare(self, comparison: Comparison, rounds: int) -> None:
         figures: list[tuple[Figure, Figure]] = []
         for turn in range(rounds):
-            sides = {place: getattr(contest, place) for place in (("first", "second") if turn % 2 == 0 else ("second", "first"))}
-            told = {place: self.written(contest, side) for place, side in sides.items()}
-            figures.append((told["first"], told["second"]))
-        self.tell(contest.name, figures, contest.aim)
+            sides = {
+                side_name: getattr(comparison, side_name) for side_name in (("first", "second") if turn % 2 == 0 else ("second", "first"))
+            }
+            results = {side_name: self.write_and_measure(comparison, side) for side_name, side in sides.items()}
+            figures.append((results["first"], results["second"]))
+        self.report(comparison.name, figures, comparison.aim)
 
-    def tell(self, name: str, figures: Sequence[tuple[Figure, Figure]], aim: float | None) -> None:
+    def report(self, name: str, figures: Sequence[tuple[Figure, Figure]], aim: float | None) -> None:
         ratio = statistics.median(first.rate / second.rate for first, second in figures)
         first, second = (Figure.median(side) for side in zip(*figures, strict=True))
         is_met = aim is None or ratio >= aim
@@ -224,47 +226,47 @@ class Stage:
         if not is_met:
             self.missed.append(f"{name}: {ratio:.2f}, at least {aim:g}")
 
-    def written(self, contest: Contest, side: Side) -> Figure:
+    def write_and_measure(self, comparison: Comparison, side: Side) -> Figure:
         """One write into a topic of its own, every row of which is looked for afterwards."""
         wire = WireClient(self.broker)
         topic = self._new_topic()
-        wire.create_topic(topic, contest.partitions, **({"cleanup_policy": "compact"} if contest.is_compacted else {}))
+        wire.create_topic(topic, comparison.partitions, **({"cleanup_policy": "compact"} if comparison.is_compacted else {}))
         # An idempotent producer whose first batch comes too early, and its second not, repeats the first until its time is over.
-        wire.await_leaders(topic, contest.partitions)
-        has_letters = LETTERS in side.options.values()
-        if has_letters:
-            wire.create_topic(LETTERS, PARTITIONS)
+        wire.await_leaders(topic, comparison.partitions)
+        has_dead_letters = DEAD_LETTERS in side.options.values()
+        if has_dead_letters:
+            wire.create_topic(DEAD_LETTERS, PARTITIONS)
         try:
-            return self._write_and_look(contest, side, topic, wire)
+            return self._write_and_verify(comparison, side, topic, wire)
         finally:
-            for name in [topic, LETTERS] if has_letters else [topic]:
+            for name in [topic, DEAD_LETTERS] if has_dead_letters else [topic]:
                 wire.delete_topic(name)
             wire.close()
 
-    def _write_and_look(self, contest: Contest, side: Side, topic: str, wire: WireClient) -> Figure:
-        path = self.rows(contest.count, keyless=side.keyless)
+    def _write_and_verify(self, comparison: Comparison, side: Side, topic: str, wire: WireClient) -> Figure:
+        path = self.rows(comparison.count, keyless=side.keyless)
         os.sync()  # What was written before is not to be measured now.
         broker_cpu = self.broker.cpu_seconds
         options = {**self._servers, **side.options, "topic": topic}
-        told = self.spark.ask("write", side=side.name, path=path, options=options, session=side.session)
+        results = self.spark.run_load("write", side=side.name, path=path, options=options, session=side.session)
         broker_cpu = self.broker.cpu_seconds - broker_cpu
         if side.name == OURS:
-            self._look_for(path, topic, "key is not null")
-            if LETTERS in side.options.values():
-                self._look_for(path, LETTERS, "key is null")
+            self._check_rows(path, topic, "key is not null")
+            if DEAD_LETTERS in side.options.values():
+                self._check_rows(path, DEAD_LETTERS, "key is null")
         elif side.name == THEIRS:
-            found = sum(wire.read_back(topic, partition, 0) for partition in range(contest.partitions))
-            self._expect(found == contest.count, f"{topic}: {contest.count} rows were written, {found} are there")
-        millions = contest.count / 1e6
-        return Figure(rate=millions / told["seconds"], spark_cpu=told["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
+            found = sum(wire.read_back(topic, partition, 0) for partition in range(comparison.partitions))
+            self._expect(found == comparison.count, f"{topic}: {comparison.count} rows were written, {found} are there")
+        millions = comparison.count / 1e6
+        return Figure(rate=millions / results["seconds"], spark_cpu=results["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
 
     @staticmethod
-    def _expect(is_so: bool, text: str) -> None:
-        if not is_so:
+    def _expect(condition: bool, text: str) -> None:
+        if not condition:
             raise LoadFailed(text)
 
-    def _look_for(self, path: str, topic: str, where: str) -> None:
-        found = self.spark.ask("is_whole", path=path, options={**self._servers, "subscribe": topic}, where=where)
+    def _check_rows(self, path: str, topic: str, where: str) -> None:
+        found = self.spark.run_load("is_whole", path=path, options={**self._servers, "subscribe": topic}, where=where)
         text = f"{topic}: rows and the sum of their hashes are {found['found']}, expected {found['expected']}"
         self._expect(found["is_whole"], text)
 
@@ -272,11 +274,11 @@ class Stage:
     def _servers(self) -> Mapping[str, str]:
         return {"kafka.bootstrap.servers": self.broker.bootstrap_servers}
 
-    def reading(self, name: str, count: int, aim: float | None) -> None:
+    def compare_reads(self, name: str, count: int, aim: float | None) -> None:
         """A topic of ready-made batches, read by both in turn."""
-        self.attempt(name, lambda: self._reading(name, count, aim))
+        self.attempt(name, lambda: self._compare_reads(name, count, aim))
 
-    def _reading(self, name: str, count: int, aim: float | None) -> None:
+    def _compare_reads(self, name: str, count: int, aim: float | None) -> None:
         wire = WireClient(self.broker)
         topic = self._new_topic()
         wire.create_topic(topic, PARTITIONS)
@@ -287,19 +289,19 @@ class Stage:
         count = count_each * PARTITIONS * READ_BATCH_RECORDS
         figures: list[tuple[Figure, Figure]] = []
         for turn in range(self.rounds):
-            told = {side: self._read(side, topic, count) for side in ((OURS, THEIRS) if turn % 2 == 0 else (THEIRS, OURS))}
-            figures.append((told[OURS], told[THEIRS]))
-        self.tell(name, figures, aim)
+            results = {side: self._read(side, topic, count) for side in ((OURS, THEIRS) if turn % 2 == 0 else (THEIRS, OURS))}
+            figures.append((results[OURS], results[THEIRS]))
+        self.report(name, figures, aim)
         wire.delete_topic(topic)
         wire.close()
 
     def _read(self, side: str, topic: str, count: int) -> Figure:
         broker_cpu = self.broker.cpu_seconds
-        told = self.spark.ask("read", side=side, options={**self._servers, "subscribe": topic})
+        results = self.spark.run_load("read", side=side, options={**self._servers, "subscribe": topic})
         broker_cpu = self.broker.cpu_seconds - broker_cpu
-        self._expect(told["count"] == count, f"{topic}: {count} rows were written, {side} read {told['count']}")
+        self._expect(results["count"] == count, f"{topic}: {count} rows were written, {side} read {results['count']}")
         millions = count / 1e6
-        return Figure(rate=millions / told["seconds"], spark_cpu=told["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
+        return Figure(rate=millions / results["seconds"], spark_cpu=results["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
 
     def micro_batches(self, name: str, where: str) -> None:
         """Micro-batches of ours and of Spark's sink, beside those of a sink that does nothing."""
@@ -314,46 +316,46 @@ class Stage:
                 topic = self._new_topic()
                 wire.create_topic(topic, PARTITIONS)
                 options = {} if side == NOTHING else {**self._servers, "topic": topic}
-                medians.setdefault(side, []).append(self.spark.ask("micro_batches", side=side, options=options, where=where)["ms"])
+                medians.setdefault(side, []).append(self.spark.run_load("micro_batches", side=side, options=options, where=where)["ms"])
                 wire.delete_topic(topic)
         wire.close()
-        more = statistics.median(ours - nothing for ours, nothing in zip(medians[OURS], medians[NOTHING], strict=True))
+        extra_ms = statistics.median(ours - nothing for ours, nothing in zip(medians[OURS], medians[NOTHING], strict=True))
         ours, theirs, nothing = (statistics.median(medians[side]) for side in (OURS, THEIRS, NOTHING))
-        is_met = more <= MS_MORE_MAX
-        text = f"{name:<35} {ours:5.0f} ms, Spark's sink {theirs:4.0f} ms, a sink that does nothing {nothing:4.0f} ms   {more:4.0f} ms more"
-        print(f"{text}  (at most {MS_MORE_MAX}){'' if is_met else '  MISSED'}", flush=True)
+        is_met = extra_ms <= EXTRA_MS_MAX
+        text = f"{name:<35} {ours:5.0f} ms, Spark's sink {theirs:4.0f} ms, a no-op sink {nothing:4.0f} ms   {extra_ms:4.0f} ms more"
+        print(f"{text}  (at most {EXTRA_MS_MAX}){'' if is_met else '  MISSED'}", flush=True)
         if not is_met:
-            self.missed.append(f"{name}: {more:.0f} ms more, at most {MS_MORE_MAX}")
+            self.missed.append(f"{name}: {extra_ms:.0f} ms more, at most {EXTRA_MS_MAX}")
 
 
-def two_cores(stage: Stage, arguments: argparse.Namespace, count: int) -> None:
-    for contest in contests(count):
-        if arguments.only in contest.name:
-            stage.compare(contest)
+def two_cores(benchmark: SparkBenchmark, arguments: argparse.Namespace, count: int) -> None:
+    for comparison in comparisons(count):
+        if arguments.only in comparison.name:
+            benchmark.compare(comparison)
     if arguments.only in "read":
-        stage.reading("read", int(10_000_000 * arguments.scale), 1.0)
+        benchmark.compare_reads("read", int(10_000_000 * arguments.scale), 1.0)
     for name, where in (("micro-batches, empty", "value < 0"), ("micro-batches of ten rows", "true")):
         if arguments.only in name:
-            stage.micro_batches(name, where)
+            benchmark.micro_batches(name, where)
     growth_rounds = min(GROWTH_ROUNDS_MAX, arguments.rounds)
     if arguments.only in "rows":
         size = 10_000
         while size <= (ROWS_MAX_LARGE if arguments.large else ROWS_MAX):
-            stage.compare(beside_defaults(f"rows: {size:,}", size), growth_rounds if size <= ROWS_MAX else 1)
-            stage.forget_rows(size, unless=count)
+            benchmark.compare(against_defaults(f"rows: {size:,}", size), growth_rounds if size <= ROWS_MAX else 1)
+            benchmark.remove_rows(size, unless=count)
             size *= 10
     for partitions in (1, 4, 16, 64) if arguments.only in "partitions" else ():
-        stage.compare(beside_defaults(f"partitions: {partitions}", count, partitions), growth_rounds)
+        benchmark.compare(against_defaults(f"partitions: {partitions}", count, partitions), growth_rounds)
 
 
-def one_core(stage: Stage, arguments: argparse.Namespace, count: int) -> None:
+def one_core(benchmark: SparkBenchmark, arguments: argparse.Namespace, count: int) -> None:
     if arguments.only in "cores":
-        stage.compare(beside_defaults("cores: 1, write", count), min(GROWTH_ROUNDS_MAX, arguments.rounds))
-        stage.reading("cores: 1, read", int(10_000_000 * arguments.scale), None)
+        benchmark.compare(against_defaults("cores: 1, write", count), min(GROWTH_ROUNDS_MAX, arguments.rounds))
+        benchmark.compare_reads("cores: 1, read", int(10_000_000 * arguments.scale), None)
 
 
-def beside_defaults(name: str, count: int, partitions: int = PARTITIONS) -> Contest:
-    return Contest(name=name, first=Side(name=OURS), second=Side(name=THEIRS), count=count, partitions=partitions)
+def against_defaults(name: str, count: int, partitions: int = PARTITIONS) -> Comparison:
+    return Comparison(name=name, first=Side(name=OURS), second=Side(name=THEIRS), count=count, partitions=partitions)
 
 
 @contextmanager
@@ -377,14 +379,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with broker(arguments.broker, folder) as running:
-            for cores, contest in sessions:
+            for cores, comparison in sessions:
                 with Spark(cores, folder / f"spark-{cores}") as spark:
-                    told = f"Spark {spark.version}, local[{cores}], {running.name}: ours, Spark's connector, ours over it; median of"
-                    print(f"{told} {arguments.rounds} rounds; CPU-seconds per million rows of Spark + broker", flush=True)
-                    stage = Stage(f"cores-{cores}", running, spark, folder / "rows", arguments.rounds)
-                    stage.warm_up(count)
-                    contest(stage, arguments, count)
-                    missed += stage.missed
+                    results = f"Spark {spark.version}, local[{cores}], {running.name}: ours, Spark's connector, ours over it; median of"
+                    print(f"{results} {arguments.rounds} rounds; CPU-seconds per million rows of Spark + broker", flush=True)
+                    benchmark = SparkBenchmark(f"cores-{cores}", running, spark, folder / "rows", arguments.rounds)
+                    benchmark.warm_up(count)
+                    comparison(benchmark, arguments, count)
+                    missed += benchmark.missed
     for text in missed:
         print(f"aim missed: {text}")
     return 1 if missed else 0

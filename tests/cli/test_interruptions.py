@@ -28,18 +28,18 @@ from tests.cli.shell import Shell, run_bytes
 
 COMMAND = [sys.executable, "-c", "from chaffinch.cli.main import main; main()"]
 # Parquet shows nothing before its end: each request says how far those before it came.
-SAY_WHERE_IT_IS = """
+PRINT_POSITION = """
 from chaffinch.admin.reading import RecordReader
 fetch = RecordReader._fetch
 RecordReader._fetch = lambda reader, places: print(max(reader.positions.values()), flush=True) or fetch(reader, places)
 """
-SAY_WHAT_IS_SENT = """
+PRINT_SENT = """
 from chaffinch.cli.produce_run import ProduceRun
 send = ProduceRun._send
 ProduceRun._send = lambda run, piece: send(run, piece) or print("sent", len(piece.table), flush=True)
 """
 # The answer to what was sent is on its way, however slow this machine is.
-PATIENT = """
+WAIT_FOR_OUTCOMES = """
 from chaffinch.producer import closing
 closing.INTERRUPTED_SILENT_S = 60
 """
@@ -74,7 +74,7 @@ def pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(shell: Shell) -> None:
+def test_closed_reader_ends_command_quietly(shell: Shell) -> None:
     with started(shell, "consume", "--topic", "lines") as process:
         assert pipe(process.stdout).readline().startswith(b"0 x")
         pipe(process.stdout).close()
@@ -82,14 +82,14 @@ def test_a_reader_that_goes_away_ends_it_quietly(shell: Shell) -> None:
         assert pipe(process.stderr).read() == b""
 
 
-def test_a_list_that_nobody_reads(shell: Shell) -> None:
+def test_list_with_closed_reader_ends_quietly(shell: Shell) -> None:
     with started(shell, "topics", "list") as process:
         pipe(process.stdout).close()
         assert process.wait(timeout=60) == 1
         assert pipe(process.stderr).read() == b""
 
 
-def test_ctrl_c_while_following_commits_what_was_printed(shell: Shell) -> None:
+def test_ctrl_c_while_following_commits_printed_records(shell: Shell) -> None:
     shell.ok("produce", "--topic", "orders", stdin=b"1\n2\n")
     with started(shell, "consume", "--topic", "orders", "--follow", "--from-beginning", "--group", "followers") as process:
         assert [pipe(process.stdout).readline() for _ in range(2)] == [b"1\n", b"2\n"]
@@ -101,12 +101,12 @@ def test_ctrl_c_while_following_commits_what_was_printed(shell: Shell) -> None:
     assert shell.ok("consume", "--topic", "orders", "--group", "followers").out in ("", "3\n")
 
 
-def test_sigterm_ends_a_file_in_order_and_commits_what_is_in_it(shell: Shell) -> None:
+def test_sigterm_completes_the_file_and_commits_it(shell: Shell) -> None:
     shell.ok("topics", "create", "--topic", "ended")
     shell.ok("produce", "--topic", "ended", stdin=b"1\n2\n")
     file = shell.folder / "ended.parquet"
     arguments = ("consume", "--topic", "ended", "--follow", "--from-beginning", "--group", "enders", "--output", str(file))
-    with started(shell, *arguments, code=SAY_WHERE_IT_IS + COMMAND[2]) as process:
+    with started(shell, *arguments, code=PRINT_POSITION + COMMAND[2]) as process:
         assert b"2\n" in iter(pipe(process.stdout).readline, b"")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 143
@@ -123,7 +123,7 @@ def test_sigterm_ends_a_file_in_order_and_commits_what_is_in_it(shell: Shell) ->
         ("produce --topic orders <&-", "stdin is closed: name a file, or send something to it"),
     ],
 )
-def test_closed_streams_are_said_in_one_line(shell: Shell, words: str, says: str) -> None:
+def test_closed_streams_are_reported_in_one_line(shell: Shell, words: str, says: str) -> None:
     name, _, rest = words.rpartition(" ")
     line = f'exec "$0" -c "$1" {name} --bootstrap-server {shell.bootstrap_servers} {rest}'
     done = subprocess.run(["sh", "-c", line, COMMAND[0], COMMAND[2]], stderr=subprocess.PIPE, timeout=60)
@@ -150,7 +150,7 @@ def test_closed_streams_are_said_in_one_line(shell: Shell, words: str, says: str
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-def test_a_full_disk_is_said_with_the_file(shell: Shell, words: str, says: str, unbuffered: str) -> None:
+def test_full_disk_is_reported_with_the_file(shell: Shell, words: str, says: str, unbuffered: str) -> None:
     for name in ("FULL.jsonl", "FULL.parquet"):
         os.symlink("/dev/full", shell.folder / name)
     line = f'exec "$0" -c "$1" {words}'
@@ -161,7 +161,7 @@ def test_a_full_disk_is_said_with_the_file(shell: Shell, words: str, says: str, 
     assert (done.returncode, done.stderr.decode()) == (1, f"chaffinch: {says}\n")
 
 
-def test_rejected_rows_never_overwrite_the_input(shell: Shell) -> None:
+def test_rejected_file_must_not_be_the_input(shell: Shell) -> None:
     file = shell.file("rows.jsonl", '{"value":"1"}\n')
     for name, link in (("rows.jsonl", None), ("soft.jsonl", os.symlink), ("hard.jsonl", os.link)):
         other = str(shell.folder / name)
@@ -175,10 +175,10 @@ def test_rejected_rows_never_overwrite_the_input(shell: Shell) -> None:
     assert pairs(shell, "refused") == []
 
 
-def test_lines_that_are_typed_are_sent_at_once(shell: Shell) -> None:
+def test_typed_lines_are_sent_at_once(shell: Shell) -> None:
     shell.ok("topics", "create", "--topic", "typed")
     reading = ("consume", "--topic", "typed", "--follow", "--from-beginning", "--max-messages", "1")
-    with started(shell, "produce", "--topic", "typed", code=PATIENT + COMMAND[2]) as process, started(shell, *reading) as reader:
+    with started(shell, "produce", "--topic", "typed", code=WAIT_FOR_OUTCOMES + COMMAND[2]) as process, started(shell, *reading) as reader:
         pipe(process.stdin).write(b"typed\n")
         pipe(process.stdin).flush()
         assert pipe(reader.stdout).readline() == b"typed\n"
@@ -198,9 +198,9 @@ def test_lines_that_are_typed_are_sent_at_once(shell: Shell) -> None:
         (signal.SIGTERM, ("--transactional-id", "cut"), "interrupted: transaction aborted, nothing written"),
     ],
 )
-def test_an_interrupted_produce_says_how_far_it_came(shell: Shell, number: signal.Signals, options: tuple[str, ...], says: str) -> None:
+def test_interrupted_produce_reports_progress(shell: Shell, number: signal.Signals, options: tuple[str, ...], says: str) -> None:
     shell.ok("topics", "create", "--topic", "interrupted")
-    with started(shell, "produce", "--topic", "interrupted", *options, code=PATIENT + SAY_WHAT_IS_SENT + COMMAND[2]) as process:
+    with started(shell, "produce", "--topic", "interrupted", *options, code=WAIT_FOR_OUTCOMES + PRINT_SENT + COMMAND[2]) as process:
         pipe(process.stdin).write(b"1\n2\n")
         pipe(process.stdin).flush()
         assert pipe(process.stdout).readline() == b"sent 2\n"
@@ -212,11 +212,11 @@ def test_an_interrupted_produce_says_how_far_it_came(shell: Shell, number: signa
 
 
 @pytest.mark.parametrize("name", ["rejected.jsonl", "rejected.parquet"])
-def test_rows_that_are_rejected_after_ctrl_c_are_kept_too(shell: Shell, name: str) -> None:
+def test_rows_rejected_after_ctrl_c_are_in_the_file(shell: Shell, name: str) -> None:
     topic, file = f"kept-{name}", shell.folder / name
     shell.ok("topics", "create", "--topic", topic, "--config", "cleanup.policy=compact")
     arguments = ("produce", "--topic", topic, "--format", "json", "--rejected", str(file))
-    with started(shell, *arguments, code=PATIENT + SAY_WHAT_IS_SENT + COMMAND[2]) as process:
+    with started(shell, *arguments, code=WAIT_FOR_OUTCOMES + PRINT_SENT + COMMAND[2]) as process:
         pipe(process.stdin).write(b'{"key":"k","value":"1"}\n{"value":"2"}\n')
         pipe(process.stdin).flush()
         assert pipe(process.stdout).readline() == b"sent 2\n"
@@ -228,44 +228,44 @@ def test_rows_that_are_rejected_after_ctrl_c_are_kept_too(shell: Shell, name: st
     assert [(row["row"], row["error_name"]) for row in found] == [(2, "INVALID_COMPACTION_KEY")]
 
 
-CUT_BEFORE = """
+INTERRUPT_BEFORE_CONNECT = """
 from chaffinch.admin import topics
-def cut(*_):
+def interrupt(*_):
     raise KeyboardInterrupt
-topics.find_topics = cut
+topics.find_topics = interrupt
 """
-CUT_AT_THE_PRODUCER = """
+INTERRUPT_AT_PRODUCER = """
 from chaffinch.cli import produce
-def cut(*_):
+def interrupt(*_):
     raise SystemExit(130)
-produce.Producer = cut
+produce.Producer = interrupt
 """
-CUT_AFTER_TWO = """
+INTERRUPT_AFTER_TWO = """
 from chaffinch.cli.old_format_run import OldFormatRun
 send = OldFormatRun._send
-def cut(run, piece):
+def interrupt(run, piece):
     if run._written >= 2:
         raise KeyboardInterrupt
     return send(run, piece)
-OldFormatRun._send = cut
+OldFormatRun._send = interrupt
 """
 
 
 @pytest.mark.parametrize(
     ("code", "options", "says"),
     [
-        (CUT_BEFORE, (), "interrupted: nothing written"),
-        (CUT_AT_THE_PRODUCER, (), "interrupted: nothing written"),
-        (CUT_BEFORE, ("--message-format", "1"), "interrupted: nothing written"),
+        (INTERRUPT_BEFORE_CONNECT, (), "interrupted: nothing written"),
+        (INTERRUPT_AT_PRODUCER, (), "interrupted: nothing written"),
+        (INTERRUPT_BEFORE_CONNECT, ("--message-format", "1"), "interrupted: nothing written"),
         (
-            CUT_AFTER_TWO,
+            INTERRUPT_AFTER_TWO,
             ("--message-format", "1", "--format", "arrow"),
             "interrupted: 2 rows written (input rows 1 to 2), some of rows 3 to 4 may be, nothing of what follows",
         ),
     ],
     ids=["connecting", "producer", "connecting-old", "old"],
 )
-def test_one_that_is_interrupted_early_or_writes_an_old_format_says_so_too(
+def test_early_interruption_and_old_formats_report_progress(
     shell: Shell, code: str, options: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "rows.arrow"
@@ -279,8 +279,8 @@ def test_one_that_is_interrupted_early_or_writes_an_old_format_says_so_too(
         assert pipe(process.stderr).read().decode() == f"chaffinch: {says}\n"
 
 
-def test_an_interrupted_produce_names_the_lines_that_it_does_not_know() -> None:
-    class Cut:
+def test_interrupted_produce_names_lines_without_outcome() -> None:
+    class InterruptedProducer:
         """A producer that is interrupted, with a table without an outcome, while it takes the third."""
 
         outcomes: ClassVar = [Future[Any](), Future[Any]()]
@@ -294,16 +294,16 @@ def test_an_interrupted_produce_names_the_lines_that_it_does_not_know() -> None:
         return Piece(pa.table({"value": [b"v"] * len(numbers)}), np.array(numbers, dtype=np.int64), [], 0)
 
     written = SimpleNamespace(written=2, rejected=pa.table({"row": []}))
-    Cut.outcomes[0].set_result(written)
+    InterruptedProducer.outcomes[0].set_result(written)
     with rejected_rows("t", "line", None) as bad:
-        run = ProduceRun(Cut(), "t", bad, lambda done: None)  # type: ignore[arg-type]
+        run = ProduceRun(InterruptedProducer(), "t", bad, lambda done: None)  # type: ignore[arg-type]
         with pytest.raises(KeyboardInterrupt):
             run.send(iter([piece(1, 2), piece(3), piece(4, 5)]))
-        run.settle_known()
-        assert run.reached() == "2 rows written (input lines 1 to 2), some of lines 3 to 5 may be, nothing of what follows"
+        run.collect_done()
+        assert run.describe_progress() == "2 rows written (input lines 1 to 2), some of lines 3 to 5 may be, nothing of what follows"
 
 
-def test_a_broker_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+def test_unreachable_broker_is_named_at_once(tmp_path: Path) -> None:
     options = tmp_path / "client.properties"
     options.write_text("bootstrap.servers=127.0.0.1:1\ndefault.api.timeout.ms=300\n")
     for command in (["topics", "list"], ["groups", "list"], ["transactions", "list"], ["consume", "--topic", "t"]):
@@ -313,7 +313,7 @@ def test_a_broker_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
         assert "no broker reachable at 127.0.0.1:1" in line
 
 
-def test_refusals_of_the_broker_are_one_line(broker: EmbeddedBroker, shell: Shell) -> None:
+def test_broker_refusals_are_one_line(broker: EmbeddedBroker, shell: Shell) -> None:
     for api, error, command in [
         ("Metadata", "TOPIC_AUTHORIZATION_FAILED", ("topics", "describe", "--topic", "refused")),
         ("Metadata", "UNKNOWN_SERVER_ERROR", ("topics", "list")),
@@ -326,7 +326,7 @@ def test_refusals_of_the_broker_are_one_line(broker: EmbeddedBroker, shell: Shel
         broker.faults.clear()
 
 
-def test_a_produce_that_is_refused_keeps_every_row(broker: EmbeddedBroker, shell: Shell) -> None:
+def test_refused_produce_rejects_every_row(broker: EmbeddedBroker, shell: Shell) -> None:
     broker.faults.add(api="Produce", error="TOPIC_AUTHORIZATION_FAILED", count=1)
     file = str(shell.folder / "rejected.jsonl")
     shell.refused("produce", "--topic", "refused", "--rejected", file, says="2 rows rejected, 0 written", stdin=b"a\nb\n")
@@ -338,7 +338,7 @@ def test_a_produce_that_is_refused_keeps_every_row(broker: EmbeddedBroker, shell
     assert pairs(shell, "refused") == []
 
 
-def test_leaders_that_change_are_asked_again(broker: EmbeddedBroker, shell: Shell) -> None:
+def test_changed_leaders_are_looked_up_again(broker: EmbeddedBroker, shell: Shell) -> None:
     for api in ("ListOffsets", "Fetch"):
         broker.faults.add(api=api, error="NOT_LEADER_OR_FOLLOWER", count=2)
     assert len(shell.ok("consume", "--topic", "lines", "--max-messages", "10").lines) == 10
@@ -353,21 +353,21 @@ def test_leaders_that_change_are_asked_again(broker: EmbeddedBroker, shell: Shel
     ],
     ids=["no server", "no port", "no file"],
 )
-def test_where_the_cluster_is(arguments: list[str], says: str) -> None:
+def test_bootstrap_server_is_required(arguments: list[str], says: str) -> None:
     status, out, err = run_bytes(arguments)
     (line,) = err.splitlines()
     assert (status, out) == (2, b"")
     assert says in line
 
 
-def test_the_environment_names_the_cluster_and_the_command_line_wins(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_overrides_environment(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", shell.bootstrap_servers)
     assert run_bytes(["topics", "list"])[0] == 0
     monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", "127.0.0.1:1")
     assert shell("topics", "list").status == 0
 
 
-def test_names_in_a_file_of_options_are_checked(shell: Shell) -> None:
+def test_option_names_in_config_file_are_checked(shell: Shell) -> None:
     file = shell.file("client.properties", "request.timeouts.ms=5\n")
     shell.refused(
         "topics", "list", "--command-config", file, says=f"--command-config {file}:1: unknown option 'request.timeouts.ms'", status=2

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Top
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from examples.standard_library.inputs import SourceFile
-from examples.standard_library.workplace import DEAD_LETTER_TOPIC, MESSAGE_BYTES_MAX, Workplace
+from examples.standard_library.workspace import DEAD_LETTER_TOPIC, MESSAGE_BYTES_MAX, Workspace
 
 NULL_KEY = "INVALID_COMPACTION_KEY"
 TOO_LARGE = "MESSAGE_TOO_LARGE"
@@ -90,7 +90,7 @@ class Findings:
 class Comparison:
     """One line of the final table: what was expected in a place, and what an outsider found there."""
 
-    place: str
+    location: str
     expected: int
     once: int
     missing: list[str]
@@ -103,10 +103,10 @@ class Comparison:
         return not (self.missing or self.double or self.foreign or self.wrong)
 
 
-def compare(place: str, expected: Iterable[SourceFile], findings: Findings) -> Comparison:
+def compare(location: str, expected: Iterable[SourceFile], findings: Findings) -> Comparison:
     paths = {file.path for file in expected}
     return Comparison(
-        place=place,
+        location=location,
         expected=len(paths),
         once=sum(findings.seen.get(path, 0) == 1 for path in paths),
         missing=sorted(path for path in paths if findings.seen.get(path, 0) == 0),
@@ -156,10 +156,10 @@ def read_dead_letter_topic(bootstrap_servers: str, files: dict[str, SourceFile],
     return findings
 
 
-def read_dead_letter_files(workplace: Workplace, files: dict[str, SourceFile], root: Path) -> Findings:
+def read_dead_letter_files(workspace: Workspace, files: dict[str, SourceFile], root: Path) -> Findings:
     """The Parquet dead letters, read with pyarrow: the original row in full, and its reason."""
     findings = Findings()
-    table = dataset.dataset(workplace.dead_letters, format="parquet", exclude_invalid_files=True)
+    table = dataset.dataset(workspace.dead_letters, format="parquet", exclude_invalid_files=True)
     for row in table.to_batches():
         for letter in row.to_pylist():
             path = next((item["value"].decode() for item in letter["headers"] or [] if item["key"] == "path"), "")
