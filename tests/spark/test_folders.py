@@ -98,13 +98,13 @@ class TestFolder:
         assert caught.value.group is Group.APPLICATION_RECOVERABLE
 
     def test_a_null_character(self) -> None:
-        with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=/a.b cannot be opened: no name holds a null character"):
+        with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: .*cannot be opened: a path cannot contain a null character"):
             Folder("/a\0b", "stagingLocation").probe()
 
     @pytest.mark.parametrize("reason", ["Unable to load libjvm\ndlopen(/a/libjvm.so) failed", "Prior attempt to load libhdfs failed"])
     def test_without_the_driver_for_hdfs_it_is_said_what_to_install(self, reason: str) -> None:
         text = Folder("hdfs://n:1/x", "stagingLocation").refusal("cannot be opened", OSError(reason)).text
-        assert text.startswith("stagingLocation=hdfs://n:1/x cannot be opened: pyarrow does not find the driver for HDFS, libhdfs.so, or ")
+        assert text.startswith("stagingLocation=hdfs://n:1/x cannot be opened: pyarrow does not find the HDFS driver libhdfs.so, or ")
         assert "set HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints; name a folder that" in text
 
     @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ class TestPrivateFolder:
             Refusal, match=rf"^KAFKA\[InvalidConfiguration\] LOCATION_NOT_USABLE: stagingLocation={root} cannot be used"
         ) as caught:
             PrivateFolder(str(root), "stagingLocation").below("query").write("a", [b"1"])
-        wanted = f"; it must be a folder of user {os.getuid()} to which nobody else may write; name a folder that"
+        wanted = f"; it must be a folder of user {os.getuid()} that no other user can write to; name a folder that"
         assert wanted in str(caught.value)
         assert list(elsewhere.iterdir()) == []
 

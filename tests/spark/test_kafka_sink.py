@@ -150,7 +150,7 @@ class TestTwoOutputs:
         frame, first = Frame(), sink()
         second = first if is_same_object else sink()
         first(frame, 0)
-        with pytest.raises(Refusal, match=r"DUPLICATE_OUTPUT: batch 0 was given to a sink named 'orders' already.*name=") as caught:
+        with pytest.raises(Refusal, match=r"DUPLICATE_OUTPUT: batch 0 was already given to a sink named 'orders'.*name=") as caught:
             second(frame, 0)
         assert caught.value.group is Group.INVALID_CONFIGURATION
         assert len(frame.given) == 1
@@ -213,8 +213,8 @@ class TestOnConnect:
     @pytest.mark.parametrize(
         ("batch_id", "missing", "text"),
         [
-            (0, None, "says that batch 0 is over"),
-            (2, None, "knows of no batch 2"),
+            (0, None, "has committed batch 0 already"),
+            (2, None, "has no batch 2"),
             (1, "metadata", "has no file metadata"),
         ],
     )
@@ -231,12 +231,12 @@ class TestOnConnect:
     @staticmethod
     def refused(checkpoint: Path, batch_id: int, text: str) -> None:
         frame = ConnectFrame()
-        with pytest.raises(Refusal, match=f"QUERY_UNKNOWN: checkpointLocation=.* {text}: give the KafkaSink that of the query that calls"):
+        with pytest.raises(Refusal, match=f"QUERY_UNKNOWN: checkpointLocation=.* {text}: set it to the checkpoint of the query that calls"):
             sink(checkpointLocation=str(checkpoint))(frame, batch_id)
         assert frame.given == []
 
     def test_without_a_checkpoint(self) -> None:
-        with pytest.raises(Refusal, match="QUERY_UNKNOWN: on Spark Connect a KafkaSink knows its query by the option checkpointLocation"):
+        with pytest.raises(Refusal, match="QUERY_UNKNOWN: with Spark Connect a KafkaSink needs the option checkpointLocation"):
             sink()(ConnectFrame(), 0)
 
     def test_two_outputs_under_one_name(self, checkpoint: Path) -> None:
@@ -276,7 +276,7 @@ def test_called_with_what_is_no_batch(frame: object, batch_id: object, text: str
         ({"topic": None}, {}, "option kafka.bootstrap.servers is missing: host:port of one or more brokers"),
         (SERVERS, {"topci": "t"}, "unknown option 'topci': the nearest known one is 'topic'"),
         (SERVERS, {"topic": "t", "idempotencyToken": "x"}, "idempotencyToken is for batch writes"),
-        (SERVERS, {"markerTopic": "t"}, "a sink whose rows name their topic needs a name"),
+        (SERVERS, {"markerTopic": "t"}, "a sink without the option topic needs a name"),
         (SERVERS, {"topic": "t", "attempts_max": 0}, "attempts_max cannot be 0"),
         (SERVERS, {"topic": "t", "attempts_max": "3"}, "attempts_max cannot be '3': it must be a whole number, at least 1"),
         ("localhost:9092", {"topic": "t"}, "options cannot be a str: they must be a mapping of names to values"),
@@ -302,15 +302,15 @@ def test_called_with_what_is_no_batch(frame: object, batch_id: object, text: str
         (SERVERS, {"errors__tolerance": "all"}, "unknown option 'errors__tolerance': the nearest known one is 'errors_tolerance'"),
         (SERVERS, {"topic": "t", "errors_tolerance": "some"}, "errors.tolerance"),
         (SERVERS, {"topic": "t", "attempts_max": True}, "attempts_max cannot be True"),
-        (SERVERS, {"topic": "t", "name": ""}, "name is empty: give the sink one, or leave it out"),
-        (SERVERS, {"topic": "t", "name": 5}, "name cannot be 5: it must be a string of characters that can be printed"),
-        (SERVERS, {"topic": "t", "name": "a\n"}, r"name cannot be 'a\n': it must be a string of characters that can be printed"),
-        (SERVERS, {"topic": "t", "name": "x" * 1001}, "at most 1000 bytes of them"),
+        (SERVERS, {"topic": "t", "name": ""}, "name is empty: give the sink a name, or leave it out"),
+        (SERVERS, {"topic": "t", "name": 5}, "name cannot be 5: it must be a string of printable characters"),
+        (SERVERS, {"topic": "t", "name": "a\n"}, r"name cannot be 'a\n': it must be a string of printable characters"),
+        (SERVERS, {"topic": "t", "name": "x" * 1001}, "at most 1000 bytes"),
         (SERVERS, {"topic": ["t"]}, "option topic cannot be ['t']: it must be a string, a number, True or False"),
         (
             SERVERS,
             {"topic": "t", "checkpointLocation": " "},
-            "option checkpointLocation is empty: give it that of the query, or leave it out",
+            "option checkpointLocation is empty: set it to that of the query, or leave it out",
         ),
         (SERVERS, {"topic": "t", "kafka_custom_exception_handler_class": "no.such"}, "cannot be 'no.such': it cannot be imported"),
         (

@@ -175,7 +175,7 @@ def interrupted_behind_the_write() -> None:
     [
         (
             lambda: writing.write(Mock(write=Mock(format=interrupt)), ReplayPlan(client=CLIENT_OPTIONS, topic="d"), "token", "d", {}),
-            "whether it is written is not known; run it again: the marker tells, nothing is written twice",
+            "whether it is written is not known; run it again: it reads the marker, nothing is written twice",
         ),
         (interrupted_behind_the_write, "what was replayed is written"),
     ],

@@ -48,7 +48,7 @@ def test_what_spark_submit_has_set_stays(environment: Mapping[str, str], master:
         ({"app_name": None}, "app_name cannot be None: it must be a string"),
         ({"config": 5}, "config cannot be a value of type int: it must be a mapping"),
         ({"config": [("spark.ssl.keyPassword", "S3cret")]}, "config cannot be a value of type list: it must be a mapping"),
-        ({"config": {5: "x"}}, "config cannot have the name 5: it must be a mapping of Spark's names, as strings"),
+        ({"config": {5: "x"}}, "config cannot have the name 5: it must be a mapping of Spark option names, as strings"),
         ({"config": {"spark.jars": ["a"]}}, "config's spark.jars cannot be ['a']: it must be a string, a number, True or False"),
         ({"master": "foo"}, f"master cannot be 'foo': {MASTERS}"),
         ({"master": ""}, f"master cannot be '': {MASTERS}"),
@@ -64,7 +64,7 @@ def test_what_spark_submit_has_set_stays(environment: Mapping[str, str], master:
         ({"master": "local", "config": {"spark.remote": "sc://a"}}, "master=local and remote=sc://a exclude each other"),
         (
             {"master": "local", "config": {"spark.master": "yarn"}},
-            "master=local and config's spark.master=yarn say the same: leave one of them out",
+            "master=local and config's spark.master=yarn set the same option: leave one of them out",
         ),
     ],
 )
@@ -122,7 +122,7 @@ def test_pyspark_says_of_pandas_3_what_we_have_it_keep_back() -> None:
     """In the module that each session loads, whatever the release of pandas is."""
     program = (
         "import pandas; pandas.__version__ = '3.0.0'; from chaffinch.spark import session as made; import sys;"
-        " sys.modules['chaffinch.spark.session']._leave_out_pandas_of_tests(); import pyspark.testing.utils;"
+        " sys.modules['chaffinch.spark.session']._ignore_pandas_warning(); import pyspark.testing.utils;"
         " pyspark.sql.pandas.utils.require_minimum_pandas_version()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -76,7 +76,7 @@ def test_update_mode_to_two_topics_each_row_once(
     query.add(2, ["d"])
     query.outputs[1] = KafkaSink(query.options, topic=dead, name=topic)
     with pytest.raises(
-        SupervisionEnded, match=r"^KAFKA\[InvalidConfiguration\] DUPLICATE_OUTPUT: batch 2 was given to a sink named"
+        SupervisionEnded, match=r"^KAFKA\[InvalidConfiguration\] DUPLICATE_OUTPUT: batch 2 was already given to a sink named"
     ) as caught:
         supervise(query.start)
     assert caught.value.tag is not None

@@ -100,7 +100,7 @@ def test_parquet_files_one_transaction_each(spark: SparkSession, broker: Embedde
     assert (list(folder.glob("*.parquet")), broker.read(f"{dead}-2").num_rows) == ([], 0)
 
 
-@pytest.mark.parametrize("step", ["_is_of_another", "_done_with"])
+@pytest.mark.parametrize("step", ["_is_of_another", "_move_to_replayed"])
 def test_a_file_that_is_written_and_an_interruption_behind_that(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -1,12 +1,12 @@
-"""Kafka for Spark: the format `chaffinch`, written exactly once, bad rows set aside; and a session that finds Java.
+"""Spark integration: the data source `chaffinch` (exactly-once sink with dead letters, and source), `KafkaSink` and `session`.
 
-`from chaffinch.spark import session`. Spark imports this package at every start of a worker, so nothing heavy is imported here:
-names other than `session` are imported on first use, each from the module that `_MODULES` has for it.
+`from chaffinch.spark import session`. Spark imports this package whenever a worker starts, so nothing heavy is imported here: names
+other than `session` are imported on first use, from the modules in `_MODULES`.
 """
 
 from typing import TYPE_CHECKING, Any, Final
 
-# Bound here, not on first use: the module of the same name would take its place otherwise.
+# Imported eagerly: otherwise the module `session` would replace the function of the same name.
 from chaffinch.spark.session import session
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""The format `chaffinch`, as Spark finds it. `sink/writers.py` and `source/batch_reader.py` check options and schema, before any task runs.
+"""Spark data source `chaffinch`. `sink/writers.py` and `source/batch_reader.py` check options and schema before any task runs.
 
-Spark imports this module in every planner and once per query, so it imports nothing heavy; PySpark is there already.
+Spark imports this module in every planner and once per query, so it imports nothing heavy except PySpark, which is loaded anyway.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ChaffinchDataSource(DataSource):
-    """`format("chaffinch")`: Kafka topics, written exactly once with bad rows set aside, and read with Spark's Kafka schema.
+    """`format("chaffinch")`: writes Kafka topics exactly once, with dead letters for bad rows, and reads them with Spark's Kafka schema.
 
     Options: `sink.option_tables.TABLES`, `source.options`. Columns: `tasks/row_codec.py` and `source/rows.py`.
     """
@@ -32,7 +32,7 @@ class ChaffinchDataSource(DataSource):
 
     @line_first()
     def schema(self) -> str:
-        """Of a topic that is read."""
+        """The schema of the source."""
         from chaffinch.spark.source.batch_reader import schema_read
 
         return schema_read(self._given())
@@ -51,7 +51,7 @@ class ChaffinchDataSource(DataSource):
 
     @line_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """`overwrite` is output mode `complete`: the whole result is appended each time."""
+        """`overwrite` is true in output mode `complete`: each micro-batch appends the whole result."""
         from chaffinch.spark.sink.writers import planned_stream_writer
 
         return planned_stream_writer(self._given(), schema)
@@ -67,4 +67,4 @@ class ChaffinchDataSource(DataSource):
 
 
 class DefaultSource(ChaffinchDataSource):
-    """The name under which Spark looks for a format in a module `pyspark_*`."""
+    """The class name that Spark looks up in modules named `pyspark_*`."""

@@ -1,4 +1,4 @@
-"""What went wrong, in one line, out of the text of whatever error Spark raised. Pure."""
+"""One-line error messages, extracted from the texts of Spark errors. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
 
 WORKER_LOST: Final = "WORKER_LOST"
-# What Spark says, in its own words, when a process of it died: nobody's fault, so the batch is run again.
+# Texts of Spark for a process that died. Nothing is misconfigured, so the batch is run again.
 _WORKER_LOST_TEXT: Final = re.compile(
     r"(?:Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure)(?:(?! SQLSTATE: )[^\r\n])*"
 )
-# Of the process that a stream's source runs in as long as the query does, Spark says in no words that it died: Java's trace does.
+# When the Python process of a stream's source dies, Spark has no message for it: only the Java stack trace shows it.
 _SOURCE_LOST: Final = re.compile(
     r"java\.(?:io|net|nio)\.[\w.]*Exception(?:: [^\r\n]*)?(?:\s+at [^\r\n]+)+?\s+at [\w.]*\.PythonStreamingSourceRunner\."
 )
-_SOURCE_LOST_TEXT: Final = "the Python process that Spark asks for the offsets of a source died"
-# Said without a tag, as by a KafkaSink that is made or called wrongly in a function of the user's.
+_SOURCE_LOST_TEXT: Final = "the Python process that gives Spark the offsets of a source died"
+# An error without a tag, such as of a KafkaSink that is created or called wrongly in the user's function.
 _CONFIG_ERROR: Final = re.compile(r"chaffinch\.errors\.exceptions\.ConfigException: ([^\r\n]*)")
-# What Py4J writes before what Java said.
+# The text that Py4J adds before the Java message.
 _PY4J_PREFIX: Final = re.compile(r"\A\s*An error occurred while calling \S+\s*:\s*")
 _LINE_MAX: Final = 300
 
 
 def tag_of(text: str) -> ErrorTag | None:
-    """The tag in an error's text; or one for a wrong configuration, or for what Spark says of a process that died; None for all else."""
+    """The tag in an error's text. A wrong configuration and a died Spark process get a tag; None for all other errors."""
     if found := tag_in(text):
         return found
     if wrong := _CONFIG_ERROR.search(text):
@@ -36,7 +36,7 @@ def tag_of(text: str) -> ErrorTag | None:
 
 
 def tag_of_error(error: Exception) -> ErrorTag | None:
-    """The same of an error that PySpark raised, with what Java's trace alone says."""
+    """Like `tag_of`, for an error that PySpark raised; also searches its Java stack trace."""
     if found := tag_of(str(error)):
         return found
     trace = getattr(error, "_stackTrace", None)
@@ -46,10 +46,10 @@ def tag_of_error(error: Exception) -> ErrorTag | None:
 
 
 def first_line(tag: ErrorTag | None, text: str) -> str:
-    """One line that says what went wrong: the tag's, else the first of the text."""
+    """The error in one line: that of the tag, or else the first line of the text."""
     if tag is not None:
         return f"KAFKA[{tag.group.value}] {tag.name}: {tag.text}"
-    return _short(next((line for line in _PY4J_PREFIX.sub("", text).splitlines() if line.strip()), "an error without words"))
+    return _short(next((line for line in _PY4J_PREFIX.sub("", text).splitlines() if line.strip()), "an error without a message"))
 
 
 def _short(line: str) -> str:

@@ -1,6 +1,6 @@
-"""A folder on any file system that pyarrow knows: where Spark's processes leave files (staging, checkpoint, dead letters).
+"""Directories on any pyarrow file system, for staging files, checkpoints and dead letters.
 
-A file appears under its name whole and synced, or not at all.
+Files are written atomically: a file appears under its name complete and synced, or not at all.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 _HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _REASON_MAX: Final = 500
-# Of options of a file system, as `client_secret=...`.
+# File system options with secrets, such as `client_secret=...`.
 _SECRET: Final = re.compile(r"([^&=]*(?:key|secret|token|password|credential|sig)[^&=]*=)[^&]*", re.IGNORECASE)
-# Pyarrow names each of a hundred places where it looked, and the second time none.
+# Replaces the pyarrow message, which lists a hundred searched paths the first time and none later.
 _HDFS_ADVICE: Final = (
-    "pyarrow does not find the driver for HDFS, libhdfs.so, or the Java that it needs: install a Hadoop client and Java there, and set "
+    "pyarrow does not find the HDFS driver libhdfs.so, or the Java that it needs: install a Hadoop client and Java there, and set "
     "HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints"
 )
 
 
 STORAGE_FAILED: Final = "STORAGE_FAILED"
-# What a file system says of itself, not of the path: another try may find it well again.
+# Errors of the file system itself, not of the path: a retry may succeed.
 _TRANSIENT_ERRNOS: Final = frozenset({
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENOLCK,
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTUNREACH,
     errno.ENETUNREACH, errno.ENETDOWN,
 })  # fmt: skip
-# The same of object stores, which have words; curl's code 6 is a host that does not exist.
+# The same for object stores, which report texts. curl code 6 means that the host does not exist.
 _TRANSIENT_TEXT: Final = re.compile(
     r"AWS Error (?:NETWORK_CONNECTION(?!.*curlCode: 6\b)|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING)"
     r"|\bHTTP (?:status |status code )?5\d\d\b",
@@ -53,16 +53,16 @@ def _is_transient(error: Exception) -> bool:
 
 
 def safe_name(query: str) -> str:
-    """A query's id, token or name as the name of a folder or file; where characters had to go, a digest tells it from its like."""
+    """A query's id, token or name as the name of a folder or file. If characters are replaced, a digest keeps the name unique."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", query)[:80]
     return query if plain == query else f"{plain}-{hashlib.sha256(query.encode()).hexdigest()[:12]}"
 
 
 class Folder:
-    """A folder on any file system, by its URI or local path. Pickled as its location; opened on first use.
+    """A directory on any file system, given by its URI or local path. It pickles as its location and opens on first use.
 
     Errors of the file system become a Refusal that names `option`, the location, the path and the reason: LOCATION_NOT_USABLE, or
-    STORAGE_FAILED where another try may succeed.
+    STORAGE_FAILED if a retry may succeed.
     """
 
     def __init__(self, location: str, option: str) -> None:
@@ -81,7 +81,7 @@ class Folder:
         return self._at("/".join((path.rstrip("/"), *names)) + mark + query)
 
     def parent(self) -> Folder:
-        """Of a folder that `below` has made."""
+        """The parent of a folder that `below` returned."""
         path, mark, query = _split(self.location)
         return self._at(path.rpartition("/")[0] + mark + query)
 
@@ -91,8 +91,8 @@ class Folder:
             from pyarrow import fs
 
             try:
-                if "\0" in self.location:  # Pyarrow finds out when the folder is used, and nobody knows then whose it is.
-                    raise ValueError("no name holds a null character")
+                if "\0" in self.location:  # Pyarrow only notices it on first use, where the option is no longer known.
+                    raise ValueError("a path cannot contain a null character")
                 if "://" in (location := _normalized(self.location)):
                     self._opened = fs.FileSystem.from_uri(location)
                 else:
@@ -101,13 +101,13 @@ class Folder:
                 raise self.refusal("cannot be opened", error) from None
             if not self._opened[1]:
                 self._opened = None
-                raise self.refusal("cannot be opened", ValueError("it names no folder"))
+                raise self.refusal("cannot be opened", ValueError("it does not name a folder"))
         return self._opened
 
     @property
     def shown(self) -> str:
-        """The location as messages have it: without a name and password that may be in it, and without keys among its options."""
-        # In a password that was not escaped, and that is why it cannot be opened, there may be any character.
+        """The location for messages, without credentials in the host part and without secret options."""
+        # An unescaped password, which is why the location cannot be opened, may contain any character.
         shown = re.sub(r"(?<=://)([^/?]*|[^/?]*:.*)@", "...@", self.location)
         path, mark, query = _split(shown)
         return path + mark + _SECRET.sub(r"\1...", query)
@@ -124,34 +124,34 @@ class Folder:
 
     @contextmanager
     def refusing(self, what: str) -> Iterator[None]:
-        """What the file system refuses within is raised as a Refusal that says so."""
+        """Raise errors of the file system inside the block as a Refusal that says `what`."""
         try:
             yield
         except OSError as error:
             raise self.refusal(what, error) from None
 
     def in_spark(self, name: str) -> str:
-        """The location of a file for Spark, which has what pyarrow takes as options in its own configuration."""
+        """The location of a file for Spark: without the options of pyarrow, which Spark takes from its own configuration."""
         return f"{_split(self.location)[0].rstrip('/')}/{name}"
 
     def path(self, name: str) -> str:
         return f"{self.opened()[1].rstrip('/')}/{name}"
 
     def probe(self) -> None:
-        """Refuses a folder that cannot be written: creates it, writes a small file and removes it."""
+        """Check that the folder is writable: create it, write a small file and remove the file. Raises Refusal."""
         name = f".probe-{secrets.token_hex(4)}"
         self.write(name, [b"chaffinch"])
         self.remove(name)
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
-        """A file with these bytes, whole and synced under its name."""
+        """Write a file with these bytes atomically."""
         with self.replacing(name) as out:
             for part in parts:
                 out.write(part)
 
     @contextmanager
     def replacing(self, name: str) -> Iterator[Any]:
-        """A file that takes `name`'s place, whole and synced, when all went well, and is removed when it did not."""
+        """A temporary file that replaces `name`, complete and synced, when the block succeeds. It is removed if the block fails."""
         filesystem, _ = self.opened()
         temporary = f".{name}.{secrets.token_hex(4)}.tmp"
         with self.refusing("cannot be written"):
@@ -165,19 +165,19 @@ class Folder:
                 raise
 
     def created(self, name: str) -> Any:
-        """A new file to be written into, in the folder, which is made where it is missing. Raises OSError."""
+        """Open a new file for writing. Creates the folder if it is missing. Raises OSError."""
         filesystem, folder = self.opened()
         filesystem.create_dir(folder, recursive=True)
         return filesystem.open_output_stream(self.path(name))
 
     def sweep(self, pattern: str) -> None:
-        """Removes the files whose whole names match a regular expression."""
+        """Remove the files whose whole names match a regular expression."""
         for found in self.names():
             if re.fullmatch(pattern, found):
                 self.remove(found)
 
     def rename(self, name: str, new: str) -> None:
-        """Gives a finished file a new name, over an older file. Where there is none another process may have done so: then nothing."""
+        """Rename a finished file, over an older file. No effect if it is missing, since another process may have renamed it."""
         filesystem, folder = self.opened()
         try:
             self._move(self.path(name), self.path(new))
@@ -190,8 +190,11 @@ class Folder:
             raise self.refusal(f"has a file {name} that cannot be renamed to {new}", error) from None
 
     def _move(self, source: str, target: str) -> None:
-        """Over an older file, which goes first only where that is the one way, as on HDFS: whoever dies in between leaves neither, and
-        who does so at once takes the file from whoever has just renamed it."""
+        """Move a file over an older one. If the file system cannot replace a file, as HDFS, the older one is deleted first.
+
+        That is not atomic: a process that dies in between leaves neither file, and a concurrent caller may delete a file that was just
+        renamed.
+        """
         filesystem, _ = self.opened()
         try:
             filesystem.move(source, target)
@@ -208,7 +211,7 @@ class Folder:
         return bool(self.opened()[0].get_file_info(path).type != fs.FileType.NotFound)
 
     def _settle(self, temporary: str, name: str) -> None:
-        """Renames a finished file to its name, over an older one, and makes both durable where the file system is a local one."""
+        """Rename a finished file, over an older one. On a local file system, sync the file before and the folder after."""
         filesystem, folder = self.opened()
         is_local = filesystem.type_name == "local"
         if is_local:
@@ -218,7 +221,7 @@ class Folder:
             _sync(folder)
 
     def read(self, name: str) -> bytes | None:
-        """A whole small file; None where there is none."""
+        """The contents of a small file; None if it does not exist."""
         filesystem, _ = self.opened()
         what = f"has a file {name} that cannot be read"
         with self.refusing(what), suppress(FileNotFoundError), filesystem.open_input_stream(self.path(name)) as file:
@@ -227,19 +230,19 @@ class Folder:
         return None
 
     def remove(self, name: str) -> None:
-        """Removes a file; none there is fine."""
+        """Remove a file. No effect if it does not exist."""
         filesystem, _ = self.opened()
         with self.refusing(f"has a file {name} that cannot be removed"), suppress(FileNotFoundError):
             filesystem.delete_file(self.path(name))
 
     def remove_all(self) -> None:
-        """Removes the folder with everything in it; none there is fine."""
+        """Remove the folder with everything in it. No effect if it does not exist."""
         filesystem, folder = self.opened()
         with self.refusing("cannot be removed"), suppress(FileNotFoundError):
             filesystem.delete_dir(folder)
 
     def names(self) -> list[str]:
-        """Names in the folder; none where it does not exist."""
+        """Names in the folder; empty if it does not exist."""
         from pyarrow import fs
 
         filesystem, folder = self.opened()
@@ -248,20 +251,25 @@ class Folder:
 
 
 def create_private_directory(root: str) -> None:
-    """Makes a folder of this machine where it is missing, for this user alone. OSError where it is not his: others can tell its name,
-    and may have made it first."""
+    """Create a local directory for this user only, if it is missing.
+
+    Its name is predictable, so another user may have created it first: raises PermissionError unless this user owns it and no other user
+    can write to it.
+    """
     with suppress(FileExistsError):
         os.makedirs(root, 0o700)
     found = os.lstat(root)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         seen = f"it belongs to user {found.st_uid}, with {stat.filemode(found.st_mode)}"
-        raise PermissionError(f"{seen}; it must be a folder of user {os.getuid()} to which nobody else may write")
+        raise PermissionError(f"{seen}; it must be a folder of user {os.getuid()} that no other user can write to")
     os.chmod(root, 0o700)
 
 
 class PrivateFolder(Folder):
-    """`root`, a folder of this machine, or one below it. It is made where it is missing, for this user alone, and refused where it is
-    not his: whoever can tell its name may have made it first."""
+    """A private local directory under a predictable name: `root`, or a folder below it.
+
+    It is created on first use, for this user only. A directory that another user may have created first is refused.
+    """
 
     def __init__(self, root: str, option: str, location: str | None = None) -> None:
         super().__init__(root if location is None else location, option)
@@ -284,8 +292,8 @@ class PrivateFolder(Folder):
 
 
 def _normalized(location: str) -> str:
-    """Hadoop's spellings of a location (`file:/x`, `s3a://x`) as pyarrow's."""
-    # Of two slashes the second begins a host, which pyarrow refuses as Spark does: the rest is not the path that was meant.
+    """Converts locations of Hadoop (`file:/x`, `s3a://x`) to those of pyarrow."""
+    # After two slashes comes a host, which pyarrow and Spark refuse: the rest is not the intended path.
     if found := re.match(r"^file:(?!//[^/])/+(.*)$", location):
         return f"/{found[1]}"
     if found := re.match(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)(.*)$", location):
@@ -295,7 +303,7 @@ def _normalized(location: str) -> str:
 
 
 def _split(location: str) -> tuple[str, str, str]:
-    """A location as path, `?` and query: pyarrow takes options of a file system there; a local path may hold the character."""
+    """Splits a location into path, `?` and query, where pyarrow takes file system options. A local path may contain `?`."""
     return location.partition("?") if "://" in location else (location, "", "")
 
 

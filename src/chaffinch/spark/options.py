@@ -1,8 +1,7 @@
-"""What the options of the sink and of the source share: how they are found, and what it takes to reach a cluster.
+"""Options that sink and source share: parsing, connection options, and names of the other side.
 
-Spark lower-cases option names before a data source sees them, so names are found without regard to case. `kafka.*` is what
-the Kafka client takes, under Kafka's names. The tables are in `sink/option_tables.py` and `source/options.py`; their
-documentation is printed from them.
+Spark lower-cases option names before it passes them to a data source, so names are matched case-insensitively. Options `kafka.*` are
+those of the Kafka client. The tables are in `sink/option_tables.py` and `source/options.py`; their documentation is generated from them.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from chaffinch.settings import Option, OptionTable, Settings
 
 _log = plain_text.logger(__name__)
 
-# Spark adds these itself; they say where the query lives, and are no options of ours.
+# Spark adds these itself: they describe the query and have no effect here.
 SPARK_OPTION_NAMES: Final = ("checkpointLocation", "queryName")
 
 INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column `headers`")
-"""Of the source; a sink writes headers where there is the column."""
+"""An option of the source. The sink writes headers if the column exists."""
 
-# Names of options that only one side of the format takes, for the other side to refuse them in words: both are often given one mapping.
-# Sink and source do not import each other, so the names that are not Kafka's are listed here; a test compares them with both tables.
+# Options of only one side. The other side rejects them with a hint, because users often pass one mapping to both. Sink and source do not
+# import each other, so the names that are not Kafka's are listed here; a test compares them with both tables.
 SINK_OPTION_NAMES: Final = (
     "deliveryGuarantee", "stagingLocation", "errors.tolerance", "errors.tolerance.max", "errors.dead.letter.queue.topic.name",
     "errors.dead.letter.path", "idempotencyToken", "onMissingMarker", "markerTopic",
@@ -50,12 +49,12 @@ SOURCE_OPTION_NAMES: Final = (
     "kafkaConsumer.pollTimeoutMs", *(f"kafka.{name}" for name in sorted(CONSUMER_OPTION_NAMES)),
 )  # fmt: skip
 
-# What this process has said of options: they are read anew for each micro-batch.
+# Texts about options that this process has logged: options are parsed again for each micro-batch.
 _logged: set[str] = set()
 KAFKA_PREFIX: Final = "kafka."
-"""In front of what the Kafka client takes."""
+"""Prefix of the options of the Kafka client."""
 _JAVA: Final = "of Java clients"
-# Of what has no effect, that which may have a wrong value: whoever has mistyped it shall know.
+# Options without effect whose values are checked, so that a typing error is reported.
 _CHECKED_IDLE: Final = (
     Option("auto.include.jmx.reporter", "bool", True, _JAVA),
     Option("client.dns.lookup", "string", "use_all_dns_ips", _JAVA,
@@ -68,7 +67,7 @@ _CHECKED_IDLE: Final = (
 
 
 def kafka_options(options: Iterable[Option], *names: str) -> tuple[Option, ...]:
-    """Rows of a client's table, those of these names or all, under the names that Spark's users type."""
+    """Options of a client's table with the prefix `kafka.`: those of these names, or all."""
     return tuple(replace(option, name=KAFKA_PREFIX + option.name) for option in options if not names or option.name in names)
 
 
@@ -77,11 +76,11 @@ JAVA_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
     *(KAFKA_PREFIX + name for name in sorted(WITHOUT_EFFECT)),
     *kafka_options(_CHECKED_IDLE),
 )
-# A client that waits for each answer asks for metadata when it needs some, of every broker that it knows or was given.
+# A client that waits for each response requests metadata when needed, from every known or configured broker.
 CLIENT_WITHOUT_EFFECT: Final = (*JAVA_WITHOUT_EFFECT, *kafka_options(METADATA_OPTIONS))
 
 
-# The longest first, so that none is found in another; a name without a dot is an English word elsewhere.
+# Longest first, so that no name matches inside another. A name without a dot only counts after the word "option".
 _NAMES: Final = sorted({option.name for option in (*connection_options(""), *PRODUCER_OPTIONS)}, key=len, reverse=True)
 _DOTTED, _PLAIN = ("|".join(re.escape(name) for name in _NAMES if ("." in name) is has_dot) for has_dot in (True, False))
 _CLIENT_OPTION_NAMES: Final = re.compile(rf"(?<![\w./'-])(?:{_DOTTED})(?![\w-]|\.\w)|(?<=option )(?:{_PLAIN})\b")
@@ -89,7 +88,7 @@ _CLIENT_OPTION_NAMES: Final = re.compile(rf"(?<![\w./'-])(?:{_DOTTED})(?![\w-]|\
 
 @contextmanager
 def with_spark_names() -> Iterator[None]:
-    """What a client refuses under Kafka's names is said under those of Spark's options: who typed `kafka.acks` reads `kafka.acks`."""
+    """Rewrite option names in ConfigExceptions of a client with the prefix `kafka.`, as the user typed them."""
     try:
         yield
     except ConfigException as error:
@@ -97,13 +96,16 @@ def with_spark_names() -> Iterator[None]:
 
 
 _NO_OPTIONS: Final = (
-    "option kafka.bootstrap.servers is missing: no option was given at all; Spark keeps to itself those of CREATE TABLE and saveAsTable, "
-    "CREATE TEMPORARY VIEW hands them on, and so does WITH (`name` 'value') behind the name of a table"
+    "option kafka.bootstrap.servers is missing: no option was given at all; Spark does not pass on those of CREATE TABLE and saveAsTable; "
+    "use CREATE TEMPORARY VIEW, or WITH (`name` 'value') after the name of a table"
 )
 
 
 def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
-    """Options as Spark hands them over, in any case. ConfigException names an unknown one's nearest; those without effect are logged."""
+    """Parse options as Spark passes them, in any case. Logs options without effect.
+
+    Raises ConfigException; for an unknown option it names the most similar one.
+    """
     if not options:
         raise ConfigException(_NO_OPTIONS)
     _refuse_duplicates(options)
@@ -115,13 +117,13 @@ def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
 
 
 def hints(names: Iterable[str], side: str, known: Iterable[str]) -> dict[str, str]:
-    """The advice for each of these names that is not `known` here. `side`: where it belongs."""
+    """Hints for those of the names that are not `known` here. `side`: the side that they belong to."""
     other_side = "source" if side == "sink" else "sink"
     return dict.fromkeys(set(names) - set(known), f"it is an option of the {side}; leave it out of the {other_side}'s")
 
 
 def _refuse_duplicates(options: Iterable[str]) -> None:
-    """One that stands in a mapping in two cases; Spark itself would take the last."""
+    """Raises ConfigException for an option that is given in two cases; Spark itself would use the last."""
     seen: dict[str, str] = {}
     for name in options:
         if (first := seen.setdefault(name.lower(), name)) != name:
@@ -129,12 +131,12 @@ def _refuse_duplicates(options: Iterable[str]) -> None:
 
 
 def log_without_effect(where: str, names: Iterable[str]) -> None:
-    """Says it once per process in the log."""
+    """Log options without effect, once per process."""
     log_once(f"options without effect {where}: {', '.join(names)}")
 
 
 def log_once(text: str) -> None:
-    """In the log of this process; Spark makes a reader or writer more than once for a query."""
+    """Log a warning once per process: Spark creates several readers and writers for a query."""
     if text not in _logged:
         _logged.add(text)
         _log.warning("%s", text)
@@ -142,7 +144,7 @@ def log_once(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What it takes to reach a cluster. Hashable: connections are kept per value of this."""
+    """Connection settings of a cluster. Hashable: connections are cached per value."""
 
     bootstrap_servers: tuple[str, ...]
     connections: ConnectionSettings

@@ -1,7 +1,6 @@
-"""What the user reads when something is wrong, and how to find it again in Spark's text (decision 43).
+"""Error messages with tags: `Refusal` and its text, and `tag_in`, which finds the tag in Spark's text (decision 43).
 
-Nothing but text crosses Spark, so each error's text begins with a tag, `KAFKA_PREFIX[<group>] <NAME>: <one line>`, and `tag_in` finds
-that tag in whatever Spark wraps around it. Pure.
+Spark passes only the text of an error on, so each text begins with a tag: `KAFKA[<group>] <NAME>: <one line>`. Pure.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from chaffinch.errors.codes import ErrorCode, Group
 
 _TAG: Final = re.compile(rf"KAFKA\[({'|'.join(group.value for group in Group)})\] ([A-Za-z][A-Za-z0-9_]*): ([^\r\n]*)")
 TEXT_CHARACTERS_MAX: Final = 1000
-"""A broker's message may be 32 KiB long."""
-# A text that was quoted, as by repr() or in JSON, has its line ends written out, before the tag too; a backslash of ours is two there.
+"""Messages of brokers can be 32 KiB long."""
+# In a quoted text, as by repr() or JSON, line ends are escaped, also before the tag, and a backslash is doubled.
 _QUOTED_REST: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\n.*")
 _QUOTED: Final = re.compile(r"\\([\\'\"])")
 _STATES: Final = re.compile(r"(?: SQLSTATE: \w+)+\s*$")
-"""Spark's own, at the end of the tag's line."""
+"""SQLSTATE, which Spark adds at the end of the tag's line."""
 
 
 class Kind(Enum):
-    """What was run when it went wrong: there is no query to start again where there was none."""
+    """What was run when the error occurred; it decides the wording of the advice."""
 
     QUERY = "a streaming query"
-    BATCH = "a read, or a batch write that nobody remembers"
-    BATCH_ONCE = "a batch write with a token, which the marker remembers; a replay is one too"
+    BATCH = "a read, or a batch write without a token"
+    BATCH_ONCE = "a batch write with a token, which its marker records, or a replay"
 
 
 class Remedy(Enum):
-    """What a person does about an error."""
+    """What the user does about an error."""
 
-    AGAIN = "nothing of it is visible: run it again"
-    LOOK = "whether it is written is not known"
-    CORRECT = "it fails again as it is"
+    AGAIN = "no record of it is visible: run it again"
+    LOOK = "it is unknown whether it was written"
+    CORRECT = "it fails again unless something is corrected"
 
 
 ADVICE: Final = {
@@ -50,9 +49,9 @@ ADVICE: Final = {
         Kind.BATCH_ONCE: "run it again",
     },
     Remedy.LOOK: {
-        Kind.QUERY: "start the query again: it reads the marker, and writes the batch exactly if it is not",
-        Kind.BATCH: "look into the topic before it is run again; with an idempotencyToken nothing would be written twice",
-        Kind.BATCH_ONCE: "run it again: the marker tells, nothing is written twice",
+        Kind.QUERY: "start the query again: it reads the marker, and writes the batch only if it was not written",
+        Kind.BATCH: "check the topic before you run it again; with an idempotencyToken nothing would be written twice",
+        Kind.BATCH_ONCE: "run it again: it reads the marker, nothing is written twice",
     },
     Remedy.CORRECT: {
         Kind.QUERY: "correct the data, the options or the topic, a restart alone fails again",
@@ -67,18 +66,18 @@ REMEDIES: Final = {
     Group.APPLICATION_RECOVERABLE: Remedy.AGAIN,
     Group.INVALID_CONFIGURATION: Remedy.CORRECT,
 }
-"""Of an error of Kafka's that says nothing of it by itself."""
+"""Remedies for errors of Kafka that have none of their own."""
 
 
 class _Headline(Exception):
-    """The line of a Refusal, as the context that is printed before its traceback."""
+    """The line of a Refusal, as the exception context that Python prints before the traceback."""
 
 
 class Refusal(Exception):
-    """A batch that must not be written, or cannot be. `name` is Kafka's error name or one of ours; the text is one line.
+    """Error of a batch that must not or cannot be written. `name` is an error name of Kafka or Chaffinch; the text is one line.
 
-    The text that reaches the user begins with the class in brackets, because nothing but text crosses Spark (decision 43). It ends with
-    what to do; `remedy` is None where `reason` says that by itself.
+    The text begins with the class in brackets, because Spark passes only text on (decision 43), and ends with the remedy. `remedy` is
+    None if `reason` already contains it.
     """
 
     def __init__(self, group: Group, name: str, reason: str, remedy: Remedy | None = None, kind: Kind = Kind.QUERY) -> None:
@@ -89,7 +88,7 @@ class Refusal(Exception):
 
     @property
     def __suppress_context__(self) -> bool:
-        """Whether Python leaves the context out of a traceback. PySpark asks for that when it shortens one; a headline stays."""
+        """Whether Python omits the context from a traceback. PySpark sets it when it shortens a traceback; a headline stays visible."""
         return not isinstance(self.__context__, _Headline) and super().__suppress_context__
 
     @__suppress_context__.setter
@@ -97,7 +96,7 @@ class Refusal(Exception):
         BaseException.__dict__["__suppress_context__"].__set__(self, value)
 
     def worded_for(self, kind: Kind) -> Refusal:
-        """The same, said to who has run something of this kind."""
+        """The same refusal with advice for this kind of run."""
         return Refusal(self.group, self.name, self.reason, self.remedy, kind)
 
     def __str__(self) -> str:
@@ -106,7 +105,13 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorTag:
-    """A refusal as it is found again in a text. `text`: one line, without the tag."""
+    """A tag found in an error text.
+
+    Attributes:
+        group: the error group of KIP-1050.
+        name: the error name, such as INVALID_RECORD.
+        text: the message in one line, without the tag.
+    """
 
     group: Group
     name: str
@@ -114,7 +119,14 @@ class ErrorTag:
 
 
 def tag_in(text: str) -> ErrorTag | None:
-    """The first tag anywhere in a text, such as that of Spark's exception; None without one."""
+    """Find the first tag in a text.
+
+    Args:
+        text: any text that contains the message of an error, such as that of a Spark exception.
+
+    Returns:
+        The tag, or None if there is none.
+    """
     found = _TAG.search(text)
     if found is None:
         return None
@@ -126,7 +138,7 @@ def tag_in(text: str) -> ErrorTag | None:
 
 @contextmanager
 def worded_for(kind: Kind) -> Iterator[None]:
-    """Whatever is refused within is said to who has run something of this kind."""
+    """Give each Refusal of the block the advice for this kind of run."""
     try:
         yield
     except Refusal as refusal:
@@ -135,25 +147,27 @@ def worded_for(kind: Kind) -> Iterator[None]:
 
 @contextmanager
 def line_first() -> Iterator[None]:
-    """Spark shows the traceback of an exception as its text. Of a Refusal raised within, its line comes first there, before the frames:
-    Python prints the context of an exception before it, and a headline has no frames."""
+    """Put the line of a Refusal before the frames of its traceback, because Spark shows the traceback as the text.
+
+    Python prints the context of an exception before it, and a headline without frames is printed as one line.
+    """
     try:
         yield
     except Refusal as refusal:
         headline = type(f"KAFKA[{refusal.group.value}] {refusal.name}", (_Headline,), {"__module__": "builtins"})
-        if refusal.__cause__ is not None:  # What nobody thought of: its own traceback comes last.
+        if refusal.__cause__ is not None:  # An unexpected error: its own traceback comes last.
             refusal.add_note("".join(traceback.format_exception(refusal.__cause__)))
         refusal.__cause__, refusal.__context__ = None, headline(refusal.text)
         raise
 
 
 def invalid(error: ConfigException) -> Refusal:
-    """A wrong configuration, as its text reaches the user."""
+    """The Refusal of a wrong configuration."""
     return Refusal(Group.INVALID_CONFIGURATION, "CONFIG", str(error))
 
 
 def refusal_of(error: KafkaException) -> Refusal:
-    """A client's exception as the error the user sees: its class, its name, where and why, and what to do about a query."""
+    """The Refusal of a client's exception: group, name, API and partition, reason, and advice for a query."""
     if not isinstance(error, ApiException):
         return advised(error.group, type(error).__name__, str(error))
     what = f"{error.api} " if error.api else ""
@@ -163,11 +177,11 @@ def refusal_of(error: KafkaException) -> Refusal:
 
 
 def refusal_for(code: ErrorCode, text: str) -> Refusal:
-    """A broker's answer as the error the user sees."""
+    """The Refusal of an error code of a broker."""
     return advised(code.group, code.name, text)
 
 
 def advised(group: Group, name: str, text: str) -> Refusal:
-    """A refusal that ends with its group's advice. KIP-1050: what has no group is application-recoverable."""
+    """A Refusal that ends with the advice of its group. By KIP-1050 an error without a group is application-recoverable."""
     known = Group.APPLICATION_RECOVERABLE if group is Group.NONE else group
     return Refusal(known, name, text, REMEDIES[known])

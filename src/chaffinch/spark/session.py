@@ -1,7 +1,7 @@
-"""Builds a SparkSession that finds Java and the right Python.
+"""SparkSession factory: finds Java and the right Python for the workers.
 
-Spark starts its Python workers by the name in ``PYSPARK_PYTHON``; without it, the first ``python3`` on the path is
-taken, which is rarely the interpreter that has Chaffinch installed. On one machine it is `worker_python.py` around this interpreter.
+Spark starts its Python workers with the program in ``PYSPARK_PYTHON``. By default that is the first ``python3`` on the path, which
+rarely has Chaffinch installed. On one machine `session` sets it to the program of `worker_python.py`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from chaffinch.spark.worker_python import VARIABLES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Seen in errors: the Python traceback of a worker without Spark's own frames around it.
+# Shortens the Python traceback of a worker in errors to the frames outside Spark.
 _COMMON_CONFIG: Mapping[str, str] = {"spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true"}
 _DEFAULTS: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **_COMMON_CONFIG}
-# Where a session may run -> what Spark takes for that, and in words. Of a wrong master Spark says only that Java has ended, and of a
-# wrong server first that packages are missing.
+# Argument -> (pattern of the values that Spark takes, description). Checked here, because for a wrong master Spark only reports that
+# Java has ended, and for a wrong server that packages are missing.
 _LOCATIONS: Final[Mapping[str, tuple[str, str]]] = {
     "master": (
         r"local(\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|(spark|k8s)://.+",
@@ -34,10 +34,10 @@ _LOCATIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "remote": (r"sc://[^/;]+.*|local.*", "sc://HOST:PORT"),
 }
-# What a session that fails may have set: the next one, or a builder of Spark's own, must not find it.
+# Variables that a session may have set before it fails. They are restored for the next session or Spark builder.
 _VARIABLES_SET: Final = ("JAVA_HOME", *VARIABLES, "SPARK_LOCAL_IP", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
-_CONFIG: Final = "it must be a mapping of Spark's names, as strings, to values"
-# The environment is the process's: a session that fails would take away what another thread's has set in between.
+_CONFIG: Final = "it must be a mapping of Spark option names, as strings, to values"
+# The environment is shared by all threads: without the lock, a failing session would undo the settings of another thread.
 _session_lock: Final = RLock()
 
 
@@ -49,24 +49,39 @@ def session(
     config: Mapping[str, object] | None = None,
     check: bool = True,
 ) -> SparkSession:
-    """A SparkSession on ``master`` (default: ``local[*]``, or what ``spark-submit`` set), with ``config`` on top of our few defaults.
+    """Get or create a SparkSession in which the format ``chaffinch`` is known.
 
-    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process, the latter two unless set already; nothing where
-    it fails. In another thread than the first one's it returns the same session, and lets that thread write in the format. Threads that
-    call it at the same time get their sessions one after another, so that none takes back what another's has set; whoever sets these
-    variables in another way meanwhile may find them as they were before.
-    The format ``chaffinch`` is known in it by name. With ``remote``, such as ``sc://host:15002``, or ``SPARK_REMOTE`` in the
-    environment, a session of that server of Spark Connect: Java and Python are the server's. ``check``: on a cluster, ask the workers
-    in a small job whether they have what the format needs, and a server whether it knows the format.
-    Ctrl-C, and a SIGTERM whose handler raises, end the Java that is started here first.
-    Errors: JavaNotFound, with what to install, and ModuleNotFoundError for PySpark; WorkersUnfit, with what a worker or server lacks;
-    ConfigException.
+    Sets ``JAVA_HOME`` of this process, and ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` unless they are set. If it fails, these
+    variables are restored.
+
+    - In another thread than the first one it returns the same session, and enables writes in the format from that thread.
+    - Concurrent calls run one after another. Code that changes these variables in another way during a call may lose its changes.
+    - Ctrl-C, or a SIGTERM whose handler raises, first ends the Java that is being started.
+
+    Args:
+        app_name: the name that Spark shows.
+        master: where Spark runs: ``local[*]``, ``local[N]``, ``spark://HOST:PORT``, ``k8s://HOST:PORT`` or ``yarn``. Default: ``local[*]``,
+            or the master that ``spark-submit`` has set.
+        remote: a Spark Connect server, such as ``sc://host:15002``. Default: the environment variable ``SPARK_REMOTE``. Java and Python are
+            then those of the server.
+        config: Spark configuration, in addition to a few defaults: names to strings, numbers, paths or booleans; None values are skipped.
+        check: run a small job on a cluster to check that its workers have the packages of the format, or check that a server knows the
+            format.
+
+    Returns:
+        The session: an existing one of this process, or a new one.
+
+    Raises:
+        ConfigException: an argument is wrong.
+        JavaNotFound: there is no Java of version 17 or newer; the message says what to install.
+        ModuleNotFoundError: PySpark is not installed.
+        WorkersUnfit: a worker or the server lacks a package or has another version.
     """
     from chaffinch.errors import ConfigException
 
     if not isinstance(app_name, str):
         raise ConfigException(f"app_name cannot be {app_name!r}: it must be a string, the name that Spark shows")
-    if config is not None and not isinstance(config, Mapping):  # Its value may be secret.
+    if config is not None and not isinstance(config, Mapping):  # Its value may be secret, so it is not shown.
         raise ConfigException(f"config cannot be a value of type {type(config).__name__}: {_CONFIG}")
     for key in config or {}:
         if not isinstance(key, str):
@@ -86,13 +101,13 @@ def session(
 
 
 def _checked_location(name: str, given: str | None, config: Mapping[str, str]) -> str | None:
-    """Where the session shall run, as the argument of this name says, or `config` under Spark's name for it. ConfigException."""
+    """The argument `master` or `remote`, or its value in `config` under Spark's name. Raises ConfigException."""
     from chaffinch.errors import ConfigException
 
     configured = config.get(f"spark.{name}")
     if given is None or configured is None:
         return _validated(name, name, given) if configured is None else _validated(name, f"config's spark.{name}", configured)
-    raise ConfigException(f"{name}={given} and config's spark.{name}={configured} say the same: leave one of them out")
+    raise ConfigException(f"{name}={given} and config's spark.{name}={configured} set the same option: leave one of them out")
 
 
 def _validated(kind: str, name: str, value: str | None) -> str | None:
@@ -130,15 +145,15 @@ def _remote_session(app_name: str, remote: str, config: Mapping[str, str], *, ch
             check_server(spark, remote)
     except BaseException:
         new = _connect_session()
-        if new is not None and new is not before:  # Else whoever names another server would be given this one again.
-            new.release_session_on_close = False  # A server that does not answer would be asked for minutes.
+        if new is not None and new is not before:  # Otherwise the next call would get this session even for another server.
+            new.release_session_on_close = False  # Otherwise closing waits minutes for a server that does not respond.
             new.stop()
         raise
     return spark
 
 
 def _connect_session() -> Any:
-    """The session of Spark Connect that a builder would return in this thread; None where there is none."""
+    """The Spark Connect session that a builder would return in this thread; None if there is none."""
     connect = sys.modules.get("pyspark.sql.connect.session")
     return connect and (connect.SparkSession.getActiveSession() or connect.SparkSession._get_default_session())
 
@@ -153,7 +168,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
     _ignore_pandas_warning()
     master = master_of(master, os.environ)
     use_python(is_one_machine=is_one_machine(master))
-    # Spark binds to the name of the host; a machine whose name does not resolve would stop here for no reason of ours.
+    # Spark binds to the host name, which fails on a machine whose name does not resolve.
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark import SparkContext
@@ -167,7 +182,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
         with JavaStart():
             spark = _configured(builder, {**_DEFAULTS, **config})
     except (KeyboardInterrupt, SystemExit):
-        if is_new and (started := SparkSession._instantiatedSession) is not None:  # In a Java that was there before.
+        if is_new and (started := SparkSession._instantiatedSession) is not None:  # A session in a Java that ran before the call.
             started.stop()
         raise
     activate_session()
@@ -177,23 +192,24 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
         try:
             check_workers(spark)
         except BaseException:
-            if is_new:  # Else whoever sets right what was wrong would be given this one again.
+            if is_new:  # Otherwise the next call would get this session even after the cause is fixed.
                 spark.stop()
             raise
     return spark
 
 
 def _ignore_pandas_warning() -> None:
-    """Of pandas 3 PySpark warns when its module for tests looks for pandas, which each session loads whether it uses pandas or not. Whoever
-    does use it, as by `toPandas`, is warned there as ever."""
+    """Ignore the warning about pandas 3 of PySpark's test module, which every session imports. Code that uses pandas, such as
+    `toPandas`, still warns."""
     text = "PySpark does not yet fully support pandas"
     warnings.filterwarnings("ignore", text, FutureWarning, module=r"pyspark\.testing\.utils")
 
 
 def master_of(master: str | None, environment: Mapping[str, str]) -> str | None:
-    """What the session is to be told of its master: the one given, else `local[*]`; None where whoever has started Java has said it.
+    """The master to set: the given one, else `local[*]`; None if the process that started Java has set it.
 
-    `spark-submit` does so, and tells Python the port of that Java; of `pyspark` the arguments are known."""
+    `spark-submit` does so, and passes the port of that Java to Python. The arguments of `pyspark` are in the environment.
+    """
     is_running = "PYSPARK_GATEWAY_PORT" in environment
     is_chosen = re.search(r"--master\b|\bspark\.master\b", environment.get("PYSPARK_SUBMIT_ARGS", "")) is not None
     return "local[*]" if master is None and not (is_running or is_chosen) else master
@@ -206,15 +222,15 @@ def _configured(builder: SparkSession.Builder, config: Mapping[str, str]) -> Spa
 
 
 def activate_session() -> None:
-    """Makes the session of the process that of this thread, unless it has one; nothing on Spark Connect, whose server sees to that.
+    """Make the session of the process the active one of this thread, unless it has one. No effect with Spark Connect.
 
-    Spark looks for a format in Python among those of the thread's active session (`DataSource.lookupDataSource`; for reads, of the session
-    that reads). Only the thread that began a session has one: in every other there would be no format chaffinch for a write.
+    Spark looks up Python data sources in the active session of the thread (`DataSource.lookupDataSource`; reads use the session that
+    reads). Only the thread that started a session has one: a write in another thread would not find the format.
     """
     from pyspark.sql import SparkSession
 
     running = SparkSession._instantiatedSession
-    if running is None or running._sc._jsc is None:  # None that has begun, or that has not been stopped.
+    if running is None or running._sc._jsc is None:  # There is no session, or it is stopped.
         return
     sessions = SparkSession._get_j_spark_session_class(running._jvm)
     if not sessions.getActiveSession().isDefined():
@@ -222,7 +238,7 @@ def activate_session() -> None:
 
 
 def default_file_system() -> str | None:
-    """`spark.hadoop.fs.defaultFS` of the thread's session, as its sinks see it; None where that is not set, or there is no session."""
+    """`spark.hadoop.fs.defaultFS` of the thread's session, which its sinks use; None if it is not set, or without a session."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -230,12 +246,14 @@ def default_file_system() -> str | None:
 
 
 def to_conf_string(name: str, value: object) -> str:
-    """A Python value as Spark takes it, as text, in its configuration and as an option: a string, a number or a path; true and false
-    in lower case. ConfigException, naming it so, for all else."""
+    """Converts a Python value to the string of a Spark configuration or option: from a string, number or path; booleans in lower case.
+
+    Raises ConfigException with `name` for values of other types.
+    """
     from chaffinch.errors import ConfigException
     from chaffinch.settings import is_secret, shown_value
 
-    numpy = sys.modules.get("numpy")  # Whoever has a number of numpy's has loaded it.
+    numpy = sys.modules.get("numpy")  # A numpy number implies that numpy is loaded.
     plain = value.item() if numpy is not None and isinstance(value, numpy.generic) else value
     if not isinstance(plain, str | bool | int | float | PathLike):
         shown = f"a {type(value).__name__} (not shown)" if is_secret(name) else shown_value(value)

@@ -1,7 +1,7 @@
-"""What the target promises at planning time: partition counts and the limits a record has to keep (decision 40).
+"""Snapshots of target topics at planning time: partition counts and record limits (decision 40).
 
-Pure: built from the answers of Metadata and DescribeConfigs, which `target.py` asks for. Tasks validate and partition
-by a snapshot; the committer compares the snapshots of all tasks. What changes after it was taken, the broker finds.
+Pure: built from the Metadata and DescribeConfigs responses that `target.py` requests. Tasks validate and partition by a snapshot, and
+the committer compares the snapshots of all tasks. The broker detects changes after the snapshot.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# Kafka's defaults (TopicConfig, LogConfig), for a broker that does not tell, or a principal that may not ask.
+# Defaults of Kafka (TopicConfig, LogConfig), if the broker does not report a value or the principal may not read it.
 BATCH_BYTES_MAX_DEFAULT = 1_048_588
 TIMESTAMP_BEFORE_MAX_MS_DEFAULT = 2**63 - 1
 TIMESTAMP_AFTER_MAX_MS_DEFAULT = 3_600_000
@@ -19,7 +19,7 @@ OFFSETS_RETENTION_MS_DEFAULT = 7 * 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSnapshot:
-    """One topic as it was when the snapshot was taken; equal exactly when nothing that matters here has changed."""
+    """State of one topic at the time of the snapshot. Two snapshots are equal unless something relevant has changed."""
 
     topic: str
     topic_id: bytes
@@ -31,25 +31,25 @@ class TopicSnapshot:
     timestamp_before_max_ms: int = TIMESTAMP_BEFORE_MAX_MS_DEFAULT
     timestamp_after_max_ms: int = TIMESTAMP_AFTER_MAX_MS_DEFAULT
     replica_count: int = field(default=1, compare=False)
-    """The smallest of its partitions'."""
+    """The smallest replica count among its partitions."""
     in_sync_min: int = field(default=1, compare=False)
-    """min.insync.replicas: above `replica_count` acks=all can never be met (KIP-579)."""
+    """min.insync.replicas: above `replica_count`, acks=all can never succeed (KIP-579)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSnapshot:
-    """The topics known at planning time and the broker's limits; travels to the tasks inside the pickled writer."""
+    """Topics known at planning time and the broker's limits; sent to the tasks in the pickled writer."""
 
     topics: tuple[TopicSnapshot, ...]
     reported_timeout_max_ms: int | None = None
-    """transaction.max.timeout.ms; None where the broker does not tell."""
+    """transaction.max.timeout.ms; None if the broker does not report it."""
     offsets_retention_ms: int = OFFSETS_RETENTION_MS_DEFAULT
     replication_policy: str | None = None
-    """What the broker does about topics with fewer replicas than min.insync.replicas, where it tells (`min.insync.replicas.policy`)."""
+    """`min.insync.replicas.policy`: how the broker treats topics with fewer replicas than min.insync.replicas; None if not reported."""
 
     @property
     def transaction_timeout_max_ms(self) -> int:
-        """What the broker allows, as far as is known."""
+        """The reported limit, or else the default of Kafka."""
         return TRANSACTION_TIMEOUT_MAX_MS_DEFAULT if self.reported_timeout_max_ms is None else self.reported_timeout_max_ms
 
     def topic(self, name: str) -> TopicSnapshot | None:
@@ -59,7 +59,7 @@ class TargetSnapshot:
 def topic_snapshot(
     topic: str, topic_id: bytes, partition_count: int, configuration: Mapping[str, str | None], replica_count: int = 1
 ) -> TopicSnapshot:
-    """From a topic's configuration as DescribeConfigs spells it; what is absent has Kafka's default."""
+    """Build a snapshot from a topic's configuration as in DescribeConfigs. Missing values get the defaults of Kafka."""
 
     def number(name: str, default: int) -> int:
         text = configuration.get(name)
@@ -80,7 +80,7 @@ def topic_snapshot(
 
 
 def changed_topic(snapshots: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, TopicSnapshot] | None:
-    """The first two snapshots of one topic that differ, or None when all tasks saw the same."""
+    """The first two different snapshots of one topic; None if all tasks saw the same."""
     seen: dict[str, TopicSnapshot] = {}
     for snapshot in snapshots:
         if seen.setdefault(snapshot.topic, snapshot) != snapshot:
@@ -89,7 +89,7 @@ def changed_topic(snapshots: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, 
 
 
 def recreated_topic(used: tuple[TopicSnapshot, ...], now: TargetSnapshot) -> str | None:
-    """A topic whose id is not the one that tasks worked with. Limits that changed are no matter: the broker names the rows they concern."""
+    """A topic whose id differs from the one that tasks used. Changed limits do not count: the broker rejects the affected rows."""
     for snapshot in used:
         current = now.topic(snapshot.topic)
         if current is not None and current.topic_id != snapshot.topic_id:

@@ -1,7 +1,7 @@
-"""Reaching the target cluster: connections kept per process, and snapshots of topics (decision 40).
+"""Target cluster of the sink: cached clients per process, and topic snapshots (decision 40).
 
-Spark keeps its Python workers between micro-batches, so a connection made for one batch serves the next; when Spark drops
-an idle worker it is made anew. Truth never lives here.
+Spark reuses its Python workers, so a connection of one micro-batch serves the next. It is only a cache: no state of a query depends on
+it, and a new worker connects again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from chaffinch.version import VERSION
 _log = plain_text.logger(__name__)
 
 UNKNOWN_TOPIC_TIMEOUT_MS = 1_000
-"""A topic that was created a moment ago may not have reached every broker yet."""
+"""Retry time for unknown topics: a new topic may not have reached every broker yet."""
 UNKNOWN_TOPIC_PAUSE_MS = 100
 _TOPIC_KEYS = [
     "cleanup.policy", "max.message.bytes", "message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
@@ -49,18 +49,18 @@ _TOPIC_KEYS = [
 _REPLICATION_POLICY = "min.insync.replicas.policy"
 _BROKER_KEYS = ["transaction.max.timeout.ms", "offsets.retention.minutes", _REPLICATION_POLICY]
 CAPPED = "capped"
-"""The policy under which such a topic is written all the same; Apache Kafka's from 3.7 on, which has no name for it."""
+"""The policy that still writes such a topic. Apache Kafka does the same since 3.7, without a name for it."""
 
-# Topics of which this process has said something.
+# Topics about which this process has logged a warning.
 _logged: set[str] = set()
 _clients: LruCache[ClientOptions, SyncClient] = LruCache(SyncClient.close)
 
 
 def client_for(options: ClientOptions) -> SyncClient:
-    """This process's client for a cluster. Belongs to the one thread that a Spark worker runs tasks and commits on."""
+    """The cached client of this process for a cluster. It belongs to the one thread on which a Spark worker runs tasks and commits."""
 
     def connected() -> SyncClient:
-        with with_spark_names():  # A file of certificates is read only now.
+        with with_spark_names():  # Certificate files are only read here.
             return SyncClient(
                 options.bootstrap_servers,
                 connections=options.connections,
@@ -73,7 +73,7 @@ def client_for(options: ClientOptions) -> SyncClient:
 
 
 def forget_client(options: ClientOptions) -> None:
-    """Closes the process's client: after an error the next batch begins with new connections."""
+    """Close the cached client, so that the next batch opens new connections after an error."""
     _clients.forget(options)
 
 
@@ -83,9 +83,9 @@ def wall_ms() -> int:
 
 
 def take_snapshot(client: SyncClient, topics: Sequence[tuple[str, str]], timeout_ms: int) -> TargetSnapshot:
-    """Snapshots of the topics, given as (name, the option that names it), and the broker's limits.
+    """Take snapshots of the topics, given as (name, option that names it), and of the broker's limits.
 
-    Raises Refusal for a topic that does not exist or cannot be used, and when no broker answers within `timeout_ms`.
+    Raises Refusal for a topic that does not exist or cannot be used, and if no broker responds within `timeout_ms`.
     """
     try:
         found = _topic_snapshots(client, [name for name, _ in topics], timeout_ms)
@@ -105,8 +105,10 @@ def take_snapshot(client: SyncClient, topics: Sequence[tuple[str, str]], timeout
 
 
 def refresh_snapshot(client: SyncClient, snapshot: TargetSnapshot, topics: Iterable[TopicSnapshot], timeout_ms: int) -> TargetSnapshot:
-    """The snapshot, with the ids and partition counts that these topics have now: one request for metadata. A topic that is gone, even a
-    moment later, is as it was: writing to it tells. Raises Refusal when no broker answers within `timeout_ms`."""
+    """Update ids and partition counts in the snapshot with one metadata request.
+
+    A topic that no longer exists keeps its old values: the write to it fails. Raises Refusal if no broker responds within `timeout_ms`.
+    """
     known = {topic.topic: topic for topic in (*snapshot.topics, *topics)}
     try:
         states = _topic_states(client, list(known), timeout_ms, UNKNOWN_TOPIC_TIMEOUT_MS)
@@ -119,7 +121,7 @@ def refresh_snapshot(client: SyncClient, snapshot: TargetSnapshot, topics: Itera
 
 
 def check_replication(topic: TopicSnapshot, policy: str | None) -> None:
-    """Refuses a topic that acks=all can never write to, where the broker tells that it refuses it; else that is said once in the log."""
+    """Refuse a topic that can never satisfy acks=all if the broker reports that it rejects such writes. Otherwise log it once."""
     if topic.in_sync_min <= topic.replica_count or policy == CAPPED:
         return
     found = f"topic {topic.topic} has replication factor {topic.replica_count}, below its min.insync.replicas of {topic.in_sync_min}"
@@ -128,12 +130,13 @@ def check_replication(topic: TopicSnapshot, policy: str | None) -> None:
         raise Refusal(Group.INVALID_CONFIGURATION, codes.INCONSISTENT_REPLICATION_FACTOR.name, f"{found}: {advice}")
     if topic.topic not in _logged:
         _logged.add(topic.topic)
-        _log.warning("%s: brokers before 3.7 refuse every batch, later ones write it to the replicas there are", found)
+        _log.warning("%s: brokers before 3.7 refuse every batch, later ones write it to the existing replicas", found)
 
 
 def check_codec(client: SyncClient, codec: str, timeout_ms: int) -> None:
-    """Refuses zstd where the broker that is asked does not know it, as one before Apache Kafka 2.1: its connections would, in the
-    commit. An answer that does not tell refuses nothing. Nobody is asked about the other codecs, which are older than what tasks write.
+    """Refuse zstd if the broker is older than Apache Kafka 2.1, which does not support it; otherwise the commit would fail.
+
+    A response without versions refuses nothing. The other codecs are older than the record format, so they need no check.
     """
     if codec != "zstd":
         return
@@ -145,13 +148,13 @@ def check_codec(client: SyncClient, codec: str, timeout_ms: int) -> None:
     known = [found.max_version for found in answer.api_keys if found.api_key == api_of(ProduceRequest).key]
     if answer.error_code == codes.NONE.number and known and max(known) < FIRST_VERSION_WITH_ZSTD:
         brokers = ", ".join(str(address) for address in client.cluster.nodes.values())
-        found = f"kafka.compression.type=zstd is not known to a broker of {brokers}, it takes Apache Kafka 2.1"
+        found = f"kafka.compression.type=zstd is not supported by a broker of {brokers}, it needs Apache Kafka 2.1"
         advice = "choose lz4, snappy, gzip or none"
         raise Refusal(Group.INVALID_CONFIGURATION, codes.UNSUPPORTED_COMPRESSION_TYPE.name, f"{found}: {advice}")
 
 
 def find_topic(client: SyncClient, topic: str, timeout_ms: int, wait_ms: int = UNKNOWN_TOPIC_TIMEOUT_MS) -> TopicSnapshot | None:
-    """One topic; None when there is no such topic for `wait_ms`. ApiException for everything else that is wrong."""
+    """Snapshot of one topic; None if there is no such topic for `wait_ms`. Raises ApiException or Refusal for other errors."""
     state = _topic_snapshots(client, [topic], timeout_ms, wait_ms)[topic]
     if isinstance(state, TopicSnapshot):
         return state
@@ -171,7 +174,7 @@ def _unusable(client: SyncClient, name: str, option: str, code: ErrorCode) -> Re
 def _topic_snapshots(
     client: SyncClient, topics: Sequence[str], timeout_ms: int, wait_ms: int = UNKNOWN_TOPIC_TIMEOUT_MS
 ) -> dict[str, TopicSnapshot | ErrorCode]:
-    """Each topic's snapshot, or the code that says why there is none."""
+    """Each topic's snapshot, or the error code if there is none."""
     states = _topic_states(client, topics, timeout_ms, wait_ms)
     missing = [name for name, state in states.items() if state is None or not state.partitions]
     found: dict[str, TopicSnapshot | ErrorCode] = {}
@@ -187,18 +190,18 @@ def _topic_snapshots(
 
 
 def _topic_states(client: SyncClient, topics: Sequence[str], timeout_ms: int, wait_ms: int) -> dict[str, TopicState | None]:
-    """What metadata say of each topic; for `wait_ms` it is asked again while one of them is not there."""
+    """The metadata of each topic. Requests are repeated for `wait_ms` while a topic is missing."""
     deadline_ms = wall_ms() + wait_ms
     while True:
         cluster = client.refresh_metadata(topics, timeout_ms=timeout_ms)
         states = {name: cluster.topic(name) for name in topics}
         if all(state is not None and state.partitions for state in states.values()) or wall_ms() >= deadline_ms:
             return states
-        client.pause(UNKNOWN_TOPIC_PAUSE_MS)  # A broker tells of a topic made meanwhile only who asks again.
+        client.pause(UNKNOWN_TOPIC_PAUSE_MS)  # Brokers send no notification of a new topic.
 
 
 def _broker_configuration(client: SyncClient, timeout_ms: int) -> dict[str, str | None]:
-    """The broker's own limits; a principal that may not ask for them is told nothing."""
+    """The broker's limits; empty if the principal may not read them."""
     node = min(client.cluster.nodes)
     found = _configurations(client, RESOURCE_BROKER, [str(node)], _BROKER_KEYS, timeout_ms, node)
     return found.get(str(node), {})

@@ -1,4 +1,4 @@
-"""What a task sees of the query it belongs to, through the local properties that Spark gives its context. No PySpark in here."""
+"""Facts about the query that only a task can see, read from the local properties of its TaskContext. Does not import PySpark."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DESCRIPTION_PROPERTY: Final = "spark.job.description"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContextFacts:
-    """What only a task can see of the query it belongs to; Spark tells neither planner nor committer.
+    """Facts about a query that only its tasks see; Spark does not pass them to planner or committer.
 
-    `run_id` changes with every start of a query, `query_id` never. What concerns the query is None outside a stream; `run_id` and
-    `query_name` are so too where the function of a foreachBatch has described its jobs.
+    `run_id` changes with every start of a query, `query_id` never. Fields of the query are None outside a stream. `run_id` and
+    `query_name` are also None if the foreachBatch function sets its own job description.
     """
 
     task: int
@@ -26,18 +26,18 @@ class TaskContextFacts:
     master: str | None = None
     query_name: str | None = None
     checkpoint_root: str | None = None
-    """The session's `spark.sql.streaming.checkpointLocation`: Spark keeps a query with a name below it, under its name."""
+    """The session's `spark.sql.streaming.checkpointLocation`: the checkpoint of a named query is the folder of its name below it."""
     default_file_system: str | None = None
     """The session's `spark.hadoop.fs.defaultFS`."""
     host: str = ""
 
     def query(self, write_id: str | None) -> str:
-        """The name of what is written: `write_id` of a batch write, else the query's id."""
+        """The id of the write: `write_id` of a batch write, or else the query id."""
         return write_id or self.query_id or "unknown"
 
 
 class TaskContext(Protocol):
-    """The part of PySpark's TaskContext that is read."""
+    """The part of PySpark's TaskContext that is used here."""
 
     def partitionId(self) -> int: ...
 
@@ -45,7 +45,7 @@ class TaskContext(Protocol):
 
 
 def facts_of(context: TaskContext | None) -> TaskContextFacts:
-    """The facts of a task; None stands for code that runs outside of any."""
+    """The facts of a task. `context` is None outside tasks."""
     if context is None:
         return TaskContextFacts(task=0)
     batch_id = context.getLocalProperty("streaming.sql.batchId")
@@ -64,23 +64,25 @@ def facts_of(context: TaskContext | None) -> TaskContextFacts:
 
 
 def is_one_machine(master: str | None) -> bool:
-    """Spark's local mode, where tasks run beside the driver. `local-cluster[...]` has executors as any cluster has."""
+    """Whether `master` is Spark's local mode, where tasks run on the driver's machine. `local-cluster[...]` has separate executors."""
     return master is not None and (master == "local" or master.startswith("local["))
 
 
 def host() -> str:
-    """This machine under the name that Spark knows it by."""
+    """The name of this machine in Spark."""
     return os.environ.get("SPARK_LOCAL_HOSTNAME") or os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()
 
 
 def run_in(description: str) -> str | None:
-    """The id of the query's run in Spark's description of a batch. None: somebody has given the jobs another description; the group that
-    Spark names after the run may be somebody's, too, and the same in every run."""
+    """The run id in Spark's description of a batch; None if the user has set another job description.
+
+    The job group, which Spark names after the run, is not used: the user may set it too, to the same name in every run.
+    """
     found = re.search(r"\nrunId = (\S+)\nbatch = \S+\Z", description)
     return found[1] if found else None
 
 
 def _name_in(description: str) -> str | None:
-    """The query's name in Spark's description of a batch: lines `NAME`, `id = ...`, `runId = ...`, the first where it has one."""
+    """The query's name in Spark's description of a batch: lines `NAME`, `id = ...`, `runId = ...`; the first only for a named query."""
     found = re.match(r"(.+?)\nid = ", description, re.DOTALL)
     return found[1] if found else None

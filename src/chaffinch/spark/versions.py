@@ -1,8 +1,8 @@
-"""Versions of what one process leaves for another: files and records for later ones, messages between driver and executors.
+"""Version checks: formats of files and records, and messages between driver and executors.
 
-A file or record of a later format is refused by name. Driver and executors need the same Chaffinch; where they differ, the error says so:
-a message names the version of its writer: the package's, and a checksum of the fields of the classes in it, so that two trees of one
-version that have different messages differ too.
+A file or record of a later format is refused by name. Driver and executors need the same Chaffinch version, and an error reports a
+difference. For that, a message contains the version of its writer: the package version, and a checksum of the fields of the classes in
+it, which distinguishes two source trees of one version.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ EARLIER: Final = "an earlier version"
 
 
 class NewerFormat(ValueError):
-    """A file or record of a format that a later version of Chaffinch has written, and this one does not know."""
+    """A file or record has a format of a later version of Chaffinch."""
 
     def __init__(self, version: int, known: int) -> None:
         super().__init__(f"it has format version {version}, this Chaffinch knows versions up to {known}")
 
     def refusal(self, what: str) -> Refusal:
-        """`what`: which file or record it is."""
+        """The error as a Refusal. `what`: which file or record it is."""
         text = f"{what} cannot be read: {self}; use the version of Chaffinch that wrote it, or a newer one"
         return Refusal(Group.INVALID_CONFIGURATION, FORMAT_NEWER, text)
 
 
 def check_format(fields: Mapping[str, Any], known: int) -> None:
-    """Raises NewerFormat. What names no version has version 1."""
+    """Raises NewerFormat if the version is above `known`. Without a version it is 1."""
     version = fields.get("version", 1)
     if isinstance(version, int) and version > known:
         raise NewerFormat(version, known)
 
 
 def version_of(*messages: type) -> str:
-    """The version that a message names in which instances of these dataclasses travel."""
+    """The version of messages that contain instances of these dataclasses."""
     described = ";".join(f"{kind.__name__}:" + ",".join(field.name for field in fields(kind)) for kind in messages)
     return f"{VERSION} (messages {zlib.crc32(described.encode()):08x})"
 
@@ -52,9 +52,10 @@ def versions_differ(host: str, version: str, drivers: str) -> Refusal:
 
 
 class SentToExecutors:
-    """A base of what a driver pickles for executors. `_version`: of this process; `_planned_with`: of the one that has made it.
+    """Base class of objects that a driver pickles for executors. `_version`: of this process; `_planned_with`: of the process that
+    created it.
 
-    The state is in bytes of its own: an executor with another version may not understand it, and only reports that.
+    The state is pickled separately, so that an executor with another version can report VERSIONS_DIFFER instead of failing to unpickle.
     """
 
     _version: str
@@ -65,17 +66,17 @@ class SentToExecutors:
         return received, (type(self), self._version, pickle.dumps(self.__dict__))
 
     def __setstate__(self, state: object) -> None:
-        """Called for a pickle of an earlier version only: it names no version, and its state may mean something else here."""
+        """Called only for a pickle of an earlier version, which contains no version; its state may be incompatible."""
         self._planned_with = EARLIER
 
     def check_version(self, host: str) -> None:
-        """Raises Refusal in a process of another version than the driver's."""
+        """Raises Refusal if the version of this process differs from the driver's."""
         if self._planned_with is not None:
             raise versions_differ(host, self._version, self._planned_with)
 
 
 def received(kind: type[Any], version: str, state: bytes) -> Any:
-    """Unpickles what `SentToExecutors` has pickled. Every version calls it so."""
+    """Unpickle an object that `SentToExecutors` has pickled. Its name is fixed: pickles of every version refer to it."""
     made: Any = object.__new__(kind)
     if version == made._version:
         made.__dict__.update(pickle.loads(state))

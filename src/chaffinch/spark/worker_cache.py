@@ -1,4 +1,4 @@
-"""What a process of Spark's keeps because it is dear to make or to open: the few things that were used last."""
+"""LRU cache of expensive objects (clients, producers, handlers, open files) in a Spark Python worker."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 ENTRIES_MAX: Final = 4
-"""A worker serves the queries of one session one after the other; each has one set of options, a replay or a test a few."""
+"""A worker serves the queries of one session one after another. Each query has one set of options, a replay or a test a few."""
 
 
 class LruCache(Generic[Key, Value]):
-    """Things by what they are made of. Belongs to the one thread that a worker runs tasks on, so what falls out is not in use."""
+    """Least-recently-used cache. It belongs to the one thread that a worker runs tasks on, so an evicted value is not in use."""
 
     def __init__(self, close: Callable[[Value], object], *, count_max: int = ENTRIES_MAX) -> None:
         self._close = close
@@ -24,7 +24,7 @@ class LruCache(Generic[Key, Value]):
         return len(self._entries)
 
     def get(self, key: Key, make: Callable[[], Value]) -> Value:
-        """The thing of this key, made if there is none; one that was not asked for the longest is closed where there are too many."""
+        """The value of this key, created by `make` if it is missing. Above `count_max` values the least recently used one is closed."""
         value = self._entries.pop(key) if key in self._entries else make()
         self._entries[key] = value
         while len(self._entries) > self._count_max:
@@ -32,11 +32,11 @@ class LruCache(Generic[Key, Value]):
         return value
 
     def forget(self, key: Key) -> None:
-        """Closes it, if it is there."""
+        """Remove and close the value of this key, if there is one."""
         if key in self._entries:
             self._close(self._entries.pop(key))
 
     def clear(self) -> None:
-        """Closes all."""
+        """Remove and close all values."""
         for key in list(self._entries):
             self.forget(key)

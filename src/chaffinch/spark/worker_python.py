@@ -1,10 +1,11 @@
-"""The Python of a local Spark's processes: the driver's interpreter, which imports PySpark from where the driver imports it.
+"""Python program for the processes of a local Spark: the driver's interpreter, with PySpark imported from the driver's installation.
 
-Spark puts its `python/lib/pyspark.zip` first on the path of every Python process that it starts, and from an archive without bytecode
-PySpark is compiled anew in each: 0.9 CPU-seconds instead of 0.2. The first write of a session starts four, one after another.
-`chaffinch-spark-python` is `python` for Spark's sake: `session` names it where the driver's machine is the only one, nobody has named a
-Python, and it is installed beside the interpreter. Spark forks from what it runs, which imports little that Spark itself
-does not: what `import chaffinch.spark` loads.
+Spark puts its `python/lib/pyspark.zip` first on the path of every Python process that it starts. PySpark in an archive without bytecode is
+compiled again in each process, which takes 0.9 CPU-seconds instead of 0.2, and the first write of a session starts four.
+
+`chaffinch-spark-python` replaces `python` for these processes. `session` sets it if there is only the machine of the driver, no Python
+is configured, and the program is installed next to the interpreter. Spark forks from it, so it imports little that Spark does not import
+anyway: what `import chaffinch.spark` loads.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Final
 
 PROGRAM: Final = "chaffinch-spark-python"
 VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-"""Where Spark looks for the Python of its processes: for functions of the user, and for what it plans and commits."""
+"""Variables in which Spark finds the Python of its processes: for the user's functions, and for planning and commits."""
 
 
 def main() -> None:
-    """`-m MODULE ...` as `python` runs it, but with the installed PySpark in place of its archive; the rest is handed to `python`."""
+    """Run `-m MODULE ...` like `python`, but with the installed PySpark in place of its archive. Other arguments run `python` itself."""
     arguments = sys.argv[1:]
     if len(arguments) < 2 or arguments[0] != "-m":
         os.execv(sys.executable, [sys.executable, *arguments])
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 def _working_directory() -> list[str]:
-    """What `-m` puts in front of the path: nothing where the directory is gone."""
+    """The path entry that `-m` adds first: none if the directory is deleted."""
     try:
         return [os.getcwd()]
     except OSError:
@@ -43,10 +44,10 @@ def _working_directory() -> list[str]:
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
-    """The path without Spark's archives, if they belong to the very PySpark that is found without them, and py4j is, too; else as it was.
+    """The path without the archives of Spark, if the same PySpark, and py4j, are found without them; otherwise unchanged.
 
-    They cannot stay behind the rest: since Python 3.13 `pkgutil.iter_modules`, with which Spark looks for data sources, raises KeyError
-    for an archive from which nothing was imported since `importlib.invalidate_caches`, which Spark calls first.
+    The archives cannot move to the end of the path: since Python 3.13 `pkgutil.iter_modules`, with which Spark finds data sources,
+    raises KeyError for an archive without imports since `importlib.invalidate_caches`, which Spark calls first.
     """
     archives = [entry for entry in path if Path(entry).suffix == ".zip" and Path(entry).parts[-4:-1] == ("pyspark", "python", "lib")]
     others = [entry for entry in path if entry not in archives]
@@ -59,8 +60,7 @@ def without_archives(path: Sequence[str]) -> list[str]:
 
 
 def use_python(*, is_one_machine: bool) -> None:
-    """Names the Python of Spark's processes in this process's environment, as far as nobody has; what an earlier session named counts
-    as named by nobody."""
+    """Set the Python of Spark's processes in the environment, unless it is set. A value from an earlier session is overwritten."""
     program = _program()
     ours = (None, "" if program is None else str(program))
     if program is not None and is_one_machine and all(os.environ.get(name) in ours for name in VARIABLES):
@@ -72,12 +72,12 @@ def use_python(*, is_one_machine: bool) -> None:
 
 
 def is_own(python: str) -> bool:
-    """Whether processes that are started with it have what this one has: it is this interpreter, or the program around it."""
+    """Whether `python` has the same packages as this process: it is this interpreter, or its program `chaffinch-spark-python`."""
     return python in (sys.executable, str(_program()))
 
 
 def _program() -> Path | None:
-    """The program beside this interpreter, if it runs with it: environments get moved and copied, and some folders have several Pythons."""
+    """The program next to this interpreter, if it runs with it: environments get moved or copied, and a folder can have several Pythons."""
     program = Path(sys.executable).parent / PROGRAM
     try:
         first_line = program.read_bytes().partition(b"\n")[0]

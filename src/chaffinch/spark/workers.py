@@ -1,4 +1,4 @@
-"""Whether a cluster's workers have what the format needs, and what to do about errors that Spark tells in its own words."""
+"""Checks of Spark workers for the packages of the format, and advice for errors of Spark itself."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SHIP: Final = "install it for that Python on every worker, or ship it with the 
 _ADVICE: Final = (
     (
         r"PYTHON_VERSION_MISMATCH",
-        "driver and workers run different versions of Python: set PYSPARK_PYTHON, before the session begins, to one that is the same "
-        "version as the driver's and is there on every worker",
+        "driver and workers run different versions of Python: before the session starts, set PYSPARK_PYTHON to one that has the same "
+        "version as the driver's and is installed on every worker",
     ),
     (
         r"No module named 'chaffinch\.\w+\.|Can't get attribute '\w+' on <module 'chaffinch\.",
@@ -33,7 +33,7 @@ _ADVICE: Final = (
     ),
     (
         r'Cannot run program "([^"]+)"',
-        "there is no program {0} on a worker: set PYSPARK_PYTHON, before the session begins, to a Python that every worker has",
+        "there is no program {0} on a worker: before the session starts, set PYSPARK_PYTHON to a Python that every worker has",
     ),
     (
         r"UnsupportedClassVersionError",
@@ -41,52 +41,52 @@ _ADVICE: Final = (
     ),
     (
         r"JAVA_GATEWAY_EXITED",
-        "Java ended before Spark was up: the reason stands above, on the standard error of the driver; often JAVA_HOME is not a Java of "
-        "version 17 or newer, or spark.driver.memory is more than there is",
+        "Java ended before Spark had started: the standard error of the driver above has the reason; often JAVA_HOME is not a Java of "
+        "version 17 or newer, or spark.driver.memory is larger than the available memory",
     ),
     (
         r"DATA_SOURCE_NOT_FOUND.*?chaffinch",
-        "Spark does not find the format chaffinch: in another thread than the one that began the session, call session() before a write; "
-        "else the Python of PYSPARK_PYTHON on the driver lacks the package chaffinch: " + _SHIP,
+        "Spark does not find the format chaffinch: in another thread than the one that started the session, call session() before a write; "
+        "otherwise the Python of PYSPARK_PYTHON on the driver lacks the package chaffinch: " + _SHIP,
     ),
     (
         r'No FileSystem for scheme "?([\w.+-]+)',
-        "Spark has no driver for locations that begin with {0}: name checkpointLocation on a file system that it knows, or give the "
+        "Spark has no driver for locations that begin with {0}: put checkpointLocation on a file system that it knows, or give the "
         "session the driver's jar (spark.jars.packages; for s3a: org.apache.hadoop:hadoop-aws)",
     ),
     (
         r"Class (org\.apache\.hadoop\.fs\.[\w.]+) not found",
-        "Spark lacks the driver of a file system, {0}: name checkpointLocation on one that it knows, or give the session the driver's jar "
+        "Spark lacks the driver of a file system, {0}: put checkpointLocation on one that it knows, or give the session the driver's jar "
         "(spark.jars.packages)",
     ),
     (
         r"mkdir of (\S+) failed",
-        "Spark cannot make the folder {0}: name a checkpointLocation where it may write, and of which no part is a file",
+        "Spark cannot create the folder {0}: choose a checkpointLocation that it can write to and that has no file in its path",
     ),
     (
         r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming (?:queries|jobs)",
-        "another run has the same checkpointLocation: stop it; of different queries each needs its own",
+        "another run uses the same checkpointLocation: stop it; different queries need different checkpoints",
     ),
     (
         r"does not support Update mode",
-        "Spark has no output mode update for formats in Python: write with foreachBatch(KafkaSink(...)) (docs/spark-pipeline.md)",
+        "Spark does not support output mode update for formats in Python: write with foreachBatch(KafkaSink(...)) (docs/spark-pipeline.md)",
     ),
     (
         r"Python worker failed to connect back",
-        "a Python that Spark has started did not answer within 10 seconds: the machine is too busy, so start the query again; or it ended "
-        "at once, as on Spark Connect where the server's Python lacks what pyspark[connect] asks for",
+        "a Python that Spark has started did not answer within 10 seconds: either the machine is too busy, so start the query again; or it "
+        "ended at once, for example because the Python of a Spark Connect server lacks the packages of pyspark[connect]",
     ),
 )
-"""What Spark's text has in it -> what to do. The first that fits; `{0}` is what the group found."""
+"""(pattern in the text of Spark, advice). The first match counts; `{0}` is its group."""
 
 
 class WorkersUnfit(RuntimeError):
-    """Workers on which no query of the format can run. One line: what is wrong, on which host, what to do."""
+    """Workers cannot run queries of the format. The message has one line: the problem, the host and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """What one worker's Python said of itself. `versions`: package -> its version, None where it is missing and "" where it has none."""
+    """Report of one worker's Python. `versions`: package -> its version; None if it is missing, "" if it has no version."""
 
     host: str
     executable: str
@@ -94,9 +94,9 @@ class Worker:
 
 
 def check_workers(spark: SparkSession) -> None:
-    """Asks the workers' Pythons for what they need, in one small job; raises WorkersUnfit.
+    """Check the packages of the workers' Pythons in one small job. Raises WorkersUnfit.
 
-    Reaches the executors that are there when it runs: one task for each of their cores.
+    Reaches the executors that exist when it runs, with one task for each core.
     """
     count = max(2, spark.sparkContext.defaultParallelism)
     try:
@@ -112,15 +112,15 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def check_server(spark: SparkSession, remote: str) -> None:
-    """Asks a server of Spark Connect whether it knows the format; raises WorkersUnfit. Its workers are not asked.
+    """Check that a Spark Connect server knows the format. Raises WorkersUnfit. Its workers are not checked.
 
-    A function sent there would do that, but needs the client's version of Python on the server, which the format does not.
+    A function sent to the workers could check them, but it needs the client's Python version there, which the format does not.
     """
     try:
         _ = spark.read.format("chaffinch").load().schema
     except Exception as error:
         text = str(error)
-        if tag_in(text) is not None:  # The format itself, about options that it misses.
+        if tag_in(text) is not None:  # An error of the format itself, about missing options.
             return
         advice = advice_for(text)
         if advice is None:
@@ -129,7 +129,7 @@ def check_server(spark: SparkSession, remote: str) -> None:
 
 
 def unfit(workers: Iterable[Worker], version: str = VERSION) -> str | None:
-    """What keeps a worker from taking part, in one line: the first that is found. None: all are fit."""
+    """The first problem of a worker, in one line; None if there is none."""
     for worker in sorted(workers, key=lambda each: each.host):
         where = f"the worker's Python {worker.executable} on {worker.host}"
         missing = [name for name in NEEDED if worker.versions.get(name) is None]
@@ -141,7 +141,7 @@ def unfit(workers: Iterable[Worker], version: str = VERSION) -> str | None:
 
 
 def advice_for(text: str) -> str | None:
-    """What to do about an error that is Spark's own, in one line; None where nothing is known."""
+    """One-line advice for an error of Spark itself; None if there is none."""
     for pattern, advice in _ADVICE:
         if found := re.search(pattern, text, re.DOTALL):
             return advice.format(*found.groups())
@@ -149,7 +149,7 @@ def advice_for(text: str) -> str | None:
 
 
 def _version_probe() -> Callable[[Iterable[int]], Iterator[tuple[str, str, dict[str, str | None]]]]:
-    """What runs in a worker. It is pickled by value, with nothing of this module: Chaffinch may be what is missing there."""
+    """The function that runs in a worker. It is pickled by value, without this module, because Chaffinch may be missing there."""
     needed: Sequence[str] = NEEDED
 
     def probe(_: Iterable[int]) -> Iterator[tuple[str, str, dict[str, str | None]]]:

@@ -80,7 +80,7 @@ def test_a_sink_in_foreach_batch_knows_its_query_by_the_checkpoint(found: dict[s
     assert (
         "KAFKA[InvalidConfiguration] QUERY_UNKNOWN: on Spark Connect a KafkaSink knows its query by the option" in found["sinks"]["unknown"]
     )
-    assert "says that batch 0 is over: give the KafkaSink that of the query that calls it" in found["sinks"]["strange"]
+    assert "has committed batch 0 already: set it to the checkpoint of the query that calls the KafkaSink" in found["sinks"]["strange"]
 
 
 def test_a_supervised_query_is_started_again_and_one_that_cannot_be_is_not(found: dict[str, Any], broker: EmbeddedBroker) -> None:

@@ -86,7 +86,7 @@ def test_limits_that_are_none(name: str, value: Any) -> None:
          "KAFKA[InvalidConfiguration] CONFIG: name is empty"),
         ("\n[DIVIDE_BY_ZERO] Division by zero.\n more", "[DIVIDE_BY_ZERO] Division by zero."),
         ("An error occurred while calling o9.start.\n: java.io.IOException: mkdir failed\n at y", "java.io.IOException: mkdir failed"),
-        ("", "an error without words"),
+        ("", "an error without a message"),
         ("x" * 1000, "x" * 297 + "..."),
     ],
 )  # fmt: skip
