@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from chaffinch.consumer.core import membership_moves
+from chaffinch.consumer.core import membership_states
 from chaffinch.producer.core.transactions import moves as transaction_moves
 from chaffinch.producer.core.transactions.moves import Move, State
 from chaffinch.settings import Option
@@ -37,7 +37,7 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
 
 def member_diagram() -> str:
     """The moves of a group's member, as a Mermaid state diagram."""
-    moves = membership_moves.MOVES.items()
+    moves = membership_states.TRANSITIONS.items()
     lines = [f"    {state.value} --> {after.value}: {event.value}" for (state, event), after in moves if state is not after]
     return "\n".join(["stateDiagram-v2", "    [*] --> out", *lines]) + "\n"
 

@@ -12,12 +12,12 @@ from typing import Any, Final, TypeAlias
 from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.consumer.core.consumer_core import ConsumerCore, Event, TimePassed
+from chaffinch.consumer.core.context import Effect, WakeCaller
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.options import EARLIEST, parse_options
 from chaffinch.consumer.core.positions import PartitionState, Position, Stage
 from chaffinch.consumer.core.rebalance import Callback
-from chaffinch.consumer.core.wiring import Effect, WakeCaller
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest
@@ -113,7 +113,7 @@ class ConsumerShell:
     def _polling(self, asked: Poll) -> Steps:
         core, ends_ms = self.core, self._world.steady_ms + asked.timeout_ms
         self._all_processed()
-        core.poll_begins(self._world.steady_ms, self._world.steady_ms)
+        core.poll_started(self._world.steady_ms, self._world.steady_ms)
         try:
             while True:
                 while (callback := core.next_callback(self._world.steady_ms)) is not None:
@@ -130,7 +130,7 @@ class ConsumerShell:
         except KafkaException as error:
             return error
         finally:
-            core.poll_ends(self._world.steady_ms)
+            core.poll_ended(self._world.steady_ms)
 
     @property
     def _group(self) -> Group:
@@ -142,10 +142,10 @@ class ConsumerShell:
         self._world.count(f"members told: {callback.kind}")
         if callback.kind == "assign":
             membership = self._group.membership
-            identity, member = membership.identity, self.core.wiring.instance_id or membership.identity.member_id
+            identity, member = membership.identity, self.core.context.instance_id or membership.identity.member_id
             self._diary.assigned(identity.generation, member, membership.assignment)
-            if self.core.wiring.instance_id is not None:
-                self._diary.takings.append(Taking(self.core.wiring.instance_id, self.who, self._began, self._diary.next_moment()))
+            if self.core.context.instance_id is not None:
+                self._diary.takings.append(Taking(self.core.context.instance_id, self.who, self._began, self._diary.next_moment()))
         if callback.kind == "revoke" and self._commits_on_revoke:
             yield from self._committing(waits=True)
 
@@ -195,7 +195,7 @@ class ConsumerShell:
             self._push()
             while not pending.is_done:
                 yield
-        callback = core.leaving()
+        callback = core.leave_callback()
         if callback is not None:
             yield from self._telling(callback)
         call = Pending()
@@ -288,9 +288,9 @@ class ConsumerShell:
             columns = portion.columns
             assert columns.offsets is not None, "records that were read have offsets"
             numbers = [number_of(columns.value(row)) for row in range(len(columns))]
-            self._spans[portion.place][0].records += zip(columns.offsets.tolist(), numbers, strict=True)
+            self._spans[portion.tp][0].records += zip(columns.offsets.tolist(), numbers, strict=True)
             self._world.count("records delivered", len(numbers))
-            self._world.tell(self.who, f"reads {numbers} of {portion.place} from offset {columns.offsets[0]}")
+            self._world.tell(self.who, f"reads {numbers} of {portion.tp} from offset {columns.offsets[0]}")
 
     def _all_processed(self) -> None:
         for span, _ in self._spans.values():

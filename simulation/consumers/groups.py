@@ -212,8 +212,8 @@ class MemberProcess(ProgramProcess):
     def __init__(self, member: Member, who: str) -> None:
         super().__init__(member, who, reading_program(member))
         self._group = member.group
-        commits_itself = bool(member.options["enable.auto.commit"])
-        self.shell = member.group.shell(who, member.options, self.go_on, commits_on_revoke=not commits_itself)
+        auto_commits = bool(member.options["enable.auto.commit"])
+        self.shell = member.group.shell(who, member.options, self.go_on, commits_on_revoke=not auto_commits)
 
     def _begin(self, wanted: Any) -> None:
         if isinstance(wanted, Sleep):

@@ -341,7 +341,7 @@ class ProducerProcess(ProgramProcess):
 
     def _is_known(self, record: Record) -> bool:
         topic, partition = record.topic_partition
-        count = self._core.wiring.cluster.partition_count(topic)
+        count = self._core.context.cluster.partition_count(topic)
         if count is not None and partition < count:
             return True
         self.handle(events.TopicRequested(topic=topic, is_stale=count is not None))

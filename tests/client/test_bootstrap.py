@@ -15,9 +15,9 @@ from chaffinch.client.connections import Disconnected, RequestFailed
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.consumer.core.context import ConsumerContext
+from chaffinch.consumer.core.metadata_watch import MetadataWatch as ConsumerMetadataWatch
 from chaffinch.consumer.core.options import CONSUMER_OPTIONS
-from chaffinch.consumer.core.topic_watch import TopicWatch
-from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ConfigException, NetworkException, codes
 from chaffinch.producer.core.events import TimePassed, TopicRequested
 from chaffinch.producer.core.metadata_watch import MetadataWatch
@@ -81,13 +81,13 @@ def metadata_of_producer(**options: str) -> tuple[MetadataWatch, ClusterState]:
     return MetadataWatch(cluster, bootstrap, age_ms_max=1, idle_ms_max=1, backoff=Backoff(initial_ms=1, max_ms=1), rng=Random(1)), cluster
 
 
-def metadata_of_consumer(**options: str) -> tuple[TopicWatch, ClusterState]:
+def metadata_of_consumer(**options: str) -> tuple[ConsumerMetadataWatch, ClusterState]:
     given = {name.replace("_", "."): text for name, text in options.items()}
-    wiring = Wiring(CONSUMER_OPTIONS.parse({"bootstrap.servers": "first:1", **given}), Random(1))
-    return TopicWatch(wiring), wiring.cluster
+    context = ConsumerContext(CONSUMER_OPTIONS.parse({"bootstrap.servers": "first:1", **given}), Random(1))
+    return ConsumerMetadataWatch(context), context.cluster
 
 
-Made = Callable[..., tuple[MetadataWatch | TopicWatch, ClusterState]]
+Made = Callable[..., tuple[MetadataWatch | ConsumerMetadataWatch, ClusterState]]
 
 
 @pytest.mark.parametrize("made", [metadata_of_producer, metadata_of_consumer])
@@ -158,7 +158,7 @@ def test_a_consumer_asks_the_next() -> None:
     }
     lost = [RequestFailed(address=A, token=sent.token, reason="no answer", was_sent=True, is_timeout=True) for sent in rig.waiting]
     rig.waiting.clear()
-    assert "at a:1 (no answer yet), b:1 (not tried yet)" in str(rig.core.wiring.time_out("late"))
+    assert "at a:1 (no answer yet), b:1 (not tried yet)" in str(rig.core.context.timeout_error("late"))
     rig.step(*lost, Disconnected(address=A, reason="no answer"))
     rig.advance(200)
     assert {(type(sent.message), sent.address, sent.timeout_ms) for sent in rig.waiting} == {

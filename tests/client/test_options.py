@@ -209,10 +209,10 @@ def _consumer(settings: Any) -> Any:
 def test_waits_between_attempts_double_from_the_one_option_to_the_other(table: Any, core_of: Any) -> None:
     connecting = {"reconnect.backoff.ms": 30, "reconnect.backoff.max.ms": 100}
     asking = {"retry.backoff.ms": 20, "retry.backoff.max.ms": 70}
-    wiring = core_of(table.parse({"bootstrap.servers": "x:1", **connecting, **asking})).wiring
+    context = core_of(table.parse({"bootstrap.servers": "x:1", **connecting, **asking})).context
     address, waits = Address("x", 1), []
     for _ in range(4):
-        wiring.attempts.failed(address, "refused", 0)
-        waits.append(wiring.attempts.retry_at_ms(address, 0))
+        context.attempts.failed(address, "refused", 0)
+        waits.append(context.attempts.retry_at_ms(address, 0))
     assert waits == [30, 60, 100, 100]
-    assert [wiring.wait_ms(failures) for failures in (1, 2, 3, 4)] == [20, 40, 70, 70]
+    assert [context.wait_ms(failures) for failures in (1, 2, 3, 4)] == [20, 40, 70, 70]

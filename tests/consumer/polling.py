@@ -17,16 +17,16 @@ class Member(Protocol):
     def assignment(self) -> Collection[Any]: ...
 
 
-def shares(*consumers: Member) -> list[int]:
+def partition_counts(*consumers: Member) -> list[int]:
     """How many partitions each has."""
     return sorted(len(consumer.assignment()) for consumer in consumers)
 
 
-def poll_until(is_so: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:
+def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:
     """Everything that the consumers gave meanwhile."""
     found: list[ConsumerRecord] = []
     ends = time.monotonic() + LIMIT_S
-    while not is_so():
+    while not condition():
         assert time.monotonic() < ends, f"not so after {LIMIT_S} s; polled {found[:3]} ... ({len(found)} records)"
         for consumer in consumers:
             found += consumer.poll(0.02)
@@ -49,9 +49,9 @@ def write(broker: EmbeddedBroker, topic: str, values: Iterable[bytes], partition
             future.result(LIMIT_S)
 
 
-def committed(consumer: Consumer, place: TopicPartition) -> OffsetAndMetadata:
+def committed(consumer: Consumer, tp: TopicPartition) -> OffsetAndMetadata:
     """What is committed of this partition; something must be."""
-    found = consumer.committed([place])[place]
+    found = consumer.committed([tp])[tp]
     assert found is not None
     return found
 

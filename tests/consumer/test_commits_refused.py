@@ -7,7 +7,7 @@ import pytest
 from chaffinch import EmbeddedBroker, OffsetAndMetadata, TopicPartition, errors
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Disconnected
-from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.membership_states import State
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -20,7 +20,7 @@ from tests.consumer.core.rig import Rig
 from tests.consumer.polling import LIMIT_S, poll_until
 
 
-def test_before_the_first_poll(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+def test_commit_before_the_first_poll_fails(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
     consumer.subscribe([topic])
     consumer.commit()  # Nothing was read, so there is nothing to commit.
@@ -28,7 +28,7 @@ def test_before_the_first_poll(broker: EmbeddedBroker, topic: str, consumer_of: 
         consumer.commit({TopicPartition(topic, 0): 0})
 
 
-def test_beside_a_group_s_members(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+def test_commit_by_a_non_member_fails(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     member, stranger = consumer_of(broker), consumer_of(broker)
     member.subscribe([topic])
     poll_until(lambda: bool(member.assignment()), member)
@@ -37,7 +37,7 @@ def test_beside_a_group_s_members(broker: EmbeddedBroker, topic: str, consumer_o
         stranger.commit({TopicPartition(topic, 0): 0}, timeout=LIMIT_S)
 
 
-def test_of_metadata_that_is_too_long(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+def test_too_long_metadata_fails(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
     with pytest.raises(
         errors.OffsetMetadataTooLarge, match=r"the metadata has 5000 characters, more than .*offset\.metadata\.max\.bytes"
@@ -48,7 +48,7 @@ def test_of_metadata_that_is_too_long(broker: EmbeddedBroker, topic: str, consum
 
 
 @pytest.mark.parametrize("began_ms", [0, 1_000])
-def test_of_a_partition_that_is_not_there(began_ms: int) -> None:
+def test_commit_of_a_missing_partition_fails(began_ms: int) -> None:
     rig = Rig()
     rig.steady_ms = began_ms
     rig.assign(0)
@@ -67,7 +67,7 @@ def test_of_a_partition_that_is_not_there(began_ms: int) -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_of_one_partition_of_several(is_late: bool) -> None:
+def test_rejection_of_one_partition_names_it(is_late: bool) -> None:
     """What the coordinator took is committed, and the error says so."""
     rig = Rig().assign(0)
     told: list[errors.KafkaException | None] = []
@@ -84,7 +84,7 @@ def test_of_one_partition_of_several(is_late: bool) -> None:
     assert ("offsets of t-9 were not committed in time" if is_late else "there is no partition 9") in text
 
 
-def test_of_one_partition_after_the_other() -> None:
+def test_partitions_rejected_one_after_the_other() -> None:
     """Each was taken once, so all are committed: there is no offset left of which an error could tell."""
     rig = Rig().assign(0)
     told: list[errors.KafkaException | None] = []
@@ -101,25 +101,25 @@ def test_of_one_partition_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "says"),
+    ("tp", "says"),
     [
         (7, "has partition 0 alone, there is no partition 7: choose one of those, or give the topic more"),
         (None, "topic 'nowhere' is not there: misspelt, not created yet, .*: create it"),
     ],
 )
-def test_what_is_not_there_is_said_as_everywhere(
-    name: str, consumer_of: ConsumerOf, place: int | None, says: str, monkeypatch: pytest.MonkeyPatch
+def test_missing_partition_has_the_usual_text(
+    name: str, consumer_of: ConsumerOf, tp: int | None, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chaffinch.consumer.core.commits.ABSENT_MS", 100)
+    monkeypatch.setattr("chaffinch.consumer.core.commits.MISSING_MS", 100)
     with EmbeddedBroker(topics={name: {"partitions": 1}}, config={"auto.create.topics.enable": False}) as broker:
         consumer = consumer_of(broker)
-        absent = TopicPartition("nowhere", 0) if place is None else TopicPartition(name, place)
-        consumer.assign([absent])
+        missing = TopicPartition("nowhere", 0) if tp is None else TopicPartition(name, tp)
+        consumer.assign([missing])
         with pytest.raises(errors.UnknownTopicOrPartitionException, match=says):
-            consumer.commit({absent: 1}, timeout=LIMIT_S)
+            consumer.commit({missing: 1}, timeout=LIMIT_S)
 
 
-class TestWhileNobodyTellsWhereTheCoordinatorIs:
+class TestCoordinatorIsUnknown:
     """There is no group yet that could rebalance, so a commit waits, as others do."""
 
     def committing(self, *, retries: bool = True) -> tuple[Rig, list[errors.KafkaException | None]]:
@@ -137,7 +137,7 @@ class TestWhileNobodyTellsWhereTheCoordinatorIs:
         return rig, told
 
     @pytest.mark.parametrize("retries", [True, False])
-    def test_until_its_time_is_over(self, retries: bool) -> None:
+    def test_commit_waits_until_its_timeout(self, retries: bool) -> None:
         rig, told = self.committing(retries=retries)
         rig.advance(1)
         for error in (told[0], rig.errors[0]):
@@ -147,7 +147,7 @@ class TestWhileNobodyTellsWhereTheCoordinatorIs:
             ):
                 raise error
 
-    def test_or_until_that_is_known_and_it_joins(self) -> None:
+    def test_commit_fails_once_the_member_joins(self) -> None:
         rig, told = self.committing()
         rig.find_coordinator()
         assert rig.state is State.JOINING
@@ -157,10 +157,10 @@ class TestWhileNobodyTellsWhereTheCoordinatorIs:
         assert not rig.pending(OffsetCommitRequest), "only members may commit, and it is none yet"
 
     @pytest.mark.parametrize("is_known", [True, False])
-    def test_but_not_in_on_lost(self, is_known: bool) -> None:
+    def test_commit_in_on_lost_fails_at_once(self, is_known: bool) -> None:
         """Others have the partitions, whatever becomes of this member."""
         rig = Rig().reach(State.STABLE)
-        rig.group.membership.lose("a test")
+        rig.group.membership.reset_generation("a test")
         if not is_known:
             rig.group.finder.forget()
         callback = rig.core.next_callback(rig.steady_ms)
@@ -172,10 +172,10 @@ class TestWhileNobodyTellsWhereTheCoordinatorIs:
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING])
-def test_while_a_cooperative_member_joins_again(state: State) -> None:
+def test_commit_while_a_cooperative_member_rejoins_fails(state: State) -> None:
     """It reads on, and what it read can be committed once it has joined."""
     rig = Rig(**{"partition.assignment.strategy": "cooperative-sticky"}).reach(State.STABLE)
-    rig.group.membership.rebalance("a test")
+    rig.group.membership.request_rejoin("a test")
     rig.poll()
     if state is State.SYNCING:
         rig.answer_join(generation=2)

@@ -16,12 +16,12 @@ from chaffinch.errors import ConfigException
 JAVA = "org.apache.kafka.common.serialization."
 
 
-def made_of(given: Any) -> Callable[[bytes], Any] | None:
-    return deserializer(parse_options({"bootstrap.servers": "b:1", "value.deserializer": given}), "value.deserializer")
+def deserializer_of(option: Any) -> Callable[[bytes], Any] | None:
+    return deserializer(parse_options({"bootstrap.servers": "b:1", "value.deserializer": option}), "value.deserializer")
 
 
 @pytest.mark.parametrize(
-    ("given", "data", "found"),
+    ("option", "data", "found"),
     [
         (json.loads, b"[1]", [1]),
         ("json.loads", b"[1]", [1]),
@@ -30,19 +30,19 @@ def made_of(given: Any) -> Callable[[bytes], Any] | None:
         (f"{JAVA}StringDeserializer", "é".encode() + b"\xff", "é\ufffd"),
     ],
 )
-def test_what_is_a_function(given: Callable[[bytes], object] | str, data: bytes, found: object) -> None:
-    function = made_of(given)
+def test_function_or_name_deserializes(option: Callable[[bytes], object] | str, data: bytes, found: object) -> None:
+    function = deserializer_of(option)
     assert function is not None
     assert function(data) == found
 
 
-@pytest.mark.parametrize("given", [None, f"{JAVA}ByteArrayDeserializer", f"{JAVA}BytesDeserializer"])
-def test_what_leaves_bytes_alone(given: str | None) -> None:
-    assert made_of(given) is None
+@pytest.mark.parametrize("option", [None, f"{JAVA}ByteArrayDeserializer", f"{JAVA}BytesDeserializer"])
+def test_byte_deserializers_return_bytes(option: str | None) -> None:
+    assert deserializer_of(option) is None
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("option", "text"),
     [
         (7, "cannot be 7: it must be a function of bytes, or its dotted name"),
         ("json", "cannot be 'json': it must be a function of bytes, or its dotted name"),
@@ -53,8 +53,8 @@ def test_what_leaves_bytes_alone(given: str | None) -> None:
         (str, "so write bytes.decode"),
     ],
 )
-def test_what_is_none(given: object, says: str) -> None:
+def test_invalid_deserializer_is_rejected(option: object, text: str) -> None:
     with pytest.raises(ConfigException) as caught:
-        Consumer({"bootstrap.servers": "127.0.0.1:1", "value.deserializer": given})
-    assert says in str(caught.value)
+        Consumer({"bootstrap.servers": "127.0.0.1:1", "value.deserializer": option})
+    assert text in str(caught.value)
     assert "option value.deserializer" in str(caught.value)

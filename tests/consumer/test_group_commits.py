@@ -14,48 +14,48 @@ from chaffinch.admin import groups
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import KafkaException
 from tests.consumer.conftest import ConsumerOf
-from tests.consumer.polling import LIMIT_S, committed, poll_until, read, shares, values_of, write
+from tests.consumer.polling import LIMIT_S, committed, partition_counts, poll_until, read, values_of, write
 
 
 class TestCommits:
-    def test_by_hand(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_explicit_commits_are_stored(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, [b"0", b"1", b"2"])
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         consumer = consumer_of(broker, enable_auto_commit=False)
         consumer.subscribe([topic])
         read(consumer, 3)
-        assert consumer.committed([place]) == {place: None}
-        consumer.commit({place: OffsetAndMetadata(1, "half")})
-        assert committed(consumer, place)[:2] == (1, "half")
+        assert consumer.committed([tp]) == {tp: None}
+        consumer.commit({tp: OffsetAndMetadata(1, "half")})
+        assert committed(consumer, tp)[:2] == (1, "half")
         heard = []
-        consumer.commit(asynchronous=True, on_commit=lambda offsets, error: heard.append((offsets[place].offset, error)))
+        consumer.commit(asynchronous=True, on_commit=lambda offsets, error: heard.append((offsets[tp].offset, error)))
         poll_until(lambda: bool(heard), consumer)
         assert heard == [(3, None)]
-        assert committed(consumer, place).offset == 3
+        assert committed(consumer, tp).offset == 3
 
-    def test_without_subscribing(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
-        place = TopicPartition(topic, 0)
+    def test_assigned_consumer_commits(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+        tp = TopicPartition(topic, 0)
         write(broker, topic, [b"0", b"1"])
         consumer = consumer_of(broker)
-        consumer.assign([place])
+        consumer.assign([tp])
         read(consumer, 2)
         consumer.close()
         again = consumer_of(broker)
-        again.assign([place])
-        assert again.position(place) == 2
+        again.assign([tp])
+        assert again.position(tp) == 2
 
-    def test_polls_commit_what_earlier_polls_gave(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_poll_commits_records_of_earlier_polls(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, [b"0", b"1", b"2"])
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         consumer, other = consumer_of(broker, auto_commit_interval_ms=0, max_poll_records=1), consumer_of(broker)
         consumer.subscribe([topic])
         for number in range(3):
             assert values_of(read(consumer, 1)) == [b"%d" % number]
-            found = other.committed([place])[place]
+            found = other.committed([tp])[tp]
             assert (0 if found is None else found.offset) <= number
-        poll_until(lambda: other.committed([place])[place] is not None and committed(other, place).offset == 3, consumer)
+        poll_until(lambda: other.committed([tp])[tp] is not None and committed(other, tp).offset == 3, consumer)
 
-    def test_closing_commits(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_close_commits(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, [b"0", b"1"])
         consumer = consumer_of(broker, auto_commit_interval_ms=100_000)
         consumer.subscribe([topic])
@@ -64,7 +64,7 @@ class TestCommits:
         assert committed(consumer_of(broker), TopicPartition(topic, 0)).offset == 2
 
     @pytest.mark.parametrize("reads", [lambda consumer: read(consumer, 2), lambda consumer: next(iter(consumer))], ids=["poll", "iterator"])
-    def test_an_exception_that_ends_the_with_statement_commits_nothing_more(
+    def test_exception_in_with_statement_prevents_the_commit(
         self,
         broker: EmbeddedBroker,
         topic: str,
@@ -84,7 +84,7 @@ class TestCommits:
             assert values_of(read(again, 2)) == [b"0", b"1"]
         assert committed(consumer_of(broker), TopicPartition(topic, 0)).offset == 2
 
-    def test_who_is_woken_up_was_done_with_what_came_before(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_wakeup_in_with_statement_still_commits(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, [b"0", b"1"])
         with suppress(errors.WakeupException), consumer_of(broker, auto_commit_interval_ms=100_000) as consumer:
             consumer.subscribe([topic])
@@ -93,7 +93,7 @@ class TestCommits:
             consumer.poll()
         assert committed(consumer_of(broker), TopicPartition(topic, 0)).offset == 2
 
-    def test_a_close_without_time_leaves_the_group_all_the_same(
+    def test_close_with_zero_timeout_leaves_the_group(
         self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever becomes of its last commit: the others would wait for the end of its session. Its thread is told to end at once."""
@@ -127,7 +127,7 @@ class TestCommits:
         ],
     )
     @pytest.mark.parametrize("asynchronous", [False, True])
-    def test_what_commits_are_told(
+    def test_error_codes_of_offset_commit(
         self,
         broker: EmbeddedBroker,
         name: str,
@@ -138,27 +138,27 @@ class TestCommits:
     ) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         consumer = consumer_of(broker, client_id=name, enable_auto_commit=False)
         consumer.subscribe([topic])
-        poll_until(lambda: shares(consumer) == [1], consumer)
+        poll_until(lambda: partition_counts(consumer) == [1], consumer)
         broker.faults.add(api="OffsetCommit", error=error, count=1, client_id=name)
         heard = []
         if asynchronous:
-            consumer.commit({place: 1}, asynchronous=True, on_commit=lambda _, refusal: heard.append(refusal))
+            consumer.commit({tp: 1}, asynchronous=True, on_commit=lambda _, refusal: heard.append(refusal))
             with pytest.raises(errors.FencedInstanceIdException) if error == "FENCED_INSTANCE_ID" else nullcontext():
                 poll_until(lambda: bool(heard), consumer)
                 consumer.poll(0)
             assert len(heard) == 1
             assert isinstance(heard[0], errors.KafkaException)  # One attempt, whatever stands in its way.
         elif outcome is None:
-            consumer.commit({place: 1})
-            assert committed(consumer, place).offset == 1
+            consumer.commit({tp: 1})
+            assert committed(consumer, tp).offset == 1
         else:
             with pytest.raises(outcome):
-                consumer.commit({place: 1})
+                consumer.commit({tp: 1})
 
-    def test_offsets_of_a_topic_that_does_not_exist(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_commit_for_a_missing_topic_fails(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         consumer = consumer_of(broker, enable_auto_commit=False)
 
         def is_said() -> bool:
@@ -170,7 +170,7 @@ class TestCommits:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_what_another_client_wrote(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, codec: str) -> None:
+def test_records_of_another_client_are_read(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, codec: str) -> None:
     topic = f"{name}-t"
     broker.create_topic(topic, 1)
     writer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 20})

@@ -53,14 +53,14 @@ def loop(consumer: Consumer, given: list[int]) -> None:
     records.close()
 
 
-def poll_paused(consumer: Consumer, place: TopicPartition) -> None:
-    consumer.pause([place])
+def poll_paused(consumer: Consumer, tp: TopicPartition) -> None:
+    consumer.pause([tp])
     consumer.poll(0.001)
 
 
-def look_up_beginning(consumer: Consumer, place: TopicPartition) -> None:
+def look_up_beginning(consumer: Consumer, tp: TopicPartition) -> None:
     consumer.seek_to_beginning()
-    consumer.position(place)
+    consumer.position(tp)
 
 
 CALLS: dict[str, Callable[[Consumer, TopicPartition], Any]] = {
@@ -68,80 +68,76 @@ CALLS: dict[str, Callable[[Consumer, TopicPartition], Any]] = {
     "poll_table": lambda consumer, _: consumer.poll_table(LATEST_S),
     "poll that waits in vain": poll_paused,
     "a loop": lambda consumer, _: loop(consumer, []),
-    "commit": lambda consumer, _: consumer.commit(on_commit=print_nothing),
+    "commit": lambda consumer, _: consumer.commit(on_commit=ignore),
     "commit without waiting": lambda consumer, _: consumer.commit(asynchronous=True),
     "a position that is looked up": look_up_beginning,
-    "seek": lambda consumer, place: consumer.seek(place, 0),
-    "partitions_for": lambda consumer, place: consumer.partitions_for(place.topic),
-    "assign": lambda consumer, place: consumer.assign([place, TopicPartition("nowhere", 0)]),
+    "seek": lambda consumer, tp: consumer.seek(tp, 0),
+    "partitions_for": lambda consumer, tp: consumer.partitions_for(tp.topic),
+    "assign": lambda consumer, tp: consumer.assign([tp, TopicPartition("nowhere", 0)]),
     "unsubscribe": lambda consumer, _: consumer.unsubscribe(),
     "metrics": lambda consumer, _: consumer.metrics(),
     "wakeup": lambda consumer, _: consumer.wakeup(),
 }
 
 # After these nothing is as it was, whether they were done or not.
-MOVES = ("a position that is looked up", "seek", "assign", "unsubscribe")
+TRANSITIONS = ("a position that is looked up", "seek", "assign", "unsubscribe")
 
 
-def print_nothing(*_: object) -> None:
+def ignore(*_: object) -> None:
     pass
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_a_call_that_is_interrupted_leaves_the_consumer_whole(
-    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, what: str
-) -> None:
+def test_interrupted_call_leaves_the_consumer_usable(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, what: str) -> None:
     """What it would have given is read again, from where it would have begun."""
     write(broker, topic, VALUES)
-    place, call, given = TopicPartition(topic, 0), CALLS[what], list[int]()
+    tp, call, given = TopicPartition(topic, 0), CALLS[what], list[int]()
     if what == "a loop":
         call = lambda consumer, _: loop(consumer, given)  # noqa: E731
     consumer: Consumer = consumer_of(broker, max_poll_records=2, enable_auto_commit=False, fetch_max_wait_ms=10)
 
-    def begin() -> None:
+    def start() -> None:
         consumer.unsubscribe()
-        consumer.assign([place])
-        consumer.seek(place, 0)
+        consumer.assign([tp])
+        consumer.seek(tp, 0)
         assert read(consumer, 2) == [0, 1]
 
-    def go_on() -> list[int]:
+    def resume() -> list[int]:
         assert consumer.metrics()
-        hear_wakeup()
-        if what in MOVES:
+        receive_wakeup()
+        if what in TRANSITIONS:
             consumer.unsubscribe()
-            consumer.assign([place])
-            consumer.seek(place, 2)
-        consumer.resume([place])
+            consumer.assign([tp])
+            consumer.seek(tp, 2)
+        consumer.resume([tp])
         found = read(consumer, len(VALUES) - 2 - len(given))
         consumer.commit()
-        committed = consumer.committed([place])[place]
+        committed = consumer.committed([tp])[tp]
         assert committed is not None
         assert committed.offset == len(VALUES)
         return found
 
-    def hear_wakeup() -> None:
+    def receive_wakeup() -> None:
         if what == "wakeup":
             with suppress(WakeupException):
-                consumer.end_offsets([place])
+                consumer.end_offsets([tp])
 
-    begin()
-    call(consumer, place)  # What is imported, or looked up, once.
-    hear_wakeup()
+    start()
+    call(consumer, tp)  # What is imported, or looked up, once.
+    receive_wakeup()
     for index in count():
-        begin()
+        start()
         given.clear()
-        interrupt = interrupted(index, lambda: call(consumer, place))
+        interrupt = interrupted(index, lambda: call(consumer, tp))
         if not interrupt.has_come:
             break
-        assert given + in_other_thread(go_on) == [2, 3, 4, 5], interrupt.place
+        assert given + in_other_thread(resume) == [2, 3, 4, 5], interrupt.place
     in_other_thread(consumer.close)
     assert index >= MOMENTS_MIN
 
 
 @pytest.mark.parametrize("what", ["subscribe", "poll", "close"])
-def test_a_member_of_a_group_whose_call_is_interrupted(
-    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, name: str, what: str
-) -> None:
+def test_interrupted_call_of_a_group_member(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, name: str, what: str) -> None:
     """It takes part, is told of its partitions, and leaves."""
     write(broker, topic, VALUES)
     for index in count():
@@ -172,20 +168,20 @@ def test_a_member_of_a_group_whose_call_is_interrupted(
 
 
 @pytest.mark.parametrize("what", ["poll", "seek", "metrics", "close"])
-def test_a_signal_handler_closes_whatever_it_interrupts(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, what: str) -> None:
+def test_signal_handler_may_close(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, what: str) -> None:
     """As for SIGTERM. What it interrupts ends, too, and says why, unless it was done."""
     write(broker, topic, VALUES)
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     for index in count():
         consumer: Consumer = consumer_of(broker, group_id=None)
-        consumer.assign([place])
+        consumer.assign([tp])
         signal = Interrupt(index, consumer.close)
         if what == "close":
             with signal:
                 consumer.close()
         else:
             with suppress(IllegalStateException), signal:
-                CALLS[what](consumer, place)
+                CALLS[what](consumer, tp)
         consumer.close()
         assert not consumer._thread._thread.is_alive(), signal.place
         if not signal.has_come:

@@ -18,14 +18,14 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 
 from chaffinch import Consumer, EmbeddedBroker, errors
 from tests.consumer.conftest import ConsumerOf
-from tests.consumer.polling import LIMIT_S, Member, poll_until, read, shares, values_of, write
+from tests.consumer.polling import LIMIT_S, Member, partition_counts, poll_until, read, values_of, write
 
 T = TypeVar("T")
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-@pytest.mark.parametrize("who_leads", ["ours", "theirs"])
-def test_with_confluent_kafka(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, strategy: str, who_leads: str) -> None:
+@pytest.mark.parametrize("leader", ["ours", "theirs"])
+def test_group_with_confluent_kafka(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, strategy: str, leader: str) -> None:
     topic = f"{name}-t"
     broker.create_topic(topic, 6)
     ours = consumer_of(broker, partition_assignment_strategy=strategy)
@@ -41,28 +41,28 @@ def test_with_confluent_kafka(broker: EmbeddedBroker, name: str, consumer_of: Co
     )
     their_values: list[bytes | None] = []
 
-    def is_shared(mine: int, others: int) -> bool:
+    def is_balanced(mine: int, others: int) -> bool:
         their_values.extend(message.value() for message in theirs.consume(10, 0.02) if message.error() is None)
         return (len(ours.assignment()), len(theirs.assignment())) == (mine, others)
 
     try:
-        if who_leads == "ours":
+        if leader == "ours":
             ours.subscribe([topic])
-            poll_until(lambda: shares(ours) == [6], ours)
+            poll_until(lambda: partition_counts(ours) == [6], ours)
             theirs.subscribe([topic])
         else:
             theirs.subscribe([topic])
-            poll_until(lambda: is_shared(0, 6))
+            poll_until(lambda: is_balanced(0, 6))
             ours.subscribe([topic])
-        poll_until(lambda: is_shared(3, 3), ours)
+        poll_until(lambda: is_balanced(3, 3), ours)
         for partition in range(6):
             write(broker, topic, [b"%d" % partition], partition)
-        found = poll_until(lambda: is_shared(3, 3) and len(their_values) >= 3, ours)
+        found = poll_until(lambda: is_balanced(3, 3) and len(their_values) >= 3, ours)
         found += [] if len(found) >= 3 else read(ours, 3 - len(found))
         assert sorted(values_of(found) + their_values) == [b"%d" % partition for partition in range(6)]
     finally:
         theirs.close()
-    poll_until(lambda: shares(ours) == [6], ours)
+    poll_until(lambda: partition_counts(ours) == [6], ours)
 
 
 class KafkaPythonMember:
@@ -96,7 +96,7 @@ class KafkaPythonMember:
 
 
 @pytest.mark.parametrize(("strategy", "assignor"), [("range", RangePartitionAssignor), ("sticky", KafkaPythonSticky)])
-def test_with_kafka_python(
+def test_group_with_kafka_python(
     broker: EmbeddedBroker,
     name: str,
     consumer_of: ConsumerOf,
@@ -111,13 +111,13 @@ def test_with_kafka_python(
     broker.create_topic(topic, 4)
     ours = consumer_of(broker, partition_assignment_strategy=strategy)
     ours.subscribe([topic])
-    poll_until(lambda: shares(ours) == [4], ours)
+    poll_until(lambda: partition_counts(ours) == [4], ours)
     theirs = KafkaPythonMember(broker, name, topic, assignor)
     try:
-        poll_until(lambda: shares(ours, theirs) == [2, 2], ours)
+        poll_until(lambda: partition_counts(ours, theirs) == [2, 2], ours)
     finally:
         theirs.close()
-    poll_until(lambda: shares(ours) == [4], ours)
+    poll_until(lambda: partition_counts(ours) == [4], ours)
 
 
 class AiokafkaMembers:
@@ -157,9 +157,9 @@ class AiokafkaMembers:
         self._loop.close()
 
 
-@pytest.mark.parametrize("who_leads", ["ours", "theirs"])
-def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(
-    broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, who_leads: str
+@pytest.mark.parametrize("leader", ["ours", "theirs"])
+def test_sticky_members_of_aiokafka_and_chaffinch_keep_their_partitions(
+    broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, leader: str
 ) -> None:
     """The leader, who was there first, has read what two members of the other kind remember; else another member would shuffle them."""
     topic = f"{name}-t"
@@ -168,8 +168,8 @@ def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(
     ours: list[Consumer] = []
     members: list[Member] = []
 
-    def join(whose: str) -> None:
-        if whose == "theirs":
+    def join(client: str) -> None:
+        if client == "theirs":
             joins = others.join()
             poll_until(joins.done, *ours)
             members.append(joins.result())
@@ -177,15 +177,15 @@ def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(
             ours.append(consumer_of(broker, partition_assignment_strategy="sticky"))
             ours[-1].subscribe([topic])
             members.append(ours[-1])
-        poll_until(lambda: shares(*members) == [12 // len(members)] * len(members), *ours)
+        poll_until(lambda: partition_counts(*members) == [12 // len(members)] * len(members), *ours)
 
     try:
-        follows = {"ours": "theirs", "theirs": "ours"}[who_leads]
-        for whose in (who_leads, follows, follows):
-            join(whose)
-        before = [{(place.topic, place.partition) for place in member.assignment()} for member in members]
-        join(who_leads)
-        after = [{(place.topic, place.partition) for place in member.assignment()} for member in members]
+        follows = {"ours": "theirs", "theirs": "ours"}[leader]
+        for client in (leader, follows, follows):
+            join(client)
+        before = [{(tp.topic, tp.partition) for tp in member.assignment()} for member in members]
+        join(leader)
+        after = [{(tp.topic, tp.partition) for tp in member.assignment()} for member in members]
         assert all(kept < had for kept, had in zip(after, before, strict=False)), (before, after)
     finally:
         for consumer in ours:

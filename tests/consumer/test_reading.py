@@ -25,7 +25,7 @@ def consumer_of_topic(consumer: Consumer, topic: str) -> Consumer:
 
 
 class TestRecords:
-    def test_every_field_arrives(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
+    def test_record_has_every_field(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
         sent = producer_of(broker).send(topic, b"v", key=b"k", timestamp_ms=123, headers=[("h", b"1"), ("n", None)]).result(60)
         producer_of(broker).send(topic, None, timestamp_ms=124).result(60)
         consumer = consumer_of(broker)
@@ -34,7 +34,7 @@ class TestRecords:
         assert first == (topic, 0, sent.offset, 123, 0, b"k", b"v", [("h", b"1"), ("n", None)], 0)
         assert (second.key, second.value, list(second.headers), second.topic_partition) == (None, None, [], TopicPartition(topic, 0))
 
-    def test_a_table_has_the_same(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
+    def test_table_has_the_same_records(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
         rows = pa.table(
             {"value": [b"a", None, b"c"], "key": [None, b"k", b""], "timestamp": pa.array([1, 2, 3], pa.timestamp("ms", "UTC"))}
         )
@@ -49,7 +49,7 @@ class TestRecords:
         assert table.select(["value", "key", "timestamp"]).equals(rows)
         assert consumer.poll_table(0).num_rows == 0
 
-    def test_no_more_than_asked_for_at_a_time(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_poll_returns_at_most_max_poll_records(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(25))
         consumer = consumer_of(broker, max_poll_records=10)
         consumer.subscribe([topic])
@@ -57,7 +57,7 @@ class TestRecords:
         assert [len(consumer.poll(LIMIT_S)), consumer.poll_table(LIMIT_S).num_rows] == [10, 5]
         assert consumer.position(TopicPartition(topic, 0)) == 25
 
-    def test_one_by_one(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_iteration_yields_single_records(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(3))
         consumer = consumer_of(broker, enable_auto_commit=False)
         consumer.subscribe([topic])
@@ -67,46 +67,46 @@ class TestRecords:
                 break
         assert committed(consumer, TopicPartition(topic, 0)).offset == 2
 
-    def test_what_a_loop_leaves_is_read_again(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_records_a_loop_did_not_reach_are_read_again(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(6))
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         consumer = consumer_of(broker, group_id=None)
-        consumer.assign([place])
+        consumer.assign([tp])
         for record in consumer:
-            assert consumer.position(place) == record.offset + 1
+            assert consumer.position(tp) == record.offset + 1
             if record.offset == 1:
                 break
         assert values_of(read(consumer, 4)) == numbered(4, 2)
 
-    def test_a_loop_follows_seeks_pauses_and_polls(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_loop_follows_seek_pause_and_poll(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(6))
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         consumer = consumer_of(broker, group_id=None)
-        consumer.assign([place])
+        consumer.assign([tp])
         records = iter(consumer)
         assert next(records).offset == 0
-        consumer.seek(place, 3)
+        consumer.seek(tp, 3)
         assert next(records).offset == 3
         assert [record.offset for record in read(consumer, 2)] == [4, 5]
-        consumer.seek(place, 1)
+        consumer.seek(tp, 1)
         assert [next(records).offset for _ in range(2)] == [1, 2]
-        consumer.pause([place])
+        consumer.pause([tp])
         threading.Timer(0.1, consumer.wakeup).start()
         with pytest.raises(errors.WakeupException):
             next(records)
-        consumer.resume([place])
+        consumer.resume([tp])
         assert [record.offset for record in read(consumer, 3)] == [3, 4, 5]
 
-    def test_deserializers_make_objects(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
+    def test_deserializers_convert_keys_and_values(
+        self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf
+    ) -> None:
         producer_of(broker).send(topic, b"7", key=b"k").result(60)
         producer_of(broker).send(topic, None).result(60)
         consumer = consumer_of(broker, value_deserializer=int, key_deserializer=bytes.decode)
         consumer.subscribe([topic])
         assert [(record.key, record.value) for record in read(consumer, 2)] == [("k", 7), (None, None)]
 
-    def test_what_cannot_be_deserialized_is_named_and_passed_over(
-        self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf
-    ) -> None:
+    def test_undeserializable_record_is_named_and_can_be_skipped(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, [b"1", b"x", b"3"])
         consumer = consumer_of(broker, value_deserializer=int)
         consumer.subscribe([topic])
@@ -118,7 +118,7 @@ class TestRecords:
         consumer.seek(caught.value.topic_partition, 2)
         assert values_of(read(consumer, 1)) == [3]
 
-    def test_what_cannot_be_deserialized_is_named_beside_a_partition_that_has_more(
+    def test_undeserializable_record_is_named_while_another_partition_has_records(
         self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf
     ) -> None:
         broker.create_topic(name, 2)
@@ -137,7 +137,9 @@ class TestRecords:
         consumer.seek(TopicPartition(name, 1), 2)
         assert len(found + read(consumer, 2_001 - len(found))) == 2_001
 
-    def test_what_nobody_got_is_read_again_and_not_committed(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_records_of_an_interrupted_poll_are_read_again_and_not_committed(
+        self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf
+    ) -> None:
         """Ctrl-C can come when a poll has its records and has not given them."""
 
         def interrupt(value: bytes) -> bytes:
@@ -157,7 +159,7 @@ class TestRecords:
 
 class TestPositions:
     @pytest.mark.parametrize(("reset", "expected"), [("earliest", 0), ("latest", 3), ("by_duration:PT1H", 2), ("by_duration:PT0.001S", 3)])
-    def test_where_to_begin(
+    def test_auto_offset_reset(
         self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, producer_of: ProducerOf, reset: str, expected: int
     ) -> None:
         topic = f"{name}-t"
@@ -170,41 +172,41 @@ class TestPositions:
         assert consumer.position(TopicPartition(topic, 0)) == expected
 
     @pytest.mark.parametrize("has_group", [True, False])
-    def test_none_is_an_error(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, has_group: bool) -> None:
+    def test_reset_none_raises(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, has_group: bool) -> None:
         consumer = consumer_of(broker, auto_offset_reset="none", **({} if has_group else {"group_id": None}))
         consumer.assign([TopicPartition(topic, 0)])
         with pytest.raises(errors.NoOffsetForPartitionException, match=r"auto\.offset\.reset is none"):
             consumer.poll(LIMIT_S)
 
-    def test_seeking(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_seek(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(10))
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         consumer = consumer_of(broker, group_id=None)
-        consumer.assign([place])
+        consumer.assign([tp])
         assert len(read(consumer, 10)) == 10
-        consumer.seek(place, 4)
-        assert consumer.position(place) == 4
+        consumer.seek(tp, 4)
+        assert consumer.position(tp) == 4
         assert values_of(consumer.poll(LIMIT_S))[0] == b"4"
         consumer.seek_to_beginning()
         assert values_of(consumer.poll(LIMIT_S))[0] == b"0"
-        consumer.seek_to_end([place])
-        assert (consumer.position(place), consumer.poll(0)) == (10, [])
+        consumer.seek_to_end([tp])
+        assert (consumer.position(tp), consumer.poll(0)) == (10, [])
 
     @pytest.mark.parametrize(("reset", "outcome"), [("earliest", 0), ("latest", 3), ("none", errors.OffsetOutOfRangeException)])
-    def test_an_offset_that_is_not_there(
+    def test_offset_out_of_range(
         self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, reset: str, outcome: int | type[errors.OffsetOutOfRangeException]
     ) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
         write(broker, topic, numbered(3))
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         consumer = consumer_of(broker, group_id=None, auto_offset_reset=reset)
-        consumer.assign([place])
-        consumer.seek(place, 99)
+        consumer.assign([tp])
+        consumer.seek(tp, 99)
         if not isinstance(outcome, int):
             with pytest.raises(outcome, match="offset 99 is not there"):
                 consumer.poll(LIMIT_S)
-            consumer.seek(place, 1)
+            consumer.seek(tp, 1)
             assert values_of(read(consumer, 2)) == [b"1", b"2"]
             return
         found = poll_until(lambda: consumer.metrics()["offset-reset-total"] == 1, consumer)
@@ -212,53 +214,53 @@ class TestPositions:
         found += read(consumer, 4 - outcome - len(found))
         assert values_of(found) == [*numbered(3)[outcome:], b"new"]
 
-    def test_pausing_keeps_what_was_fetched(self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
+    def test_pause_retains_fetched_records(self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
         broker.create_topic(name, 2)
-        places = [TopicPartition(name, 0), TopicPartition(name, 1)]
-        for place in places:
-            write(broker, name, numbered(20), place.partition)
+        tps = [TopicPartition(name, 0), TopicPartition(name, 1)]
+        for tp in tps:
+            write(broker, name, numbered(20), tp.partition)
         consumer = consumer_of(broker, group_id=None, max_poll_records=5)
-        consumer.assign(places)
+        consumer.assign(tps)
         paused = read(consumer, 1)[0].topic_partition
         consumer.pause([paused])
         assert consumer.paused() == {paused}
-        others = poll_until(lambda: consumer.position(next(place for place in places if place != paused)) == 20, consumer)
-        assert {record.topic_partition for record in others} == set(places) - {paused}
+        others = poll_until(lambda: consumer.position(next(tp for tp in tps if tp != paused)) == 20, consumer)
+        assert {record.topic_partition for record in others} == set(tps) - {paused}
         sent = consumer.metrics()["fetch-total"]
         consumer.resume([paused])
         assert [record.offset for record in consumer.poll(0)] == list(range(5, 10))
         assert consumer.metrics()["fetch-total"] <= sent + 1
         assert not consumer.paused()
 
-    def test_what_leaders_know(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
-        place = TopicPartition(topic, 0)
+    def test_offset_queries(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
+        tp = TopicPartition(topic, 0)
         for timestamp in (1000, 2000, 3000):
             producer_of(broker).send(topic, b"", timestamp_ms=timestamp).result(60)
         consumer = consumer_of(broker, group_id=None)
-        assert consumer.partitions_for(topic) == [place]
-        assert (consumer.beginning_offsets([place]), consumer.end_offsets([place])) == ({place: 0}, {place: 3})
-        later = consumer.offsets_for_times({place: 1500})[place]
+        assert consumer.partitions_for(topic) == [tp]
+        assert (consumer.beginning_offsets([tp]), consumer.end_offsets([tp])) == ({tp: 0}, {tp: 3})
+        later = consumer.offsets_for_times({tp: 1500})[tp]
         assert later is not None
         assert later[:2] == (1, 2000)
-        assert consumer.offsets_for_times({place: 9999}) == {place: None}
+        assert consumer.offsets_for_times({tp: 9999}) == {tp: None}
         assert consumer.end_offsets([]) == {}
 
-    def test_a_topic_that_nobody_knows(self, broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
+    def test_missing_topic_raises(self, broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
         consumer = consumer_of(broker, group_id=None)
 
-        def is_said() -> bool:
+        def is_logged() -> bool:
             with pytest.raises((errors.UnknownTopicOrPartitionException, errors.TimeoutException), match="nowhere") as caught:
                 consumer.partitions_for("nowhere", timeout=0.1)
             return caught.type is errors.UnknownTopicOrPartitionException
 
-        poll_until(is_said)  # Not at once, where the broker's answer takes longer than the call.
+        poll_until(is_logged)  # Not at once, where the broker's answer takes longer than the call.
         with pytest.raises(errors.TimeoutException, match="nowhere-3"):
             consumer.end_offsets([TopicPartition("nowhere", 3)], timeout=0.2)
 
 
 class TestTransactions:
     @pytest.mark.parametrize(("isolation", "expected"), [("read_committed", [b"c1", b"c2", b"plain"]), ("read_uncommitted", None)])
-    def test_aborted_ones_are_not_seen(
+    def test_read_committed_skips_aborted_records(
         self,
         broker: EmbeddedBroker,
         name: str,
@@ -282,27 +284,27 @@ class TestTransactions:
         consumer.subscribe([topic])
         expected = expected or [b"a1", b"c1", b"a2", b"c2", b"plain", b"open"]
         assert values_of(read(consumer, len(expected))) == expected
-        place = TopicPartition(topic, 0)
-        assert consumer.end_offsets([place]) == {place: consumer.position(place)}
+        tp = TopicPartition(topic, 0)
+        assert consumer.end_offsets([tp]) == {tp: consumer.position(tp)}
         producer.abort_transaction()
 
-    def test_offsets_go_with_a_transaction(
+    def test_offsets_are_committed_in_a_transaction(
         self, broker: EmbeddedBroker, topic: str, name: str, consumer_of: ConsumerOf, producer_of: ProducerOf
     ) -> None:
         write(broker, topic, numbered(3))
         consumer = consumer_of(broker, enable_auto_commit=False, isolation_level="read_committed")
         consumer.subscribe([topic])
         read(consumer, 3)
-        place = TopicPartition(topic, 0)
+        tp = TopicPartition(topic, 0)
         producer = producer_of(broker, transactional_id=name)
         producer.init_transactions()
         with producer.transaction():
-            producer.send_offsets_to_transaction({place: consumer.position(place)}, consumer.group_metadata())
-        assert committed(consumer, place).offset == 3
+            producer.send_offsets_to_transaction({tp: consumer.position(tp)}, consumer.group_metadata())
+        assert committed(consumer, tp).offset == 3
 
 
-class TestTroubles:
-    def test_a_broker_that_is_killed_and_comes_back(self, consumer_of: ConsumerOf, name: str) -> None:
+class TestFaults:
+    def test_broker_is_killed_and_restarted(self, consumer_of: ConsumerOf, name: str) -> None:
         with EmbeddedBroker(topics={name: {"partitions": 2}}, config=CONFIG) as broker:
             write(broker, name, numbered(5))
             consumer = consumer_of(broker)
@@ -315,7 +317,7 @@ class TestTroubles:
             consumer.close()
         assert values_of(found) == numbered(10)
 
-    def test_a_leader_that_moves(self, consumer_of: ConsumerOf, name: str) -> None:
+    def test_leader_moves(self, consumer_of: ConsumerOf, name: str) -> None:
         with EmbeddedBroker(topics={name: {"partitions": 3, "replication": 3}}, brokers=3, config=CONFIG) as broker:
             consumer = consumer_of(broker)
             consumer.subscribe([name])
@@ -329,7 +331,7 @@ class TestTroubles:
                 broker.start_node((node + 2) % 3)
             consumer.close()
 
-    def test_a_topic_deleted_and_made_anew(
+    def test_topic_is_deleted_and_recreated(
         self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf
     ) -> None:
         from chaffinch.admin.options import connect
@@ -367,7 +369,7 @@ class TestTroubles:
             ("OffsetFetch", "UNSTABLE_OFFSET_COMMIT"),
         ],
     )
-    def test_errors_that_pass(self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, api: str, error: str) -> None:
+    def test_transient_errors_are_retried(self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, api: str, error: str) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
         write(broker, topic, numbered(3))
@@ -379,7 +381,7 @@ class TestTroubles:
 
     @pytest.mark.parametrize("api", ["Metadata", "Fetch", "ListOffsets", "FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch"])
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_connections_that_break(
+    def test_broken_connections_are_replaced(
         self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, api: str, action: Literal["drop_before", "drop_after"]
     ) -> None:
         topic = f"{name}-t"
@@ -403,7 +405,7 @@ class TestTroubles:
             ("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", errors.TopicAuthorizationException),
         ],
     )
-    def test_errors_that_the_caller_hears_of_once(
+    def test_permanent_errors_are_raised_once(
         self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, api: str, error: str, raised: type[errors.KafkaException]
     ) -> None:
         topic = f"{name}-t"
@@ -416,26 +418,26 @@ class TestTroubles:
             read(consumer, 1)
         assert values_of(read(consumer, 3)) == numbered(3)
 
-    def test_nobody_there(self, consumer_of: ConsumerOf) -> None:
+    def test_no_broker_is_reachable(self, consumer_of: ConsumerOf) -> None:
         with EmbeddedBroker() as gone:
             pass
         consumer = consumer_of(gone)
         consumer.subscribe(["orders"])
         assert consumer.poll(0.1) == []
 
-        def is_said() -> bool:
+        def is_logged() -> bool:
             with pytest.raises(errors.TimeoutException) as caught:
                 consumer.partitions_for("orders", timeout=0.1)
             return "refused" in str(caught.value)
 
-        poll_until(is_said)  # Not at once, where a busy machine takes longer to refuse.
+        poll_until(is_logged)  # Not at once, where a busy machine takes longer to refuse.
 
 
-def test_a_pattern_follows_the_topics(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
+def test_pattern_matches_later_topics(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
     for suffix in ("a", "b"):
         broker.create_topic(f"{name}-{suffix}", 1)
     consumer = consumer_of(broker, metadata_max_age_ms=50)
     consumer.subscribe(re.compile(rf"{name}-[ac]"))
     poll_until(lambda: consumer.subscription() == {f"{name}-a"} and len(consumer.assignment()) == 1, consumer)
     broker.create_topic(f"{name}-c", 1)
-    poll_until(lambda: {place.topic for place in consumer.assignment()} == {f"{name}-a", f"{name}-c"}, consumer)
+    poll_until(lambda: {tp.topic for tp in consumer.assignment()} == {f"{name}-a", f"{name}-c"}, consumer)

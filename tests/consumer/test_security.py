@@ -31,7 +31,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embedded
         )
 
 
-def test_who_is_let_in_reads(secured: tuple[EmbeddedBroker, dict[str, Any]], consumer_of: ConsumerOf) -> None:
+def test_authenticated_consumer_reads(secured: tuple[EmbeddedBroker, dict[str, Any]], consumer_of: ConsumerOf) -> None:
     broker, options = secured
     with Producer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
         producer.send("orders", b"v").result(LIMIT_S)
@@ -51,7 +51,7 @@ def test_who_is_let_in_reads(secured: tuple[EmbeddedBroker, dict[str, Any]], con
         lambda consumer: consumer.committed([TopicPartition("orders", 0)]),
     ],
 )
-def test_who_is_not_is_told(
+def test_rejected_login_raises(
     secured: tuple[EmbeddedBroker, dict[str, Any]], consumer_of: ConsumerOf, call: Callable[[Consumer], object]
 ) -> None:
     broker, options = secured
@@ -61,7 +61,7 @@ def test_who_is_not_is_told(
         call(consumer)
 
 
-def test_who_is_not_is_told_at_each_call_until_the_broker_lets_it_in(consumer_of: ConsumerOf) -> None:
+def test_rejected_login_raises_until_the_broker_accepts_it(consumer_of: ConsumerOf) -> None:
     options: dict[str, Any] = {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "PLAIN",

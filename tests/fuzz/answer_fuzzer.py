@@ -234,14 +234,14 @@ def consume(seed: int) -> set[Outcome]:
     def act() -> None:
         what = dice.random()
         if what < 0.5:
-            core.poll_begins(cluster.steady_ms, cluster.wall_ms)
+            core.poll_started(cluster.steady_ms, cluster.wall_ms)
             try:
                 while (callback := core.next_callback(cluster.steady_ms)) is not None:
                     core.callback_done(callback)
                 core.raise_error()
                 core.take(dice.choice((1, 500)))
             finally:
-                core.poll_ends(cluster.steady_ms)
+                core.poll_ended(cluster.steady_ms)
         elif what < 0.6:
             named = {dice.choice(places): OffsetAndMetadata(3)}  # None commits the positions, by topic id.
             assert core.group is not None, "there is a group.id"
@@ -249,7 +249,7 @@ def consume(seed: int) -> set[Outcome]:
                 dice.choice((named, None)), cluster.steady_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5
             )
         elif what < 0.65:
-            core.seek_to(core.subscriptions.assigned, core.wiring.reset_strategy)
+            core.seek_to(core.subscriptions.assigned, core.context.reset_strategy)
         else:
             cluster.advance(dice.choice(WAITS_MS))
         world.carry_out(core.handle(ConsumerTimePassed(), cluster.steady_ms))

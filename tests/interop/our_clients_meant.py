@@ -74,7 +74,7 @@ _ALTERED = (
 )
 
 MEANT = (
-    Meant(test=r"test_groups\.py::TestStaticMembers::test_a_restart_finds_what_was_added_meanwhile\[.*", why=_NO_LEADER, before=(3, 2)),
+    Meant(test=r"test_groups\.py::TestStaticMembers::test_restarted_leader_finds_partitions_added\[.*", why=_NO_LEADER, before=(3, 2)),
     Meant(test=r"test_mixed_groups\.py::test_group_of_the_consumer_protocol_is_named", why=_MIGRATED, since=(4,)),
     Meant(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas", why=_CAPPED, since=(3, 7)),
     Meant(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
@@ -142,5 +142,5 @@ PAGES: dict[str, str] = {
         r"|.*InTransaction.*|.*in_a_transaction.*"
     ),
     "docs/producer.md": r"(test_kip_|test_producer|test_endings|test_futures|test_public_face|test_send_).*",
-    "docs/consumer.md": r"(test_groups|test_group_commits|test_mixed_groups|test_reading|test_rules_of_calls|beside_java).*",
+    "docs/consumer.md": r"(test_groups|test_group_commits|test_mixed_groups|test_reading|test_call_rules|beside_java).*",
 }

@@ -155,7 +155,7 @@ def unknown_topic() -> MetadataResponse:
 def topic_gone(rig: Rig) -> None:
     """Brokers forget the topic, and the producer hears of it."""
     rig.scripted[MetadataRequest] = [unknown_topic()] * 10_000
-    rig.core.wiring.metadata.refresh()
+    rig.core.context.metadata.refresh()
     rig.sleep(1_100)
 
 
@@ -219,7 +219,7 @@ class TestWaitingBatches:
         rig = Rig(options={"linger.ms": 60_000, "retry.unknown.topic.partition.ms": 700, "retry.backoff.ms": 1_000})
         rig.append("a")
         rig.hold.add(MetadataRequest)
-        rig.core.wiring.metadata.refresh()
+        rig.core.context.metadata.refresh()
         rig.sleep(1_100)
         (request,) = rig.held
         rig.step(ResponseReceived(address=request.address, token=request.token, message=unknown_topic(), numbering="apache"))

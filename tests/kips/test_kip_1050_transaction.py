@@ -55,7 +55,7 @@ def fail(code: ErrorCode) -> Callable[[Rig], object]:
 
     def happen(rig: Rig) -> object:
         assert rig.core.transaction is not None
-        rig.core.wiring.out += rig.core.transaction.record_failed(exception_for(code, api="Produce"))
+        rig.core.context.out += rig.core.transaction.record_failed(exception_for(code, api="Produce"))
         rig.step(events.TimePassed())
         return "ok"
 

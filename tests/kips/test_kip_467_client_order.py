@@ -117,7 +117,7 @@ class TestOrder:
         rig.answer(rejected(1))
         rig.send("d", ORDERS_1)
         assert rig.trace[2:] == ["ab@1/0", "c@1/0", "a@1/0", "d@2/0"]
-        assert rig.core.wiring.counts["epoch_bumps"] == 0
+        assert rig.core.context.counts["epoch_bumps"] == 0
 
     def test_exhausted_epoch_gets_a_new_producer_id(self) -> None:
         rig = Rig()

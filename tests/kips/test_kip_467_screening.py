@@ -364,7 +364,7 @@ def test_screened_records_are_counted_and_flush_completes() -> None:
     rig.answer(refused(1))
     rig.answer(OK)
     assert rig.call(events.FlushCalled, "flush again") == rig.calls["flush"] == "done"
-    counts = rig.core.wiring.counts
+    counts = rig.core.context.counts
     assert (counts["records_failed"], counts["records_screened"], counts["records_written"]) == (4, 3, 2)
     assert (counts["batches_separated"], counts["batches_sent"], counts["records_sent"]) == (1, 2, 5)
 

@@ -76,10 +76,10 @@ def test_a_topic_that_grows_while_a_record_waits_for_memory(
         def wait_while_it_grows(size: int, *since: Any, **place: Any) -> KafkaException | None:
             add_partitions(client, "growing", 4)
             ends = time.monotonic() + LATEST_S
-            while core.wiring.cluster.partition_count("growing") != 4:  # Brokers hear of it late, and tell only who asks again.
+            while core.context.cluster.partition_count("growing") != 4:  # Brokers hear of it late, and tell only who asks again.
                 assert time.monotonic() < ends
                 producer._sender.submit(events.TopicRequested(topic="growing", is_stale=True))
-                producer._changed.wait_for(lambda: core.wiring.cluster.partition_count("growing") == 4, 0.1)
+                producer._changed.wait_for(lambda: core.context.cluster.partition_count("growing") == 4, 0.1)
             core.accumulator.memory_free += taken
             return waits(size, *since, **place)
 

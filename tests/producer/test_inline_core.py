@@ -97,8 +97,8 @@ REFUSED: list[tuple[str, Callable[[Rig], Any]]] = [
     ("a batch is in flight", lambda rig: rig.send("b")),
     ("a batch goes again", lost),
     ("numbering is to restart", held),
-    ("the partition has no leader", lambda rig: rig.core.wiring.cluster.forget("orders")),
-    ("the leader is to be left alone", lambda rig: rig.core.wiring.attempts.throttled(BROKER, rig.steady_ms + 1)),
+    ("the partition has no leader", lambda rig: rig.core.context.cluster.forget("orders")),
+    ("the leader is to be left alone", lambda rig: rig.core.context.attempts.throttled(BROKER, rig.steady_ms + 1)),
 ]
 
 
@@ -228,7 +228,7 @@ def test_memory_and_metrics_are_those_of_the_ordinary_way(way: Callable[[Rig], A
     free = inline.core.accumulator.memory_free
     way(inline)
     assert (inline.core.accumulator.memory_free, inline.core.outstanding_count) == (free, 0)
-    assert inline.core.wiring.counts == ordinary.core.wiring.counts
+    assert inline.core.context.counts == ordinary.core.context.counts
 
 
 @pytest.mark.parametrize("way", [row[1] for row in WAYS], ids=[row[0] for row in WAYS])

@@ -17,8 +17,8 @@ from chaffinch.client.effects import CompleteCall
 from chaffinch.consumer.core import fetcher
 from chaffinch.consumer.core.committed import CommittedOffsets
 from chaffinch.consumer.core.consumer_core import ConsumerCore
+from chaffinch.consumer.core.group_leader import GroupLeader
 from chaffinch.consumer.core.group_protocol import encode_assignment
-from chaffinch.consumer.core.leading import Leadership
 from chaffinch.consumer.core.options import EARLIEST, LATEST
 from chaffinch.consumer.core.positions import PartitionState, Position, Subscriptions
 from chaffinch.errors import codes
@@ -60,8 +60,8 @@ def passes_a_record_over(patch: Patch) -> None:
 
 def begins_anew(patch: Patch) -> None:
     """What is committed is not looked at."""
-    place = CommittedOffsets._place
-    patch.setattr(CommittedOffsets, "_place", lambda self, found, *others: place(self, dict.fromkeys(found), *others))
+    place = CommittedOffsets._set_positions
+    patch.setattr(CommittedOffsets, "_set_positions", lambda self, found, *others: place(self, dict.fromkeys(found), *others))
 
 
 def commits_one_too_many(patch: Patch) -> None:
@@ -92,19 +92,19 @@ def writes_as_nobody(patch: Patch) -> None:
     def as_nobody(self: ConsumerCore) -> GroupMetadata:
         assert self.group is not None
         membership = self.group.membership
-        return GroupMetadata(self.wiring.group_id, *membership.identity, self.wiring.instance_id)
+        return GroupMetadata(self.context.group_id, *membership.identity, self.context.instance_id)
 
     patch.setattr(ConsumerCore, "group_metadata", as_nobody)
 
 
 def gives_everything_to_everybody(patch: Patch) -> None:
-    def shares(self: Leadership) -> dict[str, bytes]:
-        self._counts = self._counts_now()
+    def shares(self: GroupLeader) -> dict[str, bytes]:
+        self._counts = self._current_counts()
         everything = [TopicPartition(topic, index) for topic, count in self._counts.items() for index in range(count)]
-        self._given = set(everything)
+        self._assigned = set(everything)
         return {member: encode_assignment(everything) for member in self._members}
 
-    patch.setattr(Leadership, "shares", shares)
+    patch.setattr(GroupLeader, "assignments", shares)
 
 
 def takes_commits_of_anybody(patch: Patch) -> None:
@@ -144,7 +144,7 @@ def finds_nothing_in_time(patch: Patch) -> None:
     def expires(self: CommittedOffsets, steady_ms: int) -> None:
         for lookup in [found for found in self._lookups if found.deadline_ms is not None and steady_ms >= found.deadline_ms]:
             self._lookups.remove(lookup)
-            self._wiring.out.append(CompleteCall(call=lookup.call, result=dict.fromkeys(lookup.places)))
+            self._context.out.append(CompleteCall(call=lookup.call, result=dict.fromkeys(lookup.tps)))
         expire(self, steady_ms)
 
     patch.setattr(CommittedOffsets, "expire", expires)

@@ -11,7 +11,7 @@ import pytest
 from chaffinch.broker.core.topics.registry import Topic, TopicRegistry
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.options import LATEST
-from chaffinch.consumer.core.reset_policy import Renewals
+from chaffinch.consumer.core.reset_policy import RecreatedTopics
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.exception_handler import HandlerDecision
 from chaffinch.producer.core.produce_response_handler import ProduceResponseHandler
@@ -68,13 +68,13 @@ def drops_what_is_unknown(patch: Patch) -> None:
 
 def goes_on_at_the_end(patch: Patch) -> None:
     """A consumer whose position is gone begins with what comes, whatever auto.offset.reset says."""
-    refused = Fetcher._refused
+    refused = Fetcher._raise_or_reset
 
     def to_the_end(self: Fetcher, fetched: Any, state: Any, index: int) -> None:
         refused(self, fetched, state, index)
         state.reset(LATEST)
 
-    patch.setattr(Fetcher, "_refused", to_the_end)
+    patch.setattr(Fetcher, "_raise_or_reset", to_the_end)
 
 
 def forgets_where_logs_begin(patch: Patch) -> None:
@@ -101,7 +101,7 @@ def repeats_what_may_be_stored(patch: Patch) -> None:
 
 def reads_on_in_new_topics(patch: Patch) -> None:
     """A consumer goes on in the next topic of a name where it was in the one before."""
-    patch.setattr(Renewals, "drop_past", lambda *_: set())
+    patch.setattr(RecreatedTopics, "drop_outdated", lambda *_: set())
 
 
 def loses_snapshots(patch: Patch) -> None:

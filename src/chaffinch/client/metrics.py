@@ -22,7 +22,7 @@ class ClientCore(Protocol):
     """The part of a producer or consumer core that metrics read."""
 
     @property
-    def wiring(self) -> ClientContext: ...
+    def context(self) -> ClientContext: ...
 
 
 CoreT = TypeVar("CoreT")
@@ -37,12 +37,12 @@ class Metric(NamedTuple, Generic[CoreT]):
 
 def count(name: str) -> Callable[[ClientCore, int], float]:
     """Reader of one of the core's counters."""
-    return lambda core, steady_ms: core.wiring.counts[name]
+    return lambda core, steady_ms: core.context.counts[name]
 
 
 def metadata_age_s(core: ClientCore, steady_ms: int) -> float:
     """Seconds since the last Metadata response; -1 before the first."""
-    updated_ms = core.wiring.cluster.updated_ms
+    updated_ms = core.context.cluster.updated_ms
     return -1.0 if updated_ms is None else (steady_ms - updated_ms) / 1000
 
 

@@ -54,11 +54,11 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
     return names
 
 
-def checked_places(places: Any) -> list[TopicPartition]:
+def checked_partitions(tps: Any) -> list[TopicPartition]:
     """Several; each once."""
-    if isinstance(places, (str, TopicPartition, Mapping, *_BYTES)) or not isinstance(places, Iterable):
-        raise TypeError(f"argument partitions must be a list of TopicPartitions, not {shown_value(places)}")
-    return list(dict.fromkeys(checked_topic_partition(tp) for tp in places))
+    if isinstance(tps, (str, TopicPartition, Mapping, *_BYTES)) or not isinstance(tps, Iterable):
+        raise TypeError(f"argument partitions must be a list of TopicPartitions, not {shown_value(tps)}")
+    return list(dict.fromkeys(checked_topic_partition(tp) for tp in tps))
 
 
 def checked_times(times: Any) -> dict[TopicPartition, int]:

@@ -18,47 +18,47 @@ class Callbacks:
 
     def __init__(self) -> None:
         self.listeners: Mapping[str, OnPartitions | None] = {}
-        self._telling = ""
+        self._running = ""
         self._commits: deque[tuple[OnCommit, Mapping[TopicPartition, OffsetAndMetadata], KafkaException | None]] = deque()
 
     @property
-    def is_telling(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a listener runs: who calls now is that listener."""
-        return bool(self._telling)
+        return bool(self._running)
 
     @property
-    def are_commits_over(self) -> bool:
-        """Whether `tell_commits` has something to tell."""
+    def has_completed_commits(self) -> bool:
+        """Whether `run_commit_callbacks` has something to tell."""
         return bool(self._commits)
 
-    def none_runs(self) -> None:
+    def clear_running(self) -> None:
         """Whichever ran when the call was interrupted."""
-        self._telling = ""
+        self._running = ""
 
-    def tell(self, callback: Callback | None) -> KafkaException | None:
+    def run_listener(self, callback: Callback | None) -> KafkaException | None:
         """Run a listener; what it raised, as one of our own."""
         listener = None if callback is None else self.listeners.get(callback.kind)
-        if callback is None or listener is None or (callback.kind != "assign" and self._telling not in ("", "assign")):
+        if callback is None or listener is None or (callback.kind != "assign" and self._running not in ("", "assign")):
             return None  # Who ends it all from within on_revoke knows already.
-        told_before, self._telling = self._telling, callback.kind
+        outer, self._running = self._running, callback.kind
         try:
             listener(list(callback.partitions))
         except KafkaException as error:
             return error
         except Exception as error:
-            return _failure(f"on_{callback.kind}", error)
+            return _wrapped_error(f"on_{callback.kind}", error)
         finally:
-            self._telling = told_before
+            self._running = outer
         return None
 
-    def note_commit(
+    def add_completed_commit(
         self, callback: OnCommit | None, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaException | None
     ) -> None:
-        """A commit is over; `tell_commits` says so."""
+        """A commit is over; `run_commit_callbacks` says so."""
         if callback is not None:
             self._commits.append((callback, offsets, error))
 
-    def tell_commits(self) -> None:
+    def run_commit_callbacks(self) -> None:
         """Raises what a callback raised, as one of our own; those after it are told by the next call."""
         while self._commits:
             callback, offsets, error = self._commits.popleft()
@@ -67,10 +67,10 @@ class Callbacks:
             except KafkaException:
                 raise
             except Exception as raised:
-                raise _failure("on_commit", raised) from raised
+                raise _wrapped_error("on_commit", raised) from raised
 
 
-def _failure(callback: str, raised: Exception) -> KafkaException:
+def _wrapped_error(callback: str, raised: Exception) -> KafkaException:
     failure = KafkaException(f"the callback {callback} raised {raised!r}")
     failure.__cause__ = raised
     return failure

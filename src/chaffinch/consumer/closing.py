@@ -11,14 +11,16 @@ from chaffinch.errors import KafkaException, WakeupException
 log = logging.getLogger("chaffinch.consumer")
 
 
-def commit_last(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int, left_by: type[BaseException] | None) -> None:
+def commit_on_close(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int, exception_type: type[BaseException] | None) -> None:
     """Commit what was read; that it could not be is said in the log. Nothing where an exception comes out of the midst of it: a record
     whose handling has failed would never be read again. Who is woken up in `poll` was done with all that came before."""
     group = core.group
     if group is None or not group.commits.is_automatic or thread.death is not None:
         return
-    if left_by is not None and not issubclass(left_by, WakeupException):
-        log.warning("close: left by %s, so what was read since the last commit is not committed, and will be read again", left_by.__name__)
+    if exception_type is not None and not issubclass(exception_type, WakeupException):
+        log.warning(
+            "close: left by %s, so what was read since the last commit is not committed, and will be read again", exception_type.__name__
+        )
         return
     pending = Pending()
     thread.run(lambda: group.commits.commit_all(deadline_ms, lambda error: pending.complete(error=error), retries=True))

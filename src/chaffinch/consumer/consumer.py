@@ -18,6 +18,7 @@ from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.consumer import arguments, closing
+from chaffinch.consumer.access_guard import AccessGuard
 from chaffinch.consumer.callbacks import Callbacks, OnCommit, OnPartitions
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
 from chaffinch.consumer.core.call_errors import within
@@ -26,13 +27,12 @@ from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
-from chaffinch.consumer.core.offsets_asked import Commit
+from chaffinch.consumer.core.metadata_watch import TopicCall
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
+from chaffinch.consumer.core.pending_offsets import Commit
 from chaffinch.consumer.core.positions import Position
-from chaffinch.consumer.core.topic_watch import TopicCall
-from chaffinch.consumer.door import Door
 from chaffinch.consumer.metrics import METRICS
-from chaffinch.consumer.polls import Marked, Polls, mark, one_by_one
+from chaffinch.consumer.poller import IterationBatch, Poller, begin_iteration, iterate_records
 from chaffinch.consumer.records import ConsumerRecord, deserializer, records_of_all
 from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException
 from chaffinch.foreign_names import CONSUMER_HINTS, missing_attributes, refuse_arguments
@@ -76,16 +76,16 @@ class Consumer:
         self._value_deserializer = deserializer(self.settings, "value.deserializer")
         self._clock = SystemClock()
         self._core = ConsumerCore(self.settings, random.Random())
-        self._core.tell_time_of_day(self._clock.steady_ms(), self._clock.wall_ms())  # A position may be asked for before the first poll.
+        self._core.set_wall_clock(self._clock.steady_ms(), self._clock.wall_ms())  # A position may be asked for before the first poll.
         self._records_max: int = self.settings["max.poll.records"]
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
-        self._refused: dict[TopicPartition, tuple[int, RecordDeserializationException]] = {}
+        self._rejected: dict[TopicPartition, tuple[int, RecordDeserializationException]] = {}
         """Records that deserializers refused, and that no poll has told of."""
-        self._door = Door()
+        self._guard = AccessGuard()
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
         self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
         self._callbacks = Callbacks()
-        self._polls = Polls(self._core, self._thread, self._callbacks, self._clock)
+        self._poller = Poller(self._core, self._thread, self._callbacks, self._clock)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Consumer:
     def __del__(self) -> None:
         # Python may do this in any thread, so no lock is taken. Without a thread the options were refused.
         thread = self.__dict__.get("_thread")
-        if thread is not None and thread.death is None and not self._door.is_closed and not self._door.is_in_other_process:
+        if thread is not None and thread.death is None and not self._guard.is_closed and not self._guard.is_in_other_process:
             thread.abandon(self)
 
     def __reduce__(self) -> NoReturn:
@@ -103,18 +103,18 @@ class Consumer:
     def __repr__(self) -> str:
         servers, group_id = self.settings["bootstrap.servers"], self.settings["group.id"]
         group = "" if group_id is None else f", group.id {group_id!r}"
-        state = "closed" if self._door.is_closed else f"reads {self._core.subscriptions.in_words()}"
+        state = "closed" if self._guard.is_closed else f"reads {self._core.subscriptions.describe()}"
         return f"<Consumer {self.settings['client.id']!r} of {','.join(servers)}{group}, {state}>"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end(round(1000 * CLOSE_TIMEOUT_S), left_by=kind)
+        self._leave_and_close(round(1000 * CLOSE_TIMEOUT_S), exception_type=kind)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end; `position` and commits follow each one."""
         while True:
-            marked: Marked = self._poll_records(None, lambda portions: mark(self._core, self._records_of(portions)))
-            yield from one_by_one(self._core, marked, lambda: self._thread.post(self._core.give_back))
-            if self._door.is_closed:  # By the body of the loop.
+            batch: IterationBatch = self._poll_records(None, lambda portions: begin_iteration(self._core, self._records_of(portions)))
+            yield from iterate_records(self._core, batch, lambda: self._thread.post(self._core.return_undelivered))
+            if self._guard.is_closed:  # By the body of the loop.
                 return
 
     # What is read.
@@ -144,7 +144,7 @@ class Consumer:
             self._callbacks.listeners = checked
 
         def call() -> None:
-            self._group_for("subscribe")
+            self._require_group("subscribe")
             if wanted:
                 self._thread.run(subscribe)
             else:
@@ -154,9 +154,9 @@ class Consumer:
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions, without sharing them with anybody. Replaces what was assigned; positions of those that stay, stay."""
-        places = arguments.checked_places(partitions)
-        if places:
-            self._do("assign", lambda: self._core.assign(places, self._clock.steady_ms()))
+        tps = arguments.checked_partitions(partitions)
+        if tps:
+            self._run("assign", lambda: self._core.assign(tps, self._clock.steady_ms()))
         else:
             self._enter("assign", self.unsubscribe)
 
@@ -168,7 +168,7 @@ class Consumer:
             self._callbacks.listeners = {}
 
         def call() -> None:
-            error = self._callbacks.tell(self._thread.run(self._core.leaving))
+            error = self._callbacks.run_listener(self._thread.run(self._core.leave_callback))
             self._thread.run(leave)
             if error is not None:
                 raise error
@@ -177,11 +177,11 @@ class Consumer:
 
     def subscription(self) -> frozenset[str]:
         """The topics subscribed to; of a pattern, those that it matches."""
-        return self._look("subscription", lambda: self._core.subscriptions.topics)
+        return self._read("subscription", lambda: self._core.subscriptions.topics)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return self._look("assignment", lambda: frozenset(self._core.subscriptions.assigned))
+        return self._read("assignment", lambda: frozenset(self._core.subscriptions.assigned))
 
     # Reading.
 
@@ -207,41 +207,41 @@ class Consumer:
 
         return self._poll("poll_table", timeout, self._table_records_max, table_of)
 
-    def _poll(self, what: str, timeout: float | None, records_max: int, made_of: Callable[[list[Portion]], T]) -> T:
+    def _poll(self, method: str, timeout: float | None, records_max: int, convert: Callable[[list[Portion]], T]) -> T:
         timeout_ms = arguments.checked_timeout_ms(timeout)
-        made = self._enter(what, lambda: made_of(self._polls.portions(timeout_ms, records_max)))
-        self._polls.taken = None  # Whatever is raised before this, Ctrl-C at any time: it is read again, see `Polls.make_up`.
+        made = self._enter(method, lambda: convert(self._poller.portions(timeout_ms, records_max)))
+        self._poller.unconfirmed = None  # Whatever is raised before this, Ctrl-C at any time: it is read again, see `Polls.make_up`.
         return made
 
-    def _poll_records(self, timeout: float | None, made_of: Callable[[list[Portion]], T]) -> T:
-        if self._refused:
-            self._look("poll", self._raise_refused)
-        return self._poll("poll", timeout, self._records_max, made_of)
+    def _poll_records(self, timeout: float | None, convert: Callable[[list[Portion]], T]) -> T:
+        if self._rejected:
+            self._read("poll", self._raise_rejected)
+        return self._poll("poll", timeout, self._records_max, convert)
 
-    def _raise_refused(self) -> None:
+    def _raise_rejected(self) -> None:
         """Once for each record that was refused and is next in its partition: everything before it was given."""
-        while self._refused:
-            place = next(iter(self._refused))
-            offset, error = self._refused.pop(place)
-            state = self._core.subscriptions.assigned.get(place)
-            if state is None or state.is_paused or state.has_renewed or state.consumed is None:
+        while self._rejected:
+            tp = next(iter(self._rejected))
+            offset, error = self._rejected.pop(tp)
+            state = self._core.subscriptions.assigned.get(tp)
+            if state is None or state.is_paused or state.is_recreated or state.consumed is None:
                 continue
             if state.consumed.offset == offset:
                 raise error
 
     def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
-        found = records_of_all(portions, self._key_deserializer, self._value_deserializer, self._refuse)
-        if self._refused and not found:
-            self._thread.run(self._raise_refused)
+        found = records_of_all(portions, self._key_deserializer, self._value_deserializer, self._reject)
+        if self._rejected and not found:
+            self._thread.run(self._raise_rejected)
         return found
 
-    def _refuse(self, place: TopicPartition, offset: int, error: RecordDeserializationException) -> None:
+    def _reject(self, tp: TopicPartition, offset: int, error: RecordDeserializationException) -> None:
         """Go back to a record that a deserializer refused; the next poll says so, whatever others there are to read."""
 
         def go_back() -> None:
-            if not self._core.subscriptions.of(place).has_renewed:  # Otherwise the record's topic was deleted meanwhile.
-                self._core.seek(place, Position(offset))
-                self._refused[place] = offset, error
+            if not self._core.subscriptions.of(tp).is_recreated:  # Otherwise the record's topic was deleted meanwhile.
+                self._core.seek(tp, Position(offset))
+                self._rejected[tp] = offset, error
 
         self._thread.run(go_back)
 
@@ -249,28 +249,28 @@ class Consumer:
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record that `poll` gives of an assigned partition; looked up if need be, for `timeout` seconds at most."""
-        place = arguments.checked_topic_partition(partition)
-        deadline_ms, limit = self._limit(timeout)
+        tp = arguments.checked_topic_partition(partition)
+        deadline_ms, limit = self._deadline(timeout)
 
         def step() -> Position | None:
-            position = self._core.subscriptions.of(place).consumed
+            position = self._core.subscriptions.of(tp).consumed
             if position is None:
-                self._core.raise_absence(place, self._clock.steady_ms())
+                self._core.raise_if_missing(tp, self._clock.steady_ms())
                 self._core.raise_error()
-                self._polls.check_woken()
+                self._poller.check_wakeup()
             return position
 
         limit_s = max(0, deadline_ms - self._clock.steady_ms()) / 1000
         found = self._enter("position", lambda: self._thread.run_until(step, limit_s))
         if found is None:
-            text = f"the position of {place} was not told {limit}"
-            raise self._look("position", lambda: self._core.wiring.time_out(text, places=[place]))
+            text = f"the position of {tp} was not told {limit}"
+            raise self._read("position", lambda: self._core.context.timeout_error(text, tps=[tp]))
         return found.offset
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading an assigned partition from there."""
-        place, found = arguments.checked_topic_partition(partition), arguments.checked_offset(offset)
-        self._do("seek", lambda: self._core.seek(place, Position(found.offset, found.leader_epoch)))
+        tp, found = arguments.checked_topic_partition(partition), arguments.checked_offset(offset)
+        self._run("seek", lambda: self._core.seek(tp, Position(found.offset, found.leader_epoch)))
 
     def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """Go on from the first offset there is; of all assigned partitions unless some are named."""
@@ -280,9 +280,9 @@ class Consumer:
         """Go on from the end: with read_committed, from the last stable offset."""
         self._seek_to(partitions, LATEST, "seek_to_end")
 
-    def _seek_to(self, partitions: Collection[TopicPartition] | None, strategy: Any, what: str) -> None:
-        places = None if partitions is None else arguments.checked_places(partitions)
-        self._do(what, lambda: self._core.seek_to(list(self._core.subscriptions.assigned) if places is None else places, strategy))
+    def _seek_to(self, partitions: Collection[TopicPartition] | None, strategy: Any, method: str) -> None:
+        tps = None if partitions is None else arguments.checked_partitions(partitions)
+        self._run(method, lambda: self._core.seek_to(list(self._core.subscriptions.assigned) if tps is None else tps, strategy))
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Give nothing of these partitions until they are resumed; what was fetched of them is kept."""
@@ -292,19 +292,19 @@ class Consumer:
         """Give records of these partitions again, from where they were paused."""
         self._set_paused(partitions, False, "resume")
 
-    def _set_paused(self, partitions: Collection[TopicPartition], is_paused: bool, what: str) -> None:
-        places = arguments.checked_places(partitions)
+    def _set_paused(self, partitions: Collection[TopicPartition], is_paused: bool, method: str) -> None:
+        tps = arguments.checked_partitions(partitions)
 
         def pause() -> None:
-            for state in [self._core.subscriptions.of(place) for place in places]:
+            for state in [self._core.subscriptions.of(tp) for tp in tps]:
                 state.is_paused = is_paused
 
-        self._do(what, pause)
+        self._run(method, pause)
 
     def paused(self) -> frozenset[TopicPartition]:
         """The assigned partitions of which nothing is given until they are resumed."""
         assigned = self._core.subscriptions.assigned
-        return self._look("paused", lambda: frozenset(place for place, state in assigned.items() if state.is_paused))
+        return self._read("paused", lambda: frozenset(tp for tp, state in assigned.items() if state.is_paused))
 
     # Committed offsets.
 
@@ -326,29 +326,29 @@ class Consumer:
         refuse_arguments("commit", foreign)
         checked = None if offsets is None else arguments.checked_offsets(offsets)
         callback = arguments.checked_callback(on_commit, "on_commit")
-        deadline_ms, limit = self._limit(timeout)
+        deadline_ms, limit = self._deadline(timeout)
 
         def begin(commits: Commits, pending: Pending) -> None:
             wanted = commits.positions() if checked is None else checked
 
             def done(error: KafkaException | None) -> None:
                 pending.complete(error=error)
-                past = set() if commit is None else commit.past
-                self._callbacks.note_commit(callback, {place: wanted[place] for place in wanted.keys() - past}, error)
+                past = set() if commit is None else commit.outdated
+                self._callbacks.add_completed_commit(callback, {tp: wanted[tp] for tp in wanted.keys() - past}, error)
 
             commit: Commit | None = None
             commit = commits.commit(checked, deadline_ms, done, retries=not asynchronous, limit=limit)
 
         def call() -> None:
-            commits = self._group_for("commit").commits
-            self._callbacks.tell_commits()
+            commits = self._require_group("commit").commits
+            self._callbacks.run_commit_callbacks()
             if asynchronous:
                 self._thread.run(lambda: begin(commits, Pending()))
                 return
             try:
-                self._asked(lambda pending: begin(commits, pending))
+                self._request(lambda pending: begin(commits, pending))
             finally:
-                self._callbacks.tell_commits()
+                self._callbacks.run_commit_callbacks()
 
         self._enter("commit", call)
 
@@ -356,23 +356,23 @@ class Consumer:
         self, partitions: Collection[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None for partitions without."""
-        places = arguments.checked_places(partitions)
-        deadline_ms, limit = self._limit(timeout)
+        tps = arguments.checked_partitions(partitions)
+        deadline_ms, limit = self._deadline(timeout)
 
         def call() -> dict[TopicPartition, OffsetAndMetadata | None]:
-            lookups = self._group_for("committed").commits.committed
-            return self._asked(lambda pending: lookups.look_up(places, deadline_ms, pending, limit)) if places else {}
+            lookups = self._require_group("committed").commits.committed
+            return self._request(lambda pending: lookups.look_up(tps, deadline_ms, pending, limit)) if tps else {}
 
         return self._enter("committed", call)
 
     def group_metadata(self) -> GroupMetadata:
         """Who this member is, for `Producer.send_offsets_to_transaction`."""
 
-        def look() -> GroupMetadata:
-            self._group_for("group_metadata")
+        def read() -> GroupMetadata:
+            self._require_group("group_metadata")
             return self._core.group_metadata()
 
-        return self._look("group_metadata", look)
+        return self._read("group_metadata", read)
 
     # What leaders know.
 
@@ -380,104 +380,109 @@ class Consumer:
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, FoundOffset | None]:
         """The first record of each partition that is not older than a time (ms since 1970); None where there is none."""
-        return self._offsets(arguments.checked_times(times), timeout, "offsets_for_times")
+        return self._query_offsets(arguments.checked_times(times), timeout, "offsets_for_times")
 
     def beginning_offsets(self, partitions: Collection[TopicPartition], timeout: float | None = None) -> dict[TopicPartition, int]:
         """The first offset that is there, of each partition."""
-        return self._ends(partitions, OFFSET_EARLIEST, timeout, "beginning_offsets")
+        return self._query_offsets_at(partitions, OFFSET_EARLIEST, timeout, "beginning_offsets")
 
     def end_offsets(self, partitions: Collection[TopicPartition], timeout: float | None = None) -> dict[TopicPartition, int]:
         """The offset that comes next, of each partition; with read_committed, the last stable offset."""
-        return self._ends(partitions, OFFSET_LATEST, timeout, "end_offsets")
+        return self._query_offsets_at(partitions, OFFSET_LATEST, timeout, "end_offsets")
 
-    def _ends(self, partitions: Collection[TopicPartition], timestamp: int, timeout: float | None, what: str) -> dict[TopicPartition, int]:
-        found = self._offsets(dict.fromkeys(arguments.checked_places(partitions), timestamp), timeout, what)
-        return {place: offset.offset for place, offset in found.items() if offset is not None}
+    def _query_offsets_at(
+        self, partitions: Collection[TopicPartition], timestamp: int, timeout: float | None, method: str
+    ) -> dict[TopicPartition, int]:
+        found = self._query_offsets(dict.fromkeys(arguments.checked_partitions(partitions), timestamp), timeout, method)
+        return {tp: offset.offset for tp, offset in found.items() if offset is not None}
 
-    def _offsets(self, times: dict[TopicPartition, int], timeout: float | None, what: str) -> dict[TopicPartition, FoundOffset | None]:
-        deadline_ms, limit = self._limit(timeout)
+    def _query_offsets(
+        self, times: dict[TopicPartition, int], timeout: float | None, method: str
+    ) -> dict[TopicPartition, FoundOffset | None]:
+        deadline_ms, limit = self._deadline(timeout)
         found: dict[TopicPartition, FoundOffset | None] = self._enter(
-            what, lambda: self._asked(lambda pending: self._core.lookups.ask(OffsetsCall(pending, times, deadline_ms, limit)))
+            method, lambda: self._request(lambda pending: self._core.lookups.add(OffsetsCall(pending, times, deadline_ms, limit)))
         )
         return found
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """The partitions of a topic."""
         name = arguments.checked_topic(topic)
-        deadline_ms, limit = self._limit(timeout)
+        deadline_ms, limit = self._deadline(timeout)
         found: list[TopicPartition] = self._enter(
-            "partitions_for", lambda: self._asked(lambda pending: self._core.topic_calls.ask(TopicCall(pending, name, deadline_ms, limit)))
+            "partitions_for",
+            lambda: self._request(lambda pending: self._core.topic_calls.add(TopicCall(pending, name, deadline_ms, limit))),
         )
         return found
 
     def metrics(self) -> dict[str, float]:
         """Counts since the consumer was made where the name ends in `total`, and how things are now: docs/consumer.md."""
-        return self._look("metrics", lambda: read_all(METRICS, self._core, self._clock.steady_ms()))
+        return self._read("metrics", lambda: read_all(METRICS, self._core, self._clock.steady_ms()))
 
     # The end.
 
     def wakeup(self) -> None:
         """End a call that waits, or the next one that would, with WakeupException; from any thread."""
-        self._door.check_process()
-        self._polls.is_woken = True
-        self._thread.look_again()
+        self._guard.check_process()
+        self._poller.wakeup_requested = True
+        self._thread.notify()
 
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S, **foreign: Never) -> None:
         """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again, or in a forked child, it
         has no effect."""
         refuse_arguments("close", foreign)
-        self._end(arguments.checked_timeout_ms(timeout), left_by=None)
+        self._leave_and_close(arguments.checked_timeout_ms(timeout), exception_type=None)
 
-    def _end(self, timeout_ms: int | None, left_by: type[BaseException] | None) -> None:
-        """`left_by`: what ends the `with` statement, in the midst of records that were read."""
-        if not self._door.is_in_other_process:
-            self._enter("close", lambda: self._close(timeout_ms, left_by))
+    def _leave_and_close(self, timeout_ms: int | None, exception_type: type[BaseException] | None) -> None:
+        """`exception_type`: what ends the `with` statement, in the midst of records that were read."""
+        if not self._guard.is_in_other_process:
+            self._enter("close", lambda: self._close(timeout_ms, exception_type))
 
-    def _close(self, timeout_ms: int | None, left_by: type[BaseException] | None) -> None:
-        if self._door.is_closed:
+    def _close(self, timeout_ms: int | None, exception_type: type[BaseException] | None) -> None:
+        if self._guard.is_closed:
             return
-        self._polls.is_woken, error = False, None
+        self._poller.wakeup_requested, error = False, None
         deadline_ms = self._clock.steady_ms() + (2**53 if timeout_ms is None else timeout_ms)
         was_stopping = self._thread.is_stopping
         try:
             if not was_stopping and self._thread.death is None:  # As a close that was interrupted may have left it.
-                closing.commit_last(self._core, self._thread, deadline_ms, left_by)
-                error = self._callbacks.tell(self._thread.run(self._core.leaving))
+                closing.commit_on_close(self._core, self._thread, deadline_ms, exception_type)
+                error = self._callbacks.run_listener(self._thread.run(self._core.leave_callback))
                 closing.leave(self._core, self._thread, deadline_ms)
         except KafkaException:
-            if not self._door.is_closed:  # Else by a signal handler meanwhile, and nothing is left to do.
+            if not self._guard.is_closed:  # Else by a signal handler meanwhile, and nothing is left to do.
                 raise
         finally:
             # In this order: who is interrupted before the thread was told to stop may close again. In a signal handler that interrupts the
             # waiting for its end that would wait for itself.
             self._thread.stop(EXIT_WAIT_MS if was_stopping else None)
-            self._door.is_closed = True
-        self._callbacks.tell_commits()
+            self._guard.is_closed = True
+        self._callbacks.run_commit_callbacks()
         if error is not None:
             raise error
 
     # Waiting, and who may call.
 
-    def _enter(self, what: str, call: Callable[[], T]) -> T:
+    def _enter(self, method: str, call: Callable[[], T]) -> T:
         """Make a call from outside, or from within another one."""
-        return self._door.through(what, call, self._polls.make_up)
+        return self._guard.enter(method, call, self._poller.return_unconfirmed)
 
-    def _do(self, what: str, do: Callable[[], None]) -> None:
+    def _run(self, method: str, change: Callable[[], None]) -> None:
         """A call that changes something, and waits for nothing else."""
-        self._enter(what, lambda: self._thread.run(do))
+        self._enter(method, lambda: self._thread.run(change))
 
-    def _look(self, what: str, look: Callable[[], T]) -> T:
+    def _read(self, method: str, read: Callable[[], T]) -> T:
         """A call that changes nothing."""
-        return self._enter(what, lambda: self._thread.run(look))
+        return self._enter(method, lambda: self._thread.run(read))
 
-    def _asked(self, ask: Callable[[Pending], None]) -> Any:
+    def _request(self, start: Callable[[Pending], None]) -> Any:
         """Ask something, and wait for the answer."""
-        pending, to_ask = Pending(), [ask]
+        pending, to_start = Pending(), [start]
 
         def step() -> Pending | None:
-            if to_ask:
-                to_ask.pop()(pending)
-            self._polls.check_woken()
+            if to_start:
+                to_start.pop()(pending)
+            self._poller.check_wakeup()
             return pending if pending.is_done else None
 
         self._thread.run_until(step, None)
@@ -485,14 +490,14 @@ class Consumer:
             raise pending.error
         return pending.result
 
-    def _limit(self, timeout: float | None) -> tuple[int, str]:
+    def _deadline(self, timeout: float | None) -> tuple[int, str]:
         """When the time of a call is over, and how long it is in words."""
         timeout_ms, name = arguments.checked_timeout_ms(timeout), "timeout"
         if timeout_ms is None:
             timeout_ms, name = self.settings[API_TIMEOUT], API_TIMEOUT
         return self._clock.steady_ms() + timeout_ms, within(timeout_ms, name)
 
-    def _group_for(self, what: str) -> Group:
+    def _require_group(self, method: str) -> Group:
         if self._core.group is None:
-            raise IllegalStateException(f"{what} needs a group, and this consumer has none: give it the option group.id")
+            raise IllegalStateException(f"{method} needs a group, and this consumer has none: give it the option group.id")
         return self._core.group

@@ -30,11 +30,11 @@ JAVA_DESERIALIZERS: Final[dict[str, Deserializer | None]] = {
     f"{_JAVA}ByteArrayDeserializer": None,
     f"{_JAVA}BytesDeserializer": None,
 }
-_WHOLE: Final = "lambda data: int.from_bytes(data, 'big', signed=True)"
-_INSTEAD: Final = {
-    f"{_JAVA}ShortDeserializer": _WHOLE,
-    f"{_JAVA}IntegerDeserializer": _WHOLE,
-    f"{_JAVA}LongDeserializer": _WHOLE,
+_INT: Final = "lambda data: int.from_bytes(data, 'big', signed=True)"
+_REPLACEMENTS: Final = {
+    f"{_JAVA}ShortDeserializer": _INT,
+    f"{_JAVA}IntegerDeserializer": _INT,
+    f"{_JAVA}LongDeserializer": _INT,
     f"{_JAVA}FloatDeserializer": "lambda data: struct.unpack('>f', data)[0]",
     f"{_JAVA}DoubleDeserializer": "lambda data: struct.unpack('>d', data)[0]",
     f"{_JAVA}UUIDDeserializer": "lambda data: uuid.UUID(data.decode())",
@@ -43,30 +43,30 @@ _INSTEAD: Final = {
 
 def deserializer(settings: Settings, option: str) -> Deserializer | None:
     """The function that makes objects of bytes; None: they stay bytes. ConfigException for what is none."""
-    given = settings[option]
-    if given is None:
+    value = settings[option]
+    if value is None:
         return None
-    if isinstance(given, str):
-        java = unshaded(given)
+    if isinstance(value, str):
+        java = unshaded(value)
         if java in JAVA_DESERIALIZERS:
             return JAVA_DESERIALIZERS[java]
-        if java in _INSTEAD:
-            raise ConfigException(f"option {option} cannot be {given!r}, a class of Java: write {_INSTEAD[java]}")
-        if "." not in given:
-            raise _refusal(option, given, "")
-    found = import_plugin(option, given)
+        if java in _REPLACEMENTS:
+            raise ConfigException(f"option {option} cannot be {value!r}, a class of Java: write {_REPLACEMENTS[java]}")
+        if "." not in value:
+            raise _config_error(option, value, "")
+    found = import_plugin(option, value)
     if found is str:
-        raise _refusal(option, given, ": str(b'x') is \"b'x'\", so write bytes.decode")
+        raise _config_error(option, value, ": str(b'x') is \"b'x'\", so write bytes.decode")
     if not callable(found):
-        raise _refusal(option, given, "")
+        raise _config_error(option, value, "")
     return found  # type: ignore[no-any-return]
 
 
-def _refusal(option: str, given: Any, why: str) -> ConfigException:
-    return ConfigException(f"option {option} cannot be {given!r}{why or ': it must be a function of bytes, or its dotted name'}")
+def _config_error(option: str, value: Any, why: str) -> ConfigException:
+    return ConfigException(f"option {option} cannot be {value!r}{why or ': it must be a function of bytes, or its dotted name'}")
 
 
-SHOWN_MAX: Final = 100
+REPR_LENGTH_MAX: Final = 100
 """So much of a key or value is shown by `repr`."""
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -96,7 +96,7 @@ class ConsumerRecord(NamedTuple):
             del shown["headers"]
         if self.leader_epoch < 0:
             del shown["leader_epoch"]
-        return f"ConsumerRecord({', '.join(f'{name}={_shown(value)}' for name, value in shown.items())})"
+        return f"ConsumerRecord({', '.join(f'{name}={_short_repr(value)}' for name, value in shown.items())})"
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -104,9 +104,9 @@ class ConsumerRecord(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, bytes | str) and len(value) > SHOWN_MAX:
-        return f"{value[:SHOWN_MAX]!r}... ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
+def _short_repr(value: Any) -> str:
+    if isinstance(value, bytes | str) and len(value) > REPR_LENGTH_MAX:
+        return f"{value[:REPR_LENGTH_MAX]!r}... ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
     return repr(value)
 
 
@@ -119,8 +119,8 @@ def records_of(portion: Portion) -> list[ConsumerRecord]:
     return list(
         map(
             ConsumerRecord,
-            repeat(portion.place.topic),
-            repeat(portion.place.partition),
+            repeat(portion.tp.topic),
+            repeat(portion.tp.partition),
             columns.offsets.tolist(),
             columns.timestamps.tolist(),
             repeat(portion.timestamp_type),
@@ -147,45 +147,45 @@ def records_of_all(
     portions: list[Portion],
     key: Deserializer | None,
     value: Deserializer | None,
-    refuse: Callable[[TopicPartition, int, RecordDeserializationException], None],
+    reject: Callable[[TopicPartition, int, RecordDeserializationException], None],
 ) -> list[ConsumerRecord]:
     """The records of all portions, their keys and values made into objects.
 
-    Of each partition up to the first record that a deserializer refuses: `refuse` hears its offset, and why.
+    Of each partition up to the first record that a deserializer refuses: `reject` hears its offset, and why.
     """
     if key is None and value is None:
         return records_of(portions[0]) if len(portions) == 1 else [record for portion in portions for record in records_of(portion)]
     found: list[ConsumerRecord] = []
-    refused: set[TopicPartition] = set()
+    rejected: set[TopicPartition] = set()
     for portion in portions:
-        if portion.place in refused:
+        if portion.tp in rejected:
             continue
         records = records_of(portion)
-        done, error = _deserialized(records, key, value)
-        found += done
+        converted, error = _deserialize(records, key, value)
+        found += converted
         if error is not None:
-            refused.add(portion.place)
-            refuse(portion.place, records[len(done)].offset, error)
+            rejected.add(portion.tp)
+            reject(portion.tp, records[len(converted)].offset, error)
     return found
 
 
-def _deserialized(
+def _deserialize(
     records: list[ConsumerRecord], key: Deserializer | None, value: Deserializer | None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationException | None]:
     """The records with their keys and values made into objects, up to the first that cannot be, and why."""
-    done: list[ConsumerRecord] = []
+    converted: list[ConsumerRecord] = []
     for record in records:
-        what = "key"
+        part = "key"
         try:
             found_key = record.key if key is None or record.key is None else key(record.key)
-            what = "value"
+            part = "value"
             found_value = record.value if value is None or record.value is None else value(record.value)
         except Exception as error:
             text = (
-                f"the {what} at offset {record.offset} of {record.topic_partition} cannot be deserialized: {error!r}; seek past it to go on"
+                f"the {part} at offset {record.offset} of {record.topic_partition} cannot be deserialized: {error!r}; seek past it to go on"
             )
-            refusal = RecordDeserializationException(text, topic_partition=record.topic_partition)
-            refusal.__cause__ = error
-            return done, refusal
-        done.append(record._replace(key=found_key, value=found_value))
-    return done, None
+            failure = RecordDeserializationException(text, topic_partition=record.topic_partition)
+            failure.__cause__ = error
+            return converted, failure
+        converted.append(record._replace(key=found_key, value=found_value))
+    return converted, None

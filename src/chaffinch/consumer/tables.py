@@ -35,8 +35,8 @@ def _batch(portion: Portion) -> pa.RecordBatch:
     count = len(columns)
     found = arrow_columns.to_arrow(columns)
     arrays = {
-        "topic": pa.repeat(pa.scalar(portion.place.topic, pa.string()), count),
-        "partition": pa.repeat(pa.scalar(portion.place.partition, pa.int32()), count),
+        "topic": pa.repeat(pa.scalar(portion.tp.topic, pa.string()), count),
+        "partition": pa.repeat(pa.scalar(portion.tp.partition, pa.int32()), count),
         "offset": pa.array(columns.offsets, pa.int64()),
         "timestamp": found.column("timestamp"),
         "timestampType": pa.repeat(pa.scalar(portion.timestamp_type, pa.int32()), count),

@@ -136,7 +136,7 @@ class Closing:
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
         if not self._core.has_open_transaction:
             return
-        block_until_ms = self._clock.steady_ms() + self._core.wiring.block_ms
+        block_until_ms = self._clock.steady_ms() + self._core.context.block_ms
         within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
         until_ms = min(deadline_ms, block_until_ms)
         future = self._sender.call(

@@ -154,7 +154,7 @@ class InlineCore:
 
     def target_for(self, topic_partition: TopicPartition, steady_ms: int) -> InlineTarget | None:
         """The target for a partition; None if its records have to go through the core."""
-        core, context = self._core, self._core.wiring
+        core, context = self._core, self._core.context
         address = context.cluster.leader_address(topic_partition)
         if address is None or core.identity.is_missing or not context.attempts.may_try(address, steady_ms):
             return None
@@ -195,14 +195,14 @@ class InlineCore:
         return True
 
     def _count(self, inline_request: InlineRequest, steady_ms: int) -> None:
-        counts, target = self._core.wiring.counts, inline_request.target
+        counts, target = self._core.context.counts, inline_request.target
         counts["requests_sent"] += 1
         counts["batches_sent"] += 1
         counts["records_sent"] += 1
         counts["bytes_sent"] += len(inline_request.data)
         counts["batches_written"] += 1
         counts["records_written"] += 1
-        self._core.wiring.metadata.use(target.topic_partition.topic, steady_ms)
+        self._core.context.metadata.use(target.topic_partition.topic, steady_ms)
         self._core.outage_log.answered(target.address, steady_ms)
 
     def adopt(self, steady_ms: int) -> SendRequest | None:
@@ -236,7 +236,7 @@ class InlineCore:
         batch.sent_ms = inline_request.created_ms
         sent = ProduceSent(target.address)
         sent.add(batch, target.topic_id)
-        core.wiring.metadata.use(target.topic_partition.topic, steady_ms)
+        core.context.metadata.use(target.topic_partition.topic, steady_ms)
         return core.batch_sender.request_of(sent)
 
 
@@ -262,7 +262,7 @@ class InlineSender:
         self._lock = lock
         self._wakeup = wakeup
         self._routes: dict[TopicPartition, tuple[InlineTarget, InlineConnection] | None] = {}
-        self._poll_ms: Final = max(1, min(core.wiring.request_timeout_ms, core.wiring.delivery_timeout_ms) // POLLS_PER_TIMEOUT)
+        self._poll_ms: Final = max(1, min(core.context.request_timeout_ms, core.context.delivery_timeout_ms) // POLLS_PER_TIMEOUT)
 
     # By the sender thread.
 
@@ -427,7 +427,7 @@ class InlineSender:
         if target is None or found is None:
             return None
         connection, socket = found
-        context, (topic, partition) = self._core.wiring, topic_partition
+        context, (topic, partition) = self._core.context, topic_partition
         sent = ProduceSent(target.address, topic_ids={topic: target.topic_id})
         message = sent.request(acks=context.acks, timeout_ms=context.request_timeout_ms, transactional_id=None)
         try:

@@ -261,7 +261,7 @@ class Producer:
         waiting_since_ms: int | None = None
         transaction_number = gate.transaction_number()
         while True:
-            if must_call_function and (count := core.wiring.cluster.partition_count(topic)) is not None:
+            if must_call_function and (count := core.context.cluster.partition_count(topic)) is not None:
                 # Without the lock: the application's function may be slow, or call `send` itself.
                 partition, must_call_function = core.partitioner.call_function(topic, record.key, record.value, count), False
             with self._lock:
@@ -376,7 +376,7 @@ class Producer:
             raise self._gate.interrupted("partitions_for")
         self._gate.check_open("partitions_for")
         name = arguments.checked_topic(topic)
-        cluster = self._core.wiring.cluster
+        cluster = self._core.context.cluster
         with self._lock:
             count = cluster.partition_count(name)
         if count is None:

@@ -145,7 +145,7 @@ class SendGate:
         """
         if isinstance(stop, Dropped):
             with self.lock:
-                self.core.wiring.counts["records_dropped"] += count
+                self.core.context.counts["records_dropped"] += count
             return stop
         error = self.core.error_of_unsent(stop)
         with self.lock:  # So that the transaction handles the rejected records before any later call.
@@ -197,7 +197,7 @@ class SendGate:
         while True:
             with self.lock:
                 found = self._wait_for_metadata(metadata_wait)
-                metadata_wait.answered = self.core.wiring.cluster.version
+                metadata_wait.answered = self.core.context.cluster.version
                 waited_ms = self.clock.steady_ms() - metadata_wait.started_ms
             if found == "still waiting":
                 self._log_wait(metadata_wait, waited_ms)
@@ -229,7 +229,7 @@ class SendGate:
             metadata_wait.started_ms,
             metadata_wait.answered,
         )
-        cluster, has_waited = self.core.wiring.cluster, False
+        cluster, has_waited = self.core.context.cluster, False
         while True:
             # Checked before the first wait, too: a change since the lock was last held does not wake this thread.
             refusal = self.refusal(metadata_wait.call) if metadata_wait.sends else self._ended(metadata_wait.call)

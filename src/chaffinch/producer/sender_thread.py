@@ -175,7 +175,7 @@ class SenderThread(ClientThread):
         calls: list[events.Event] = []
         if self.core.has_open_transaction:
             log.warning("%s: the producer was garbage-collected without close(): its open transaction is aborted", self.name)
-            calls.append(events.AbortCalled(call=None, deadline_ms=self._clock.steady_ms() + self.core.wiring.block_ms))
+            calls.append(events.AbortCalled(call=None, deadline_ms=self._clock.steady_ms() + self.core.context.block_ms))
         over: RecordFuture[None] = self.new_future()
         over.add_done_callback(lambda _: self.stop())
         return [*calls, events.CloseCalled(call=over, deadline_ms=NEVER_MS)]

@@ -15,7 +15,7 @@ from chaffinch.consumer.core.consumer_core import ConsumerCore, TimePassed
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_assignment, encode_subscription
-from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.membership_states import State
 from chaffinch.consumer.core.options import parse_options
 from chaffinch.consumer.core.positions import Position
 from chaffinch.consumer.records import ConsumerRecord, records_of_all
@@ -49,7 +49,7 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 
 TOPIC_ID = UUID(int=7)
-ME = "me"
+MEMBER_ID = "me"
 WALL_MS = 1_700_000_000_000
 
 T = TypeVar("T")
@@ -81,15 +81,15 @@ class Rig:
     def state(self) -> State:
         return self.group.membership.state
 
-    def position(self, place: TopicPartition) -> Position:
+    def position(self, tp: TopicPartition) -> Position:
         """What is fetched next."""
-        found = self.core.subscriptions.of(place).position
+        found = self.core.subscriptions.of(tp).position
         assert found is not None
         return found
 
-    def consumed(self, place: TopicPartition) -> Position:
+    def consumed(self, tp: TopicPartition) -> Position:
         """What the caller gets next."""
-        found = self.core.subscriptions.of(place).consumed
+        found = self.core.subscriptions.of(tp).consumed
         assert found is not None
         return found
 
@@ -122,7 +122,7 @@ class Rig:
 
     def poll(self, records_max: int = 500) -> list[Any]:
         """One look of the caller's poll; callbacks are noted as (kind, number of partitions)."""
-        self.core.poll_begins(self.steady_ms, WALL_MS + self.steady_ms)
+        self.core.poll_started(self.steady_ms, WALL_MS + self.steady_ms)
         try:
             while (callback := self.core.next_callback(self.steady_ms)) is not None:
                 self.callbacks.append((callback.kind, len(callback.partitions)))
@@ -130,9 +130,9 @@ class Rig:
             self.core.raise_error()
             portions = self.core.take(records_max)
         finally:
-            self.core.poll_ends(self.steady_ms)
+            self.core.poll_ended(self.steady_ms)
         self.step()
-        return [(portion.place.partition, portion.columns.value(row)) for portion in portions for row in range(len(portion.columns))]
+        return [(portion.tp.partition, portion.columns.value(row)) for portion in portions for row in range(len(portion.columns))]
 
     # Answers.
 
@@ -165,7 +165,7 @@ class Rig:
         topic = MetadataResponseTopic(name="t", topic_id=self.topic_id, error_code=code, partitions=[] if code else partitions)
         return MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="b", port=1)], topics=[topic])
 
-    def tell_metadata(self, code: int = 0) -> None:
+    def answer_metadata(self, code: int = 0) -> None:
         self.answer(MetadataRequest, self.metadata(code))
 
     def find_coordinator(self, code: int = 0) -> None:
@@ -176,56 +176,64 @@ class Rig:
         self,
         *,
         generation: int = 1,
-        leads: bool = True,
+        is_leader: bool = True,
         code: int = 0,
         topics: tuple[str, ...] = ("t",),
         others: Mapping[str, Iterable[int]] = MappingProxyType({}),
-        is_back: bool = False,
+        has_returned: bool = False,
     ) -> None:
-        """`others`: members beside this one, with the partitions that each has. `is_back`: nothing is to be shared out (KIP-814)."""
-        owned = {ME: (), **{name: tuple(TopicPartition("t", number) for number in numbers) for name, numbers in others.items()}}
-        said = {name: encode_subscription(MemberSubscription(topics=topics, owned=has, generation=0)) for name, has in owned.items()}
-        members = [JoinGroupResponseMember(member_id=name, metadata=metadata) for name, metadata in said.items()] if leads else []
+        """`others`: members beside this one, with the partitions that each has. `has_returned`: nothing is to be shared out (KIP-814)."""
+        owned = {MEMBER_ID: (), **{name: tuple(TopicPartition("t", number) for number in numbers) for name, numbers in others.items()}}
+        subscriptions = {
+            name: encode_subscription(MemberSubscription(topics=topics, owned=has, generation=0)) for name, has in owned.items()
+        }
+        members = (
+            [JoinGroupResponseMember(member_id=name, metadata=metadata) for name, metadata in subscriptions.items()] if is_leader else []
+        )
         answer = JoinGroupResponse(
             error_code=code,
             generation_id=generation,
             protocol_name=self.group.membership.assignors[0].name,
-            leader=ME if leads else "other",
-            member_id=ME,
+            leader=MEMBER_ID if is_leader else "other",
+            member_id=MEMBER_ID,
             members=members,
-            skip_assignment=is_back,
+            skip_assignment=has_returned,
         )
         self.answer(JoinGroupRequest, answer)
 
     def answer_sync(self, *numbers: int, code: int = 0) -> None:
-        share = encode_assignment(TopicPartition("t", number) for number in numbers)
-        self.answer(SyncGroupRequest, SyncGroupResponse(error_code=code, assignment=share))
+        assignment = encode_assignment(TopicPartition("t", number) for number in numbers)
+        self.answer(SyncGroupRequest, SyncGroupResponse(error_code=code, assignment=assignment))
 
     def answer_offsets(self, offsets: dict[int, int], epoch: int = -1) -> None:
         """What OffsetFetch is told; -1 for nothing."""
-        told = [
+        partitions = [
             OffsetFetchResponsePartitions(partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, metadata="")
             for number, offset in offsets.items()
         ]
-        topics = [OffsetFetchResponseTopics(name="t", partitions=told)]
+        topics = [OffsetFetchResponseTopics(name="t", partitions=partitions)]
         self.answer(OffsetFetchRequest, OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=topics)]))
 
     def answer_list(self, offsets: dict[int, int], code: int = 0) -> None:
-        told = [ListOffsetsPartitionResponse(partition_index=number, offset=offset, error_code=code) for number, offset in offsets.items()]
-        self.answer(ListOffsetsRequest, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=told)]))
+        partitions = [
+            ListOffsetsPartitionResponse(partition_index=number, offset=offset, error_code=code) for number, offset in offsets.items()
+        ]
+        self.answer(ListOffsetsRequest, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=partitions)]))
 
     def answer_fetch(self, session: int = 0, error: int = 0, **parts: Any) -> None:
         """`p0=data` and so on: bytes of records, a code, or a PartitionData."""
-        told = []
-        for name, given in parts.items():
+        partitions = []
+        for name, data in parts.items():
             number = int(name[1:])
-            if isinstance(given, PartitionData):
-                told.append(given.replace(partition_index=number))
-            elif isinstance(given, int):
-                told.append(PartitionData(partition_index=number, error_code=given, high_watermark=-1))
+            if isinstance(data, PartitionData):
+                partitions.append(data.replace(partition_index=number))
+            elif isinstance(data, int):
+                partitions.append(PartitionData(partition_index=number, error_code=data, high_watermark=-1))
             else:
-                told.append(PartitionData(partition_index=number, high_watermark=100, last_stable_offset=100, records=memoryview(given)))
-        topics = [FetchableTopicResponse(topic_id=self.topic_id, partitions=told)]
+                partitions.append(
+                    PartitionData(partition_index=number, high_watermark=100, last_stable_offset=100, records=memoryview(data))
+                )
+        topics = [FetchableTopicResponse(topic_id=self.topic_id, partitions=partitions)]
         self.answer(FetchRequest, FetchResponse(session_id=session, error_code=error, responses=topics))
 
     def disconnect(self, address: Address, reason: str) -> None:
@@ -240,7 +248,7 @@ class Rig:
     def subscribe(self) -> None:
         self.core.subscribe(["t"])
         self.step()
-        self.tell_metadata()
+        self.answer_metadata()
         self.find_coordinator()
 
     def reach(self, state: State, **join: Any) -> Self:
@@ -262,10 +270,10 @@ class Rig:
 
     def assign(self, *numbers: int, position: int = 0) -> Rig:
         """Partitions by hand, with positions: ready to be fetched."""
-        places = [TopicPartition("t", number) for number in numbers]
-        self.core.assign(places, self.steady_ms)
+        tps = [TopicPartition("t", number) for number in numbers]
+        self.core.assign(tps, self.steady_ms)
         self.step()
-        self.tell_metadata()
+        self.answer_metadata()
         if self.core.group is not None:
             self.find_coordinator()
             self.answer_offsets(dict.fromkeys(numbers, position))
@@ -277,7 +285,7 @@ class Rig:
 def as_records(portions: list[Portion]) -> list[ConsumerRecord]:
     """With keys and values as bytes."""
 
-    def refuse(place: TopicPartition, offset: int, error: RecordDeserializationException) -> None:
+    def refuse(tp: TopicPartition, offset: int, error: RecordDeserializationException) -> None:
         raise error
 
     return records_of_all(portions, None, None, refuse)

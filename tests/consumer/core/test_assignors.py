@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from chaffinch.consumer.core.assignors import ASSIGNORS, Claim, share
+from chaffinch.consumer.core.assignors import ASSIGNORS, Claim, balance
 from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_cooperative, encode_sticky
 from chaffinch.identifiers import TopicPartition
 
@@ -28,7 +28,7 @@ def members(**topics: str) -> dict[str, MemberSubscription]:
     return {name: MemberSubscription(topics=tuple(wanted)) for name, wanted in topics.items()}
 
 
-def written(assignment: Mapping[str, Sequence[TopicPartition]]) -> dict[str, list[str]]:
+def formatted(assignment: Mapping[str, Sequence[TopicPartition]]) -> dict[str, list[str]]:
     return {member: [str(partition) for partition in partitions] for member, partitions in assignment.items()}
 
 
@@ -42,7 +42,7 @@ def wanted_partitions(topics: dict[str, frozenset[str]], counts: dict[str, int])
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "counts", "expected"),
+    ("name", "subscriptions", "counts", "expected"),
     [
         # The examples in the documentation of RangeAssignor and RoundRobinAssignor.
         ("range", {"c0": "ab", "c1": "ab"}, {"a": 3, "b": 3}, {"c0": ["a-0", "a-1", "b-0", "b-1"], "c1": ["a-2", "b-2"]}),
@@ -64,17 +64,17 @@ def wanted_partitions(topics: dict[str, frozenset[str]], counts: dict[str, int])
         ),
     ],
 )
-def test_known_results(name: str, said: dict[str, str], counts: dict[str, int], expected: dict[str, list[str]]) -> None:
-    assert written(ASSIGNORS[name].assign(members(**said), counts)) == expected
+def test_known_results(name: str, subscriptions: dict[str, str], counts: dict[str, int], expected: dict[str, list[str]]) -> None:
+    assert formatted(ASSIGNORS[name].assign(members(**subscriptions), counts)) == expected
 
 
-def test_static_members_come_first_and_in_the_order_of_their_names() -> None:
-    said = {
+def test_static_members_are_sorted_first_by_name() -> None:
+    subscriptions = {
         "m1": MemberSubscription(topics=("a",)),
         "m2": MemberSubscription(topics=("a",), instance_id="z"),
         "m3": MemberSubscription(topics=("a",), instance_id="y"),
     }
-    assert written(ASSIGNORS["range"].assign(said, {"a": 3})) == {"m3": ["a-0"], "m2": ["a-1"], "m1": ["a-2"]}
+    assert formatted(ASSIGNORS["range"].assign(subscriptions, {"a": 3})) == {"m3": ["a-0"], "m2": ["a-1"], "m1": ["a-2"]}
 
 
 def kafka_python_assignment(
@@ -82,19 +82,19 @@ def kafka_python_assignment(
 ) -> dict[str, list[TopicPartition]]:
     """What kafka-python's assignor gives; it wants a cluster's partitions and a list of members."""
     cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(counts[topic])) if topic in counts else None)
-    said = [
+    subscriptions = [
         SimpleNamespace(member_id=member, group_instance_id=None, metadata=SimpleNamespace(topics=sorted(wanted)))
         for member, wanted in topics.items()
     ]
     return {
         member: sorted(TopicPartition(topic, number) for topic, numbers in found.assigned_partitions for number in numbers)
-        for member, found in assignor.assign(cluster, said).items()
+        for member, found in assignor.assign(cluster, subscriptions).items()
     }
 
 
 @pytest.mark.parametrize(("name", "other"), [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)])
 @given(topics=subscriptions, counts=st.dictionaries(names, st.integers(1, 9)))
-def test_kafka_python_gives_the_same(
+def test_same_result_as_kafka_python(
     name: str,
     other: type[RangePartitionAssignor] | type[RoundRobinPartitionAssignor],
     topics: dict[str, frozenset[str]],
@@ -117,10 +117,10 @@ def test_each_partition_goes_to_one_subscriber(name: str, topics: dict[str, froz
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
 @given(topics=subscriptions, counts=counts_of_topics)
-def test_a_settled_group_stays_as_it_is(name: str, topics: dict[str, frozenset[str]], counts: dict[str, int]) -> None:
+def test_balanced_group_is_unchanged(name: str, topics: dict[str, frozenset[str]], counts: dict[str, int]) -> None:
     assign = ASSIGNORS[name].assign
     first = assign({member: MemberSubscription(topics=tuple(wanted)) for member, wanted in topics.items()}, counts)
-    said = {
+    subscriptions = {
         member: MemberSubscription(
             topics=tuple(wanted),
             owned=tuple(first[member]),
@@ -129,16 +129,16 @@ def test_a_settled_group_stays_as_it_is(name: str, topics: dict[str, frozenset[s
         )
         for member, wanted in topics.items()
     }
-    assert assign(said, counts) == first
+    assert assign(subscriptions, counts) == first
 
 
 @given(topics=subscriptions, counts=counts_of_topics, seed=st.integers(0, 1000))
-def test_no_other_sharing_is_more_equal(topics: dict[str, frozenset[str]], counts: dict[str, int], seed: int) -> None:
+def test_no_other_assignment_is_more_equal(topics: dict[str, frozenset[str]], counts: dict[str, int], seed: int) -> None:
     """A sharing is as equal as can be when no partition can go, through however many hands, to a member with two fewer."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     there = wanted_partitions(topics, counts)
-    claims = {member: Claim(tuple(p for p in there if dice.random() < 0.3), dice.randrange(3)) for member in topics}
-    assigned = share(topics, counts, claims)
+    claims = {member: Claim(tuple(p for p in there if rng.random() < 0.3), rng.randrange(3)) for member in topics}
+    assigned = balance(topics, counts, claims)
     assert every_partition(assigned) == there
     for start in topics:
         reachable, before = {start}, set[str]()
@@ -150,10 +150,10 @@ def test_no_other_sharing_is_more_equal(topics: dict[str, frozenset[str]], count
 
 
 @given(before=st.integers(1, 6), after=st.integers(1, 6), count=st.integers(0, 40))
-def test_only_as_many_partitions_move_as_must(before: int, after: int, count: int) -> None:
+def test_moves_are_minimal(before: int, after: int, count: int) -> None:
     """Members with one subscription come or go: who stays keeps what it had, up to its new share."""
-    old = share({f"m{i}": frozenset("a") for i in range(before)}, {"a": count}, {})
-    new = share({f"m{i}": frozenset("a") for i in range(after)}, {"a": count}, claims_of(old))
+    old = balance({f"m{i}": frozenset("a") for i in range(before)}, {"a": count}, {})
+    new = balance({f"m{i}": frozenset("a") for i in range(after)}, {"a": count}, claims_of(old))
     kept = sum(len(set(new[member]) & set(old[member])) for member in new if member in old)
     shares = sorted(map(len, new.values()), reverse=True)
     assert kept == sum(min(len(old[member]), size) for member, size in zip(old, shares, strict=False))
@@ -167,40 +167,40 @@ def test_only_as_many_partitions_move_as_must(before: int, after: int, count: in
         ({"m0": ((), 2), "m1": ((0,), 2)}, "m1"),
     ],
 )
-def test_the_later_generation_has_what_two_claim(claims: dict[str, tuple[tuple[int, ...], int]], owner: str) -> None:
+def test_later_generation_wins_a_double_claim(claims: dict[str, tuple[tuple[int, ...], int]], owner: str) -> None:
     had = {
         member: Claim(tuple(TopicPartition("a", number) for number in found), generation) for member, (found, generation) in claims.items()
     }
-    assigned = share({"m0": frozenset("a"), "m1": frozenset("a")}, {"a": 1}, had)
+    assigned = balance({"m0": frozenset("a"), "m1": frozenset("a")}, {"a": 1}, had)
     assert assigned[owner] == [TopicPartition("a", 0)]
 
 
-def test_nobody_has_what_two_claim_in_one_generation() -> None:
+def test_double_claim_in_one_generation_is_void() -> None:
     had = {"m0": Claim((TopicPartition("a", 0), TopicPartition("a", 1)), 2), "m1": Claim((TopicPartition("a", 0),), 2)}
-    assigned = share({"m0": frozenset("a"), "m1": frozenset("a")}, {"a": 2}, had)
+    assigned = balance({"m0": frozenset("a"), "m1": frozenset("a")}, {"a": 2}, had)
     assert assigned == {"m0": [TopicPartition("a", 1)], "m1": [TopicPartition("a", 0)]}
 
 
-def test_a_cooperative_member_gives_up_before_another_gets() -> None:
+def test_cooperative_partition_is_revoked_before_it_is_assigned() -> None:
     owned = tuple(TopicPartition("a", number) for number in range(4))
-    said = {"m0": MemberSubscription(topics=("a",), owned=owned, generation=1), "m1": MemberSubscription(topics=("a",))}
-    first = ASSIGNORS["cooperative-sticky"].assign(said, {"a": 4})
-    assert written(first) == {"m0": ["a-0", "a-1"], "m1": []}
-    said["m0"] = MemberSubscription(topics=("a",), owned=owned[:2], generation=2)
-    assert written(ASSIGNORS["cooperative-sticky"].assign(said, {"a": 4})) == {"m0": ["a-0", "a-1"], "m1": ["a-2", "a-3"]}
+    subscriptions = {"m0": MemberSubscription(topics=("a",), owned=owned, generation=1), "m1": MemberSubscription(topics=("a",))}
+    first = ASSIGNORS["cooperative-sticky"].assign(subscriptions, {"a": 4})
+    assert formatted(first) == {"m0": ["a-0", "a-1"], "m1": []}
+    subscriptions["m0"] = MemberSubscription(topics=("a",), owned=owned[:2], generation=2)
+    assert formatted(ASSIGNORS["cooperative-sticky"].assign(subscriptions, {"a": 4})) == {"m0": ["a-0", "a-1"], "m1": ["a-2", "a-3"]}
 
 
-def test_the_generation_of_an_older_member_is_in_its_user_data() -> None:
+def test_generation_of_an_older_member_is_in_its_user_data() -> None:
     both = (TopicPartition("a", 0),)
-    said = {
+    subscriptions = {
         "m0": MemberSubscription(topics=("a",), owned=both, user_data=encode_cooperative(7)),
         "m1": MemberSubscription(topics=("a",), owned=both, user_data=encode_cooperative(6)),
     }
-    assert written(ASSIGNORS["cooperative-sticky"].assign(said, {"a": 1}))["m0"] == ["a-0"]
+    assert formatted(ASSIGNORS["cooperative-sticky"].assign(subscriptions, {"a": 1}))["m0"] == ["a-0"]
 
 
-def test_a_large_group_is_shared_in_no_time() -> None:
+def test_large_group_is_assigned_quickly() -> None:
     members_before = {f"m{i}": frozenset("a") for i in range(2)}
-    old = share(members_before, {"a": 2000}, {})
-    new = share({f"m{i}": frozenset("a") for i in range(50)}, {"a": 2000}, claims_of(old))
+    old = balance(members_before, {"a": 2000}, {})
+    new = balance({f"m{i}": frozenset("a") for i in range(50)}, {"a": 2000}, claims_of(old))
     assert {len(partitions) for partitions in new.values()} == {40}

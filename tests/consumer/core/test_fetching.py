@@ -9,7 +9,7 @@ from chaffinch import errors
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.metrics import METRICS
-from chaffinch.consumer.polls import mark, one_by_one
+from chaffinch.consumer.poller import begin_iteration, iterate_records
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData
@@ -40,7 +40,7 @@ def asked(rig: Rig) -> tuple[int, dict[int, int], list[int]]:
 
 
 class TestSessions:
-    def test_only_what_changes_is_named(self) -> None:
+    def test_session_sends_only_changes(self) -> None:
         rig = Rig().assign(0, 1)
         assert asked(rig) == (0, {0: 0, 1: 0}, [])
         rig.answer_fetch(session=9, p0=records(0, b"a"))
@@ -53,29 +53,29 @@ class TestSessions:
     @pytest.mark.parametrize(
         ("error", "session"), [("FETCH_SESSION_ID_NOT_FOUND", 0), ("INVALID_FETCH_SESSION_EPOCH", 9), ("FETCH_SESSION_TOPIC_ID_ERROR", 9)]
     )
-    def test_a_session_that_is_gone_begins_anew(self, error: str, session: int) -> None:
+    def test_lost_session_is_restarted(self, error: str, session: int) -> None:
         rig = Rig().assign(0, 1)
         rig.answer_fetch(session=9)
         rig.answer_fetch(error=number_of(error))
         assert asked(rig) == (0, {0: 0, 1: 0}, [])
         assert rig.pending(FetchRequest)[0].message.session_id == session
 
-    def test_without_a_session_everything_is_named(self) -> None:
+    def test_request_without_session_names_all_partitions(self) -> None:
         rig = Rig().assign(0, 1)
         rig.answer_fetch(session=0)
         assert asked(rig) == (0, {0: 0, 1: 0}, [])
 
-    def test_after_a_lost_answer_the_session_is_begun_anew(self) -> None:
+    def test_session_restarts_after_a_lost_response(self) -> None:
         rig = Rig().assign(0)
         rig.answer_fetch(session=9)
         rig.fail(FetchRequest)
         rig.advance(1_000)
-        rig.tell_metadata()
+        rig.answer_metadata()
         rig.advance(1_000)
         assert asked(rig) == (0, {0: 0}, [])
         assert rig.pending(FetchRequest)[0].message.session_id == 9
 
-    def test_ids_where_there_are_some_and_names_otherwise(self) -> None:
+    def test_topic_ids_or_names(self) -> None:
         from chaffinch.protocol.primitives import ZERO_UUID
 
         assert Rig().assign(0).pending(FetchRequest)[0].version_max == 18
@@ -84,8 +84,8 @@ class TestSessions:
         assert rig.assign(0).pending(FetchRequest)[0].version_max == 12
 
 
-class TestHandingOut:
-    def test_in_order_and_no_more_than_asked_for(self) -> None:
+class TestTake:
+    def test_records_are_ordered_and_limited(self) -> None:
         rig = Rig().assign(0)
         rig.answer_fetch(p0=records(0, b"a", b"b") + records(2, b"c"))
         assert rig.poll(2) == [(0, b"a"), (0, b"b")]
@@ -93,11 +93,11 @@ class TestHandingOut:
         assert rig.poll(2) == [(0, b"c")]
         assert rig.poll(2) == []
 
-    def test_records_one_by_one_leave_what_was_fetched_ahead(self) -> None:
+    def test_iteration_retains_prefetched_records(self) -> None:
         """A mark of a transaction lies between the last record given and what comes next: nothing is to be given back."""
         rig = Rig().assign(0)
         rig.answer_fetch(p0=records(0, b"a", b"b") + encode_control_batch(True, ProducerIdentity(7, 0), 0, 0, base_offset=2))
-        given = one_by_one(rig.core, mark(rig.core, as_records(rig.core.take(500))), rig.core.give_back)
+        given = iterate_records(rig.core, begin_iteration(rig.core, as_records(rig.core.take(500))), rig.core.return_undelivered)
         consumed = [(record.value, rig.consumed(P0).offset) for record in islice(given, 2)]
         assert consumed == [(b"a", 1), (b"b", 3)]
         rig.answer_fetch(p0=records(3, b"c"))
@@ -105,29 +105,29 @@ class TestHandingOut:
         assert rig.poll() == [(0, b"c")]
         assert rig.consumed(P0).offset == 4
 
-    def test_a_loop_that_ends_early_gives_back_the_rest(self) -> None:
+    def test_loop_that_ends_early_returns_the_rest(self) -> None:
         rig = Rig().assign(0)
         rig.answer_fetch(p0=records(0, b"a", b"b") + encode_control_batch(True, ProducerIdentity(7, 0), 0, 0, base_offset=2))
-        given = one_by_one(rig.core, mark(rig.core, as_records(rig.core.take(2))), rig.core.give_back)
+        given = iterate_records(rig.core, begin_iteration(rig.core, as_records(rig.core.take(2))), rig.core.return_undelivered)
         assert next(given).value == b"a"
         assert isinstance(given, Generator)
         given.close()
         assert rig.consumed(P0).offset == 1
 
-    def test_what_a_loop_left_out_while_paused_is_read_again(self) -> None:
+    def test_records_skipped_while_paused_are_read_again(self) -> None:
         """Though another portion of the partition, behind those of others, comes after it is resumed."""
         rig = Rig().assign(0, 1)
         rig.answer_fetch(p0=records(0, b"a", b"b", b"c"), p1=records(0, b"x"))
         first, second, third, other = as_records(rig.core.take(500))
-        given = one_by_one(rig.core, mark(rig.core, [first, second, other, third]), rig.core.give_back)
+        given = iterate_records(rig.core, begin_iteration(rig.core, [first, second, other, third]), rig.core.return_undelivered)
         assert next(given).value == b"a"
         rig.core.subscriptions.of(P0).is_paused = True
         assert next(given).value == b"x"
         rig.core.subscriptions.of(P0).is_paused = False
         assert next(given, None) is None
-        assert [rig.consumed(place).offset for place in (P0, TopicPartition("t", 1))] == [1, 1]
+        assert [rig.consumed(tp).offset for tp in (P0, TopicPartition("t", 1))] == [1, 1]
 
-    def test_a_poll_unpacks_only_so_much(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_poll_unpacks_at_most_poll_bytes_max(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.consumer.core.fetcher.POLL_BYTES_MAX", 10)
         rig = Rig().assign(0, 1)
         rig.answer_fetch(p0=records(0, b"x" * 10), p1=records(0, b"y" * 9))
@@ -136,7 +136,7 @@ class TestHandingOut:
         assert rig.poll() == [(1, b"y" * 9), (0, b"z")]
         assert rig.poll() == [(1, b"z")]
 
-    def test_headers_are_unpacked_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_headers_count_as_unpacked_bytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.consumer.core.fetcher.POLL_BYTES_MAX", 10)
         rig = Rig().assign(0, 1)
         with_header = encode(RecordColumns.from_lists(None, [b"x"], [0], [[("name", b"sixsix")]]))
@@ -144,7 +144,7 @@ class TestHandingOut:
         assert rig.poll() == [(0, b"x")]
         assert rig.poll() == [(1, b"y")]
 
-    def test_paused_records_are_kept(self) -> None:
+    def test_paused_records_are_retained(self) -> None:
         rig = Rig().assign(0, 1)
         rig.answer_fetch(p0=records(0, b"a"), p1=records(0, b"b"))
         rig.core.subscriptions.of(P0).is_paused = True
@@ -152,7 +152,7 @@ class TestHandingOut:
         rig.core.subscriptions.of(P0).is_paused = False
         assert rig.poll() == [(0, b"a")]
 
-    def test_a_seek_drops_what_was_fetched_and_what_is_on_its_way(self) -> None:
+    def test_seek_drops_fetched_and_in_flight_records(self) -> None:
         rig = Rig().assign(0)
         rig.answer_fetch(p0=records(0, b"a", b"b"))
         rig.core.seek(P0, Position(1))
@@ -164,13 +164,13 @@ class TestHandingOut:
         rig.answer_fetch(p0=records(0, b"a", b"b"))
         assert rig.poll() == [(0, b"b")]
 
-    def test_what_was_given_away_is_dropped(self) -> None:
+    def test_revoked_partition_is_dropped(self) -> None:
         rig = Rig().assign(0, 1)
         rig.answer_fetch(p0=records(0, b"a"), p1=records(0, b"b"))
         rig.core.assign([TopicPartition("t", 1)], rig.steady_ms)
         assert rig.poll() == [(1, b"b")]
 
-    def test_a_damaged_batch_is_named_until_it_is_passed(self) -> None:
+    def test_corrupt_batch_raises_until_it_is_skipped(self) -> None:
         rig = Rig().assign(0)
         bad = records(1, b"b")
         bad[-1] ^= 1
@@ -186,7 +186,7 @@ class TestHandingOut:
         rig.answer_fetch(p0=records(2, b"c"))
         assert rig.poll() == [(0, b"c")]
 
-    def test_half_a_batch_is_an_error_and_no_endless_loop(self) -> None:
+    def test_incomplete_batch_raises(self) -> None:
         rig = Rig().assign(0)
         rig.answer_fetch(p0=records(0, b"a", b"b")[:40])
         assert not rig.pending(FetchRequest)
@@ -198,7 +198,7 @@ class TestHandingOut:
         assert rig.poll() == [(0, b"a"), (0, b"b")]
         assert asked(rig)[1] == {0: 2}
 
-    def test_what_was_read_when_ctrl_c_came_is_read_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_records_of_an_interrupted_take_are_read_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rig = Rig().assign(0, 1)
         rig.answer_fetch(p0=records(0, b"a") + records(1, b"b", epoch=1), p1=records(0, b"c"))
         read, reads = FetchedRecords.read, []
@@ -212,14 +212,14 @@ class TestHandingOut:
         monkeypatch.setattr(FetchedRecords, "read", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rig.poll()
-        assert {place.partition: offset.offset for place, offset in rig.group.commits.positions().items()} == {0: 0, 1: 0}
+        assert {tp.partition: offset.offset for tp, offset in rig.group.commits.positions().items()} == {0: 0, 1: 0}
         rig.step()
         assert rig.poll() == [(1, b"c")]
         rig.answer_fetch(p0=records(0, b"a", b"b"))
         rig.answer_fetch(p0=records(0, b"a", b"b"))
         assert rig.poll() == [(0, b"a"), (0, b"b")]
 
-    def test_checksums_can_be_left_unchecked(self) -> None:
+    def test_check_crcs_false(self) -> None:
         rig = Rig(**{"check.crcs": False}).assign(0)
         bad = records(0, b"b")
         bad[17] ^= 1
@@ -231,7 +231,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         "name", ["NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_ID", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "UNKNOWN_SERVER_ERROR"]
     )
-    def test_what_passes_is_asked_again_with_fresh_metadata(self, name: str) -> None:
+    def test_transient_error_refetches_with_new_metadata(self, name: str) -> None:
         rig = Rig().assign(0)
         rig.answer_fetch(p0=number_of(name))
         assert not rig.pending(FetchRequest)
@@ -240,7 +240,7 @@ class TestErrors:
         assert asked(rig)[1] == {0: 0}
         assert rig.poll() == []
 
-    def test_what_is_refused_is_told_however_much_another_partition_gives(self) -> None:
+    def test_rejection_is_raised_while_another_partition_has_records(self) -> None:
         """By the poll after the one that gives what came with it, again and again."""
         rig = Rig(**{"group.id": None}).assign(0, 1)
         given: list[bytes] = []
@@ -257,13 +257,13 @@ class TestErrors:
         assert told == [TopicPartition("t", 1)] * 5  # The next fetch is under way before the poll that tells it.
 
     @pytest.mark.parametrize(("level", "lag"), [("read_committed", 2), ("read_uncommitted", 9)])
-    def test_how_far_behind_counts_up_to_what_may_be_read(self, level: str, lag: int) -> None:
+    def test_lag_ends_at_the_readable_end(self, level: str, lag: int) -> None:
         rig = Rig(**{"isolation.level": level}).assign(0)
         rig.answer_fetch(p0=PartitionData(high_watermark=10, last_stable_offset=3, records=memoryview(records(0, b"v"))))
         assert rig.poll() == [(0, b"v")]
         assert METRICS["records-lag-max"].read(rig.core, rig.steady_ms) == lag
 
-    def test_a_leader_that_is_named_is_followed_at_once(self) -> None:
+    def test_leader_in_fetch_response_is_used_at_once(self) -> None:
         rig = Rig().assign(0)
         told = PartitionData(error_code=number_of("NOT_LEADER_OR_FOLLOWER"), current_leader=LeaderIdAndEpoch(leader_id=5, leader_epoch=4))
         sent = rig.take(FetchRequest)
@@ -274,7 +274,7 @@ class TestErrors:
         assert rig.pending(FetchRequest)[0].address[:2] == ("c", 2)
 
     @pytest.mark.parametrize(("reset", "timestamp"), [("earliest", -2), ("latest", -1), ("by_duration:PT1S", WALL_MS)])
-    def test_an_offset_out_of_range_is_reset_after_what_came_before(self, reset: str, timestamp: int) -> None:
+    def test_offset_out_of_range_is_reset_after_earlier_records(self, reset: str, timestamp: int) -> None:
         rig = Rig(**{"auto.offset.reset": reset}).assign(0)
         rig.answer_fetch(p0=records(0, b"a"))
         rig.answer_fetch(p0=number_of("OFFSET_OUT_OF_RANGE"))
@@ -286,15 +286,15 @@ class TestErrors:
         rig.answer_list({0: 40})
         assert asked(rig)[1] == {0: 40}
 
-    def test_an_answer_for_who_had_the_partition_before_is_none_for_who_has_it_now(self) -> None:
+    def test_response_for_an_earlier_assignment_is_ignored(self) -> None:
         """It was given up and given again meanwhile: the end may lie elsewhere. The simulation found it."""
         rig = Rig(**{"auto.offset.reset": "latest", "group.id": None})
         rig.core.assign([P0], rig.steady_ms)
         rig.step()
-        rig.tell_metadata()
+        rig.answer_metadata()
         late = rig.take(ListOffsetsRequest)
-        for places in ([], [P0]):
-            rig.core.assign(places, rig.steady_ms)
+        for tps in ([], [P0]):
+            rig.core.assign(tps, rig.steady_ms)
             rig.step()
         rig.waiting.append(late)
         rig.answer_list({0: 40})
@@ -302,12 +302,12 @@ class TestErrors:
         rig.answer_list({0: 42})
         assert rig.position(P0).offset == 42
 
-    def test_nothing_as_young_as_that_is_the_end(self) -> None:
+    def test_reset_without_newer_records_starts_at_the_end(self) -> None:
         rig = Rig(**{"auto.offset.reset": "by_duration:PT1S", "group.id": None})
         rig.assign(0, position=-1)
         assert rig.pending(ListOffsetsRequest)[0].message.topics[0].partitions[0].timestamp == -1
 
-    def test_a_refusal_is_raised_once_and_tried_again(self) -> None:
+    def test_rejection_is_raised_once_and_retried(self) -> None:
         rig = Rig().assign(0)
         rig.answer_fetch(p0=number_of("TOPIC_AUTHORIZATION_FAILED"))
         with pytest.raises(errors.TopicAuthorizationException):
@@ -315,22 +315,22 @@ class TestErrors:
         rig.poll()
         assert asked(rig)[1] == {0: 0}
 
-    def test_a_topic_that_may_not_be_described(self) -> None:
+    def test_unauthorized_topic_raises(self) -> None:
         rig = Rig()
         rig.core.assign([P0], rig.steady_ms)
         rig.step()
-        rig.tell_metadata(number_of("TOPIC_AUTHORIZATION_FAILED"))
+        rig.answer_metadata(number_of("TOPIC_AUTHORIZATION_FAILED"))
         with pytest.raises(errors.TopicAuthorizationException):
             rig.poll()
 
 
-class TestReplicasNearby:
-    def test_the_leader_says_where_to_read(self) -> None:
+class TestPreferredReplicas:
+    def test_preferred_replica_is_used(self) -> None:
         rig = Rig(**{"client.rack": "r1"}).assign(0)
         assert rig.pending(FetchRequest)[0].message.rack_id == "r1"
         metadata = rig.metadata()
         metadata.brokers.append(type(metadata.brokers[0])(node_id=3, host="near", port=9))
-        rig.core.wiring.refresh()
+        rig.core.context.refresh()
         rig.advance(1_000)
         rig.answer(MetadataRequest, metadata)
         rig.answer_fetch(p0=PartitionData(preferred_read_replica=3, high_watermark=5))
@@ -347,9 +347,9 @@ class TestLeaderEpochs:
         assert len(rig.poll()) == 2
         rig.poll()
         rig.epoch = 1
-        rig.core.wiring.refresh()
+        rig.core.context.refresh()
         rig.advance(1_000)
-        rig.tell_metadata()
+        rig.answer_metadata()
         return rig
 
     def told(self, rig: Rig, epoch: int, end: int, code: int = 0) -> None:
@@ -358,7 +358,7 @@ class TestLeaderEpochs:
             OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[result])])
         )
 
-    def test_it_is_asked_before_anything_more_is_read(self) -> None:
+    def test_epoch_is_checked_before_reading(self) -> None:
         rig = self.moved()
         state = rig.core.subscriptions.of(P0)
         part = rig.pending(OffsetForLeaderEpochRequest)[0].message.topics[0].partitions[0]
@@ -366,65 +366,65 @@ class TestLeaderEpochs:
         self.told(rig, 0, 2)
         assert (state.stage, state.position) == (Stage.READING, Position(2, 0, 1))
 
-    def test_who_has_read_all_is_not_cut_off(self) -> None:
+    def test_position_at_the_end_is_valid(self) -> None:
         rig = self.moved("none")
         self.told(rig, 0, 2)
         assert (rig.poll(), rig.reports) == ([], [])
 
-    def test_that_of_a_committed_offset_is_asked_for(self) -> None:
+    def test_epoch_of_a_committed_offset_is_checked(self) -> None:
         """Kept beside the offset (KIP-320)."""
         rig = Rig()
         rig.core.assign([P0], rig.steady_ms)
         rig.step()
-        rig.tell_metadata()
+        rig.answer_metadata()
         rig.find_coordinator()
         rig.answer_offsets({0: 5}, epoch=0)
         assert rig.core.subscriptions.of(P0).stage is Stage.VALIDATING
         assert rig.pending(OffsetForLeaderEpochRequest)[0].message.topics[0].partitions[0].leader_epoch == 0
         assert not rig.pending(FetchRequest)
 
-    def test_what_was_cut_off_is_gone_back_for(self) -> None:
+    def test_truncated_log_moves_the_position_back(self) -> None:
         rig = self.moved()
         self.told(rig, 0, 1)
         assert rig.core.subscriptions.of(P0).position == Position(1, 0, 1)
         assert "ends at 1 for the epoch that was read, before the position, 2" in rig.reports[-1]
 
-    def test_without_a_common_epoch_it_is_reset(self) -> None:
+    def test_no_common_epoch_resets_the_position(self) -> None:
         rig = self.moved()
         self.told(rig, -1, -1)
         assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
 
-    def test_without_reset_the_caller_decides(self) -> None:
+    def test_truncation_with_reset_none_raises(self) -> None:
         rig = self.moved("none")
         self.told(rig, 0, 1)
         with pytest.raises(errors.OffsetOutOfRangeException, match="ends at 1"):
             rig.poll()
 
     @pytest.mark.parametrize("name", ["FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER"])
-    def test_it_is_asked_again(self, name: str) -> None:
+    def test_epoch_check_is_retried(self, name: str) -> None:
         rig = self.moved()
         self.told(rig, -1, -1, number_of(name))
         rig.advance(1_000)
         assert len(rig.pending(OffsetForLeaderEpochRequest)) == 1
 
-    def test_a_broker_that_cannot_say_is_trusted(self) -> None:
+    def test_broker_without_epochs_is_trusted(self) -> None:
         rig = self.moved()
         rig.fail(OffsetForLeaderEpochRequest, is_unsupported=True)
         assert rig.core.subscriptions.of(P0).stage is Stage.READING
 
-    def test_an_epoch_that_a_broker_does_not_know_is_asked_for_later(self) -> None:
+    def test_unknown_epoch_is_checked_later(self) -> None:
         """As in a cluster whose brokers have several versions."""
         rig = self.moved()
         state = rig.core.subscriptions.of(P0)
         rig.epoch = -1
-        rig.core.wiring.refresh()
+        rig.core.context.refresh()
         rig.advance(1_000)
-        rig.tell_metadata()
+        rig.answer_metadata()
         self.told(rig, -1, -1, number_of("NOT_LEADER_OR_FOLLOWER"))
         rig.advance(1_000)
         assert (state.stage, state.position) == (Stage.READING, Position(2, 0, 0))
         rig.epoch = 2
-        rig.tell_metadata()
+        rig.answer_metadata()
         assert state.stage is Stage.VALIDATING
         assert rig.pending(OffsetForLeaderEpochRequest)[-1].message.topics[0].partitions[0].leader_epoch == 0
 
@@ -438,13 +438,13 @@ class TestCommittedPositions:
             ("GROUP_AUTHORIZATION_FAILED", errors.GroupAuthorizationException),
         ],
     )
-    def test_what_a_lookup_is_told(self, name: str, raised: type[KafkaException] | None) -> None:
+    def test_error_codes_of_offset_fetch(self, name: str, raised: type[KafkaException] | None) -> None:
         from chaffinch.protocol.messages.offset_fetch import OffsetFetchResponse, OffsetFetchResponseGroup
 
         rig = Rig()
         rig.core.assign([P0], rig.steady_ms)
         rig.step()
-        rig.tell_metadata()
+        rig.answer_metadata()
         rig.find_coordinator()
         rig.answer(OffsetFetchRequest, OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", error_code=number_of(name))]))
         if raised is not None:
@@ -456,11 +456,11 @@ class TestCommittedPositions:
         rig.answer_offsets({0: 12})
         assert asked(rig)[1] == {0: 12}
 
-    def test_stable_offsets_are_wanted_where_brokers_know_them(self) -> None:
+    def test_require_stable_where_supported(self) -> None:
         rig = Rig()
         rig.core.assign([P0], rig.steady_ms)
         rig.step()
-        rig.tell_metadata()
+        rig.answer_metadata()
         rig.find_coordinator()
         for _ in ("by id", "by name"):
             assert rig.pending(OffsetFetchRequest)[0].message.require_stable
@@ -468,9 +468,9 @@ class TestCommittedPositions:
         assert not rig.pending(OffsetFetchRequest)[0].message.require_stable
 
 
-def test_a_caller_that_asks_for_offsets_hears_when_time_is_over() -> None:
+def test_offset_query_times_out() -> None:
     rig = Rig().assign(0)
-    rig.core.lookups.ask(OffsetsCall("call", {P0: -1, TopicPartition("u", 0): -1}, rig.steady_ms + 500))
+    rig.core.lookups.add(OffsetsCall("call", {P0: -1, TopicPartition("u", 0): -1}, rig.steady_ms + 500))
     rig.step()
     rig.answer_list({0: 7})
     rig.advance(500)
@@ -493,5 +493,5 @@ def test_a_caller_that_asks_for_offsets_hears_when_time_is_over() -> None:
     ],
     ids=["nothing", "one batch", "two", "one and a half", "all but a byte", "a header", "a length that lies"],
 )
-def test_where_an_answer_ends(data: bytes | bytearray, expected: tuple[int | None, int]) -> None:
+def test_whole_batches(data: bytes | bytearray, expected: tuple[int | None, int]) -> None:
     assert whole_batches(bytes(data)) == expected

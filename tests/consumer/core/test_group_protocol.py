@@ -13,7 +13,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.violations import MalformedMessage
 
 A0, A1, B7 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 7)
-places = st.lists(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 9)), unique=True).map(lambda found: tuple(sorted(found)))
+tps = st.lists(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 9)), unique=True).map(lambda found: tuple(sorted(found)))
 
 # As Java's ConsumerProtocol writes them: version, topics, user data, owned partitions, generation, rack.
 SUBSCRIPTION_0 = "0000 00000001 0001 61 00000002 dead"
@@ -30,7 +30,7 @@ def bytes_of(text: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "subscription"),
     [
         (SUBSCRIPTION_0, MemberSubscription(topics=("a",), user_data=b"\xde\xad")),
         (SUBSCRIPTION_1, MemberSubscription(topics=("a",), owned=(A0, A1))),
@@ -38,19 +38,19 @@ def bytes_of(text: str) -> bytes:
         (SUBSCRIPTION_3.replace("0003", "0009", 1) + "1234", MemberSubscription(topics=("a",), owned=(A0, A1), generation=5, rack="r1")),
     ],
 )
-def test_every_version_is_read(text: str, said: MemberSubscription) -> None:
-    assert protocol.decode_subscription(bytes_of(text)) == said
+def test_every_version_is_decoded(text: str, subscription: MemberSubscription) -> None:
+    assert protocol.decode_subscription(bytes_of(text)) == subscription
 
 
-def test_the_latest_is_written() -> None:
-    said = MemberSubscription(topics=("a",), owned=(A1, A0), generation=5, rack="r1")
-    assert protocol.encode_subscription(said) == bytes_of(SUBSCRIPTION_3)
+def test_latest_version_is_encoded() -> None:
+    subscription = MemberSubscription(topics=("a",), owned=(A1, A0), generation=5, rack="r1")
+    assert protocol.encode_subscription(subscription) == bytes_of(SUBSCRIPTION_3)
     assert protocol.encode_assignment([B7, A1, A0])[2:] == bytes_of(ASSIGNMENT_1)[2:]
     assert protocol.decode_assignment(bytes_of(ASSIGNMENT_1)) == (A0, A1, B7)
     assert protocol.decode_assignment(b"") == ()
 
 
-def test_aiokafka_reads_and_writes_the_same() -> None:
+def test_same_bytes_as_aiokafka() -> None:
     theirs = ConsumerProtocolMemberMetadata.decode(protocol.encode_subscription(MemberSubscription(topics=("b", "a"), user_data=b"x")))
     assert (theirs.subscription, theirs.user_data) == (["a", "b"], b"x")
     given_to_us = ConsumerProtocolMemberAssignment(0, [("a", [0, 1]), ("b", [7])], b"").encode()
@@ -58,7 +58,7 @@ def test_aiokafka_reads_and_writes_the_same() -> None:
     assert ConsumerProtocolMemberAssignment.decode(protocol.encode_assignment([A0, B7])).assignment == [("a", [0]), ("b", [7])]
 
 
-def test_sticky_members_of_java_remember_in_the_same_bytes() -> None:
+def test_sticky_user_data_of_java() -> None:
     assert protocol.encode_sticky([A0, A1, B7], 5) == bytes_of(STICKY_1)
     assert protocol.encode_sticky([], 6) == bytes_of("00000000 00000006")
     assert protocol.decode_sticky(bytes_of(STICKY_1)) == ((A0, A1, B7), 5)
@@ -67,24 +67,24 @@ def test_sticky_members_of_java_remember_in_the_same_bytes() -> None:
     assert protocol.decode_sticky(bytes_of(STICKY_0)[:-1]) == ((), -1)
 
 
-def test_sticky_members_of_aiokafka_remember_in_the_same_bytes() -> None:
+def test_sticky_user_data_of_aiokafka() -> None:
     theirs = AiokafkaSticky._metadata(["a"], [A0, A1, B7], 5)
-    said = protocol.decode_subscription(theirs.encode())
-    assert (said.topics, protocol.decode_sticky(said.user_data)[0]) == (("a",), (A0, A1, B7))
-    said = MemberSubscription(topics=("a",), user_data=protocol.encode_sticky([A0, A1, B7], 5))
-    read = AiokafkaSticky.parse_member_metadata(ConsumerProtocolMemberMetadata.decode(protocol.encode_subscription(said)))
+    subscription = protocol.decode_subscription(theirs.encode())
+    assert (subscription.topics, protocol.decode_sticky(subscription.user_data)[0]) == (("a",), (A0, A1, B7))
+    subscription = MemberSubscription(topics=("a",), user_data=protocol.encode_sticky([A0, A1, B7], 5))
+    read = AiokafkaSticky.parse_member_metadata(ConsumerProtocolMemberMetadata.decode(protocol.encode_subscription(subscription)))
     assert (read.subscription, read.partitions, read.generation) == (["a"], [A0, A1, B7], 5)
 
 
-def test_what_sticky_members_of_kafka_python_remember_is_passed_over_as_by_java() -> None:
+def test_sticky_user_data_of_kafka_python_is_ignored_as_in_java() -> None:
     """Version 3 puts a version before it."""
-    said = protocol.decode_subscription(KafkaPythonSticky._metadata(["a"], [A0, A1, B7], 5).encode())
-    assert said.user_data == b"\0\1" + bytes_of(STICKY_1)
-    assert protocol.decode_sticky(said.user_data) == ((), -1)
+    subscription = protocol.decode_subscription(KafkaPythonSticky._metadata(["a"], [A0, A1, B7], 5).encode())
+    assert subscription.user_data == b"\0\1" + bytes_of(STICKY_1)
+    assert protocol.decode_sticky(subscription.user_data) == ((), -1)
 
 
-@given(places, st.integers(-1, 99))
-def test_what_sticky_members_remember(partitions: tuple[TopicPartition, ...], generation: int) -> None:
+@given(tps, st.integers(-1, 99))
+def test_sticky_user_data_round_trip(partitions: tuple[TopicPartition, ...], generation: int) -> None:
     assert protocol.decode_sticky(protocol.encode_sticky(partitions, generation)) == (partitions, generation)
     # Without the generation, as members of before KIP-341 wrote it.
     assert protocol.decode_sticky(protocol.encode_sticky(partitions, generation)[:-4]) == (partitions, -1)
@@ -92,12 +92,12 @@ def test_what_sticky_members_remember(partitions: tuple[TopicPartition, ...], ge
 
 
 @pytest.mark.parametrize("data", [None, b"", b"x", b"\x00\x00\x00\x09"])
-def test_a_memory_that_cannot_be_read_is_none(data: bytes | None) -> None:
+def test_unreadable_sticky_user_data_is_empty(data: bytes | None) -> None:
     assert protocol.decode_sticky(data) == ((), -1)
     assert protocol.decode_cooperative(data[:3] if data else data) == -1
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"\xff\xff", bytes_of(SUBSCRIPTION_3)[:-1], b"\x00\x00\x7f\xff\xff\xff"])
-def test_what_is_no_subscription(data: bytes) -> None:
+def test_malformed_subscription_raises(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
         protocol.decode_subscription(data)

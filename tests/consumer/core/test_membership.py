@@ -7,7 +7,7 @@ import pytest
 from chaffinch import errors
 from chaffinch.client.effects import FailCall
 from chaffinch.consumer.core.group_protocol import decode_subscription
-from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
+from chaffinch.consumer.core.membership_states import TRANSITIONS, MembershipEvent, State
 from chaffinch.errors import KafkaException, codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.consumer_group_describe import (
@@ -27,7 +27,7 @@ from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
-from tests.consumer.core.rig import ME, Rig, number_of
+from tests.consumer.core.rig import MEMBER_ID, Rig, number_of
 from tools.markdown_tables import member_diagram
 
 REACHABLE = [State.UNJOINED, State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE]
@@ -35,44 +35,44 @@ COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 
 
 @pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("happening", Happening)
-def test_each_state_and_happening(state: State, happening: Happening) -> None:
+@pytest.mark.parametrize("event", MembershipEvent)
+def test_each_state_and_event(state: State, event: MembershipEvent) -> None:
     """What is in the table is done; what is not is a mistake of ours, never passed over."""
     rig = Rig()
     membership = rig.group.membership
     membership.state = state
-    if (state, happening) in MOVES:
-        membership.move(happening)
-        assert membership.state is MOVES[state, happening]
+    if (state, event) in TRANSITIONS:
+        membership.transition(event)
+        assert membership.state is TRANSITIONS[state, event]
     else:
-        with pytest.raises(AssertionError, match=f"{happening.value} while {state.value}"):
-            membership.move(happening)
+        with pytest.raises(AssertionError, match=f"{event.value} while {state.value}"):
+            membership.transition(event)
 
 
 def test_every_state_can_be_reached_and_left() -> None:
     reached = {State.OUT}
-    while (more := reached | {after for (before, _), after in MOVES.items() if before in reached}) != reached:
+    while (more := reached | {after for (before, _), after in TRANSITIONS.items() if before in reached}) != reached:
         reached = more
     assert reached == set(State)
-    assert all((state, Happening.LEFT) in MOVES for state in State)
+    assert all((state, MembershipEvent.LEFT) in TRANSITIONS for state in State)
     assert "unjoined --> preparing: polled" in member_diagram()
 
 
-def test_the_way_in() -> None:
+def test_join_sequence() -> None:
     rig = Rig().reach(State.STABLE)
     assert rig.callbacks == [("assign", 2)]
     assert set(rig.core.subscriptions.assigned) == {TopicPartition("t", 0), TopicPartition("t", 1)}
-    assert rig.core.group_metadata() == ("g", 1, ME, None)
+    assert rig.core.group_metadata() == ("g", 1, MEMBER_ID, None)
 
 
-def test_a_newcomer_comes_again_with_its_id() -> None:
+def test_new_member_rejoins_with_its_id() -> None:
     rig = Rig().reach(State.JOINING)
     assert rig.pending(JoinGroupRequest)[0].message.member_id == ""
     rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
-    assert rig.pending(JoinGroupRequest)[0].message.member_id == ME
+    assert rig.pending(JoinGroupRequest)[0].message.member_id == MEMBER_ID
 
 
-def test_requests_that_wait_have_connections_of_their_own() -> None:
+def test_blocking_requests_use_their_own_connections() -> None:
     rig = Rig().reach(State.JOINING)
     join = rig.pending(JoinGroupRequest)[0]
     assert join.address.lane == 2
@@ -95,13 +95,13 @@ def test_requests_that_wait_have_connections_of_their_own() -> None:
         ("FENCED_INSTANCE_ID", State.UNJOINED, False, errors.FencedInstanceIdException),
     ],
 )
-def test_what_join_is_told(name: str, state: State, keeps_id: bool, raised: type[KafkaException] | None) -> None:
+def test_error_codes_of_join(name: str, state: State, keeps_id: bool, raised: type[KafkaException] | None) -> None:
     rig = Rig().reach(State.JOINING)
     rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
     rig.answer_join(code=number_of(name))
-    describe_nothing(rig)
+    answer_describe_with_nothing(rig)
     assert rig.state is state
-    assert rig.group.membership.identity.member_id == (ME if keeps_id else "")
+    assert rig.group.membership.identity.member_id == (MEMBER_ID if keeps_id else "")
     if raised is None:
         rig.poll()
         assert rig.state is State.JOINING
@@ -118,16 +118,16 @@ def test_what_join_is_told(name: str, state: State, keeps_id: bool, raised: type
         ("GROUP_MAX_SIZE_REACHED", f"group 'g': {codes.GROUP_MAX_SIZE_REACHED.text}"),
     ],
 )
-def test_a_refused_join_names_the_value_at_fault(name: str, text: str) -> None:
+def test_rejected_join_names_the_invalid_option(name: str, text: str) -> None:
     rig = Rig(**{"session.timeout.ms": 5_000, "partition.assignment.strategy": "sticky,range"}).reach(State.JOINING)
     rig.answer_join(code=number_of(name))
-    describe_nothing(rig)
+    answer_describe_with_nothing(rig)
     with pytest.raises(errors.KafkaException) as caught:
         rig.poll()
     assert text.rstrip(".") in str(caught.value)
 
 
-def describe_nothing(rig: Rig) -> None:
+def answer_describe_with_nothing(rig: Rig) -> None:
     """Where the coordinator is asked about the group, it says nothing."""
     for kind in (ConsumerGroupDescribeRequest, DescribeGroupsRequest):
         if rig.pending(kind):
@@ -163,7 +163,7 @@ NO_CONSUMER_GROUP = ConsumerGroupDescribeResponse(groups=[DescribedConsumerGroup
         ),
     ],
 )
-def test_join_that_does_not_fit_the_group_says_why(
+def test_inconsistent_protocol_error_names_the_cause(
     consumer_group: ConsumerGroupDescribeResponse, classic_group: dict[str, Any], text: str
 ) -> None:
     rig = Rig().reach(State.JOINING)
@@ -180,9 +180,11 @@ def test_join_that_does_not_fit_the_group_says_why(
 
 
 @pytest.mark.parametrize(("name", "kind"), [("other", "consumer"), (None, None), ("range", "connect")])
-def test_what_the_coordinator_chose_is_what_was_offered(name: str | None, kind: str | None) -> None:
+def test_unoffered_protocol_is_rejected(name: str | None, kind: str | None) -> None:
     rig = Rig().reach(State.JOINING)
-    rig.answer(JoinGroupRequest, JoinGroupResponse(generation_id=1, protocol_type=kind, protocol_name=name, leader=ME, member_id=ME))
+    rig.answer(
+        JoinGroupRequest, JoinGroupResponse(generation_id=1, protocol_type=kind, protocol_name=name, leader=MEMBER_ID, member_id=MEMBER_ID)
+    )
     with pytest.raises(errors.InconsistentGroupProtocolException, match=f"chose {name!r} of '{kind or 'consumer'}'.* offered range, coop"):
         rig.poll()
     rig.poll()
@@ -192,21 +194,21 @@ def test_what_the_coordinator_chose_is_what_was_offered(name: str | None, kind: 
 @pytest.mark.parametrize(
     ("name", "state", "identity"),
     [
-        ("REBALANCE_IN_PROGRESS", State.JOINING, (1, ME)),
-        ("NOT_COORDINATOR", State.JOINING, (1, ME)),
+        ("REBALANCE_IN_PROGRESS", State.JOINING, (1, MEMBER_ID)),
+        ("NOT_COORDINATOR", State.JOINING, (1, MEMBER_ID)),
         ("UNKNOWN_MEMBER_ID", State.UNJOINED, (-1, "")),
-        ("ILLEGAL_GENERATION", State.UNJOINED, (-1, ME)),
-        ("GROUP_AUTHORIZATION_FAILED", State.UNJOINED, (1, ME)),
+        ("ILLEGAL_GENERATION", State.UNJOINED, (-1, MEMBER_ID)),
+        ("GROUP_AUTHORIZATION_FAILED", State.UNJOINED, (1, MEMBER_ID)),
     ],
 )
-def test_what_sync_is_told(name: str, state: State, identity: tuple[int, str]) -> None:
+def test_error_codes_of_sync(name: str, state: State, identity: tuple[int, str]) -> None:
     rig = Rig().reach(State.SYNCING)
     rig.answer_sync(code=number_of(name))
     assert (rig.state, rig.group.membership.identity) == (state, identity)
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "told"),
+    ("name", "state", "outcomes"),
     [
         ("NONE", State.STABLE, []),
         ("REBALANCE_IN_PROGRESS", State.UNJOINED, [("revoke", 2)]),
@@ -216,7 +218,7 @@ def test_what_sync_is_told(name: str, state: State, identity: tuple[int, str]) -
         ("ILLEGAL_GENERATION", State.UNJOINED, [("lost", 2)]),
     ],
 )
-def test_what_a_heartbeat_is_told(name: str, state: State, told: list[tuple[str, int]]) -> None:
+def test_error_codes_of_heartbeat(name: str, state: State, outcomes: list[tuple[str, int]]) -> None:
     rig = Rig().reach(State.STABLE)
     rig.callbacks.clear()
     rig.advance(3_000)
@@ -224,14 +226,14 @@ def test_what_a_heartbeat_is_told(name: str, state: State, told: list[tuple[str,
     assert rig.state is state
     assert bool(rig.pending(FindCoordinatorRequest)) == ("COORDINATOR" in name)
     rig.poll()
-    assert rig.callbacks == told
+    assert rig.callbacks == outcomes
 
 
-def test_an_old_heartbeat_says_nothing_of_a_new_generation() -> None:
+def test_stale_heartbeat_response_is_ignored() -> None:
     rig = Rig().reach(State.STABLE)
     rig.advance(3_000)
     beat = rig.take(HeartbeatRequest)
-    rig.group.membership.rebalance("a test")
+    rig.group.membership.request_rejoin("a test")
     rig.poll()
     rig.answer_join(generation=2)
     rig.answer_sync(0)
@@ -241,10 +243,10 @@ def test_an_old_heartbeat_says_nothing_of_a_new_generation() -> None:
 
 
 @pytest.mark.parametrize("way", [HeartbeatRequest, SyncGroupRequest])
-def test_who_was_replaced_does_not_replace_in_turn(way: type[HeartbeatRequest] | type[SyncGroupRequest]) -> None:
+def test_fenced_member_does_not_rejoin(way: type[HeartbeatRequest] | type[SyncGroupRequest]) -> None:
     rig = Rig(**{"group.instance.id": "i"}).reach(State.STABLE)
     if way is SyncGroupRequest:
-        rig.group.membership.rebalance("a test")
+        rig.group.membership.request_rejoin("a test")
         rig.poll()
         rig.answer_join(generation=2)
         rig.answer_sync(code=number_of("FENCED_INSTANCE_ID"))
@@ -258,29 +260,29 @@ def test_who_was_replaced_does_not_replace_in_turn(way: type[HeartbeatRequest] |
     def commit_what_was_read() -> None:
         rig.group.commits.commit(rig.group.commits.positions(), 0, raised, retries=False)
 
-    told = []
+    outcomes = []
     for call in (rig.poll, commit_what_was_read, rig.poll, commit, commit_what_was_read):
         with pytest.raises(errors.FencedInstanceIdException) as fenced:
             call()
-        told.append(fenced.value)
+        outcomes.append(fenced.value)
         rig.advance(10_000)
         assert not rig.pending(JoinGroupRequest)
-    assert len({id(error) for error in told}) == 5, "their tracebacks would grow into each other"
+    assert len({id(error) for error in outcomes}) == 5, "their tracebacks would grow into each other"
     assert rig.callbacks[-1] == (("lost", 2) if way is HeartbeatRequest else ("revoke", 2))
     closed: list[errors.KafkaException | None] = []
     rig.group.commits.commit_all(0, closed.append, retries=True)
     assert closed == [None], "nothing was lost, so a close has nothing to say"
 
 
-def test_a_commit_that_waits_while_its_member_is_replaced_is_told_so() -> None:
+def test_waiting_commit_of_a_fenced_member_fails() -> None:
     rig = Rig(**{"group.instance.id": "i"}).reach(State.STABLE)
     rig.advance(3_000)
     beat = rig.take(HeartbeatRequest)
     rig.group.finder.forget()
-    told: list[errors.KafkaException | None] = []
-    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, told.append, retries=True)
+    outcomes: list[errors.KafkaException | None] = []
+    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, outcomes.append, retries=True)
     rig.answer(beat, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
-    assert [type(error) for error in told] == [errors.FencedInstanceIdException]
+    assert [type(error) for error in outcomes] == [errors.FencedInstanceIdException]
 
 
 def raised(error: KafkaException | None) -> None:
@@ -291,7 +293,7 @@ def raised(error: KafkaException | None) -> None:
 class TestTime:
     @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE])
     @pytest.mark.parametrize("is_static", [False, True])
-    def test_who_does_not_poll_leaves(self, state: State, is_static: bool) -> None:
+    def test_member_that_does_not_poll_leaves(self, state: State, is_static: bool) -> None:
         rig = Rig(**({"group.instance.id": "i"} if is_static else {})).reach(State.JOINING)
         rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
         if state is not State.JOINING:
@@ -300,22 +302,22 @@ class TestTime:
             rig.answer_sync(0, 1)
         if state is State.STABLE:
             rig.poll()
-        rig.group.membership._heard_ms = 10**9  # Whether the coordinator answers is another question.
+        rig.group.membership._last_response_ms = 10**9  # Whether the coordinator answers is another question.
         rig.advance(300_000)
         assert rig.state is State.UNJOINED
         assert len(rig.pending(LeaveGroupRequest)) == (0 if is_static else 1)
         assert rig.group.membership.identity == (-1, "")
 
-    def test_who_waits_in_poll_stays(self) -> None:
+    def test_member_that_waits_in_poll_stays(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.poll_begins(rig.steady_ms, 0)
+        rig.core.poll_started(rig.steady_ms, 0)
         rig.advance(3_000)
         for _ in range(110):
             rig.answer(HeartbeatRequest, HeartbeatResponse())
             rig.advance(3_000)
         assert rig.state is State.STABLE
 
-    def test_heartbeats_have_their_interval(self) -> None:
+    def test_heartbeat_interval(self) -> None:
         rig = Rig(**{"heartbeat.interval.ms": 100}).reach(State.STABLE)
         rig.advance(99)
         assert not rig.pending(HeartbeatRequest)
@@ -324,7 +326,7 @@ class TestTime:
         rig.advance(500)
         assert len(rig.pending(HeartbeatRequest)) == 1
 
-    def test_a_silent_coordinator_is_looked_for_anew(self) -> None:
+    def test_silent_coordinator_is_looked_up_again(self) -> None:
         rig = Rig(**{"session.timeout.ms": 6_000}).reach(State.STABLE)
         rig.advance(6_000)
         assert len(rig.pending(FindCoordinatorRequest)) == 1
@@ -333,7 +335,7 @@ class TestTime:
 
 class TestLeaving:
     @pytest.mark.parametrize("state", REACHABLE)
-    def test_unsubscribing_in_every_state(self, state: State) -> None:
+    def test_unsubscribe_in_every_state(self, state: State) -> None:
         rig = Rig().reach(state)
         had_id = rig.group.membership.identity.member_id
         rig.core.leave("a test")
@@ -342,22 +344,22 @@ class TestLeaving:
         assert len(rig.pending(LeaveGroupRequest)) == bool(had_id)
         assert not rig.core.subscriptions.assigned
 
-    def test_who_unsubscribed_while_joining_is_taken_out(self) -> None:
+    def test_unsubscribe_while_joining_leaves_the_group(self) -> None:
         rig = Rig().reach(State.JOINING)
         rig.core.leave("a test")
         rig.step()
         rig.answer_join()
-        assert rig.take(LeaveGroupRequest).message.members[0].member_id == ME
+        assert rig.take(LeaveGroupRequest).message.members[0].member_id == MEMBER_ID
         assert rig.state is State.OUT
 
     @pytest.mark.parametrize(("state", "lane"), [(State.STABLE, 2), (State.JOINING, 0), (State.SYNCING, 0)])
-    def test_it_goes_behind_commits_but_not_behind_what_waits_for_other_members(self, state: State, lane: int) -> None:
+    def test_leave_follows_commits_but_not_blocking_requests(self, state: State, lane: int) -> None:
         rig = Rig().reach(State.STABLE)
         rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, lambda error: None, retries=False)
         rig.step()
         assert rig.pending(OffsetCommitRequest)[0].address.lane == 2
         if state is not State.STABLE:
-            rig.group.membership.rebalance("a test")
+            rig.group.membership.request_rejoin("a test")
             rig.poll()
         if state is State.SYNCING:
             rig.answer_join(generation=2)
@@ -367,11 +369,11 @@ class TestLeaving:
         assert rig.pending(LeaveGroupRequest)[0].address.lane == lane
 
     @pytest.mark.parametrize("is_late", [False, True])
-    def test_closing_lets_commits_go_before_that_wait_for_the_coordinator(self, is_late: bool) -> None:
+    def test_close_sends_waiting_commits_first(self, is_late: bool) -> None:
         rig = Rig().reach(State.STABLE)
         rig.group.finder.forget()
-        told: list[errors.KafkaException | None] = []
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, told.append, retries=False)
+        outcomes: list[errors.KafkaException | None] = []
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, outcomes.append, retries=False)
         rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
         rig.find_coordinator()
@@ -382,10 +384,10 @@ class TestLeaving:
         else:
             part = OffsetCommitResponsePartition(partition_index=0)
             rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[part])]))
-            assert (told, rig.done) == ([None], [])
+            assert (outcomes, rig.done) == ([None], [])
         assert len(rig.pending(LeaveGroupRequest)) == 1
 
-    def test_closing_waits_for_the_answer_or_the_deadline(self) -> None:
+    def test_close_waits_for_the_response_or_the_deadline(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
@@ -402,7 +404,7 @@ class TestLeaving:
 class TestSubscriptions:
     def test_eager_members_own_nothing_when_they_join(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.group.membership.rebalance("a test")
+        rig.group.membership.request_rejoin("a test")
         rig.poll()
         said = decode_subscription(rig.pending(JoinGroupRequest)[0].message.protocols[0].metadata)
         assert (said.topics, said.owned, said.generation) == (("t",), (), 1)
@@ -410,7 +412,7 @@ class TestSubscriptions:
 
     def test_cooperative_members_keep_what_they_have(self) -> None:
         rig = Rig(**COOPERATIVE).reach(State.STABLE)
-        rig.group.membership.rebalance("a test")
+        rig.group.membership.request_rejoin("a test")
         rig.poll()
         said = decode_subscription(rig.pending(JoinGroupRequest)[0].message.protocols[0].metadata)
         assert (len(said.owned), said.generation, len(rig.callbacks)) == (2, 1, 1)
@@ -421,15 +423,15 @@ class TestSubscriptions:
         assert rig.callbacks == [("assign", 2), ("revoke", 1), ("assign", 0)]
         assert rig.state is State.JOINING or rig.state is State.UNJOINED
 
-    def test_what_is_left_of_a_subscription_is_kept(self) -> None:
+    def test_partitions_of_remaining_topics_are_retained(self) -> None:
         rig = Rig(**COOPERATIVE).reach(State.STABLE)
         rig.core.subscribe(["other"])
         rig.poll()
         assert rig.callbacks == [("assign", 2), ("revoke", 2)]
 
-    def test_an_assignment_of_something_else_is_not_taken(self) -> None:
+    def test_assignment_of_unsubscribed_topics_is_rejected(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.group.membership.rebalance("a test")
+        rig.group.membership.request_rejoin("a test")
         rig.poll()
         rig.core.subscribe(["t", "u"])
         rig.answer_join(generation=2)
@@ -440,7 +442,7 @@ class TestSubscriptions:
 
 
 @pytest.mark.parametrize(("state", "rebalances"), [(State.JOINING, True), (State.SYNCING, True), (State.STABLE, False)])
-def test_committed_offsets_that_come_late_say_whether_the_group_rebalances(state: State, rebalances: bool) -> None:
+def test_timeout_of_committed_names_the_rebalance(state: State, rebalances: bool) -> None:
     rig = Rig().reach(state)
     rig.group.commits.committed.look_up([TopicPartition("t", 0)], rig.steady_ms + 2_000, "mine")
     rig.step()

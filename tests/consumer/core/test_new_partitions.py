@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from chaffinch import errors
-from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.membership_states import State
 from chaffinch.consumer.core.options import parse_options
 from chaffinch.errors import codes
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
@@ -22,10 +22,10 @@ SAFE = {**LATEST, "auto.offset.reset.new.partitions": "earliest"}
 
 def refresh(rig: Rig, answer: MetadataResponse | None = None) -> None:
     """Metadata is asked for again, and answered."""
-    rig.core.wiring.refresh()
+    rig.core.context.refresh()
     rig.advance(1_000)
     for _ in rig.pending(MetadataRequest):
-        rig.tell_metadata() if answer is None else rig.answer(MetadataRequest, answer)
+        rig.answer_metadata() if answer is None else rig.answer(MetadataRequest, answer)
 
 
 def asked(rig: Rig) -> dict[int, int]:
@@ -34,8 +34,8 @@ def asked(rig: Rig) -> dict[int, int]:
     return {part.partition_index: part.timestamp for topic in topics for part in topic.partitions}
 
 
-@pytest.mark.parametrize(("options", "begins"), [(SAFE, OFFSET_EARLIEST), (LATEST, OFFSET_LATEST)])
-def test_partition_that_comes_after_the_consumer_has_seen_its_topic(options: dict[str, str], begins: int) -> None:
+@pytest.mark.parametrize(("options", "start"), [(SAFE, OFFSET_EARLIEST), (LATEST, OFFSET_LATEST)])
+def test_partition_added_after_first_metadata(options: dict[str, str], start: int) -> None:
     rig = Rig(**options).reach(State.STABLE)
     rig.answer_offsets({0: -1, 1: -1})
     assert asked(rig) == {0: OFFSET_LATEST, 1: OFFSET_LATEST}
@@ -47,10 +47,10 @@ def test_partition_that_comes_after_the_consumer_has_seen_its_topic(options: dic
     rig.answer_sync(2, 4)
     rig.poll()
     rig.answer_offsets({2: -1, 4: -1})
-    assert asked(rig) == {2: OFFSET_LATEST, 4: begins}
+    assert asked(rig) == {2: OFFSET_LATEST, 4: start}
 
 
-def test_committed_offset_decides() -> None:
+def test_committed_offset_has_precedence() -> None:
     rig = Rig(**SAFE).reach(State.STABLE)
     rig.answer_offsets({0: -1, 1: -1})
     rig.partitions = 5
@@ -63,49 +63,49 @@ def test_committed_offset_decides() -> None:
     assert rig.position(TopicPartition("t", 4)).offset == 7
 
 
-def test_topic_that_is_created_after_the_consumer_looked_for_it() -> None:
+def test_topic_created_after_first_metadata() -> None:
     rig = Rig(**{**SAFE, "group.id": None})
     rig.core.assign([TopicPartition("t", 0)], rig.steady_ms)
     rig.step()
-    rig.tell_metadata(code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
+    rig.answer_metadata(code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
     refresh(rig)
     assert asked(rig) == {0: OFFSET_EARLIEST}
 
 
-def test_committed_offset_that_is_not_there_is_asked_for_again_until_the_topic_is_known() -> None:
+def test_reset_waits_until_the_topic_is_known() -> None:
     rig = Rig(**SAFE)
     rig.core.assign([TopicPartition("t", 0)], rig.steady_ms)
     rig.step()
     rig.find_coordinator()
     rig.answer_offsets({0: -1})
     assert not rig.pending(OffsetFetchRequest), "not at once"
-    rig.tell_metadata(code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
+    rig.answer_metadata(code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
     rig.advance(500)
     rig.answer_offsets({0: -1})
     refresh(rig)
     assert asked(rig) == {0: OFFSET_EARLIEST}
 
 
-def test_topic_that_comes_to_match_a_pattern() -> None:
+def test_topic_created_after_a_pattern_subscription() -> None:
     rig = Rig(**SAFE)
     rig.core.subscribe_pattern(re.compile("t.*"))
     rig.step()
     rig.answer(MetadataRequest, MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="b", port=1)]))
     assert rig.pending(FindCoordinatorRequest)
     refresh(rig)
-    assert rig.core.resets.of(TopicPartition("t", 0)).name == "earliest"
+    assert rig.core.resets.strategy_for(TopicPartition("t", 0)).name == "earliest"
 
 
-def test_topics_that_a_pattern_finds_first_are_not_new() -> None:
+def test_first_topics_of_a_pattern_are_not_new() -> None:
     rig = Rig(**SAFE)
     rig.core.subscribe_pattern(re.compile("t.*"))
     rig.step()
-    rig.tell_metadata()
-    assert rig.core.resets.of(TopicPartition("t", 2)).name == "latest"
-    assert rig.core.resets.of(TopicPartition("t", 3)).name == "earliest"
+    rig.answer_metadata()
+    assert rig.core.resets.strategy_for(TopicPartition("t", 2)).name == "latest"
+    assert rig.core.resets.strategy_for(TopicPartition("t", 3)).name == "earliest"
 
 
-def test_topic_that_is_created_again_is_new() -> None:
+def test_recreated_topic_is_new() -> None:
     rig = Rig(**{**SAFE, "group.id": None}).assign(0)
     rig.topic_id = UUID(int=8)
     refresh(rig)
@@ -114,7 +114,7 @@ def test_topic_that_is_created_again_is_new() -> None:
 
 
 @pytest.mark.parametrize("is_assigned", [True, False])
-def test_topic_that_is_created_again_under_latest_names_what_is_not_read(is_assigned: bool) -> None:
+def test_recreated_topic_under_latest_logs_unread_records(is_assigned: bool) -> None:
     rig = Rig(**{"auto.offset.reset": "latest", "group.id": None}).assign(0)
     if not is_assigned:
         rig.core.assign([TopicPartition("other", 0)], rig.steady_ms)
@@ -129,15 +129,15 @@ def test_broker_without_topic_ids_does_not_make_a_topic_new() -> None:
     rig = Rig(**{**SAFE, "group.id": None}).assign(0)
     rig.topic_id = UUID(int=0)
     refresh(rig)
-    assert rig.core.resets.of(TopicPartition("t", 0)).name == "latest"
+    assert rig.core.resets.strategy_for(TopicPartition("t", 0)).name == "latest"
 
 
 @pytest.mark.parametrize("value", ["earliest", "latest", "none", "by_duration:PT1H"])
-def test_values_are_those_of_auto_offset_reset(value: str) -> None:
+def test_option_accepts_values_of_auto_offset_reset(value: str) -> None:
     named = {"bootstrap.servers": "b:1", "auto.offset.reset.new.partitions": value}
     assert parse_options(named)["auto.offset.reset.new.partitions"] == value
 
 
-def test_wrong_value_is_refused_by_name() -> None:
+def test_wrong_value_names_the_option() -> None:
     with pytest.raises(errors.ConfigException, match=r"option auto.offset.reset.new.partitions cannot be 'begin'"):
         parse_options({"bootstrap.servers": "b:1", "auto.offset.reset.new.partitions": "begin"})

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from chaffinch.consumer.core import options
-from chaffinch.consumer.core.options import ResetStrategy, commits_itself, parse_options, reset_strategy
+from chaffinch.consumer.core.options import ResetStrategy, auto_commits, parse_options, reset_strategy
 from chaffinch.errors import ConfigException
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options_given", "text"),
     [
         ({"group.protocol": "consumer"}, "group.protocol cannot be 'consumer': it must be classic"),
         ({"group.id": ""}, "group.id cannot be empty"),
@@ -34,10 +34,10 @@ SERVERS = {"bootstrap.servers": "localhost:9092"}
         ({"fetch.min.byte": 1}, "the nearest known one is 'fetch.min.bytes'"),
     ],
 )
-def test_what_is_refused(given: dict[str, Any], says: str) -> None:
+def test_invalid_options_are_rejected(options_given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigException) as caught:
-        parse_options({**SERVERS, **given})
-    assert says in str(caught.value)
+        parse_options({**SERVERS, **options_given})
+    assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -50,29 +50,29 @@ def test_what_is_refused(given: dict[str, Any], says: str) -> None:
         ("by_duration:P2DT0.5S", (None, 172_800_500)),
     ],
 )
-def test_where_to_begin(text: str, strategy: ResetStrategy | tuple[None, int]) -> None:
+def test_reset_strategy(text: str, strategy: ResetStrategy | tuple[None, int]) -> None:
     found = reset_strategy(parse_options({**SERVERS, "auto.offset.reset": text}))
     assert found == strategy if isinstance(strategy, options.ResetStrategy) else found[1:] == strategy
 
 
 @pytest.mark.parametrize(
-    ("given", "commits"), [({}, False), ({"group.id": "g"}, True), ({"group.id": "g", "enable.auto.commit": False}, False)]
+    ("options_given", "commits"), [({}, False), ({"group.id": "g"}, True), ({"group.id": "g", "enable.auto.commit": False}, False)]
 )
-def test_who_commits(given: dict[str, Any], commits: bool) -> None:
-    assert commits_itself(parse_options({**SERVERS, **given})) is commits
+def test_auto_commit_needs_a_group(options_given: dict[str, Any], commits: bool) -> None:
+    assert auto_commits(parse_options({**SERVERS, **options_given})) is commits
 
 
 @pytest.mark.parametrize("prefix", ["", "kafkashaded.", "com.example.shaded."])
-def test_assignors_have_the_names_of_java_as_well(prefix: str) -> None:
+def test_java_names_of_assignors(prefix: str) -> None:
     java = f"{prefix}org.apache.kafka.clients.consumer."
-    given = f"{java}RangeAssignor,{java}CooperativeStickyAssignor,{java}RoundRobinAssignor, {java}StickyAssignor"
-    found = parse_options({**SERVERS, "partition.assignment.strategy": given})["partition.assignment.strategy"]
+    options_given = f"{java}RangeAssignor,{java}CooperativeStickyAssignor,{java}RoundRobinAssignor, {java}StickyAssignor"
+    found = parse_options({**SERVERS, "partition.assignment.strategy": options_given})["partition.assignment.strategy"]
     assert found == ("range", "cooperative-sticky", "roundrobin", "sticky")
     with pytest.raises(ConfigException, match="each once"):
         parse_options({**SERVERS, "partition.assignment.strategy": f"range,{java}RangeAssignor"})
 
 
-def test_topics_are_no_options() -> None:
+def test_topic_instead_of_options_is_rejected() -> None:
     with pytest.raises(ConfigException, match=r"not 'orders': topics are given to subscribe\(\)"):
         parse_options("orders")  # type: ignore[arg-type]
     with pytest.raises(ConfigException, match=r"not a value of type str$"):

@@ -26,7 +26,7 @@ def idle_round_has_no_effect(rig: Rig) -> bool:
     if core._has_work:
         return False
     core._advance_records(steady_ms)
-    assert core.wiring.out == []
+    assert core.context.out == []
     deadlines = (
         core.batch_sender.next_deadline_ms(steady_ms, skip_linger=False),
         core.completer.next_deadline_ms(),
@@ -136,7 +136,7 @@ def rig_with_counted_wake_ups(options: dict[str, str] | None = None) -> tuple[Ri
 def test_missing_metadata_is_recomputed_after_each_response() -> None:
     """Topics are not searched in each round: a known topic stays known until the next response, or until a new topic is used."""
     rig = Rig()
-    watch, cluster = rig.core.wiring.metadata, rig.core.wiring.cluster
+    watch, cluster = rig.core.context.metadata, rig.core.context.cluster
     rig.steady_ms += 60_000
     assert not watch.is_due(rig.steady_ms), "all topics are known"
     watch.use("payments", rig.steady_ms)

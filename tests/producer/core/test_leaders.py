@@ -151,7 +151,7 @@ class TestTopics:
         rig.answer(OK)
         rig.partitions = 3
         rig.sleep(1_500)
-        assert rig.core.wiring.cluster.partition_count("orders") == 3
+        assert rig.core.context.cluster.partition_count("orders") == 3
 
 
 class TestBrokers:
@@ -177,7 +177,7 @@ class TestBrokers:
         rig.send("a")
         assert rig.open[0].address == Address("127.0.0.1", PORT + 5)
         rig.answer(LOST)
-        rig.core.wiring.attempts.failed(Address("127.0.0.1", PORT + 5), "gone", rig.steady_ms)
+        rig.core.context.attempts.failed(Address("127.0.0.1", PORT + 5), "gone", rig.steady_ms)
         rig.sleep(2_000)
         assert open_request_nodes(rig) == [1]
 

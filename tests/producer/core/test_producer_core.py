@@ -255,7 +255,7 @@ def test_unused_topic_is_forgotten() -> None:
     rig = Rig(options={"metadata.max.age.ms": 10_000, "metadata.max.idle.ms": 5_000})
     rig.sleep(10_000)
     assert rig.requests[-1].topics == []
-    assert rig.core.wiring.cluster.partition_count("orders") is None
+    assert rig.core.context.cluster.partition_count("orders") is None
 
 
 def test_batch_follows_a_moved_leader() -> None:
@@ -271,7 +271,7 @@ def test_batch_follows_a_moved_leader() -> None:
 def test_batch_waits_for_a_leader() -> None:
     rig = Rig(options={"delivery.timeout.ms": 60_000})
     rig.scripted[MetadataRequest] = [metadata({"orders": 2}, {1: PORT}, leader_id=-1) for _ in range(500)]
-    rig.core.wiring.metadata.refresh()
+    rig.core.context.metadata.refresh()
     rig.sleep(200)
     rig.send("a")
     rig.sleep(1_000)
@@ -366,7 +366,7 @@ def test_connection_refused_after_expiry_changes_no_outcome(transactional_id: st
         rig.call(events.BeginTransactionCalled, "begin")
     rig.send("ab")
     rig.sleep(2_000)
-    before = rig.fate("ab"), rig.core.wiring.counts["records_failed"]
+    before = rig.fate("ab"), rig.core.context.counts["records_failed"]
     assert before == ((["TransactionAbortableException possibly"] if transactional_id else ["TimeoutException possibly"]) * 2, 2)
     sent = rig.open.pop(0)
     error = None if is_unsupported else SaslAuthenticationException("no such user")
@@ -374,7 +374,7 @@ def test_connection_refused_after_expiry_changes_no_outcome(transactional_id: st
         address=sent.address, token=sent.token, reason="refused", was_sent=was_sent, is_unsupported=is_unsupported, error=error
     )
     rig.step(refused)
-    assert (rig.fate("ab"), rig.core.wiring.counts["records_failed"]) == before
+    assert (rig.fate("ab"), rig.core.context.counts["records_failed"]) == before
     assert rig.core.is_idle
 
 

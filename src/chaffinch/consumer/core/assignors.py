@@ -2,7 +2,7 @@
 
 `range` and `roundrobin` give what RangeAssignor.java and RoundRobinAssignor.java give without racks, partition by partition, so that it
 does not matter which client leads. The sticky ones keep to the same promises as Kafka's (numbers as equal as subscriptions allow, then as
-few moves as possible), not to the same choices: see `share`.
+few moves as possible), not to the same choices: see `balance`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ class Claim(NamedTuple):
 
 Loads: TypeAlias = dict[str, dict[str, list[int]]]
 """Member -> topic -> partition numbers, ascending."""
-Step: TypeAlias = tuple[str, str, str]
+Move: TypeAlias = tuple[str, str, str]
 """Giver, topic, receiver."""
 
 
-def share(topics: Mapping[str, frozenset[str]], counts: Mapping[str, int], claims: Mapping[str, Claim]) -> dict[str, list[TopicPartition]]:
+def balance(
+    topics: Mapping[str, frozenset[str]], counts: Mapping[str, int], claims: Mapping[str, Claim]
+) -> dict[str, list[TopicPartition]]:
     """Member -> partitions, sorted: numbers as equal as subscriptions allow, and members keep what they had where that costs no equality.
 
     `topics` are the members' subscriptions, in the order in which members count; `counts` the topics' numbers of partitions. Topics
@@ -49,9 +51,9 @@ def share(topics: Mapping[str, frozenset[str]], counts: Mapping[str, int], claim
     subscribers = {topic: [member for member in topics if topic in topics[member]] for topic in counts}
     for topic in sorted(counts, key=lambda name: (len(subscribers[name]), name)):
         missing = [number for number in range(counts[topic]) if TopicPartition(topic, number) not in owners]
-        _give_out(loads, topic, missing, subscribers[topic])
-    while way := _way_to_even(loads, subscribers):
-        for giver, topic, receiver in way:
+        _distribute(loads, topic, missing, subscribers[topic])
+    while path := _balancing_moves(loads, subscribers):
+        for giver, topic, receiver in path:
             insort(loads[receiver].setdefault(topic, []), loads[giver][topic].pop())
     return {member: [TopicPartition(topic, number) for topic in sorted(load) for number in load[topic]] for member, load in loads.items()}
 
@@ -78,7 +80,7 @@ def _size(load: Mapping[str, list[int]]) -> int:
     return sum(map(len, load.values()))
 
 
-def _give_out(loads: Loads, topic: str, missing: list[int], subscribers: list[str]) -> None:
+def _distribute(loads: Loads, topic: str, missing: list[int], subscribers: list[str]) -> None:
     """Partitions that nobody has, to who has least. Called for topics with few subscribers first: the others can make up for it."""
     queue = [(_size(loads[member]), index, member) for index, member in enumerate(subscribers)]
     heapq.heapify(queue)
@@ -88,45 +90,45 @@ def _give_out(loads: Loads, topic: str, missing: list[int], subscribers: list[st
         insort(loads[member].setdefault(topic, []), number)
 
 
-def _way_to_even(loads: Loads, subscribers: Mapping[str, list[str]]) -> list[Step]:
+def _balancing_moves(loads: Loads, subscribers: Mapping[str, list[str]]) -> list[Move]:
     """A way from who has much to who has little; empty when there is none."""
     sizes = {member: _size(load) for member, load in loads.items()}
     least = min(sizes.values(), default=0)
     for start in sorted(loads, key=lambda member: -sizes[member]):
         if sizes[start] < least + 2:
             break
-        way = _way_down(start, loads, sizes, subscribers)
-        if way:
-            return way
+        path = _path_down(start, loads, sizes, subscribers)
+        if path:
+            return path
     return []
 
 
-def _way_down(start: str, loads: Loads, sizes: Mapping[str, int], subscribers: Mapping[str, list[str]]) -> list[Step]:
+def _path_down(start: str, loads: Loads, sizes: Mapping[str, int], subscribers: Mapping[str, list[str]]) -> list[Move]:
     """The shortest way from `start` to a member with at least two fewer; of several the one to the member with fewest."""
-    came: dict[str, Step] = {}
+    arrivals: dict[str, Move] = {}
     level = [start]
     while level:
         reached: list[str] = []
         for giver in level:
             for topic in sorted(topic for topic, numbers in loads[giver].items() if numbers):
                 for member in subscribers[topic]:
-                    if member not in came and member != start:
-                        came[member] = giver, topic, member
+                    if member not in arrivals and member != start:
+                        arrivals[member] = giver, topic, member
                         reached.append(member)
         ends = [member for member in reached if sizes[member] <= sizes[start] - 2]
         if ends:
-            return _traced(min(ends, key=sizes.__getitem__), came)
+            return _path_to(min(ends, key=sizes.__getitem__), arrivals)
         level = reached
     return []
 
 
-def _traced(end: str, came: Mapping[str, Step]) -> list[Step]:
-    way: list[Step] = []
+def _path_to(end: str, arrivals: Mapping[str, Move]) -> list[Move]:
+    path: list[Move] = []
     member = end
-    while member in came:
-        way.append(came[member])
-        member = came[member][0]
-    return way[::-1]
+    while member in arrivals:
+        path.append(arrivals[member])
+        member = arrivals[member][0]
+    return path[::-1]
 
 
 Members = Mapping[str, MemberSubscription]
@@ -160,7 +162,7 @@ def assign_range(members: Members, counts: Mapping[str, int]) -> Assignment:
 def assign_round_robin(members: Members, counts: Mapping[str, int]) -> Assignment:
     """All partitions in turn to all members in turn; who does not subscribe to the topic is passed over."""
     assigned: Assignment = {member: [] for member in members}
-    order = in_order(members)
+    order = sorted_members(members)
     turn = 0
     for topic in sorted(_subscribers(members, counts)):
         for partition in range(counts[topic]):
@@ -174,19 +176,19 @@ def assign_round_robin(members: Members, counts: Mapping[str, int]) -> Assignmen
 def assign_sticky(members: Members, counts: Mapping[str, int]) -> Assignment:
     """Equal numbers, few moves; members say in their user data what they had."""
     claims = {}
-    for member, said in members.items():
-        claims[member] = Claim(*decode_sticky(said.user_data))
-    return _share(members, counts, claims)
+    for member, subscription in members.items():
+        claims[member] = Claim(*decode_sticky(subscription.user_data))
+    return _balance_members(members, counts, claims)
 
 
 def assign_cooperative_sticky(members: Members, counts: Mapping[str, int]) -> Assignment:
     """As `assign_sticky`, but what is to go from one member to another is left out until its owner has given it up."""
     claims = {}
-    for member, said in members.items():
+    for member, subscription in members.items():
         # Members of before KIP-792 tell their generation in the user data.
-        generation = said.generation if said.generation >= 0 else decode_cooperative(said.user_data)
-        claims[member] = Claim(said.owned, generation)
-    assigned = _share(members, counts, claims)
+        generation = subscription.generation if subscription.generation >= 0 else decode_cooperative(subscription.user_data)
+        claims[member] = Claim(subscription.owned, generation)
+    assigned = _balance_members(members, counts, claims)
     given_up = {partition for member, claim in claims.items() for partition in set(claim.partitions) - set(assigned[member])}
     for member, partitions in assigned.items():
         owned = set(claims[member].partitions)
@@ -194,18 +196,18 @@ def assign_cooperative_sticky(members: Members, counts: Mapping[str, int]) -> As
     return assigned
 
 
-def _share(members: Members, counts: Mapping[str, int], claims: Mapping[str, Claim]) -> Assignment:
-    return share({member: frozenset(members[member].topics) for member in in_order(members)}, counts, claims)
+def _balance_members(members: Members, counts: Mapping[str, int], claims: Mapping[str, Claim]) -> Assignment:
+    return balance({member: frozenset(members[member].topics) for member in sorted_members(members)}, counts, claims)
 
 
-def in_order(members: Members) -> list[str]:
+def sorted_members(members: Members) -> list[str]:
     """Static members by their names, then the others by their ids (MemberInfo.compareTo in AbstractPartitionAssignor.java)."""
     return sorted(members, key=lambda member: (members[member].instance_id is None, members[member].instance_id or member))
 
 
 def _subscribers(members: Members, counts: Collection[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for member in in_order(members):
+    for member in sorted_members(members):
         for topic in dict.fromkeys(members[member].topics):
             if topic in counts:
                 found.setdefault(topic, []).append(member)

@@ -27,10 +27,10 @@ def within(limit_ms: int, name: str) -> str:
     return f"within {limit_ms} ms ({name})"
 
 
-def names_of(places: Collection[TopicPartition]) -> str:
+def names_of(tps: Collection[TopicPartition]) -> str:
     """Some of them by name, how many more there are."""
-    named = ", ".join(str(place) for place in sorted(places)[:_NAMED_MAX])
-    return named if len(places) <= _NAMED_MAX else f"{named} and {len(places) - _NAMED_MAX} more"
+    named = ", ".join(str(tp) for tp in sorted(tps)[:_NAMED_MAX])
+    return named if len(tps) <= _NAMED_MAX else f"{named} and {len(tps) - _NAMED_MAX} more"
 
 
 def network_error(event: RequestFailed, api: str | None = None) -> KafkaException:
@@ -42,7 +42,7 @@ def network_error(event: RequestFailed, api: str | None = None) -> KafkaExceptio
     return kind(text, stored=Stored.NO, api=api)
 
 
-def lost(event: RequestFailed, api: str) -> KafkaException:
+def unanswered_error(event: RequestFailed, api: str) -> KafkaException:
     """A request to the coordinator without an answer: it may have been carried out."""
     stored = Stored.POSSIBLY if event.was_sent else Stored.NO
     if event.is_unsupported:
@@ -50,30 +50,30 @@ def lost(event: RequestFailed, api: str) -> KafkaException:
     return NetworkException(f"{event.address}: {event.reason}", stored=stored, api=api)
 
 
-def rebalancing(group_id: str, place: TopicPartition | None = None, *, joins: bool) -> KafkaException:
+def rebalancing_error(group_id: str, tp: TopicPartition | None = None, *, joins: bool) -> KafkaException:
     what = f"this consumer joins group {group_id!r}" if joins else "the group rebalances"
     text = f"offsets cannot be committed while {what}: poll, then commit again"
-    return RebalanceInProgressException(text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
+    return RebalanceInProgressException(text, topic_partition=tp, stored=Stored.NO, api="OffsetCommit")
 
 
-def no_member_yet(group_id: str) -> KafkaException:
+def not_joined_error(group_id: str) -> KafkaException:
     text = f"this consumer is no member of group {group_id!r} yet: it joins with its first poll, and can commit after it"
     return CommitFailedException(text, api="OffsetCommit")
 
 
-def expelled(group_id: str) -> KafkaException:
+def expelled_error(group_id: str) -> KafkaException:
     text = (
         f"group {group_id!r} has gone on without this member: what it read since is read again by others; it joins again with the next poll"
     )
     return CommitFailedException(text, api="OffsetCommit")
 
 
-def too_long(committed: OffsetAndMetadata | None) -> str:
+def metadata_too_long(committed: OffsetAndMetadata | None) -> str:
     characters = 0 if committed is None else len(committed.metadata)
     return f"the metadata has {characters} characters, more than the broker's offset.metadata.max.bytes, 4096 unless it is set: shorten it"
 
 
-def not_a_member(group_id: str) -> KafkaException:
+def not_a_member_error(group_id: str) -> KafkaException:
     text = (
         f"group {group_id!r} has members that share its partitions, so only they commit for it: subscribe, or use a group.id of your own"
         " for partitions that you assign"

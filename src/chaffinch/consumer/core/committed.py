@@ -14,34 +14,34 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.effects import CompleteCall, FailCall
 from chaffinch.client.offset_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS
-from chaffinch.consumer.core.call_errors import IN_TIME, lost, names_of
+from chaffinch.consumer.core.call_errors import IN_TIME, names_of, unanswered_error
+from chaffinch.consumer.core.context import ConsumerContext
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, Membership
-from chaffinch.consumer.core.membership_moves import State
-from chaffinch.consumer.core.offsets_asked import Lookup
+from chaffinch.consumer.core.membership_states import State
+from chaffinch.consumer.core.pending_offsets import Lookup
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.core.reset_policy import ResetPolicy
-from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, NetworkException, codes, exception_for
 from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 
-UNKNOWN: Final = frozenset({codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID})
-AGAIN: Final = UNKNOWN | {codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNSTABLE_OFFSET_COMMIT}
-ELSEWHERE: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
+UNKNOWN_TOPIC: Final = frozenset({codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID})
+RETRIED: Final = UNKNOWN_TOPIC | {codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNSTABLE_OFFSET_COMMIT}
+COORDINATOR_LOST: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
 
 
 class CommittedOffsets:
     """The look-ups of one group."""
 
-    def __init__(self, wiring: Wiring, membership: Membership, resets: ResetPolicy) -> None:
-        self._wiring = wiring
+    def __init__(self, context: ConsumerContext, membership: Membership, resets: ResetPolicy) -> None:
+        self._context = context
         self._membership = membership
         self._finder = membership.finder
         self._resets = resets
         self._lookups: list[Lookup] = []
-        self._of_positions: Lookup | None = None
+        self._position_lookup: Lookup | None = None
         self._requires_stable = True
-        self._only_names: set[Address] = set()
+        self._without_topic_ids: set[Address] = set()
         """Coordinators that take no topic ids in OffsetFetch."""
 
     @property
@@ -54,17 +54,17 @@ class CommittedOffsets:
         """What a look-up on its way was refused with last."""
         return next((lookup.last_error for lookup in self._lookups if lookup.last_error is not None), None)
 
-    def look_up(self, places: Collection[TopicPartition], deadline_ms: int, call: Any, limit: str = IN_TIME) -> None:
+    def look_up(self, tps: Collection[TopicPartition], deadline_ms: int, call: Any, limit: str = IN_TIME) -> None:
         """Committed offsets for a caller: a mapping with None where there is none."""
-        self._lookups.append(Lookup(tuple(places), deadline_ms, call, limit))
+        self._lookups.append(Lookup(tuple(tps), deadline_ms, call, limit))
 
-    def want_positions(self, steady_ms: int) -> None:
+    def request_positions(self, steady_ms: int) -> None:
         """Look up the committed offsets of partitions that have no position yet."""
-        if self._of_positions is None:
-            places = tuple(state.place for state in self._wiring.subscriptions.at(Stage.COMMITTED, steady_ms))
-            if places:
-                self._of_positions = Lookup(places)
-                self._lookups.append(self._of_positions)
+        if self._position_lookup is None:
+            tps = tuple(state.tp for state in self._context.subscriptions.at(Stage.COMMITTED, steady_ms))
+            if tps:
+                self._position_lookup = Lookup(tps)
+                self._lookups.append(self._position_lookup)
 
     # The round.
 
@@ -75,36 +75,36 @@ class CommittedOffsets:
                 self._send(lookup, address)
 
     def _send(self, lookup: Lookup, address: Address) -> None:
-        present = self._wiring.ids.present
-        lookup.is_under_way, lookup.topic_ids = True, {place: present(place.topic) for place in lookup.places}
+        current = self._context.ids.current
+        lookup.is_under_way, lookup.topic_ids = True, {tp: current(tp.topic) for tp in lookup.tps}
         is_known = ZERO_UUID not in lookup.topic_ids.values()
-        lookup.has_ids = is_known and not lookup.is_by_name and address.first_lane not in self._only_names
+        lookup.has_ids = is_known and not lookup.is_by_name and address.first_lane not in self._without_topic_ids
         ids = lookup.topic_ids if lookup.has_ids else {}
-        request = offset_requests.offset_fetch(self._wiring.group_id, lookup.places, ids, require_stable=self._requires_stable)
-        self._wiring.send(address, request, lookup, version_max=VERSION_WITH_IDS if ids else LAST_VERSION_WITH_NAMES)
+        request = offset_requests.offset_fetch(self._context.group_id, lookup.tps, ids, require_stable=self._requires_stable)
+        self._context.send(address, request, lookup, version_max=VERSION_WITH_IDS if ids else LAST_VERSION_WITH_NAMES)
 
     def expire(self, steady_ms: int) -> None:
         """Fail the calls whose time is over."""
         for lookup in [found for found in self._lookups if found.deadline_ms is not None and steady_ms >= found.deadline_ms]:
             self._lookups.remove(lookup)
-            text = f"the committed offsets of {names_of(lookup.places)} were not told {lookup.limit}"
-            text += self._rebalancing() or (self._finder.silent() if lookup.is_under_way else "")
-            error = self._wiring.time_out(f"group {self._wiring.group_id!r}: {text}", lookup.last_error, api="OffsetFetch")
-            self._wiring.out.append(FailCall(call=lookup.call, error=error))
+            text = f"the committed offsets of {names_of(lookup.tps)} were not told {lookup.limit}"
+            text += self._rebalancing() or (self._finder.no_response_text() if lookup.is_under_way else "")
+            error = self._context.timeout_error(f"group {self._context.group_id!r}: {text}", lookup.last_error, api="OffsetFetch")
+            self._context.out.append(FailCall(call=lookup.call, error=error))
 
     def _rebalancing(self) -> str:
         """In words: the coordinator answers a connection's requests in turn, and those of a rebalance at its end."""
-        if self._membership.state not in (State.JOINING, State.SYNCING) or self._finder.address_known is None:
+        if self._membership.state not in (State.JOINING, State.SYNCING) or self._finder.known_address is None:
             return ""
         return ": the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
 
-    def lost(self, address: Address) -> None:
+    def connection_lost(self, address: Address) -> None:
         """A connection is gone: the broker may be of another version when it is back."""
-        self._only_names.discard(address.first_lane)
+        self._without_topic_ids.discard(address.first_lane)
 
-    def give_up(self, error: KafkaException) -> None:
+    def fail_all(self, error: KafkaException) -> None:
         """Fail every call."""
-        self._wiring.out += [FailCall(call=lookup.call, error=error) for lookup in self._lookups if lookup.call is not None]
+        self._context.out += [FailCall(call=lookup.call, error=error) for lookup in self._lookups if lookup.call is not None]
         self._lookups = [lookup for lookup in self._lookups if lookup.call is None]
 
     # Answers.
@@ -114,75 +114,75 @@ class CommittedOffsets:
         lookup.is_under_way = False
         answer = event.message
         group = answer.groups[0] if answer.groups else answer
-        names = {topic_id: place.topic for place, topic_id in lookup.topic_ids.items()}
+        names = {topic_id: tp.topic for tp, topic_id in lookup.topic_ids.items()}
         code = codes.by_number(group.error_code, numbering=event.numbering)
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(lookup.places)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(lookup.tps)
         for topic in group.topics:
-            for told in topic.partitions:
-                if told.error_code and code is codes.NONE:
-                    code = codes.by_number(told.error_code, numbering=event.numbering)
-                if told.committed_offset != NO_OFFSET:
-                    committed = OffsetAndMetadata(told.committed_offset, told.metadata or "", told.committed_leader_epoch)
-                    found[TopicPartition(topic.name or names.get(topic.topic_id, ""), told.partition_index)] = committed
+            for partition in topic.partitions:
+                if partition.error_code and code is codes.NONE:
+                    code = codes.by_number(partition.error_code, numbering=event.numbering)
+                if partition.committed_offset != NO_OFFSET:
+                    committed = OffsetAndMetadata(partition.committed_offset, partition.metadata or "", partition.committed_leader_epoch)
+                    found[TopicPartition(topic.name or names.get(topic.topic_id, ""), partition.partition_index)] = committed
         if code is codes.UNKNOWN_TOPIC_ID:
-            self._wiring.refresh()
-            lookup.is_by_name = lookup is not self._of_positions  # Callers ask for the topic that has the name.
+            self._context.refresh()
+            lookup.is_by_name = lookup is not self._position_lookup  # Callers ask for the topic that has the name.
         if code is not codes.NONE:
-            self._refused(lookup, exception_for(code, api="OffsetFetch"), steady_ms)
+            self._handle_error(lookup, exception_for(code, api="OffsetFetch"), steady_ms)
             return
         if lookup not in self._lookups:
             return
         self._lookups.remove(lookup)
-        if lookup is self._of_positions:
-            self._of_positions = None
-            self._place(found, lookup, steady_ms)
+        if lookup is self._position_lookup:
+            self._position_lookup = None
+            self._set_positions(found, lookup, steady_ms)
         else:
-            self._wiring.out.append(CompleteCall(call=lookup.call, result=found))
+            self._context.out.append(CompleteCall(call=lookup.call, result=found))
 
     def failed(self, lookup: Lookup, event: RequestFailed, steady_ms: int) -> None:
         """No answer."""
         lookup.is_under_way = False
         if event.is_unsupported and lookup.has_ids:
-            self._only_names.add(event.address.first_lane)
+            self._without_topic_ids.add(event.address.first_lane)
             return
         if event.is_unsupported and self._requires_stable:
             self._requires_stable = False  # Before KIP-447 it could not be asked for.
             return
-        self._refused(lookup, lost(event, "OffsetFetch"), steady_ms)
+        self._handle_error(lookup, unanswered_error(event, "OffsetFetch"), steady_ms)
 
-    def _refused(self, lookup: Lookup, error: KafkaException, steady_ms: int) -> None:
-        if error.code in ELSEWHERE or isinstance(error, NetworkException):
+    def _handle_error(self, lookup: Lookup, error: KafkaException, steady_ms: int) -> None:
+        if error.code in COORDINATOR_LOST or isinstance(error, NetworkException):
             self._finder.forget()
-        if error.code.is_retriable or error.code in AGAIN:
-            lookup.try_again(error, self._wiring, steady_ms)
+        if error.code.is_retriable or error.code in RETRIED:
+            lookup.retry_later(error, self._context, steady_ms)
             return
         if lookup in self._lookups:
             self._lookups.remove(lookup)
-        if lookup is self._of_positions:
-            self._of_positions = None
-            for place in lookup.places:
-                state = self._wiring.subscriptions.assigned.get(place)
+        if lookup is self._position_lookup:
+            self._position_lookup = None
+            for tp in lookup.tps:
+                state = self._context.subscriptions.assigned.get(tp)
                 if state is not None:
-                    state.wait(steady_ms + self._wiring.wait_ms(1))
-            self._wiring.fail(error)
+                    state.back_off(steady_ms + self._context.wait_ms(1))
+            self._context.fail(error)
         else:
-            self._wiring.out.append(FailCall(call=lookup.call, error=error))
+            self._context.out.append(FailCall(call=lookup.call, error=error))
 
-    def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup, steady_ms: int) -> None:
+    def _set_positions(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup, steady_ms: int) -> None:
         """Positions from what is committed, or as auto.offset.reset says. Of a topic that was deleted meanwhile it is looked up again."""
-        for place, committed in found.items():
-            state = self._wiring.subscriptions.assigned.get(place)
+        for tp, committed in found.items():
+            state = self._context.subscriptions.assigned.get(tp)
             if state is None or state.stage is not Stage.COMMITTED:
                 continue
-            if self._wiring.ids.is_past(place.topic, lookup.topic_ids.get(place, ZERO_UUID)):
+            if self._context.ids.is_outdated(tp.topic, lookup.topic_ids.get(tp, ZERO_UUID)):
                 continue
             if committed is not None:
                 state.seek(Position(committed.offset, committed.leader_epoch))
-            elif self._resets.is_known(place.topic):
-                state.reset(self._resets.of(place))
+            elif self._resets.is_known(tp.topic):
+                state.reset(self._resets.strategy_for(tp))
             else:
-                state.wait(steady_ms + self._wiring.wait_ms(1))
-        self._wiring.wake()
+                state.back_off(steady_ms + self._context.wait_ms(1))
+        self._context.wake_caller()
 
     def deadlines_ms(self) -> list[int]:
         """When something may be due."""

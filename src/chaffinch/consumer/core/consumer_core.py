@@ -18,19 +18,19 @@ from chaffinch.client.arguments import INT64_MAX
 from chaffinch.client.backoff import Rng
 from chaffinch.client.connections import Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.client.effects import CompleteCall
-from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.call_errors import network_error
-from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
+from chaffinch.consumer.core.context import ConsumerContext, Effect
+from chaffinch.consumer.core.fetcher import Fetcher, FetchToken, Portion
 from chaffinch.consumer.core.group import Group
-from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups
-from chaffinch.consumer.core.membership_moves import Happening, State
-from chaffinch.consumer.core.offsets_asked import TopicsAsked
+from chaffinch.consumer.core.lookups import EpochsToken, ListOffsetsToken, OffsetLookups
+from chaffinch.consumer.core.membership_states import MembershipEvent, State
+from chaffinch.consumer.core.metadata_watch import MetadataToken, MetadataWatch, TopicCalls
+from chaffinch.consumer.core.missing_partitions import MissingPartitions
+from chaffinch.consumer.core.pending_offsets import TopicsToken
 from chaffinch.consumer.core.positions import Kind, Position, Stage
 from chaffinch.consumer.core.rebalance import Callback
-from chaffinch.consumer.core.reset_policy import Renewals, ResetPolicy
-from chaffinch.consumer.core.topic_watch import MetadataAsked, TopicCalls, TopicWatch
-from chaffinch.consumer.core.waits import Waits
-from chaffinch.consumer.core.wiring import Effect, Wiring
+from chaffinch.consumer.core.reset_policy import RecreatedTopics, ResetPolicy
+from chaffinch.consumer.core.wait_log import ConsumerWaitLog
 from chaffinch.errors import (
     KafkaException,
     NoOffsetForPartitionException,
@@ -53,24 +53,24 @@ Event: TypeAlias = TimePassed | ResponseReceived | RequestFailed | RequestWritte
 class ConsumerCore:
     """One consumer. `next_deadline_ms` is when to call `handle` next without an event."""
 
-    def __init__(self, settings: Settings, dice: Rng) -> None:
-        self.wiring = Wiring(settings, dice)
-        self.subscriptions = self.wiring.subscriptions
-        self.watch = TopicWatch(self.wiring)
-        self.resets = ResetPolicy(self.wiring, self.watch)
-        self.absences = Absences(self.wiring)
-        self.fetcher = Fetcher(self.wiring)
-        self.lookups = OffsetLookups(self.wiring, self.absences, self.fetcher)
-        self.renewals = Renewals(self.wiring, self.fetcher, self.resets)
-        self.group = Group(self.wiring, self.absences, self.fetcher, self.resets) if self.wiring.group_id else None
-        self.topic_calls = TopicCalls(self.wiring, self.watch, self.absences)
+    def __init__(self, settings: Settings, rng: Rng) -> None:
+        self.context = ConsumerContext(settings, rng)
+        self.subscriptions = self.context.subscriptions
+        self.metadata_watch = MetadataWatch(self.context)
+        self.resets = ResetPolicy(self.context, self.metadata_watch)
+        self.missing_partitions = MissingPartitions(self.context)
+        self.fetcher = Fetcher(self.context)
+        self.lookups = OffsetLookups(self.context, self.missing_partitions, self.fetcher)
+        self.recreated_topics = RecreatedTopics(self.context, self.fetcher, self.resets)
+        self.group = Group(self.context, self.missing_partitions, self.fetcher, self.resets) if self.context.group_id else None
+        self.topic_calls = TopicCalls(self.context, self.metadata_watch, self.missing_partitions)
         self.next_deadline_ms: int | None = None
-        self._refused: dict[Address, KafkaException] = {}
+        self._authentication_errors: dict[Address, KafkaException] = {}
         """Brokers that did not let us in when they were last asked, of which the caller has not heard."""
         self._close: tuple[Any, int] | None = None
-        self._told_absent: set[TopicPartition] = set()
+        self._reported_missing: set[TopicPartition] = set()
         """Assigned by the caller, who has heard that they are not there."""
-        self.waits = Waits(self.wiring, self.group)
+        self.wait_log = ConsumerWaitLog(self.context, self.group)
 
     # What the network reports.
 
@@ -78,28 +78,28 @@ class ConsumerCore:
         """Take in what has happened at `steady_ms`, do whatever can be done now, and say what the shell is to do."""
         return self.handle_all((event,), steady_ms)
 
-    def handle_all(self, heard: Iterable[Event], steady_ms: int) -> list[Effect]:
+    def handle_all(self, events: Iterable[Event], steady_ms: int) -> list[Effect]:
         """Several events of one moment, in order, and one round for all."""
-        for event in heard:
-            event = self.wiring.explain_unreachable(event)
+        for event in events:
+            event = self.context.explain_unreachable(event)
             if not isinstance(event, TimePassed):
-                self.waits.note(event, steady_ms)
+                self.wait_log.handle(event, steady_ms)
             match event:
                 case ResponseReceived():
                     self._answered(event, steady_ms)
                 case RequestFailed():
                     self._failed(event, steady_ms)
                 case Connected():
-                    self._refused.pop(event.address, None)
-                    self.wiring.attempts.succeeded(event.address)
+                    self._authentication_errors.pop(event.address, None)
+                    self.context.attempts.succeeded(event.address)
                 case Disconnected():
-                    self.wiring.attempts.failed(event.address, event.reason, steady_ms, had_response=event.had_response)
-                    self.wiring.refresh()
+                    self.context.attempts.failed(event.address, event.reason, steady_ms, had_response=event.had_response)
+                    self.context.refresh()
                     if self.group is not None:
-                        self.group.lost(event.address)
+                        self.group.connection_lost(event.address)
                     if event.error is not None:  # Waiting is no use: whoever calls is told.
-                        self._refused[event.address] = event.error
-                        self.wiring.wake()
+                        self._authentication_errors[event.address] = event.error
+                        self.context.wake_caller()
                         self._fail_callers(event.error)
                 case TimePassed() | RequestWritten():
                     pass
@@ -109,133 +109,133 @@ class ConsumerCore:
         token = event.token
         throttle_ms = getattr(event.message, "throttle_time_ms", 0)
         if throttle_ms > 0:
-            self.wiring.attempts.throttled(event.address, steady_ms + throttle_ms)
+            self.context.attempts.throttled(event.address, steady_ms + throttle_ms)
         match token:
-            case FetchSent():
+            case FetchToken():
                 self.fetcher.answered(event, steady_ms)
-            case ListSent():
+            case ListOffsetsToken():
                 self.lookups.list_answered(event, steady_ms)
-            case EpochsSent():
+            case EpochsToken():
                 self.lookups.epochs_answered(event, steady_ms)
-            case MetadataAsked():
-                self._metadata_heard(event, steady_ms)
+            case MetadataToken():
+                self._metadata_received(event, steady_ms)
             case _:
                 assert self.group is not None, f"an answer to nothing: {event}"
-                if isinstance(token, TopicsAsked):
-                    self.renewals.take(self.watch.learn(event.message, steady_ms))
+                if isinstance(token, TopicsToken):
+                    self.recreated_topics.handle(self.metadata_watch.learn(event.message, steady_ms))
                 self.group.answered(event, steady_ms)
 
     def _failed(self, event: RequestFailed, steady_ms: int) -> None:
         token = event.token
         match token:
-            case FetchSent():
+            case FetchToken():
                 self.fetcher.failed(token, steady_ms)
-            case ListSent():
+            case ListOffsetsToken():
                 self.lookups.list_failed(token, event, steady_ms)
-            case EpochsSent():
+            case EpochsToken():
                 self.lookups.epochs_failed(token, event, steady_ms)
-            case MetadataAsked():
-                self.watch.unanswered(network_error(event), steady_ms)
+            case MetadataToken():
+                self.metadata_watch.unanswered(network_error(event), steady_ms)
             case _:
                 assert self.group is not None, f"a failure of nothing: {event}"
                 self.group.failed(event, steady_ms)
 
-    def _metadata_heard(self, event: ResponseReceived, steady_ms: int) -> None:
-        renewals = self.watch.answered(event.message, steady_ms)
+    def _metadata_received(self, event: ResponseReceived, steady_ms: int) -> None:
+        recreated_topics = self.metadata_watch.answered(event.message, steady_ms)
         self.resets.learn()
-        self.renewals.take(renewals)
+        self.recreated_topics.handle(recreated_topics)
         self._match_pattern()
         if self.group is not None:
             self.group.membership.metadata_changed()
-        self.wiring.missed |= {TopicPartition(topic, -1) for topic in self.subscriptions.topics}
+        self.context.leaderless |= {TopicPartition(topic, -1) for topic in self.subscriptions.topics}
         # Of topics that only a call asks for the call tells.
-        polled = self._topics_polled()
-        for topic, code in self.watch.refusals().items():
+        polled = self._needed_topics()
+        for topic, code in self.metadata_watch.refusals().items():
             if topic not in polled:
                 continue
-            self.wiring.fail(exception_for(code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata"))
-        self.wiring.wake()
+            self.context.fail(exception_for(code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata"))
+        self.context.wake_caller()
 
     def _match_pattern(self) -> None:
-        if self.subscriptions.kind is Kind.PATTERN and self.watch.has_heard_all:
-            excluded = self.watch.internal if self.wiring.settings["exclude.internal.topics"] else frozenset()
-            self.subscriptions.topics = self.subscriptions.matches(set(self.wiring.cluster.topics()) - excluded)
+        if self.subscriptions.kind is Kind.PATTERN and self.metadata_watch.has_all_topics:
+            excluded = self.metadata_watch.internal if self.context.settings["exclude.internal.topics"] else frozenset()
+            self.subscriptions.topics = self.subscriptions.matches(set(self.context.cluster.topics()) - excluded)
 
     # The round.
 
     def drain(self, steady_ms: int) -> list[Effect]:
         """Do what is due, and say what the shell is to do; after every call of the methods below."""
-        self.renewals.drop_past()  # Of partitions that have come since.
+        self.recreated_topics.drop_outdated()  # Of partitions that have come since.
         self._watch_topics()
-        self.watch.advance(steady_ms)
+        self.metadata_watch.advance(steady_ms)
         if self.group is not None:
             self.group.advance(steady_ms)
         else:
-            self._begin_positions(steady_ms)
+            self._reset_positions_without_group(steady_ms)
         self.lookups.advance(steady_ms)
         self.fetcher.advance(steady_ms)
-        self.topic_calls.miss()
-        missed, self.wiring.missed = self.wiring.missed, set()
-        self._look_for_absent(missed, steady_ms)
-        self._settle(steady_ms)
+        self.topic_calls.request_metadata()
+        leaderless, self.context.leaderless = self.context.leaderless, set()
+        self._check_missing(leaderless, steady_ms)
+        self._complete_calls(steady_ms)
         if self.group is not None:
-            self.group.membership.departure.advance(steady_ms, is_committing=self.group.commits.is_committing)
-        self.waits.note_sent(self.wiring.out, steady_ms)
-        self.waits.look(self.lookups.places, missed, steady_ms)
+            self.group.membership.pending_leave.advance(steady_ms, is_committing=self.group.commits.is_committing)
+        self.wait_log.requests_sent(self.context.out, steady_ms)
+        self.wait_log.update(self.lookups.pending_tps, leaderless, steady_ms)
         self.next_deadline_ms = self._next_deadline(steady_ms)
-        effects, self.wiring.out = self.wiring.out, []
+        effects, self.context.out = self.context.out, []
         return effects
 
     def _watch_topics(self) -> None:
-        topics = self._topics_polled() | self.lookups.topics | self.topic_calls.topics
+        topics = self._needed_topics() | self.lookups.topics | self.topic_calls.topics
         topics |= set() if self.group is None else self.group.commits.topics
-        self.watch.use(topics, all_topics=self.subscriptions.kind is Kind.PATTERN)
+        self.metadata_watch.use(topics, all_topics=self.subscriptions.kind is Kind.PATTERN)
 
-    def _topics_polled(self) -> set[str]:
+    def _needed_topics(self) -> set[str]:
         """Those read here, or by members of the group that this one may have to share them out to."""
-        topics = {place.topic for place in self.subscriptions.assigned} | self.subscriptions.topics
-        return topics if self.group is None else topics | self.group.membership.leadership.topics
+        topics = {tp.topic for tp in self.subscriptions.assigned} | self.subscriptions.topics
+        return topics if self.group is None else topics | self.group.membership.leader.topics
 
-    def _begin_positions(self, steady_ms: int) -> None:
+    def _reset_positions_without_group(self, steady_ms: int) -> None:
         """Without a group nothing was ever committed."""
         for state in self.subscriptions.at(Stage.COMMITTED, steady_ms):
-            if self.resets.is_known(state.place.topic):
-                state.reset(self.resets.of(state.place))
+            if self.resets.is_known(state.tp.topic):
+                state.reset(self.resets.strategy_for(state.tp))
 
-    def _look_for_absent(self, missed: set[TopicPartition], steady_ms: int) -> None:
-        self.absences.look(missed, steady_ms)
-        if not missed or self.subscriptions.kind is not Kind.MANUAL:
+    def _check_missing(self, leaderless: set[TopicPartition], steady_ms: int) -> None:
+        self.missing_partitions.update(leaderless, steady_ms)
+        if not leaderless or self.subscriptions.kind is not Kind.MANUAL:
             return
-        for place in sorted((missed & self.subscriptions.assigned.keys()) - self._told_absent):
-            error = self.absences.error([place], steady_ms)
+        for tp in sorted((leaderless & self.subscriptions.assigned.keys()) - self._reported_missing):
+            error = self.missing_partitions.error([tp], steady_ms)
             # A topic may be assigned before it is created; partitions that its creator left out are a mistake.
-            if error is not None and error.topic_partition == place:
-                self._told_absent.add(place)
-                self.wiring.fail(error)
+            if error is not None and error.topic_partition == tp:
+                self._reported_missing.add(tp)
+                self.context.fail(error)
 
-    def _settle(self, steady_ms: int) -> None:
+    def _complete_calls(self, steady_ms: int) -> None:
         self.topic_calls.advance(steady_ms)
         if self._close is not None:
             call_of_close, deadline_ms = self._close
-            group, is_late = self.group, steady_ms >= deadline_ms
+            group, has_expired = self.group, steady_ms >= deadline_ms
             is_committing = group is not None and group.commits.is_committing
-            if is_late or not is_committing:
+            if has_expired or not is_committing:
                 self.leave("the consumer is being closed")
-            is_done = group is None or not (is_committing or group.membership.departure.is_under_way)
-            if is_done or is_late:
+            is_done = group is None or not (is_committing or group.membership.pending_leave.is_under_way)
+            if is_done or has_expired:
                 self._close = None
-                if group is not None and group.membership.departure.is_under_way:
-                    self.waits.report_not_left()
-                self.wiring.out.append(CompleteCall(call=call_of_close))
+                if group is not None and group.membership.pending_leave.is_under_way:
+                    self.wait_log.report_unconfirmed_leave()
+                self.context.out.append(CompleteCall(call=call_of_close))
 
     def _next_deadline(self, steady_ms: int) -> int | None:
-        wiring = self.wiring
-        times = [self.watch.next_deadline_ms(), self.absences.next_deadline_ms(steady_ms)]
+        context = self.context
+        times = [self.metadata_watch.next_deadline_ms(), self.missing_partitions.next_deadline_ms(steady_ms)]
         times += [self.fetcher.next_deadline_ms(steady_ms), self.lookups.next_deadline_ms(steady_ms)]
         times += () if self.group is None else self.group.deadlines_ms(steady_ms)
-        times += [*self.topic_calls.deadlines_ms(), self.waits.next_deadline_ms(steady_ms)]
+        times += [*self.topic_calls.deadlines_ms(), self.wait_log.next_deadline_ms(steady_ms)]
         times += [] if self._close is None else [self._close[1]]
-        times.append(wiring.attempts.wait_ends_ms(steady_ms))
+        times.append(context.attempts.wait_ends_ms(steady_ms))
         return min((time for time in times if time is not None and time > steady_ms), default=None)
 
     # What the caller does.
@@ -244,42 +244,42 @@ class ConsumerCore:
         """Raise what the caller has to hear, if there is something."""
         if self.group is not None and self.group.membership.fatal is not None:
             raise copy_for_raise(self.group.membership.fatal)
-        if self._refused:
-            raise self._refused.popitem()[1]
-        if self.wiring.errors:
-            raise self.wiring.errors.popleft()
-        missing = sorted(state.place for state in self.subscriptions.at(Stage.MISSING, INT64_MAX))
+        if self._authentication_errors:
+            raise self._authentication_errors.popitem()[1]
+        if self.context.errors:
+            raise self.context.errors.popleft()
+        missing = sorted(state.tp for state in self.subscriptions.at(Stage.MISSING, INT64_MAX))
         if missing:
             text = f"no committed offset for {', '.join(map(str, missing))}, and auto.offset.reset is none: seek"
             raise NoOffsetForPartitionException(text, topic_partition=missing[0])
 
-    def raise_absence(self, place: TopicPartition, steady_ms: int) -> None:
+    def raise_if_missing(self, tp: TopicPartition, steady_ms: int) -> None:
         """Tell who waits for this partition's position that it is not there."""
-        error = self.absences.error([place], steady_ms)
+        error = self.missing_partitions.error([tp], steady_ms)
         if error is not None:
-            self.absences.forget([place])
-            self._told_absent.add(place)
-            self.wiring.errors = deque(found for found in self.wiring.errors if found.topic_partition != error.topic_partition)
+            self.missing_partitions.forget([tp])
+            self._reported_missing.add(tp)
+            self.context.errors = deque(found for found in self.context.errors if found.topic_partition != error.topic_partition)
             raise error
 
-    def tell_time_of_day(self, steady_ms: int, wall_ms: int) -> None:
+    def set_wall_clock(self, steady_ms: int, wall_ms: int) -> None:
         """Set the wall clock (ms since 1970) at `steady_ms`, from which `by_duration` counts back. Call it before any look-up."""
         self.lookups.wall_offset_ms = wall_ms - steady_ms
 
-    def poll_begins(self, steady_ms: int, wall_ms: int) -> None:
+    def poll_started(self, steady_ms: int, wall_ms: int) -> None:
         """The caller polls: it is alive, and done with what earlier polls gave."""
-        self.tell_time_of_day(steady_ms, wall_ms)
-        self.give_back()
-        self.poll_goes_on(steady_ms)
+        self.set_wall_clock(steady_ms, wall_ms)
+        self.return_undelivered()
+        self.poll_resumed(steady_ms)
         if self.group is not None:
             self.group.commits.polled(steady_ms)
 
-    def poll_goes_on(self, steady_ms: int) -> None:
+    def poll_resumed(self, steady_ms: int) -> None:
         """The caller is in `poll`, and in no callback of his own."""
         if self.group is not None:
             self.group.membership.polled(steady_ms, is_polling=True)
 
-    def poll_ends(self, steady_ms: int) -> None:
+    def poll_ended(self, steady_ms: int) -> None:
         if self.group is not None:
             self.group.membership.polled(steady_ms, is_polling=False)
 
@@ -287,8 +287,8 @@ class ConsumerCore:
         """The callback that the caller has to run next, before anything is read."""
         if self.group is None or not self.subscriptions.is_automatic:
             return None
-        knows_topics = self.subscriptions.kind is not Kind.PATTERN or self.watch.has_heard_all
-        return self.group.rebalance.next_callback(steady_ms, knows_topics=knows_topics)
+        has_topics = self.subscriptions.kind is not Kind.PATTERN or self.metadata_watch.has_all_topics
+        return self.group.rebalance.next_callback(steady_ms, has_topics=has_topics)
 
     def callback_done(self, callback: Callback) -> None:
         assert self.group is not None, "callbacks come from the group"
@@ -312,26 +312,26 @@ class ConsumerCore:
     def _enter_group(self) -> None:
         assert self.group is not None, "the shell asks for a group.id"
         if self.group.membership.state is State.OUT:
-            self.group.membership.move(Happening.SUBSCRIBED)
+            self.group.membership.transition(MembershipEvent.SUBSCRIBED)
 
-    def assign(self, places: Collection[TopicPartition], steady_ms: int) -> None:
+    def assign(self, tps: Collection[TopicPartition], steady_ms: int) -> None:
         if self.group is not None:
             self.group.commits.polled(steady_ms)
-        self._told_absent.clear()
-        self.absences.clear()
+        self._reported_missing.clear()
+        self.missing_partitions.clear()
         before = set(self.subscriptions.assigned)
-        self.subscriptions.assign_manually(places)
-        for place in before - set(places):
-            self.fetcher.drop(place)
+        self.subscriptions.assign_manually(tps)
+        for tp in before - set(tps):
+            self.fetcher.drop(tp)
 
-    def leaving(self) -> Callback | None:
+    def leave_callback(self) -> Callback | None:
         """What to tell the caller before `leave`."""
-        return None if self.group is None or not self.subscriptions.is_automatic else self.group.rebalance.leaving()
+        return None if self.group is None or not self.subscriptions.is_automatic else self.group.rebalance.leave_callback()
 
     def leave(self, reason: str) -> None:
         """Read nothing any more, and be in no group."""
-        for place in list(self.subscriptions.assigned):
-            self.fetcher.drop(place)
+        for tp in list(self.subscriptions.assigned):
+            self.fetcher.drop(tp)
         self.subscriptions.clear()
         if self.group is not None and self.group.membership.is_active:
             self.group.membership.leave(reason)
@@ -340,39 +340,39 @@ class ConsumerCore:
         """`call` completes when the group has heard of it, or at the deadline. Commits that wait for the coordinator go before."""
         self._close = call, deadline_ms
 
-    def give_back(self) -> None:
+    def return_undelivered(self) -> None:
         """What was polled to be given one by one, and was not, is read again."""
-        for place, state in self.subscriptions.assigned.items():
-            if state.position is not None and 0 <= state.given < state.position.offset:
-                self.seek(place, Position(state.given))
-            state.given = -1
+        for tp, state in self.subscriptions.assigned.items():
+            if state.position is not None and 0 <= state.delivered_offset < state.position.offset:
+                self.seek(tp, Position(state.delivered_offset))
+            state.delivered_offset = -1
 
-    def seek(self, place: TopicPartition, position: Position) -> None:
-        state = self.subscriptions.of(place)
-        self.fetcher.drop(place)
+    def seek(self, tp: TopicPartition, position: Position) -> None:
+        state = self.subscriptions.of(tp)
+        self.fetcher.drop(tp)
         state.seek(position)
 
-    def seek_to(self, places: Iterable[TopicPartition], strategy: Any) -> None:
-        states = [self.subscriptions.of(place) for place in places]
+    def seek_to(self, tps: Iterable[TopicPartition], strategy: Any) -> None:
+        states = [self.subscriptions.of(tp) for tp in tps]
         for state in states:
-            self.fetcher.drop(state.place)
+            self.fetcher.drop(state.tp)
             state.reset(strategy)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         assert self.group is not None, "the shell asks for a group.id"
-        return self.group.membership.metadata_of_caller(self.subscriptions.delivered_ids())
+        return self.group.membership.caller_metadata(self.subscriptions.delivered_ids())
 
-    def give_up(self, error: KafkaException) -> list[Effect]:
+    def fail_all(self, error: KafkaException) -> list[Effect]:
         """Fail everybody who waits: the shell cannot go on."""
         self._fail_callers(error)
         if self._close is not None:
-            self.wiring.out.append(CompleteCall(call=self._close[0]))
+            self.context.out.append(CompleteCall(call=self._close[0]))
             self._close = None
-        effects, self.wiring.out = self.wiring.out, []
+        effects, self.context.out = self.context.out, []
         return effects
 
     def _fail_callers(self, error: KafkaException) -> None:
-        self.lookups.give_up(error)
+        self.lookups.fail_all(error)
         if self.group is not None:
-            self.group.commits.give_up(error)
-        self.topic_calls.give_up(error)
+            self.group.commits.fail_all(error)
+        self.topic_calls.fail_all(error)

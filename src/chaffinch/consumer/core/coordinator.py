@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from chaffinch.client import coordinators
 from chaffinch.client.addresses import Address
-from chaffinch.consumer.core.wiring import LANE_GROUP, Wiring
+from chaffinch.consumer.core.context import LANE_GROUP, ConsumerContext
 from chaffinch.errors import KafkaException, codes, exception_for
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorResponse
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorAsked:
+class CoordinatorToken:
     """Token of a FindCoordinator."""
 
 
 class CoordinatorFinder:
     """The coordinator of one group. `advance` asks for it."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self.address_lost: Address | None = None
+    def __init__(self, context: ConsumerContext) -> None:
+        self.lost_address: Address | None = None
         """Where the coordinator was whose connection ended last."""
-        self._wiring = wiring
+        self._context = context
         self._address: Address | None = None
         self._is_under_way = False
         self._failures = 0
@@ -31,14 +31,14 @@ class CoordinatorFinder:
     def address(self, steady_ms: int) -> Address | None:
         """Where to send now; None while it is not known, or has to wait after a failure."""
         address = self._address
-        return address if address is not None and self._wiring.attempts.may_try(address, steady_ms) else None
+        return address if address is not None and self._context.attempts.may_try(address, steady_ms) else None
 
     @property
-    def address_known(self) -> Address | None:
+    def known_address(self) -> Address | None:
         """Where it was last, whether or not it can be reached now."""
         return self._address
 
-    def silent(self) -> str:
+    def no_response_text(self) -> str:
         """In words, of a request that is under way."""
         return "" if self._address is None else f", the coordinator {self._address} has not answered yet"
 
@@ -46,45 +46,45 @@ class CoordinatorFinder:
         """It said that it is not the coordinator, or cannot do its work."""
         self._address = None
 
-    def lost(self, address: Address) -> None:
+    def connection_lost(self, address: Address) -> None:
         """A connection is gone."""
         if address == self._address:
-            self._address, self.address_lost = None, address
+            self._address, self.lost_address = None, address
 
     def advance(self, steady_ms: int) -> None:
         """Ask any broker, if the coordinator is not known."""
         if self._address is not None or self._is_under_way or steady_ms < self._not_before_ms:
             return
-        broker = self._wiring.any_address(steady_ms)
+        broker = self._context.any_address(steady_ms)
         if broker is not None:
             self._is_under_way = True
-            self._wiring.ask_any(broker, coordinators.find_request(self._wiring.group_id, "group"), CoordinatorAsked())
+            self._context.send_to_any(broker, coordinators.find_request(self._context.group_id, "group"), CoordinatorToken())
 
     def answered(self, response: FindCoordinatorResponse, steady_ms: int) -> None:
         """Take the answer in; an error that does not pass is the caller's."""
         self._is_under_way = False
         found = coordinators.parse_find_response(response)
         if found.code is codes.NONE:
-            self._address, self._failures, self._wiring.coordinator_error = found.address._replace(lane=LANE_GROUP), 0, None
+            self._address, self._failures, self._context.coordinator_error = found.address._replace(lane=LANE_GROUP), 0, None
             return
         self._wait(steady_ms)
         # Not as an answer to FindCoordinator: what that means is said for producers, whose transactions it may end.
-        text = f"looking for the coordinator of group {self._wiring.group_id!r}: {found.message or found.code.text}"
-        self._wiring.coordinator_error = error = exception_for(found.code, message=text)
+        text = f"looking for the coordinator of group {self._context.group_id!r}: {found.message or found.code.text}"
+        self._context.coordinator_error = error = exception_for(found.code, message=text)
         if not found.code.is_retriable:
-            self._wiring.fail(error)
+            self._context.fail(error)
 
     def unanswered(self, error: KafkaException, steady_ms: int) -> None:
         self._is_under_way = False
-        self._wiring.coordinator_error = error
+        self._context.coordinator_error = error
         self._wait(steady_ms)
 
     def _wait(self, steady_ms: int) -> None:
         self._failures += 1
-        self._not_before_ms = steady_ms + self._wiring.wait_ms(self._failures)
+        self._not_before_ms = steady_ms + self._context.wait_ms(self._failures)
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When to ask again, or to try again."""
         if self._address is None:
             return None if self._is_under_way else self._not_before_ms
-        return self._wiring.attempts.retry_at_ms(self._address, steady_ms)
+        return self._context.attempts.retry_at_ms(self._address, steady_ms)

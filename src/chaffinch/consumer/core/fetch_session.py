@@ -25,7 +25,7 @@ LAST_VERSION: Final = 18
 SESSION_ERRORS: Final = frozenset({codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH, codes.FETCH_SESSION_TOPIC_ID_ERROR})
 
 
-class Wanted(NamedTuple):
+class FetchPosition(NamedTuple):
     """From where one partition is fetched. `topic_id` zero: the broker did not tell ids."""
 
     topic_id: UUID
@@ -40,19 +40,21 @@ class FetchSession:
 
     id: int = NO_SESSION
     epoch: int = EPOCH_INITIAL
-    partitions: dict[TopicPartition, Wanted] | None = None
+    partitions: dict[TopicPartition, FetchPosition] | None = None
 
-    def next_request(self, wanted: Mapping[TopicPartition, Wanted]) -> tuple[FetchRequest, int]:
+    def next_request(self, positions: Mapping[TopicPartition, FetchPosition]) -> tuple[FetchRequest, int]:
         """The request for these partitions, names and session only, and the last version that it fits."""
-        uses_ids = _uses_ids(wanted)
+        uses_ids = _uses_ids(positions)
         known = self.partitions
         if known is None or self.epoch == EPOCH_INITIAL or _uses_ids(known) != uses_ids:
             self.epoch = EPOCH_INITIAL
-            named, forgotten = dict(wanted), dict[TopicPartition, Wanted]()
+            named, forgotten = dict(positions), dict[TopicPartition, FetchPosition]()
         else:
-            named = {place: asked for place, asked in wanted.items() if known.get(place) != asked}
-            forgotten = {place: was for place, was in known.items() if place not in wanted or wanted[place].topic_id != was.topic_id}
-        self.partitions = dict(wanted)
+            named = {tp: position for tp, position in positions.items() if known.get(tp) != position}
+            forgotten = {
+                tp: previous for tp, previous in known.items() if tp not in positions or positions[tp].topic_id != previous.topic_id
+            }
+        self.partitions = dict(positions)
         request = FetchRequest(
             session_id=self.id, session_epoch=self.epoch, topics=_topics(named), forgotten_topics_data=_forgotten(forgotten)
         )
@@ -76,38 +78,38 @@ class FetchSession:
         """Nobody knows what the broker did: the next request ends the session and begins another."""
         self.epoch = EPOCH_INITIAL
 
-    def places(self) -> dict[tuple[str | UUID, int], TopicPartition]:
+    def tps_by_key(self) -> dict[tuple[str | UUID, int], TopicPartition]:
         """The partitions of the request under way, by topic name or id, and number."""
         found: dict[tuple[str | UUID, int], TopicPartition] = {}
-        for place, asked in (self.partitions or {}).items():
-            found[place.topic, place.partition] = place
-            found[asked.topic_id, place.partition] = place
+        for tp, position in (self.partitions or {}).items():
+            found[tp.topic, tp.partition] = tp
+            found[position.topic_id, tp.partition] = tp
         return found
 
 
-def _uses_ids(partitions: Mapping[TopicPartition, Wanted]) -> bool:
-    return all(asked.topic_id != ZERO_UUID for asked in partitions.values())
+def _uses_ids(partitions: Mapping[TopicPartition, FetchPosition]) -> bool:
+    return all(position.topic_id != ZERO_UUID for position in partitions.values())
 
 
-def _topics(named: Mapping[TopicPartition, Wanted]) -> list[FetchTopic]:
+def _topics(named: Mapping[TopicPartition, FetchPosition]) -> list[FetchTopic]:
     """In their order, so that a topic may come more than once, as from Java's client."""
     topics: list[FetchTopic] = []
-    for place, asked in named.items():
-        if not topics or topics[-1].topic != place.topic:
-            topics.append(FetchTopic(topic=place.topic, topic_id=asked.topic_id))
+    for tp, position in named.items():
+        if not topics or topics[-1].topic != tp.topic:
+            topics.append(FetchTopic(topic=tp.topic, topic_id=position.topic_id))
         topics[-1].partitions.append(
             FetchPartition(
-                partition=place.partition,
-                current_leader_epoch=asked.leader_epoch,
-                fetch_offset=asked.offset,
-                partition_max_bytes=asked.bytes_max,
+                partition=tp.partition,
+                current_leader_epoch=position.leader_epoch,
+                fetch_offset=position.offset,
+                partition_max_bytes=position.bytes_max,
             )
         )
     return topics
 
 
-def _forgotten(forgotten: Mapping[TopicPartition, Wanted]) -> list[ForgottenTopic]:
+def _forgotten(forgotten: Mapping[TopicPartition, FetchPosition]) -> list[ForgottenTopic]:
     topics: dict[str, ForgottenTopic] = {}
-    for place, was in forgotten.items():
-        topics.setdefault(place.topic, ForgottenTopic(topic=place.topic, topic_id=was.topic_id)).partitions.append(place.partition)
+    for tp, previous in forgotten.items():
+        topics.setdefault(tp.topic, ForgottenTopic(topic=tp.topic, topic_id=previous.topic_id)).partitions.append(tp.partition)
     return list(topics.values())

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import ResponseReceived
-from chaffinch.consumer.core.fetch_session import SESSION_ERRORS, FetchSession, Wanted
+from chaffinch.consumer.core.context import LANE_FETCH, ConsumerContext
+from chaffinch.consumer.core.fetch_session import SESSION_ERRORS, FetchPosition, FetchSession
 from chaffinch.consumer.core.options import NONE
 from chaffinch.consumer.core.positions import PartitionState, Position
-from chaffinch.consumer.core.wiring import LANE_FETCH, Wiring
 from chaffinch.errors import CorruptRecordException, ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import READ_COMMITTED, FetchResponse, PartitionData
@@ -49,25 +49,25 @@ POLL_BYTES_MAX: Final = 64 << 20
 class Portion(NamedTuple):
     """Records of one partition, in the order of their offsets, which `columns.offsets` has."""
 
-    place: TopicPartition
+    tp: TopicPartition
     columns: RecordColumns
     timestamp_type: int
     leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class FetchSent:
+class FetchToken:
     """Token of a fetch request: what was wanted of each partition."""
 
     node_id: int
-    wanted: dict[TopicPartition, Wanted]
+    positions: dict[TopicPartition, FetchPosition]
 
 
 @dataclass(slots=True, eq=False)
-class _Fetched:
+class CompletedFetch:
     """What a broker gave of one partition from offset `start` up to `end`-1, `size` bytes of whole batches, or why it gave nothing."""
 
-    place: TopicPartition
+    tp: TopicPartition
     start: int
     end: int
     size: int
@@ -78,90 +78,92 @@ class _Fetched:
 class Fetcher:
     """Fetches what is assigned. `take` hands out; `answered`, `failed` and `advance` are the core's."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        settings = wiring.settings
-        self._wiring = wiring
+    def __init__(self, context: ConsumerContext) -> None:
+        settings = context.settings
+        self._context = context
         self._partition_bytes_max: int = settings["max.partition.fetch.bytes"]
         self._checks_crc: bool = settings["check.crcs"]
         self._sessions: dict[int, FetchSession] = {}
         self._under_way: set[int] = set()
-        self._fetched: deque[_Fetched] = deque()
+        self._completed: deque[CompletedFetch] = deque()
 
     # Asking.
 
     def advance(self, steady_ms: int) -> None:
         """Ask every broker that is not being asked already for what is wanted of it."""
-        for node_id, wanted in self._wanted_by_node(steady_ms).items():
-            address = self._wiring.node_address(node_id, steady_ms, LANE_FETCH)
+        for node_id, positions in self._positions_by_node(steady_ms).items():
+            address = self._context.node_address(node_id, steady_ms, LANE_FETCH)
             if address is None:
                 continue
-            settings = self._wiring.settings
+            settings = self._context.settings
             session = self._sessions.setdefault(node_id, FetchSession())
-            request, version_max = session.next_request(wanted)
+            request, version_max = session.next_request(positions)
             request.max_wait_ms = settings["fetch.max.wait.ms"]
             request.min_bytes = settings["fetch.min.bytes"]
             request.max_bytes = settings["fetch.max.bytes"]
-            request.isolation_level = self._wiring.isolation_level
+            request.isolation_level = self._context.isolation_level
             request.rack_id = settings["client.rack"]
             self._under_way.add(node_id)
-            self._wiring.counts["fetches_sent"] += 1
-            token = FetchSent(node_id, wanted)
-            timeout_ms = self._wiring.request_timeout_ms + request.max_wait_ms
-            self._wiring.send(address, request, token, timeout_ms=timeout_ms, version_max=version_max)
+            self._context.counts["fetches_sent"] += 1
+            token = FetchToken(node_id, positions)
+            timeout_ms = self._context.request_timeout_ms + request.max_wait_ms
+            self._context.send(address, request, token, timeout_ms=timeout_ms, version_max=version_max)
 
-    def _wanted_by_node(self, steady_ms: int) -> dict[int, dict[TopicPartition, Wanted]]:
+    def _positions_by_node(self, steady_ms: int) -> dict[int, dict[TopicPartition, FetchPosition]]:
         """Nothing of a broker of which enough is kept: one that is asked for the rest, with nothing new, answers only after
         `fetch.max.wait.ms`, and until then could not be asked for what the caller has taken meanwhile. Who got records last comes last:
         brokers without a session for us give in the order in which they are asked, until `fetch.max.bytes` are full."""
-        ahead = self._ahead()
-        refused = {fetched.place for fetched in self._fetched if fetched.reader is None}  # Until the caller has heard of it.
-        kept_bytes_max = max(self._partition_bytes_max, 1)
-        found: dict[int, dict[TopicPartition, Wanted]] = {}
-        held_up: set[int | None] = set()
-        for place, state in self._wiring.subscriptions.assigned.items():
-            if not state.is_reading or state.is_paused or state.retry_at_ms > steady_ms or state.position is None or place in refused:
+        buffered = self._buffered()
+        rejected = {fetched.tp for fetched in self._completed if fetched.reader is None}  # Until the caller has heard of it.
+        buffered_bytes_max = max(self._partition_bytes_max, 1)
+        found: dict[int, dict[TopicPartition, FetchPosition]] = {}
+        full_nodes: set[int | None] = set()
+        for tp, state in self._context.subscriptions.assigned.items():
+            if not state.is_reading or state.is_paused or state.retry_at_ms > steady_ms or state.position is None or tp in rejected:
                 continue
-            offset, size = ahead.get(place, (state.position.offset, 0))
+            offset, size = buffered.get(tp, (state.position.offset, 0))
             node_id = self._node_of(state, steady_ms)
-            if size >= kept_bytes_max:
-                held_up.add(node_id)
+            if size >= buffered_bytes_max:
+                full_nodes.add(node_id)
             elif node_id is None:
-                self._wiring.miss(place)
+                self._context.need_leader(tp)
             elif node_id not in self._under_way:
-                asked = Wanted(self._wiring.topic_id(place.topic), offset, self._wiring.leader_epoch(place), self._partition_bytes_max)
-                found.setdefault(node_id, {})[place] = asked
-        return {node_id: self._by_turns(wanted) for node_id, wanted in found.items() if node_id not in held_up}
+                fetch_position = FetchPosition(
+                    self._context.topic_id(tp.topic), offset, self._context.leader_epoch(tp), self._partition_bytes_max
+                )
+                found.setdefault(node_id, {})[tp] = fetch_position
+        return {node_id: self._least_recently_served_first(positions) for node_id, positions in found.items() if node_id not in full_nodes}
 
-    def _by_turns(self, wanted: dict[TopicPartition, Wanted]) -> dict[TopicPartition, Wanted]:
-        assigned = self._wiring.subscriptions.assigned
-        return {place: wanted[place] for place in sorted(wanted, key=lambda place: assigned[place].served)}
+    def _least_recently_served_first(self, positions: dict[TopicPartition, FetchPosition]) -> dict[TopicPartition, FetchPosition]:
+        assigned = self._context.subscriptions.assigned
+        return {tp: positions[tp] for tp in sorted(positions, key=lambda tp: assigned[tp].served_at)}
 
     def _node_of(self, state: PartitionState, steady_ms: int) -> int | None:
         """The replica that the leader sent us to, as long as that holds, or the leader."""
         if state.preferred_replica >= 0:
-            if steady_ms < state.preferred_until_ms and state.preferred_replica in self._wiring.cluster.nodes:
+            if steady_ms < state.preferred_until_ms and state.preferred_replica in self._context.cluster.nodes:
                 return state.preferred_replica
             state.preferred_replica = -1
-        return self._wiring.cluster.leader_of(state.place)
+        return self._context.cluster.leader_of(state.tp)
 
-    def _ahead(self) -> dict[TopicPartition, tuple[int, int]]:
+    def _buffered(self) -> dict[TopicPartition, tuple[int, int]]:
         """Of partitions with something kept: the offset after it, and its bytes."""
         found: dict[TopicPartition, tuple[int, int]] = {}
-        for fetched in self._fetched:
-            _, size = found.get(fetched.place, (0, 0))
-            found[fetched.place] = fetched.end, size + fetched.size
+        for fetched in self._completed:
+            _, size = found.get(fetched.tp, (0, 0))
+            found[fetched.tp] = fetched.end, size + fetched.size
         return found
 
     # Answers.
 
     def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         """Keep what an answer brings; leaders that it names are followed at once (KIP-951)."""
-        token: FetchSent = event.token
+        token: FetchToken = event.token
         response: FetchResponse = event.message
         self._under_way.discard(token.node_id)
-        self._wiring.counts["fetches_answered"] += 1
+        self._context.counts["fetches_answered"] += 1
         session = self._sessions[token.node_id]
-        places = session.places()
+        tps_by_key = session.tps_by_key()
         session.answered(response)
         code = codes.by_number(response.error_code, numbering=event.numbering)
         if code is not codes.NONE:
@@ -169,38 +171,38 @@ class Fetcher:
                 self._refetch_later(token, steady_ms)
             return
         for node in response.node_endpoints:
-            self._wiring.cluster.learn_node(node.node_id, Address(node.host, node.port))
-        ahead = self._ahead()
+            self._context.cluster.learn_node(node.node_id, Address(node.host, node.port))
+        buffered = self._buffered()
         for topic in response.responses:
             for data in topic.partitions:
-                place = places.get((topic.topic or topic.topic_id, data.partition_index))
-                state = None if place is None else self._wiring.subscriptions.assigned.get(place)
+                tp = tps_by_key.get((topic.topic or topic.topic_id, data.partition_index))
+                state = None if tp is None else self._context.subscriptions.assigned.get(tp)
                 if state is None or not state.is_reading or state.position is None:
                     continue
-                asked = token.wanted[state.place]
-                next_offset = ahead.get(state.place, (state.position.offset, 0))[0]
-                if asked.offset == next_offset and self._wiring.is_present(state.place.topic, asked.topic_id):
+                fetch_position = token.positions[state.tp]
+                next_offset = buffered.get(state.tp, (state.position.offset, 0))[0]
+                if fetch_position.offset == next_offset and self._context.is_current(state.tp.topic, fetch_position.topic_id):
                     code = codes.by_number(data.error_code, numbering=event.numbering)
-                    self._keep(state, asked.offset, data, code, steady_ms)
+                    self._store(state, fetch_position.offset, data, code, steady_ms)
                     leader = data.current_leader
-                    if leader is not None and self._wiring.cluster.learn_leader(state.place, leader.leader_id, leader.leader_epoch):
+                    if leader is not None and self._context.cluster.learn_leader(state.tp, leader.leader_id, leader.leader_epoch):
                         state.retry_at_ms = 0
 
-    def _keep(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, steady_ms: int) -> None:
+    def _store(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, steady_ms: int) -> None:
         if code in TRANSIENT:
-            state.wait(steady_ms + self._wiring.wait_ms(1), code)
+            state.back_off(steady_ms + self._context.wait_ms(1), code)
             state.preferred_replica = -1
-            self._wiring.refresh()
+            self._context.refresh()
             return
-        state.refusal = None
+        state.last_error_code = None
         if code is codes.OFFSET_OUT_OF_RANGE and state.preferred_replica >= 0:
             state.preferred_replica = -1  # The leader may have it.
             return
         if data.preferred_read_replica >= 0:
             state.preferred_replica = data.preferred_read_replica
-            state.preferred_until_ms = steady_ms + int(self._wiring.settings["metadata.max.age.ms"])
+            state.preferred_until_ms = steady_ms + int(self._context.settings["metadata.max.age.ms"])
         if code is codes.NONE:
-            state.end = data.last_stable_offset if self._wiring.isolation_level == READ_COMMITTED else data.high_watermark
+            state.end = data.last_stable_offset if self._context.isolation_level == READ_COMMITTED else data.high_watermark
         records: Any = data.records or b""
         assert not isinstance(records, list), "records that were received are one buffer"
         end, size = whole_batches(records)
@@ -212,22 +214,22 @@ class Fetcher:
         if code is codes.NONE:
             aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
             reader = FetchedRecords(records, start, aborted=aborted, checks_crc=self._checks_crc)
-            state.served = self._wiring.counts["fetches_answered"]
-        self._fetched.append(_Fetched(state.place, start, start if end is None else max(end, start), size, reader, code))
-        self._wiring.wake()
+            state.served_at = self._context.counts["fetches_answered"]
+        self._completed.append(CompletedFetch(state.tp, start, start if end is None else max(end, start), size, reader, code))
+        self._context.wake_caller()
 
-    def failed(self, token: FetchSent, steady_ms: int) -> None:
+    def failed(self, token: FetchToken, steady_ms: int) -> None:
         """No answer: the broker may be gone, and its partitions have another leader soon."""
         self._under_way.discard(token.node_id)
         self._sessions[token.node_id].unanswered()
         self._refetch_later(token, steady_ms)
 
-    def _refetch_later(self, token: FetchSent, steady_ms: int) -> None:
-        self._wiring.refresh()
-        for place in token.wanted:
-            state = self._wiring.subscriptions.assigned.get(place)
+    def _refetch_later(self, token: FetchToken, steady_ms: int) -> None:
+        self._context.refresh()
+        for tp in token.positions:
+            state = self._context.subscriptions.assigned.get(tp)
             if state is not None:
-                state.wait(steady_ms + self._wiring.wait_ms(1))
+                state.back_off(steady_ms + self._context.wait_ms(1))
                 state.preferred_replica = -1
 
     # Handing out.
@@ -242,85 +244,85 @@ class Fetcher:
             if not portions:
                 raise
         except BaseException:
-            self.take_back(portions)
+            self.put_back(portions)
             raise
-        self._wiring.counts["records_consumed"] += sum(len(portion.columns) for portion in portions)
+        self._context.counts["records_consumed"] += sum(len(portion.columns) for portion in portions)
         return portions
 
-    def take_back(self, portions: Sequence[Portion]) -> None:
+    def put_back(self, portions: Sequence[Portion]) -> None:
         """Nobody got them after all: they are read again, and not committed."""
         for portion in reversed(portions):
-            state = self._wiring.subscriptions.assigned.get(portion.place)
-            if state is None or state.position is None or state.has_renewed:
+            state = self._context.subscriptions.assigned.get(portion.tp)
+            if state is None or state.position is None or state.is_recreated:
                 continue  # It was taken away, is looked for again, or its topic was deleted.
-            self.drop(portion.place)
+            self.drop(portion.tp)
             assert portion.columns.offsets is not None, "records that were read have offsets"
-            state.given = -1
+            state.delivered_offset = -1
             state.position = state.position._replace(offset=int(portion.columns.offsets[0]))
 
-    def _portions(self, left: int) -> Iterator[Portion]:
-        index, has_given = 0, False
+    def _portions(self, limit: int) -> Iterator[Portion]:
+        index, has_records = 0, False
         bytes_left = POLL_BYTES_MAX
-        while left and bytes_left > 0 and index < len(self._fetched):
-            fetched = self._fetched[index]
-            state = self._wiring.subscriptions.assigned.get(fetched.place)
+        while limit and bytes_left > 0 and index < len(self._completed):
+            fetched = self._completed[index]
+            state = self._context.subscriptions.assigned.get(fetched.tp)
             if state is not None and not (state.is_reading and not state.is_paused):
                 index += 1  # Kept until it may be read again.
-            elif state is None or state.position is None or state.position.offset != _begins(fetched):
-                del self._fetched[index]
+            elif state is None or state.position is None or state.position.offset != _start_of(fetched):
+                del self._completed[index]
             elif fetched.reader is None:
-                if has_given:
+                if has_records:
                     return  # The next call begins with it: raised now, nobody would hear of it, and it would be forgotten.
-                self._refused(fetched, state, index)
+                self._raise_or_reset(fetched, state, index)
             else:
-                portion = self._next_of(fetched, fetched.reader, state, left)
+                portion = self._read_next(fetched, fetched.reader, state, limit)
                 if portion is None:
-                    self._wiring.counts["bytes_consumed"] += fetched.size
-                    del self._fetched[index]
+                    self._context.counts["bytes_consumed"] += fetched.size
+                    del self._completed[index]
                 else:
-                    left -= len(portion.columns)
+                    limit -= len(portion.columns)
                     bytes_left -= _size(portion.columns)
-                    has_given = True
+                    has_records = True
                     yield portion
 
-    def _next_of(self, fetched: _Fetched, reader: FetchedRecords, state: PartitionState, left: int) -> Portion | None:
+    def _read_next(self, fetched: CompletedFetch, reader: FetchedRecords, state: PartitionState, limit: int) -> Portion | None:
         assert state.position is not None, "what is read has a position"
         try:
-            piece = reader.read(left)
+            piece = reader.read(limit)
         except RecordsError as error:
             text = f"{error}; seek to {reader.position + 1} or beyond to pass over it"
-            raise CorruptRecordException(text, topic_partition=fetched.place, stored=Stored.NO, api="Fetch") from None
+            raise CorruptRecordException(text, topic_partition=fetched.tp, stored=Stored.NO, api="Fetch") from None
         epoch = reader.leader_epoch if reader.leader_epoch >= 0 else state.position.offset_epoch
         position = reader.position if piece is not None else max(reader.position, fetched.end)
         state.position = Position(position, epoch, state.position.leader_epoch)
         if piece is None:
             return None
         state.delivered_id = state.topic_id
-        return Portion(fetched.place, piece.columns, int(piece.timestamp_type), piece.leader_epoch)
+        return Portion(fetched.tp, piece.columns, int(piece.timestamp_type), piece.leader_epoch)
 
-    def _refused(self, fetched: _Fetched, state: PartitionState, index: int) -> None:
+    def _raise_or_reset(self, fetched: CompletedFetch, state: PartitionState, index: int) -> None:
         """An error is raised; where positions reset themselves, one out of range does."""
         if fetched.code is codes.OFFSET_OUT_OF_RANGE:
             text = f"offset {fetched.start} is not there, or not any more"
-            if self._wiring.reset_strategy is NONE:
+            if self._context.reset_strategy is NONE:
                 raise OffsetOutOfRangeException(
-                    f"{text}, and auto.offset.reset is none: seek", topic_partition=fetched.place, stored=Stored.NO, api="Fetch"
+                    f"{text}, and auto.offset.reset is none: seek", topic_partition=fetched.tp, stored=Stored.NO, api="Fetch"
                 )
-            self._wiring.report(f"{fetched.place}: {text}; going on as auto.offset.reset says, {self._wiring.reset_strategy.name}")
-            self._wiring.counts["offset_resets"] += 1
-            self.drop(fetched.place)
-            state.reset(self._wiring.reset_strategy)
+            self._context.report(f"{fetched.tp}: {text}; going on as auto.offset.reset says, {self._context.reset_strategy.name}")
+            self._context.counts["offset_resets"] += 1
+            self.drop(fetched.tp)
+            state.reset(self._context.reset_strategy)
             return
-        del self._fetched[index]
-        raise exception_for(fetched.code, topic_partition=fetched.place, stored=Stored.NO, api="Fetch")
+        del self._completed[index]
+        raise exception_for(fetched.code, topic_partition=fetched.tp, stored=Stored.NO, api="Fetch")
 
-    def drop(self, place: TopicPartition) -> None:
+    def drop(self, tp: TopicPartition) -> None:
         """Forget what was fetched of a partition: its position has moved, or it is not ours any more."""
-        self._fetched = deque(fetched for fetched in self._fetched if fetched.place != place)
+        self._completed = deque(fetched for fetched in self._completed if fetched.tp != tp)
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When a partition that has to wait may be fetched again."""
-        times = [state.retry_at_ms for state in self._wiring.subscriptions.assigned.values() if state.retry_at_ms > steady_ms]
+        times = [state.retry_at_ms for state in self._context.subscriptions.assigned.values() if state.retry_at_ms > steady_ms]
         return min(times, default=None)
 
 
@@ -329,5 +331,5 @@ def _size(columns: RecordColumns) -> int:
     return sum(int(offsets[-1] - offsets[0]) for offsets in sides)
 
 
-def _begins(fetched: _Fetched) -> int:
+def _start_of(fetched: CompletedFetch) -> int:
     return fetched.start if fetched.reader is None else fetched.reader.position

@@ -6,27 +6,27 @@ from collections.abc import Iterator
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import RequestFailed, ResponseReceived
-from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.call_errors import network_error
 from chaffinch.consumer.core.commits import Commits
-from chaffinch.consumer.core.coordinator import CoordinatorAsked
+from chaffinch.consumer.core.context import ConsumerContext
+from chaffinch.consumer.core.coordinator import CoordinatorToken
 from chaffinch.consumer.core.fetcher import Fetcher
-from chaffinch.consumer.core.join_checks import GroupKindAsked, JoinProbed
-from chaffinch.consumer.core.membership import GroupAsked, LeaveSent, Membership
-from chaffinch.consumer.core.offsets_asked import CommitSent, Lookup, TopicsAsked
+from chaffinch.consumer.core.join_checks import GroupKindToken, JoinProbeToken
+from chaffinch.consumer.core.membership import LeaveToken, Membership, MemberToken
+from chaffinch.consumer.core.missing_partitions import MissingPartitions
+from chaffinch.consumer.core.pending_offsets import CommitToken, Lookup, TopicsToken
 from chaffinch.consumer.core.rebalance import Rebalance
 from chaffinch.consumer.core.reset_policy import ResetPolicy
-from chaffinch.consumer.core.wiring import Wiring
 
 
 class Group:
     """The parts of one group's member. A consumer that assigns partitions itself has them for its commits."""
 
-    def __init__(self, wiring: Wiring, absences: Absences, fetcher: Fetcher, resets: ResetPolicy) -> None:
-        self.membership = Membership(wiring)
+    def __init__(self, context: ConsumerContext, missing_partitions: MissingPartitions, fetcher: Fetcher, resets: ResetPolicy) -> None:
+        self.membership = Membership(context)
         self.finder = self.membership.finder
-        self.commits = Commits(wiring, self.membership, absences, resets)
-        self.rebalance = Rebalance(wiring, self.membership, self.commits, fetcher)
+        self.commits = Commits(context, self.membership, missing_partitions, resets)
+        self.rebalance = Rebalance(context, self.membership, self.commits, fetcher)
 
     @property
     def needs_coordinator(self) -> bool:
@@ -35,19 +35,19 @@ class Group:
     def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         membership, commits, token = self.membership, self.commits, event.token
         match token:
-            case CoordinatorAsked():
+            case CoordinatorToken():
                 self.finder.answered(event.message, steady_ms)
-            case GroupAsked():
+            case MemberToken():
                 membership.answered(token, event, steady_ms)
-            case JoinProbed():
+            case JoinProbeToken():
                 membership.probe.answered(event, steady_ms)
-            case LeaveSent():
-                membership.departure.ended(token)
-            case GroupKindAsked():
+            case LeaveToken():
+                membership.pending_leave.ended(token)
+            case GroupKindToken():
                 membership.refused_join.answered(event)
-            case CommitSent():
+            case CommitToken():
                 commits.commit_answered(event, steady_ms)
-            case TopicsAsked():
+            case TopicsToken():
                 commits.topics_answered(event)
             case _:
                 assert isinstance(token, Lookup), f"an answer to nothing: {event}"
@@ -57,26 +57,26 @@ class Group:
         """No answer: it is asked for again. That the connection is gone, and the coordinator perhaps with it, comes by `lost`."""
         membership, commits, token = self.membership, self.commits, event.token
         match token:
-            case CoordinatorAsked():
+            case CoordinatorToken():
                 self.finder.unanswered(network_error(event), steady_ms)
-            case GroupAsked():
+            case MemberToken():
                 membership.failed(token, event, steady_ms)
-            case JoinProbed():
+            case JoinProbeToken():
                 membership.probe.failed(token, steady_ms, is_unsupported=event.is_unsupported)
-            case LeaveSent():
-                membership.departure.ended(token)
-            case GroupKindAsked():
+            case LeaveToken():
+                membership.pending_leave.ended(token)
+            case GroupKindToken():
                 membership.refused_join.ended(token)
-            case CommitSent() | TopicsAsked():
+            case CommitToken() | TopicsToken():
                 commits.commit_failed(token, event, steady_ms)
             case _:
                 assert isinstance(token, Lookup), f"a failure of nothing: {event}"
                 commits.committed.failed(token, event, steady_ms)
 
-    def lost(self, address: Address) -> None:
+    def connection_lost(self, address: Address) -> None:
         """A connection is gone."""
-        self.finder.lost(address)
-        self.commits.lost(address)
+        self.finder.connection_lost(address)
+        self.commits.connection_lost(address)
 
     def advance(self, steady_ms: int) -> None:
         """Send what is due."""

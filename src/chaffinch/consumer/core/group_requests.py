@@ -40,7 +40,7 @@ NO_IDENTITY: Final = Identity(NO_GENERATION, "")
 _REASON_CHARACTERS_MAX: Final = 255
 
 
-def join(settings: Settings, identity: Identity, said: Iterable[tuple[str, MemberSubscription]], reason: str) -> JoinGroupRequest:
+def join(settings: Settings, identity: Identity, subscriptions: Iterable[tuple[str, MemberSubscription]], reason: str) -> JoinGroupRequest:
     return JoinGroupRequest(
         group_id=settings["group.id"],
         session_timeout_ms=settings["session.timeout.ms"],
@@ -48,12 +48,12 @@ def join(settings: Settings, identity: Identity, said: Iterable[tuple[str, Membe
         member_id=identity.member_id,
         group_instance_id=settings["group.instance.id"],
         protocol_type=PROTOCOL_TYPE,
-        protocols=[JoinGroupRequestProtocol(name=name, metadata=encode_subscription(subscription)) for name, subscription in said],
+        protocols=[JoinGroupRequestProtocol(name=name, metadata=encode_subscription(subscription)) for name, subscription in subscriptions],
         reason=reason[:_REASON_CHARACTERS_MAX],
     )
 
 
-def refusal_of_join(settings: Settings, code: ErrorCode) -> str:
+def join_error_text(settings: Settings, code: ErrorCode) -> str:
     """Why the coordinator does not take this member, with the value of ours that is at fault, and what to do."""
     if code is codes.INVALID_SESSION_TIMEOUT:
         limits = "the broker's group.min.session.timeout.ms and group.max.session.timeout.ms, 6000 and 1800000 unless they are set"
@@ -68,7 +68,9 @@ def user_data(assignor: str, remembered: tuple[Sequence[TopicPartition], int] | 
     return encode_cooperative(generation) if assignor == "cooperative-sticky" else None
 
 
-def sync(group_id: str, identity: Identity, instance_id: str | None, protocol_name: str, shares: Mapping[str, bytes]) -> SyncGroupRequest:
+def sync(
+    group_id: str, identity: Identity, instance_id: str | None, protocol_name: str, assignments: Mapping[str, bytes]
+) -> SyncGroupRequest:
     return SyncGroupRequest(
         group_id=group_id,
         generation_id=identity.generation,
@@ -76,7 +78,7 @@ def sync(group_id: str, identity: Identity, instance_id: str | None, protocol_na
         group_instance_id=instance_id,
         protocol_type=PROTOCOL_TYPE,
         protocol_name=protocol_name,
-        assignments=[SyncGroupRequestAssignment(member_id=member, assignment=share) for member, share in shares.items()],
+        assignments=[SyncGroupRequestAssignment(member_id=member, assignment=assignment) for member, assignment in assignments.items()],
     )
 
 

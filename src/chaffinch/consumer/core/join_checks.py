@@ -26,9 +26,9 @@ from typing import Any, Final
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import ResponseReceived
 from chaffinch.consumer.core import group_requests
+from chaffinch.consumer.core.context import ConsumerContext
 from chaffinch.consumer.core.group_protocol import PROTOCOL_TYPE
 from chaffinch.consumer.core.group_requests import Identity
-from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, codes, exception_for
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
@@ -41,12 +41,12 @@ VERSION_WITH_IDS_AT_ONCE: Final = 3
 """Of DescribeGroups, since Apache Kafka 2.3. Since 2.2 JoinGroup gives a new member its id without waiting for others."""
 VERSION_WITH_INSTANCE_IDS: Final = 4
 LOST: Final = "the response to JoinGroup did not arrive"
-PASSING: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REBALANCE_IN_PROGRESS})
+TRANSIENT: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REBALANCE_IN_PROGRESS})
 UNUSABLE: Final = frozenset({codes.GROUP_AUTHORIZATION_FAILED, codes.UNSUPPORTED_VERSION})
 
 
 @dataclass(frozen=True, slots=True)
-class JoinProbed:
+class JoinProbeToken:
     """Token of a probe; one for an earlier JoinGroup says nothing about the present one."""
 
     attempt: int
@@ -55,15 +55,15 @@ class JoinProbed:
 class JoinProbe:
     """The probes for one member's JoinGroup. `begin` when it is sent, `end` with its outcome."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    def __init__(self, context: ConsumerContext) -> None:
+        self._context = context
         self._attempt = 0
         self._address: Address | None = None
         """Where the JoinGroup was sent; None while none is under way."""
         self._member_id = ""
         self._due_ms: int | None = None
-        self._in_flight_ms = min(wiring.request_timeout_ms, IN_FLIGHT_MS)
-        self._first_ms = min(wiring.request_timeout_ms, int(wiring.settings["session.timeout.ms"]) // 3)
+        self._in_flight_ms = min(context.request_timeout_ms, IN_FLIGHT_MS)
+        self._first_ms = min(context.request_timeout_ms, int(context.settings["session.timeout.ms"]) // 3)
         self._is_lost = False
         self._failures = 0
         self._began_ms = 0
@@ -87,9 +87,9 @@ class JoinProbe:
             return
         self._due_ms = None
         if self._is_lost:
-            self._give_up(self._address)
+            self._close_connection(self._address)
             return
-        self._wiring.send(self._address.first_lane, group_requests.describe(self._wiring.group_id), JoinProbed(self._attempt))
+        self._context.send(self._address.first_lane, group_requests.describe(self._context.group_id), JoinProbeToken(self._attempt))
 
     def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         if event.token.attempt != self._attempt:
@@ -98,10 +98,10 @@ class JoinProbe:
         for group in event.message.groups:
             code = codes.by_number(group.error_code, numbering=event.numbering)
             if code not in UNUSABLE:
-                is_waiting = self._is_waiting(group, event.version or 0) if code is codes.NONE else code in PASSING
-                self._judge(steady_ms, is_waiting=is_waiting)
+                is_waiting = self._is_waiting(group, event.version or 0) if code is codes.NONE else code in TRANSIENT
+                self._schedule_next(steady_ms, is_waiting=is_waiting)
 
-    def failed(self, token: JoinProbed, steady_ms: int, *, is_unsupported: bool) -> None:
+    def failed(self, token: JoinProbeToken, steady_ms: int, *, is_unsupported: bool) -> None:
         if token.attempt == self._attempt and not is_unsupported:
             self._failures += 1
             self._is_lost = self._failures >= FAILURES_MAX
@@ -111,27 +111,27 @@ class JoinProbe:
         """Whether the coordinator holds the JoinGroup until the other members have joined. True where its version cannot show it."""
         if self._member_id:
             is_in = any(member.member_id == self._member_id for member in group.members)
-        elif self._wiring.instance_id is None:
+        elif self._context.instance_id is None:
             return version < VERSION_WITH_IDS_AT_ONCE
         else:
-            mine = self._wiring.instance_id
+            mine = self._context.instance_id
             is_in = version < VERSION_WITH_INSTANCE_IDS or any(member.group_instance_id == mine for member in group.members)
         return is_in and group.group_state == PREPARING
 
-    def _judge(self, steady_ms: int, *, is_waiting: bool) -> None:
+    def _schedule_next(self, steady_ms: int, *, is_waiting: bool) -> None:
         self._is_lost, self._is_held = not is_waiting, is_waiting
-        self._due_ms = steady_ms + (self._wiring.request_timeout_ms if is_waiting else self._in_flight_ms)
+        self._due_ms = steady_ms + (self._context.request_timeout_ms if is_waiting else self._in_flight_ms)
 
-    def _give_up(self, address: Address) -> None:
+    def _close_connection(self, address: Address) -> None:
         why = "accepts no second connection" if self._failures else "does not wait for other members"
-        self._wiring.report(
-            f"group {self._wiring.group_id!r}: the coordinator {address} {why}, and its response to JoinGroup did not arrive:"
+        self._context.report(
+            f"group {self._context.group_id!r}: the coordinator {address} {why}, and its response to JoinGroup did not arrive:"
             " joining again over a new connection"
         )
-        self._wiring.disconnect(address, LOST)
+        self._context.disconnect(address, LOST)
 
     @property
-    def waits_since_ms(self) -> int | None:
+    def waiting_since_ms(self) -> int | None:
         """Since when the coordinator holds the JoinGroup until other members join; None if that is not known."""
         return self._began_ms if self._is_held else None
 
@@ -148,7 +148,7 @@ OTHER_KIND: Final = "the group is not a classic one: it may be a share or stream
 
 
 @dataclass(frozen=True, slots=True)
-class GroupKindAsked:
+class GroupKindToken:
     """Token of one of the two requests."""
 
     attempt: int
@@ -156,28 +156,28 @@ class GroupKindAsked:
 
 
 class RefusedJoin:
-    """`refuse` gets the error when both responses have come, or failed. Until then the member does not join again."""
+    """`on_error` gets the error when both responses have come, or failed. Until then the member does not join again."""
 
-    def __init__(self, wiring: Wiring, refuse: Callable[[KafkaException], None]) -> None:
-        self._wiring = wiring
-        self._refuse = refuse
+    def __init__(self, context: ConsumerContext, on_error: Callable[[KafkaException], None]) -> None:
+        self._context = context
+        self._on_error = on_error
         self._attempt = 0
-        self._missing = 0
+        self._pending = 0
         self._is_consumer_protocol = False
         self._classic: Any = None
         """The group as DescribeGroups shows it; None if it does not."""
 
     @property
     def is_under_way(self) -> bool:
-        return self._missing > 0
+        return self._pending > 0
 
     def begin(self, address: Address) -> None:
         self._attempt += 1
-        self._missing, self._is_consumer_protocol, self._classic = 2, False, None
-        group_id = self._wiring.group_id
+        self._pending, self._is_consumer_protocol, self._classic = 2, False, None
+        group_id = self._context.group_id
         requests = (ConsumerGroupDescribeRequest(group_ids=[group_id]), True), (group_requests.describe(group_id), False)
         for message, is_consumer_protocol in requests:
-            self._wiring.send(address.first_lane, message, GroupKindAsked(self._attempt, is_consumer_protocol))
+            self._context.send(address.first_lane, message, GroupKindToken(self._attempt, is_consumer_protocol))
 
     def answered(self, event: ResponseReceived) -> None:
         for group in event.message.groups:
@@ -190,30 +190,30 @@ class RefusedJoin:
                 self._classic = group
         self.ended(event.token)
 
-    def ended(self, token: GroupKindAsked) -> None:
+    def ended(self, token: GroupKindToken) -> None:
         """A response was taken in, or will not come."""
-        if token.attempt != self._attempt or not self._missing:
+        if token.attempt != self._attempt or not self._pending:
             return
-        self._missing -= 1
-        if not self._missing:
+        self._pending -= 1
+        if not self._pending:
             code = codes.INCONSISTENT_GROUP_PROTOCOL
-            self._refuse(exception_for(code, message=f"group {self._wiring.group_id!r}: {self._why()}", api="JoinGroup"))
+            self._on_error(exception_for(code, message=f"group {self._context.group_id!r}: {self._cause()}", api="JoinGroup"))
 
-    def _why(self) -> str:
+    def _cause(self) -> str:
         group = self._classic
         if self._is_consumer_protocol:
             return CONSUMER_PROTOCOL
         if group is None:
-            return f"{self._assignors('its members have none of them in common')}. Or {CONSUMER_PROTOCOL}"
+            return f"{self._assignors_text('its members have none of them in common')}. Or {CONSUMER_PROTOCOL}"
         if group.error_code or group.group_state == DEAD:
             return OTHER_KIND
         if group.protocol_type != PROTOCOL_TYPE:
             text = f"its members are of protocol type {group.protocol_type!r}, and this one is of {PROTOCOL_TYPE!r}"
             return f"{text}. Choose another group.id"
         uses = f"the group uses {group.protocol_data}" if group.protocol_data else "its members have none of them in common"
-        return self._assignors(uses)
+        return self._assignors_text(uses)
 
-    def _assignors(self, uses: str) -> str:
-        offered = ", ".join(self._wiring.settings["partition.assignment.strategy"])
+    def _assignors_text(self, uses: str) -> str:
+        offered = ", ".join(self._context.settings["partition.assignment.strategy"])
         advice = "there must be one in the partition.assignment.strategy of every member"
         return f"this member offers the assignors {offered}, and {uses}: {advice}"

@@ -152,7 +152,7 @@ EARLIEST: Final = ResetStrategy("earliest", OFFSET_EARLIEST)
 LATEST: Final = ResetStrategy("latest", OFFSET_LATEST)
 NONE: Final = ResetStrategy("none")
 # Their names in librdkafka, and in Kafka before 0.9.
-ELSEWHERE: Final = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
+FOREIGN_NAMES: Final = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 
 
 def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
@@ -185,22 +185,22 @@ def _parse_strategy(option: str, text: str) -> ResetStrategy:
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
         allowed = "one of earliest, latest, none, or by_duration: and an ISO 8601 duration as in by_duration:PT1H30M"
-        hint = f"; what others call {text!r} is {ELSEWHERE[text.lower()]}" if text.lower() in ELSEWHERE else ""
+        hint = f"; what others call {text!r} is {FOREIGN_NAMES[text.lower()]}" if text.lower() in FOREIGN_NAMES else ""
         raise ConfigException(f"option {option} cannot be {text!r}: it must be {allowed}{hint}")
     seconds = sum(float(number) * _SECONDS[unit] for unit, number in found.groupdict().items() if number)
     return ResetStrategy(text, ago_ms=int(seconds * 1000))
 
 
-def commits_itself(settings: Settings) -> bool:
+def auto_commits(settings: Settings) -> bool:
     """Whether polls commit: the default needs a group, as in Kafka."""
     return bool(settings["enable.auto.commit"]) and settings["group.id"] is not None
 
 
 def _check_group(settings: Settings) -> None:
     if settings["group.protocol"].lower() != "classic":
-        given = settings["group.protocol"]
+        value = settings["group.protocol"]
         raise ConfigException(
-            f"option group.protocol cannot be {given!r}: it must be classic; this client does not speak KIP-848's protocol"
+            f"option group.protocol cannot be {value!r}: it must be classic; this client does not speak KIP-848's protocol"
         )
     for name in ("group.id", "group.instance.id"):
         if settings[name] == "":

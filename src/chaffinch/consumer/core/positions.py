@@ -52,7 +52,7 @@ class Position(NamedTuple):
 class PartitionState:
     """One assigned partition. `position` is the caller's: the next record that a poll gives. Marks are -1 until a leader told them."""
 
-    place: TopicPartition
+    tp: TopicPartition
     stage: Stage = Stage.COMMITTED
     position: Position | None = None
     reset_to: ResetStrategy | None = None
@@ -62,13 +62,13 @@ class PartitionState:
     retry_at_ms: int = 0
     preferred_replica: int = -1
     preferred_until_ms: int = 0
-    given: int = -1
+    delivered_offset: int = -1
     """While records are given one by one: the offset after the last one given, before `position`. -1 otherwise."""
     end: int = -1
     """Where what may be read ends, by the last answer: the high watermark, or the last stable offset. -1: nobody has said."""
-    refusal: ErrorCode | None = None
+    last_error_code: ErrorCode | None = None
     """What the leader refused the last request with, if it may accept the next one."""
-    served: int = 0
+    served_at: int = 0
     """Which answer, counted, brought its last records; 0: none has."""
     topic_id: UUID = ZERO_UUID
     """Of the topic that all this is about; zero: not known yet, or brokers report no ids."""
@@ -82,12 +82,12 @@ class PartitionState:
     @property
     def consumed(self) -> Position | None:
         """Up to where the caller has got records."""
-        return self.position if self.given < 0 or self.position is None else self.position._replace(offset=self.given)
+        return self.position if self.delivered_offset < 0 or self.position is None else self.position._replace(offset=self.delivered_offset)
 
     def seek(self, position: Position) -> None:
         """Go on from here. With an epoch the leader is asked first whether it still has it."""
-        self.position, self.given = position, -1
-        self.reset_to = self.refusal = None
+        self.position, self.delivered_offset = position, -1
+        self.reset_to = self.last_error_code = None
         self.stage = Stage.VALIDATING if position.offset_epoch >= 0 and position.leader_epoch < 0 else Stage.READING
         self.retry_at_ms = 0
 
@@ -100,16 +100,16 @@ class PartitionState:
         assert self.position is not None, "only a position can be checked"
         self.position, self.stage = self.position._replace(leader_epoch=leader_epoch), Stage.READING
 
-    def wait(self, until_ms: int, refusal: ErrorCode | None = None) -> None:
-        """Ask again then. `refusal`: why, if the leader gave a reason that passes."""
-        self.retry_at_ms, self.refusal = until_ms, refusal or self.refusal
+    def back_off(self, until_ms: int, last_error_code: ErrorCode | None = None) -> None:
+        """Ask again then. `last_error_code`: why, if the leader gave a reason that passes."""
+        self.retry_at_ms, self.last_error_code = until_ms, last_error_code or self.last_error_code
 
     @property
-    def has_renewed(self) -> bool:
+    def is_recreated(self) -> bool:
         """Whether what the caller got last is of an earlier topic of this name."""
         return ZERO_UUID not in (self.delivered_id, self.topic_id) and self.delivered_id != self.topic_id
 
-    def renew(self, topic_id: UUID, strategy: ResetStrategy) -> None:
+    def start_new_topic(self, topic_id: UUID, strategy: ResetStrategy) -> None:
         """The topic was deleted and created again: nothing of the earlier one holds in it."""
         if self.position is not None:
             self.reset(strategy)
@@ -118,7 +118,7 @@ class PartitionState:
     def reset(self, strategy: ResetStrategy) -> None:
         """Look for the position anew; without a strategy that is the caller's business."""
         self.stage, self.reset_to, self.position = Stage.MISSING if strategy is NONE else Stage.RESETTING, strategy, None
-        self.given = -1
+        self.delivered_offset = -1
         self.retry_at_ms = 0
         self.preferred_replica = -1
 
@@ -139,22 +139,22 @@ class Subscriptions:
         return self.kind in (Kind.TOPICS, Kind.PATTERN)
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        self._become(Kind.TOPICS)
+        self._set_kind(Kind.TOPICS)
         self.topics = frozenset(topics)
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
-        self._become(Kind.PATTERN)
+        self._set_kind(Kind.PATTERN)
         self.pattern, self.topics = pattern, frozenset()
 
     def assign_manually(self, partitions: Iterable[TopicPartition]) -> None:
-        self._become(Kind.MANUAL)
+        self._set_kind(Kind.MANUAL)
         self.assign(partitions)
 
     def clear(self) -> None:
         self.kind, self.topics, self.pattern = Kind.NONE, frozenset(), None
         self.assigned = {}
 
-    def _become(self, kind: Kind) -> None:
+    def _set_kind(self, kind: Kind) -> None:
         automatic = (Kind.TOPICS, Kind.PATTERN)
         if self.kind is not Kind.NONE and (self.kind in automatic) != (kind in automatic):
             raise IllegalStateException(f"the consumer is {self.kind.value}, it cannot be {kind.value} as well: call unsubscribe() first")
@@ -164,16 +164,16 @@ class Subscriptions:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """The partitions assigned from now on; those that stay keep their state."""
-        self.assigned = {place: self.assigned.get(place) or PartitionState(place) for place in partitions}
+        self.assigned = {tp: self.assigned.get(tp) or PartitionState(tp) for tp in partitions}
 
-    def of(self, place: TopicPartition) -> PartitionState:
+    def of(self, tp: TopicPartition) -> PartitionState:
         """The state of an assigned partition; IllegalStateException for others."""
-        state = self.assigned.get(place)
+        state = self.assigned.get(tp)
         if state is None:
-            raise IllegalStateException(f"{place} is not assigned to this consumer; it has {self.in_words()}", topic_partition=place)
+            raise IllegalStateException(f"{tp} is not assigned to this consumer; it has {self.describe()}", topic_partition=tp)
         return state
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """The partitions assigned, the first few of many."""
         return names_of(self.assigned.keys()) or "none"
 
@@ -188,13 +188,13 @@ class Subscriptions:
 
     def topic_ids(self) -> dict[TopicPartition, UUID]:
         """Of the topic that each partition's position is in; zero where it is not known."""
-        return {place: state.topic_id for place, state in self.assigned.items()}
+        return {tp: state.topic_id for tp, state in self.assigned.items()}
 
     def delivered_ids(self) -> dict[TopicPartition, UUID]:
         """Of the topic whose records the caller got last, of each partition; without those of which it got none."""
-        return {place: state.delivered_id for place, state in self.assigned.items() if state.delivered_id != ZERO_UUID}
+        return {tp: state.delivered_id for tp, state in self.assigned.items() if state.delivered_id != ZERO_UUID}
 
     def consumed(self) -> dict[TopicPartition, Position]:
         """Positions that can be committed."""
-        found = ((place, state.consumed) for place, state in self.assigned.items())
-        return {place: position for place, position in found if position is not None}
+        found = ((tp, state.consumed) for tp, state in self.assigned.items())
+        return {tp: position for tp, position in found if position is not None}

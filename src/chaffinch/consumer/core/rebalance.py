@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chaffinch.consumer.core.commits import Commits
+from chaffinch.consumer.core.context import ConsumerContext
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.group_requests import NO_IDENTITY
 from chaffinch.consumer.core.membership import Membership
-from chaffinch.consumer.core.membership_moves import Happening, State
-from chaffinch.consumer.core.offsets_asked import Commit
-from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.consumer.core.membership_states import MembershipEvent, State
+from chaffinch.consumer.core.pending_offsets import Commit
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition
 
@@ -37,8 +37,8 @@ class Callback:
 class Rebalance:
     """The caller's half of a membership."""
 
-    def __init__(self, wiring: Wiring, membership: Membership, commits: Commits, fetcher: Fetcher) -> None:
-        self._wiring = wiring
+    def __init__(self, context: ConsumerContext, membership: Membership, commits: Commits, fetcher: Fetcher) -> None:
+        self._context = context
         self._membership = membership
         self._commits = commits
         self._fetcher = fetcher
@@ -47,18 +47,18 @@ class Rebalance:
         self._committed_as = NO_IDENTITY
         """As whom what was read on was committed last."""
 
-    def next_callback(self, steady_ms: int, *, knows_topics: bool) -> Callback | None:
-        """Go on as far as possible without the caller; the callback it has to run next, or None. `knows_topics`: of a pattern."""
+    def next_callback(self, steady_ms: int, *, has_topics: bool) -> Callback | None:
+        """Go on as far as possible without the caller; the callback it has to run next, or None. `has_topics`: of a pattern."""
         while not self._callbacks:
             state = self._membership.state
-            if state is State.STABLE and self._membership.joined_topics != self._wiring.subscriptions.topics:
-                self._membership.rebalance("the subscription has changed")
-            elif state is State.UNJOINED and knows_topics:
-                self._membership.move(Happening.POLLED)
-                self._commit_first(steady_ms)
+            if state is State.STABLE and self._membership.joined_topics != self._context.subscriptions.topics:
+                self._membership.request_rejoin("the subscription has changed")
+            elif state is State.UNJOINED and has_topics:
+                self._membership.transition(MembershipEvent.POLLED)
+                self._commit_before_join(steady_ms)
             elif state is State.PREPARING and self._commit is None:
-                self._give_up()
-            elif state is State.ADOPTING and self._commit is None and not self._commit_gone(steady_ms):
+                self._revoke()
+            elif state is State.ADOPTING and self._commit is None and not self._commit_revoked(steady_ms):
                 self._adopt()
             else:
                 return None
@@ -74,85 +74,85 @@ class Rebalance:
         if self._callbacks and self._callbacks[0] is callback:
             self._callbacks.popleft().after()
 
-    def leaving(self) -> Callback | None:
+    def leave_callback(self) -> Callback | None:
         """What to tell the caller before it leaves the group."""
         self._callbacks.clear()
-        partitions = tuple(sorted(self._wiring.subscriptions.assigned))
-        return Callback(self._ending, partitions, lambda: None) if partitions else None
+        partitions = tuple(sorted(self._context.subscriptions.assigned))
+        return Callback(self._revoke_kind, partitions, lambda: None) if partitions else None
 
     @property
-    def _ending(self) -> Kind:
+    def _revoke_kind(self) -> Kind:
         return "revoke" if self._membership.identity.has_generation else "lost"
 
     # Before joining.
 
-    def _commit_first(self, steady_ms: int) -> None:
+    def _commit_before_join(self, steady_ms: int) -> None:
         if not self._commits.is_automatic or not self._membership.identity.has_generation:
             return
-        deadline_ms = steady_ms + int(self._wiring.settings["max.poll.interval.ms"])
+        deadline_ms = steady_ms + int(self._context.settings["max.poll.interval.ms"])
         self._commit = self._commits.commit_all(deadline_ms, self._committed, retries=True)
 
     def _committed(self, error: KafkaException | None) -> None:
         self._commit = None
         if error is not None:
-            self._wiring.report(f"group {self._wiring.group_id!r}: offsets were not committed before the rebalance: {error}")
+            self._context.report(f"group {self._context.group_id!r}: offsets were not committed before the rebalance: {error}")
 
-    def _give_up(self) -> None:
-        assigned = self._wiring.subscriptions.assigned
+    def _revoke(self) -> None:
+        assigned = self._context.subscriptions.assigned
         if not self._membership.is_cooperative or not self._membership.identity.has_generation:
-            gone = tuple(sorted(assigned))
+            revoked = tuple(sorted(assigned))
         else:
-            gone = tuple(sorted(place for place in assigned if place.topic not in self._wiring.subscriptions.topics))
-        if self._ending == "lost" and gone:
-            self._wiring.counts["assignments_lost"] += 1
-        self._tell(self._ending, gone, lambda: self._drop(gone))
-        self._then(lambda: self._move_from(State.PREPARING, Happening.PREPARED))
+            revoked = tuple(sorted(tp for tp in assigned if tp.topic not in self._context.subscriptions.topics))
+        if self._revoke_kind == "lost" and revoked:
+            self._context.counts["assignments_lost"] += 1
+        self._add_callback(self._revoke_kind, revoked, lambda: self._drop(revoked))
+        self._then(lambda: self._transition_from(State.PREPARING, MembershipEvent.PREPARED))
 
     # After syncing.
 
-    def _commit_gone(self, steady_ms: int) -> bool:
+    def _commit_revoked(self, steady_ms: int) -> bool:
         """Begin to commit what was read on, while others joined, of partitions that they get now: whether that is to be waited for."""
         membership = self._membership
-        gone = self._wiring.subscriptions.assigned.keys() - set(membership.assignment)
-        if not self._commits.is_automatic or not gone or self._committed_as == membership.identity:
+        revoked = self._context.subscriptions.assigned.keys() - set(membership.assignment)
+        if not self._commits.is_automatic or not revoked or self._committed_as == membership.identity:
             return False
         self._committed_as = membership.identity
-        deadline_ms = steady_ms + int(self._wiring.settings["max.poll.interval.ms"])
-        self._commit = self._commits.commit_all(deadline_ms, self._committed, retries=True, places=gone)
+        deadline_ms = steady_ms + int(self._context.settings["max.poll.interval.ms"])
+        self._commit = self._commits.commit_all(deadline_ms, self._committed, retries=True, tps=revoked)
         return self._commit is not None
 
     def _adopt(self) -> None:
-        membership, subscriptions = self._membership, self._wiring.subscriptions
-        given = membership.assignment
-        if any(place.topic not in membership.joined_topics for place in given):
+        membership, subscriptions = self._membership, self._context.subscriptions
+        assignment = membership.assignment
+        if any(tp.topic not in membership.joined_topics for tp in assignment):
             # The leader knew of an older subscription than the one joined with: that cannot be taken over.
-            membership.move(Happening.ADOPTED)
-            membership.rebalance("the assignment does not fit the subscription")
+            membership.transition(MembershipEvent.ADOPTED)
+            membership.request_rejoin("the assignment does not fit the subscription")
             return
-        membership.identity_of_caller = membership.identity
-        gone = tuple(sorted(subscriptions.assigned.keys() - set(given)))
-        added = tuple(sorted(set(given) - subscriptions.assigned.keys()))
-        self._tell("revoke", gone, lambda: self._drop(gone))
-        self._then(lambda: self._take_over(given, added))
-        self._callbacks.append(Callback("assign", added, lambda: self._adopted(added, gave_up=bool(gone))))
+        membership.caller_identity = membership.identity
+        revoked = tuple(sorted(subscriptions.assigned.keys() - set(assignment)))
+        added = tuple(sorted(set(assignment) - subscriptions.assigned.keys()))
+        self._add_callback("revoke", revoked, lambda: self._drop(revoked))
+        self._then(lambda: self._assign(assignment, added))
+        self._callbacks.append(Callback("assign", added, lambda: self._adopted(added, gave_up=bool(revoked))))
 
-    def _take_over(self, given: Iterable[TopicPartition], added: Iterable[TopicPartition]) -> None:
-        self._wiring.subscriptions.assign(sorted(given))
-        for place in added:
-            self._wiring.subscriptions.assigned[place].is_usable = False
+    def _assign(self, assignment: Iterable[TopicPartition], added: Iterable[TopicPartition]) -> None:
+        self._context.subscriptions.assign(sorted(assignment))
+        for tp in added:
+            self._context.subscriptions.assigned[tp].is_usable = False
 
     def _adopted(self, added: Iterable[TopicPartition], *, gave_up: bool) -> None:
-        for place in added:
-            state = self._wiring.subscriptions.assigned.get(place)
+        for tp in added:
+            state = self._context.subscriptions.assigned.get(tp)
             if state is not None:
                 state.is_usable = True
-        self._move_from(State.ADOPTING, Happening.ADOPTED)
+        self._transition_from(State.ADOPTING, MembershipEvent.ADOPTED)
         if gave_up and self._membership.state is State.STABLE:
-            self._membership.rebalance("partitions were given up for others")
+            self._membership.request_rejoin("partitions were given up for others")
 
     # Steps.
 
-    def _tell(self, kind: Kind, partitions: tuple[TopicPartition, ...], after: Callable[[], None]) -> None:
+    def _add_callback(self, kind: Kind, partitions: tuple[TopicPartition, ...], after: Callable[[], None]) -> None:
         if partitions:
             self._callbacks.append(Callback(kind, partitions, after))
 
@@ -169,12 +169,12 @@ class Rebalance:
 
         self._callbacks.append(Callback(last.kind, last.partitions, both))
 
-    def _move_from(self, state: State, happening: Happening) -> None:
+    def _transition_from(self, state: State, event: MembershipEvent) -> None:
         """Unless the group has gone on meanwhile: then the next round tells."""
         if self._membership.state is state:
-            self._membership.move(happening)
+            self._membership.transition(event)
 
-    def _drop(self, gone: Iterable[TopicPartition]) -> None:
-        for place in gone:
-            self._fetcher.drop(place)
-            self._wiring.subscriptions.assigned.pop(place, None)
+    def _drop(self, revoked: Iterable[TopicPartition]) -> None:
+        for tp in revoked:
+            self._fetcher.drop(tp)
+            self._context.subscriptions.assigned.pop(tp, None)

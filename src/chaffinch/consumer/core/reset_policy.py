@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from chaffinch.consumer.core.call_errors import names_of
+from chaffinch.consumer.core.context import ConsumerContext
 from chaffinch.consumer.core.fetcher import Fetcher
+from chaffinch.consumer.core.metadata_watch import MetadataWatch
 from chaffinch.consumer.core.options import EARLIEST, LATEST, NEW_PARTITIONS, NONE, OFFSET_RESET, ResetStrategy, new_partitions_strategy
-from chaffinch.consumer.core.topic_ids import Renewal
-from chaffinch.consumer.core.topic_watch import TopicWatch
-from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.consumer.core.topic_ids import RecreatedTopic
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
@@ -32,10 +32,10 @@ class _FirstSeen(NamedTuple):
 class ResetPolicy:
     """Of one consumer. A topic that comes after the consumer has looked for it is new altogether, as is one created again."""
 
-    def __init__(self, wiring: Wiring, watch: TopicWatch) -> None:
-        self._new = new_partitions_strategy(wiring.settings)
-        self._wiring = wiring
-        self._watch = watch
+    def __init__(self, context: ConsumerContext, metadata_watch: MetadataWatch) -> None:
+        self._new = new_partitions_strategy(context.settings)
+        self._context = context
+        self._metadata_watch = metadata_watch
         self._first_seen: dict[str, _FirstSeen] = {}
         self._has_all = False
         """Whether all topics of the cluster were seen before."""
@@ -44,12 +44,12 @@ class ResetPolicy:
         """Metadata has come."""
         if self._new is None:
             return
-        for topic in {*self._wiring.cluster.topics(), *self._watch.topics}:
+        for topic in {*self._context.cluster.topics(), *self._metadata_watch.topics}:
             self._learn(topic)
-        self._has_all |= self._watch.has_heard_all
+        self._has_all |= self._metadata_watch.has_all_topics
 
     def _learn(self, topic: str) -> None:
-        state, known = self._wiring.cluster.topic(topic), self._first_seen.get(topic)
+        state, known = self._context.cluster.topic(topic), self._first_seen.get(topic)
         if state is None or state.code not in (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION):
             return
         if known is None:
@@ -65,18 +65,18 @@ class ResetPolicy:
         """Whether it can be told which partitions of the topic are new."""
         return self._new is None or topic in self._first_seen
 
-    def of(self, place: TopicPartition) -> ResetStrategy:
-        return self._wiring.reset_strategy if self._new is None or not self._is_new(place) else self._new
+    def strategy_for(self, tp: TopicPartition) -> ResetStrategy:
+        return self._context.reset_strategy if self._new is None or not self._is_new(tp) else self._new
 
-    def in_words(self, place: TopicPartition) -> str:
+    def describe(self, tp: TopicPartition) -> str:
         """The option that decides, and its value."""
-        strategy = self.of(place)
-        name = OFFSET_RESET if strategy is self._wiring.reset_strategy else NEW_PARTITIONS
+        strategy = self.strategy_for(tp)
+        name = OFFSET_RESET if strategy is self._context.reset_strategy else NEW_PARTITIONS
         return f"{name} says, {strategy.name}"
 
-    def _is_new(self, place: TopicPartition) -> bool:
-        known = self._first_seen.get(place.topic)
-        return known is not None and place.partition >= known.partition_count
+    def _is_new(self, tp: TopicPartition) -> bool:
+        known = self._first_seen.get(tp.topic)
+        return known is not None and tp.partition >= known.partition_count
 
 
 _CONSEQUENCES: Final = {
@@ -85,43 +85,43 @@ _CONSEQUENCES: Final = {
 }
 
 
-class Renewals:
+class RecreatedTopics:
     """Topics of one consumer's assigned partitions that were deleted and created again.
 
     A partition's position, what was fetched, its paused state and its lag are dropped; reading starts where auto.offset.reset says.
     """
 
-    def __init__(self, wiring: Wiring, fetcher: Fetcher, resets: ResetPolicy) -> None:
-        self._wiring = wiring
+    def __init__(self, context: ConsumerContext, fetcher: Fetcher, resets: ResetPolicy) -> None:
+        self._context = context
         self._fetcher = fetcher
         self._resets = resets
 
-    def take(self, renewals: Iterable[Renewal]) -> None:
+    def handle(self, recreated_topics: Iterable[RecreatedTopic]) -> None:
         """Metadata reports these; before anything else is done with it."""
-        resumed = self.drop_past()
-        for renewal in renewals:
-            self._wiring.report(self._in_words(renewal, resumed))
+        resumed = self.drop_outdated()
+        for recreated in recreated_topics:
+            self._context.report(self._log_text(recreated, resumed))
 
-    def drop_past(self) -> set[TopicPartition]:
+    def drop_outdated(self) -> set[TopicPartition]:
         """Drop the state of partitions whose topic is another one now; returns those that were paused.
 
         A partition whose topic was not known yet is one of the topic that is there now.
         """
-        ids, resumed = self._wiring.ids, set()
-        for place, state in self._wiring.subscriptions.assigned.items():
-            if ids.is_past(place.topic, state.topic_id):
-                resumed |= {place} if state.is_paused else set()
-                self._fetcher.drop(place)
-                state.renew(ids.present(place.topic), self._resets.of(place))
+        ids, resumed = self._context.ids, set()
+        for tp, state in self._context.subscriptions.assigned.items():
+            if ids.is_outdated(tp.topic, state.topic_id):
+                resumed |= {tp} if state.is_paused else set()
+                self._fetcher.drop(tp)
+                state.start_new_topic(ids.current(tp.topic), self._resets.strategy_for(tp))
             elif state.topic_id == ZERO_UUID:
-                state.topic_id = ids.present(place.topic)
+                state.topic_id = ids.current(tp.topic)
         return resumed
 
-    def _in_words(self, renewal: Renewal, resumed: Collection[TopicPartition]) -> str:
-        place = TopicPartition(renewal.topic, 0)
-        is_assigned = any(each.topic == renewal.topic for each in self._wiring.subscriptions.assigned)
+    def _log_text(self, recreated: RecreatedTopic, resumed: Collection[TopicPartition]) -> str:
+        tp = TopicPartition(recreated.topic, 0)
+        is_assigned = any(each.topic == recreated.topic for each in self._context.subscriptions.assigned)
         starts = "reading starts again" if is_assigned else "once a partition is assigned, reading starts"
-        text = f"{renewal}; positions in the deleted topic are dropped, {starts} where {self._resets.in_words(place)}"
-        text += _CONSEQUENCES.get(self._resets.of(place), "")
-        paused = sorted(place for place in resumed if place.topic == renewal.topic)
+        text = f"{recreated}; positions in the deleted topic are dropped, {starts} where {self._resets.describe(tp)}"
+        text += _CONSEQUENCES.get(self._resets.strategy_for(tp), "")
+        paused = sorted(tp for tp in resumed if tp.topic == recreated.topic)
         return text + (f"; {names_of(paused)} {'is' if len(paused) == 1 else 'are'} not paused any more" if paused else "")

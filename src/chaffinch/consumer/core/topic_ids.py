@@ -12,11 +12,11 @@ from uuid import UUID
 from chaffinch.identifiers import kafka_id
 from chaffinch.protocol.primitives import ZERO_UUID
 
-DOUBT_MS: Final = 3_000
+UNKNOWN_ID_MS: Final = 3_000
 """A coordinator that does not know an id for less may lag behind, and its metadata, too."""
 
 
-class Renewal(NamedTuple):
+class RecreatedTopic(NamedTuple):
     """A topic that was deleted and created again, with the id it had and the id it has now."""
 
     topic: str
@@ -33,32 +33,32 @@ class TopicIds:
     def __init__(self) -> None:
         self._known: dict[str, set[UUID]] = {}
         self._present: dict[str, UUID] = {}
-        self._doubted: set[UUID] = set()
+        self._unconfirmed: set[UUID] = set()
         self._unknown_since_ms: dict[UUID, int] = {}
 
-    def learn(self, topic: str, topic_id: UUID) -> Renewal | None:
+    def learn(self, topic: str, topic_id: UUID) -> RecreatedTopic | None:
         """Metadata reports this id; returns the renewal if the topic is another one than before."""
         if topic_id == ZERO_UUID:
             return None
         known = self._known.setdefault(topic, set())
         before = self._present.get(topic, topic_id)
-        is_new = topic_id not in known or before in self._doubted
+        is_new = topic_id not in known or before in self._unconfirmed
         known.add(topic_id)
         if topic_id == before or is_new:
             self._present[topic] = topic_id
-            self._doubted.discard(topic_id)
+            self._unconfirmed.discard(topic_id)
             self._unknown_since_ms.pop(topic_id, None)
-        return Renewal(topic, before, topic_id) if is_new and topic_id != before else None
+        return RecreatedTopic(topic, before, topic_id) if is_new and topic_id != before else None
 
-    def doubt(self, topic_id: UUID, steady_ms: int) -> None:
+    def report_unknown(self, topic_id: UUID, steady_ms: int) -> None:
         """A coordinator does not know this id. Once that lasts, the next id that metadata reports holds, even if it was known before."""
-        if steady_ms - self._unknown_since_ms.setdefault(topic_id, steady_ms) >= DOUBT_MS:
-            self._doubted.add(topic_id)
+        if steady_ms - self._unknown_since_ms.setdefault(topic_id, steady_ms) >= UNKNOWN_ID_MS:
+            self._unconfirmed.add(topic_id)
 
-    def present(self, topic: str) -> UUID:
+    def current(self, topic: str) -> UUID:
         """The id of the topic that has this name now; zero if none was reported."""
         return self._present.get(topic, ZERO_UUID)
 
-    def is_past(self, topic: str, topic_id: UUID) -> bool:
+    def is_outdated(self, topic: str, topic_id: UUID) -> bool:
         """Whether this id, if it is one, is of an earlier topic of this name."""
-        return ZERO_UUID not in (topic_id, self.present(topic)) and topic_id != self.present(topic)
+        return ZERO_UUID not in (topic_id, self.current(topic)) and topic_id != self.current(topic)

@@ -50,7 +50,7 @@ class ProducerCore:
 
     def __init__(self, settings: Settings, rng: Rng, *, questions: frozenset[Question] = frozenset(), rule: Rule | str = MURMUR2) -> None:
         """`questions`: cases that the exception handler decides (effect AskHandler). `rule`: the partitioner."""
-        self.wiring = context = ProducerContext(settings, rng, questions)
+        self.context = context = ProducerContext(settings, rng, questions)
         self.transaction = context.transaction
         self.accumulator = Accumulator(
             batch_bytes=settings["batch.size"],
@@ -111,8 +111,8 @@ class ProducerCore:
         return self._drain_effects()
 
     def _drain_effects(self) -> list[Effect]:
-        effects = self.wiring.out.copy()
-        self.wiring.out.clear()
+        effects = self.context.out.copy()
+        self.context.out.clear()
         return effects
 
     @property
@@ -142,7 +142,7 @@ class ProducerCore:
 
     def usable_count(self, topic: str, partition: int | None) -> int | None:
         """Number of the topic's partitions; None if it is unknown, or `partition` does not exist."""
-        count = self.wiring.cluster.partition_count(topic)
+        count = self.context.cluster.partition_count(topic)
         return count if count is None or partition is None or partition < count else None
 
     def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:
@@ -165,7 +165,7 @@ class ProducerCore:
         if appended is Appended.JOINED and not self._needs_round:
             return futures, False
         self._needs_round = False
-        self.wiring.metadata.use(topic_partition.topic, steady_ms)
+        self.context.metadata.use(topic_partition.topic, steady_ms)
         return futures, True
 
     def join(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, future: Any) -> BatchFutures | None:
@@ -205,12 +205,12 @@ class ProducerCore:
         self.is_shut = True
 
     def _growing_of_key(self, topic: str, key: bytes) -> OpenBatch | None:
-        if self._tps_version != self.wiring.cluster.version:
+        if self._tps_version != self.context.cluster.version:
             self._tps.clear()
-            self._tps_version = self.wiring.cluster.version
+            self._tps_version = self.context.cluster.version
         tps = self._tps.get(topic)
         if tps is None:
-            tps = [TopicPartition(topic, index) for index in range(self.wiring.cluster.partition_count(topic) or 0)]
+            tps = [TopicPartition(topic, index) for index in range(self.context.cluster.partition_count(topic) or 0)]
             self._tps[topic] = tps
         return self.accumulator.growing(tps[partition_of_key(key, len(tps))]) if tps else None
 
@@ -232,7 +232,7 @@ class ProducerCore:
 
         A batch behind another one needs no round: the event that completes the other one leads to it.
         """
-        self.wiring.metadata.use(batch.topic_partition.topic, steady_ms)
+        self.context.metadata.use(batch.topic_partition.topic, steady_ms)
         needs_wakeup = self.accumulator.append_batch(batch)
         return self.recreated_topics.appended(batch.topic_partition) or needs_wakeup
 
@@ -250,10 +250,10 @@ class ProducerCore:
 
         In a transaction (`transaction_number`, by default the last one) they count like any other failure.
         """
-        self.wiring.counts["records_failed"] += count
+        self.context.counts["records_failed"] += count
         error = self.error_of_unsent(error)
         if self.transaction is not None:
-            self.wiring.out += self.transaction.record_refused(
+            self.context.out += self.transaction.record_refused(
                 error, self.transaction.transaction_number if transaction_number is None else transaction_number
             )
         return error
@@ -277,9 +277,9 @@ class ProducerCore:
             case events.TimePassed():
                 pass
             case events.TopicRequested():
-                self.wiring.metadata.use(event.topic, steady_ms)
+                self.context.metadata.use(event.topic, steady_ms)
                 if event.is_stale:
-                    self.wiring.metadata.refresh()
+                    self.context.metadata.refresh()
             case events.FlushCalled() | events.CloseCalled():
                 self._await_all(event)
             case events.RecordsRejected():
@@ -302,7 +302,7 @@ class ProducerCore:
 
     def _call(self, event: events.TransactionCall) -> None:
         assert self.transaction is not None, "the public producer refuses transactions without a transactional id"
-        self.wiring.out += self.transaction.call(event)
+        self.context.out += self.transaction.call(event)
 
     def _await_all(self, event: events.FlushCalled | events.CloseCalled) -> None:
         if isinstance(event, events.FlushCalled):
@@ -314,19 +314,19 @@ class ProducerCore:
 
     def _connected(self, event: Connected) -> None:
         self.wait_causes.authentication_error = None
-        self.wiring.attempts.succeeded(event.address)
+        self.context.attempts.succeeded(event.address)
         if self.transaction is not None:
             self.transaction.features_received(event.features)
 
     def _disconnected(self, event: Disconnected, steady_ms: int) -> None:
-        event = self.wiring.explain_unreachable(event)
-        self.wiring.attempts.failed(event.address, event.reason, steady_ms, had_response=event.had_response)
+        event = self.context.explain_unreachable(event)
+        self.context.attempts.failed(event.address, event.reason, steady_ms, had_response=event.had_response)
         if self.outage_log.lost(steady_ms):
             self.batch_wait_log.log.logged(OUTAGE, steady_ms, steady_ms)
-        self.wiring.metadata.refresh()
+        self.context.metadata.refresh()
         if event.error is not None:
             self.wait_causes.authentication_error = event.error, steady_ms
-            self.wiring.out.append(WakeCallers())
+            self.context.out.append(WakeCallers())
         if self.transaction is not None:
             self.transaction.coordinators.forget_address(event.address)
 
@@ -334,7 +334,7 @@ class ProducerCore:
         token = event.token
         self.outage_log.answered(event.address, steady_ms)
         if throttle_ms := getattr(event.message, "throttle_time_ms", 0):
-            self.wiring.attempts.throttled(event.address, steady_ms + throttle_ms)
+            self.context.attempts.throttled(event.address, steady_ms + throttle_ms)
         if isinstance(token, ProduceSent):
             self.batch_sender.request_done(token)
             self.response_handler.answered(event, steady_ms)
@@ -342,7 +342,7 @@ class ProducerCore:
             self.requests.answered(event, steady_ms)
 
     def _failed(self, event: RequestFailed, steady_ms: int) -> None:
-        event = self.wiring.explain_unreachable(event)
+        event = self.context.explain_unreachable(event)
         if isinstance(event.token, ProduceSent):
             self.batch_sender.request_done(event.token)
             self.response_handler.failed(event, steady_ms)
@@ -391,18 +391,18 @@ class ProducerCore:
         self.completer.expire(steady_ms)
         self.response_handler.expire(steady_ms)
         if transaction is not None:
-            self.wiring.out += transaction.expire(steady_ms, self.outage_log.unreachable, self.wait_causes.batch_cause)
+            self.context.out += transaction.expire(steady_ms, self.outage_log.unreachable, self.wait_causes.batch_cause)
         if self.callers.is_late(steady_ms):
             self.completer.close()
         if transaction is not None:
             if self.callers.close_deadline_ms is not None:
-                self.wiring.out += transaction.close(self.callers.close_deadline_ms)
+                self.context.out += transaction.close(self.callers.close_deadline_ms)
             if transaction.is_failed:
                 self.completer.drop_unsent()
         self.batch_sender.send_ready(steady_ms, skip_linger=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, steady_ms)
-        self.wiring.out += self.callers.settle(steady_ms, others_wait=transaction is not None and transaction.callers.block_close)
+        self.context.out += self.callers.settle(steady_ms, others_wait=transaction is not None and transaction.callers.block_close)
 
     def _advance_transaction(self, transaction: TransactionManager, steady_ms: int) -> None:
         has_batches, needs_epoch = not self.outstanding.is_empty, self.outstanding.need_epoch(self.identity.current)
@@ -412,12 +412,12 @@ class ProducerCore:
         is_awaited = has_batches or transaction.callers.has_any
         goal = transaction.needed_step(has_batches=has_batches, needs_epoch=needs_epoch) if is_awaited else None
         self.request_wait_log.check(goal, steady_ms)
-        self.wiring.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
+        self.context.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When the next round is due without an event, as of the last round."""
-        context, steady_ms = self.wiring, self.availability.steady_ms
+        context, steady_ms = self.context, self.availability.steady_ms
         metadata_ms, has_work = context.metadata.next_deadline_ms(steady_ms), self._has_work
         times = [metadata_ms, self.identity.next_deadline_ms(steady_ms)]
         if has_work:

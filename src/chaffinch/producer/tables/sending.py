@@ -143,7 +143,7 @@ class _TableSend:
         with self._gate.lock:
             if self._gate.refusal("send_table") is not None:
                 return False
-            count = self._gate.core.wiring.cluster.partition_count(topic_rows.topic)
+            count = self._gate.core.context.cluster.partition_count(topic_rows.topic)
         return count is None or count <= topic_rows.highest
 
     def _wait_for(self, unknown: list[_TopicRows], parts: TableParts) -> list[_WaitResult]:
@@ -169,7 +169,7 @@ class _TableSend:
 
     def _send_topic_rows(self, topic_rows: _TopicRows, parts: TableParts, first: int, waited: _WaitResult) -> None:
         """Send the rows of one topic. `first`: number of the piece's first row in the table."""
-        gate, cluster, topic, rows = self._gate, self._gate.core.wiring.cluster, topic_rows.topic, topic_rows.rows
+        gate, cluster, topic, rows = self._gate, self._gate.core.context.cluster, topic_rows.topic, topic_rows.rows
         count = parts.count if rows is None else len(rows)
         with gate.lock:
             stop: Stop | None = gate.refusal("send_table") or waited.stop
@@ -193,7 +193,7 @@ class _TableSend:
         gate, topic, requested = self._gate, piece.topic, piece.requested
         with gate.lock:
             # The topic may grow while a table is sent. If it is deleted, the rows are handled like waiting records.
-            piece.partition_count = partition_count = gate.core.wiring.cluster.partition_count(topic) or piece.partition_count
+            piece.partition_count = partition_count = gate.core.context.cluster.partition_count(topic) or piece.partition_count
             with_leader = gate.core.availability.partitions(topic)
             reasons = gate.core.screening.of_rows(topic, self._handed_over_ms, gate.clock.steady_ms())
         if requested is None and not reasons and gate.core.partitioner.spreads(piece.columns) and piece.columns.timestamps.min() >= 0:

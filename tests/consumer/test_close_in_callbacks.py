@@ -18,7 +18,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_when_partitions_come(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, end: str) -> None:
+def test_close_or_unsubscribe_in_on_assign_ends_poll(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, end: str) -> None:
     consumer, ended = consumer_of(broker), []
     consumer.subscribe([topic], on_assign=lambda _: ended.append(ENDS[end](consumer)))
     assert consumer.poll() == []
@@ -27,7 +27,7 @@ def test_when_partitions_come(broker: EmbeddedBroker, topic: str, consumer_of: C
         consumer.poll()
 
 
-def test_when_a_commit_is_over(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+def test_close_in_on_commit_ends_poll(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     """Whose callback is told within the poll, as are those behind it. It begins within it, too: other calls tell of such ends as well."""
     consumer, told = consumer_of(broker), []
 
@@ -40,7 +40,7 @@ def test_when_a_commit_is_over(broker: EmbeddedBroker, topic: str, consumer_of: 
     assert told
 
 
-def test_one_that_reads_something_else_since_goes_on(
+def test_new_subscription_in_callback_continues_poll(
     broker: EmbeddedBroker, name: str, topic: str, producer_of: ProducerOf, consumer_of: ConsumerOf
 ) -> None:
     consumer, other = consumer_of(broker), f"{name}-other"

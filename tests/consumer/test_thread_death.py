@@ -14,7 +14,7 @@ from tests.consumer.polling import write
 LATEST_S = 60
 
 
-def dies(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+def kill_thread(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread does what it is asked for next, and dies when it waits for more."""
 
     def no_memory(*_: object) -> NoReturn:
@@ -23,12 +23,12 @@ def dies(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer._thread._network, "poll", no_memory)
 
 
-def test_a_poll_that_waits_and_calls_that_come_later(
+def test_dead_thread_fails_waiting_poll_and_later_calls(
     broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer: Consumer = consumer_of(broker)
     consumer.assign([TopicPartition(topic, 0)])
-    dies(consumer, monkeypatch)
+    kill_thread(consumer, monkeypatch)
     for call in (lambda: consumer.poll(LATEST_S), consumer.metrics, consumer.assignment, consumer.commit):
         with pytest.raises(KafkaException, match="the consumer's thread has died: MemoryError"):
             call()
@@ -36,7 +36,7 @@ def test_a_poll_that_waits_and_calls_that_come_later(
     assert not consumer._thread._thread.is_alive()
 
 
-def test_close_after_a_poll_whose_records_nobody_got(
+def test_close_after_interrupted_poll_on_dead_thread(
     broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were to be read again, for which nobody is left."""
@@ -49,8 +49,8 @@ def test_close_after_a_poll_whose_records_nobody_got(
     consumer.assign([TopicPartition(topic, 0)])
     with pytest.raises(KeyboardInterrupt):
         consumer.poll(LATEST_S)
-    dies(consumer, monkeypatch)
-    consumer._thread.look_again()
+    kill_thread(consumer, monkeypatch)
+    consumer._thread.notify()
     consumer._thread._thread.join(LATEST_S)
     consumer.close()
     assert "closed" in repr(consumer)

@@ -41,7 +41,7 @@ def coordinator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return str(request.param)
 
 
-def renew(broker: EmbeddedBroker, topic: str, count: int, partitions: int = 1) -> list[bytes]:
+def recreate(broker: EmbeddedBroker, topic: str, count: int, partitions: int = 1) -> list[bytes]:
     """Delete the topic, create it again, and write records; what they are."""
     with SyncClient(broker.bootstrap_servers) as client:
         topics.delete_topics(client, [topic])
@@ -61,11 +61,11 @@ def by_poll(consumer: Consumer, given: list[bytes]) -> None:
     given += [record.value for record in consumer.poll(0)]
 
 
-def by_hand(consumer: Consumer, given: list[bytes]) -> None:
+def by_commit(consumer: Consumer, given: list[bytes]) -> None:
     consumer.commit()
 
 
-def by_hand_without_waiting(consumer: Consumer, given: list[bytes]) -> None:
+def by_asynchronous_commit(consumer: Consumer, given: list[bytes]) -> None:
     consumer.commit(asynchronous=True)
     consumer.committed(consumer.assignment())
 
@@ -82,22 +82,22 @@ AUTOMATIC: dict[str, Any] = {"enable_auto_commit": True, "auto_commit_interval_m
 WAYS: dict[Way, dict[str, Any]] = {
     by_poll: AUTOMATIC,
     in_close: {"enable_auto_commit": True, "auto_commit_interval_ms": 10**6},
-    by_hand: {"enable_auto_commit": False},
-    by_hand_without_waiting: {"enable_auto_commit": False},
+    by_commit: {"enable_auto_commit": False},
+    by_asynchronous_commit: {"enable_auto_commit": False},
     in_on_revoke: {"enable_auto_commit": False},
 }
 
 
 @pytest.mark.parametrize("count", [10, 30], ids=["shorter", "longer"])
 @pytest.mark.parametrize("way", WAYS)
-def test_each_new_record_is_given_once(
+def test_each_record_of_the_new_topic_is_read_once(
     broker: EmbeddedBroker, topic: str, coordinator: str, consumer_of: ConsumerOf, way: Way, count: int
 ) -> None:
     write(broker, topic, b"old", OLD)
     consumer = consumer_of(broker, **WAYS[way])
     consumer.subscribe([topic], on_revoke=(lambda _: consumer.commit()) if way is in_on_revoke else None)
     assert len(read(consumer, OLD)) == OLD
-    new = renew(broker, topic, count)
+    new = recreate(broker, topic, count)
     given: list[bytes] = []
     way(consumer, given)
     consumer.close()
@@ -110,7 +110,7 @@ def test_each_new_record_is_given_once(
 @pytest.mark.parametrize("count", [10, 30], ids=["shorter", "longer"])
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", None], ids=["eager", "cooperative", "assigned"])
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_the_same_consumer_reads_on(
+def test_same_consumer_reads_the_new_topic(
     broker: EmbeddedBroker, topic: str, coordinator: str, consumer_of: ConsumerOf, strategy: str | None, count: int, partitions: int
 ) -> None:
     """Also where the new topic has other partitions, which leads to a rebalance."""
@@ -121,13 +121,13 @@ def test_the_same_consumer_reads_on(
     else:
         consumer.assign([TopicPartition(topic, 0)])
     assert len(read(consumer, OLD)) == OLD
-    new = renew(broker, topic, count, partitions)
+    new = recreate(broker, topic, count, partitions)
     assert [record.value for record in read(consumer, count)] == new
 
 
 @pytest.mark.parametrize("count", [10, 30], ids=["shorter", "longer"])
 @pytest.mark.parametrize("version", [1, 2], ids=["transaction version 1", "transaction version 2"])
-def test_in_a_transaction(
+def test_transaction_with_offsets_of_the_deleted_topic(
     name: str,
     coordinator: str,
     consumer_of: ConsumerOf,
@@ -143,7 +143,7 @@ def test_in_a_transaction(
         consumer = consumer_of(broker, enable_auto_commit=False)
         consumer.subscribe([name])
         records = read(consumer, OLD)
-        new = renew(broker, name, count)
+        new = recreate(broker, name, count)
         with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=name) as producer:
             producer.init_transactions()
             with producer.transaction():
@@ -159,21 +159,19 @@ def test_in_a_transaction(
         after.close()
 
 
-def test_a_paused_partition_is_not_paused_in_the_new_topic(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+def test_partition_is_not_paused_in_the_new_topic(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, b"old", OLD)
     consumer = consumer_of(broker)
     consumer.assign([TopicPartition(topic, 0)])
     assert len(read(consumer, OLD)) == OLD
     consumer.pause(consumer.assignment())
-    new = renew(broker, topic, 3)
+    new = recreate(broker, topic, 3)
     consumer.commit()  # Finds that the topic is another one; fetching does, too, once something is fetched.
     assert [record.value for record in read(consumer, 3)] == new
     assert not consumer.paused()
 
 
-def test_records_of_the_deleted_topic_that_a_loop_still_has_are_not_committed_in_the_new_one(
-    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf
-) -> None:
+def test_iterated_records_of_the_deleted_topic_are_not_committed(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, b"old", OLD)
     consumer = consumer_of(broker, enable_auto_commit=False)
     consumer.assign([TopicPartition(topic, 0)])
@@ -181,29 +179,27 @@ def test_records_of_the_deleted_topic_that_a_loop_still_has_are_not_committed_in
     for record in consumer:
         given.append(record.value)
         if len(given) == OLD // 2:
-            new = renew(broker, topic, 30)
+            new = recreate(broker, topic, 30)
             consumer.commit()
         if record.value == b"new 29":
             break
     assert given == [b"old %d" % number for number in range(OLD // 2)] + new
 
 
-def test_a_record_that_a_deserializer_refused_is_not_waited_for_in_the_new_topic(
-    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf
-) -> None:
+def test_undeserializable_record_of_the_deleted_topic_is_forgotten(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     """The error of a record of the deleted topic is not raised for the record that has its offset in the new one."""
 
-    def refuse_old(value: bytes) -> bytes:
+    def reject_old(value: bytes) -> bytes:
         if value.startswith(b"old"):
             raise ValueError(value)
         return value
 
     write(broker, topic, b"old", 1)
-    consumer = consumer_of(broker, value_deserializer=refuse_old, enable_auto_commit=False)
+    consumer = consumer_of(broker, value_deserializer=reject_old, enable_auto_commit=False)
     consumer.assign([TopicPartition(topic, 0)])
     with pytest.raises(RecordDeserializationException):
         read(consumer, 1)
-    consumer._refused[TopicPartition(topic, 0)] = 0, RecordDeserializationException("as of a second record of the same poll")
-    new = renew(broker, topic, 3)
+    consumer._rejected[TopicPartition(topic, 0)] = 0, RecordDeserializationException("as of a second record of the same poll")
+    new = recreate(broker, topic, 3)
     consumer.commit()
     assert [record.value for record in read(consumer, 3)] == new

@@ -3,7 +3,7 @@
 import pytest
 
 from chaffinch.client.addresses import Address
-from chaffinch.consumer.core.fetch_session import FetchSession, Wanted
+from chaffinch.consumer.core.fetch_session import FetchPosition, FetchSession
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData
 from tests.consumer.core.rig import TOPIC_ID, Rig, records
@@ -13,7 +13,7 @@ P1 = TopicPartition("t", 1)
 LIMIT = {"max.partition.fetch.bytes": 1000}
 
 
-def test_the_next_records_are_fetched_meanwhile() -> None:
+def test_next_records_are_prefetched() -> None:
     rig = Rig(**LIMIT).assign(0)
     rig.answer_fetch(p0=records(0, b"x" * 600))
     assert asked(rig)[1] == {0: 1}
@@ -26,7 +26,7 @@ def test_the_next_records_are_fetched_meanwhile() -> None:
     assert asked(rig)[1] == {0: 2}
 
 
-def test_an_idle_partition_beside_one_that_has_more_is_not_waited_for() -> None:
+def test_idle_partition_does_not_delay_a_busy_one() -> None:
     """Asked alone it is answered after `fetch.max.wait.ms`, and the other one is not asked for until then: 2 MB in half a second."""
     rig = Rig(**LIMIT).assign(0, 1)
     for offset in range(2):
@@ -43,11 +43,11 @@ NEAR = {**LIMIT, "client.rack": "r1"}
 
 
 def know_node(rig: Rig, node_id: int) -> None:
-    rig.core.wiring.cluster.learn_node(node_id, Address(f"node-{node_id}", 9092))
+    rig.core.context.cluster.learn_node(node_id, Address(f"node-{node_id}", 9092))
 
 
 @pytest.mark.parametrize("how", ["paused", "waiting", "unusable", "elsewhere", "preferred"])
-def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_is_read(how: str) -> None:
+def test_full_buffer_delays_only_its_broker_while_it_is_read(how: str) -> None:
     rig = Rig(**LIMIT)
     rig.assign(0, 1)
     rig.answer_fetch(session=9, p0=records(0, b"x" * 1100))
@@ -61,7 +61,7 @@ def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_
         state.is_usable = False
     elif how == "elsewhere":
         know_node(rig, 2)
-        rig.core.wiring.cluster.learn_leader(P1, 2, 9)
+        rig.core.context.cluster.learn_leader(P1, 2, 9)
     else:
         know_node(rig, 2)
         state.preferred_replica, state.preferred_until_ms = 2, rig.steady_ms + 10_000
@@ -70,7 +70,7 @@ def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_
     assert asked(rig)[1] == ({1: 0} if how == "elsewhere" else {})
 
 
-def test_a_replica_nearby_of_which_enough_is_kept_is_not_asked_for_the_rest() -> None:
+def test_full_buffer_of_a_nearby_replica_delays_its_fetch() -> None:
     """It is the one that is held up, not the leader."""
     rig = Rig(**NEAR)
     rig.assign(0, 1)
@@ -87,23 +87,23 @@ def sized(offset: int, size: int) -> bytearray:
     return records(offset, b"x" * (size - len(records(offset, b"x" * size)) + size))
 
 
-@pytest.mark.parametrize(("size", "is_enough"), [(999, False), (1000, True)])
-def test_so_much_of_a_partition_is_enough(size: int, is_enough: bool) -> None:
+@pytest.mark.parametrize(("size", "is_full"), [(999, False), (1000, True)])
+def test_buffer_limit(size: int, is_full: bool) -> None:
     data = sized(0, size)
     assert len(data) == size
     rig = Rig(**LIMIT).assign(0)
     rig.answer_fetch(p0=data)
-    assert bool(rig.pending(FetchRequest)) is not is_enough
+    assert bool(rig.pending(FetchRequest)) is not is_full
 
 
-def test_half_a_batch_at_the_end_is_not_enough() -> None:
+def test_incomplete_batch_does_not_count_as_buffered() -> None:
     """Apache Kafka cuts what it gives at the limit: the next bytes are asked for at once, not when all of the first are taken."""
     rig = Rig(**LIMIT).assign(0)
     rig.answer_fetch(p0=(records(0, b"x" * 600) + records(1, b"y" * 600))[:1000])
     assert asked(rig)[1] == {0: 1}
 
 
-def test_a_limit_of_nothing_still_gives_batch_after_batch() -> None:
+def test_zero_limit_still_fetches_single_batches() -> None:
     rig = Rig(**{"max.partition.fetch.bytes": 0}).assign(0)
     rig.answer_fetch(p0=records(0, b"x"))
     assert not rig.pending(FetchRequest)
@@ -118,7 +118,7 @@ def order(rig: Rig) -> list[tuple[str, int]]:
     return [(topic.topic, part.partition) for topic in message.topics for part in topic.partitions]
 
 
-def test_who_got_records_last_is_asked_for_last() -> None:
+def test_most_recently_served_partition_is_requested_last() -> None:
     """Without a session brokers fill their answer in the order of the request: the first partition could have all of it for ever."""
     rig = Rig(**LIMIT).assign(0, 1, 2)
     assert order(rig) == [("t", 0), ("t", 1), ("t", 2)]
@@ -130,8 +130,8 @@ def test_who_got_records_last_is_asked_for_last() -> None:
     assert order(rig) == [("t", 2), ("t", 0), ("t", 1)]
 
 
-def test_a_topic_is_named_twice_where_partitions_of_another_come_between() -> None:
-    wanted = Wanted(TOPIC_ID, 0, 0, 1)
+def test_topic_appears_twice_in_an_interleaved_request() -> None:
+    wanted = FetchPosition(TOPIC_ID, 0, 0, 1)
     request, _ = FetchSession().next_request({TopicPartition(topic, number): wanted for topic, number in (("a", 1), ("b", 0), ("a", 0))})
     assert [(topic.topic, [part.partition for part in topic.partitions]) for topic in request.topics] == [
         ("a", [1]),

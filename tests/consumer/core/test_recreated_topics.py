@@ -6,7 +6,7 @@ import pytest
 
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.positions import Stage
-from chaffinch.consumer.polls import mark, one_by_one
+from chaffinch.consumer.poller import begin_iteration, iterate_records
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chaffinch.protocol.messages.list_offsets import (
@@ -21,32 +21,32 @@ P0 = TopicPartition("t", 0)
 ANOTHER = UUID(int=8)
 
 
-def renewed(rig: Rig, topic_id: UUID = ANOTHER) -> None:
+def recreate(rig: Rig, topic_id: UUID = ANOTHER) -> None:
     """The next metadata has this id."""
     rig.topic_id = topic_id
-    rig.core.wiring.refresh()
+    rig.core.context.refresh()
     rig.advance(1_000)
-    rig.tell_metadata()
+    rig.answer_metadata()
 
 
 @pytest.mark.parametrize("is_missed", [False, True], ids=["at once", "after a while without"])
-def test_a_topic_made_anew_is_begun_anew(is_missed: bool) -> None:
+def test_recreated_topic_is_read_from_its_start(is_missed: bool) -> None:
     rig = Rig().assign(0)
     if is_missed:
         rig.topic_id = UUID(int=0)
-        rig.core.wiring.refresh()
+        rig.core.context.refresh()
         rig.advance(1_000)
-        rig.tell_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
-    renewed(rig)
+        rig.answer_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
+    recreate(rig)
     assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
     assert "deleted and created again" in rig.reports[-1]
 
 
-def test_what_the_one_before_had_does_not_go_on_in_a_topic_made_anew() -> None:
+def test_state_of_the_deleted_topic_is_dropped() -> None:
     """An answer that comes late fits the position once as much has been read of the new topic."""
     rig = Rig().assign(0, position=0)
     late = rig.take(FetchRequest)
-    renewed(rig)
+    recreate(rig)
     rig.answer_list({0: 0})
     assert rig.position(P0).offset == 0
     answer = FetchResponse(
@@ -60,15 +60,15 @@ def test_what_the_one_before_had_does_not_go_on_in_a_topic_made_anew() -> None:
     assert rig.poll() == [(0, b"new")]
 
 
-def test_nor_does_it_begin_where_the_one_before_began() -> None:
+def test_late_reset_for_the_deleted_topic_is_ignored() -> None:
     rig = Rig()
     rig.core.assign([P0], rig.steady_ms)
     rig.step()
-    rig.tell_metadata()
+    rig.answer_metadata()
     rig.find_coordinator()
     rig.answer_offsets({0: -1})
     late = rig.take(ListOffsetsRequest)
-    renewed(rig)
+    recreate(rig)
     told = ListOffsetsPartitionResponse(partition_index=0, offset=100)
     rig.answer(late, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[told])]))
     assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
@@ -76,14 +76,14 @@ def test_nor_does_it_begin_where_the_one_before_began() -> None:
     assert rig.position(P0).offset == 7
 
 
-def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew() -> None:
+def test_old_id_of_a_lagging_broker_is_ignored() -> None:
     rig = Rig().assign(0)
     for topic_id in (ANOTHER, TOPIC_ID, ANOTHER):
-        renewed(rig, topic_id)
+        recreate(rig, topic_id)
     assert sum("deleted and created again" in report for report in rig.reports) == 1
 
 
-def taken(rig: Rig) -> list[Portion]:
+def take(rig: Rig) -> list[Portion]:
     """One portion of the topic before, as a poll takes it."""
     rig.answer_fetch(p0=records(0, b"a", b"b", b"c"))
     portions = rig.core.take(500)
@@ -91,30 +91,30 @@ def taken(rig: Rig) -> list[Portion]:
     return portions
 
 
-def test_what_an_interrupted_poll_had_taken_is_not_read_again() -> None:
+def test_records_of_an_interrupted_poll_are_dropped() -> None:
     rig = Rig().assign(0)
-    portions = taken(rig)
-    renewed(rig)
+    portions = take(rig)
+    recreate(rig)
     rig.answer_list({0: 7})
-    rig.core.fetcher.take_back(portions)
+    rig.core.fetcher.put_back(portions)
     assert rig.position(P0).offset == 7
 
 
-def test_nor_is_what_a_loop_still_has_committed() -> None:
+def test_iterated_records_are_not_committed() -> None:
     rig = Rig().assign(0)
-    found = as_records(taken(rig))
-    renewed(rig)
+    found = as_records(take(rig))
+    recreate(rig)
     rig.answer_list({0: 7})
-    marked = mark(rig.core, found)
+    batch = begin_iteration(rig.core, found)
     assert rig.group.commits.positions()[P0].offset == 7
-    assert list(one_by_one(rig.core, marked, lambda: None)) == []
+    assert list(iterate_records(rig.core, batch, lambda: None)) == []
 
 
-def test_transactions_are_told_of_which_topic_records_were() -> None:
+def test_group_metadata_has_topic_ids_of_delivered_records() -> None:
     rig = Rig().assign(0)
     assert rig.core.group_metadata().topic_ids == {}
-    taken(rig)
-    renewed(rig)
+    take(rig)
+    recreate(rig)
     rig.answer_list({0: 0})
     assert rig.core.group_metadata().topic_ids == {P0: TOPIC_ID}
     for request in rig.pending(FetchRequest):

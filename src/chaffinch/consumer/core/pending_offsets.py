@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from chaffinch.consumer.core.call_errors import IN_TIME, names_of
+from chaffinch.consumer.core.context import ConsumerContext
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
-from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException
 from chaffinch.errors.copies import with_message
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
@@ -18,7 +18,7 @@ Outcome = Callable[[KafkaException | None], None]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Repeated:
+class _Retried:
     """A request that is sent again after a failure that passes."""
 
     failures: int = 0
@@ -26,87 +26,88 @@ class _Repeated:
     is_under_way: bool = False
     last_error: KafkaException | None = None
 
-    def try_again(self, error: KafkaException, wiring: Wiring, steady_ms: int) -> None:
+    def retry_later(self, error: KafkaException, context: ConsumerContext, steady_ms: int) -> None:
         """After a wait that grows."""
         self.failures += 1
         self.last_error = error
-        self.not_before_ms = steady_ms + wiring.wait_ms(self.failures)
+        self.not_before_ms = steady_ms + context.wait_ms(self.failures)
 
 
 @dataclass(slots=True, eq=False)
-class Commit(_Repeated):
-    """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last.
+class Commit(_Retried):
+    """Offsets on their way. `on_done` hears how it went, once. Without `retries` the first failure is the last.
 
     `identity`: as whom it was asked for; the group takes it from no other. `is_automatic`: nobody asked for it by name, so a topic that is
-    gone is no reason to wait for it. `topic_ids`: of the topics that the offsets belong to. `is_named`: the application gave the offsets.
+    gone is no reason to wait for it. `topic_ids`: of the topics that the offsets belong to. `is_explicit`: the application gave the
+    offsets.
     """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     deadline_ms: int
     retries: bool
-    done: Outcome
+    on_done: Outcome
     identity: Identity = NO_IDENTITY
     is_automatic: bool = False
     topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
-    is_named: bool = False
+    is_explicit: bool = False
     limit: str = IN_TIME
     """How long there is, in words."""
     unknown_since_ms: int | None = None
     """Since when the coordinator says that it knows no such partition."""
     committed: set[TopicPartition] = field(default_factory=set)
     """Those that the coordinator took, whatever becomes of the others."""
-    left_out: set[TopicPartition] = field(default_factory=set)
+    skipped: set[TopicPartition] = field(default_factory=set)
     """Those that are not tried again: the coordinator took what a later commit tells of them, or does not know them."""
     unknown: KafkaException | None = None
     """That it does not know some."""
-    past: set[TopicPartition] = field(default_factory=set)
+    outdated: set[TopicPartition] = field(default_factory=set)
     """Those whose topic was deleted and created again: they are dropped, for in the new topic they mean nothing."""
     is_checked: bool = False
     """Whether the coordinator's metadata has just been asked for."""
-    doubts: int = 0
+    unknown_id_count: int = 0
     """How often in a row the coordinator did not know a topic's id."""
-    absent: frozenset[TopicPartition] = frozenset()
+    missing: frozenset[TopicPartition] = frozenset()
     """Those that are not in the coordinator's metadata, while `is_checked`."""
 
-    def told(self, error: KafkaException) -> KafkaException:
+    def with_committed(self, error: KafkaException) -> KafkaException:
         """A failure, which is one of the others alone where the coordinator took some."""
         if not self.committed:
             return error
         return with_message(error, f"{error.message.rstrip('.')}; the offsets of {names_of(self.committed)} were committed")
 
     @property
-    def shortfall(self) -> KafkaException | None:
+    def partial_error(self) -> KafkaException | None:
         """When everything was answered: why some were not committed; None where all were, in one attempt or another."""
-        return None if self.committed | self.past >= self.offsets.keys() else self.unknown or self.last_error
+        return None if self.committed | self.outdated >= self.offsets.keys() else self.unknown or self.last_error
 
     @property
-    def is_last(self) -> bool:
+    def is_final(self) -> bool:
         """Whether its partitions are given up after it, or the consumer closes: until then they are this member's, in each generation."""
         return self.is_automatic and self.retries
 
 
 @dataclass(frozen=True, slots=True)
-class CommitSent:
-    """Token of an OffsetCommit. `names`: of the topics' ids, where it has ids in place of names. `absent` are not in it."""
+class CommitToken:
+    """Token of an OffsetCommit. `names`: of the topics' ids, where it has ids in place of names. `missing` are not in it."""
 
     commit: Commit
     identity: Identity
     names: Mapping[UUID, str] = field(default_factory=dict)
-    absent: frozenset[TopicPartition] = frozenset()
+    missing: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsAsked:
+class TopicsToken:
     """Token of the Metadata request to the coordinator before a commit: whether the topics are still those that were read."""
 
     commit: Commit
 
 
 @dataclass(slots=True, eq=False)
-class Lookup(_Repeated):
+class Lookup(_Retried):
     """Committed offsets that are asked for: by a caller, or without a call for positions."""
 
-    places: tuple[TopicPartition, ...]
+    tps: tuple[TopicPartition, ...]
     deadline_ms: int | None = None
     call: Any = None
     limit: str = IN_TIME

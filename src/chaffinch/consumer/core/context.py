@@ -58,7 +58,7 @@ class Cause(NamedTuple):
     key: tuple[str, ...]
     what: str
     why: str
-    places: frozenset[TopicPartition] = frozenset()
+    tps: frozenset[TopicPartition] = frozenset()
     """The partitions that wait for it."""
     is_of_group: bool = False
     is_of_all: bool = False
@@ -69,11 +69,11 @@ class Cause(NamedTuple):
     limit: str = ""
 
 
-class Wiring(KnownCluster):
+class ConsumerContext(KnownCluster):
     """Built once per consumer. `counts`, `out`, `ids` and `subscriptions` live, too."""
 
-    def __init__(self, settings: Settings, dice: Rng) -> None:
-        super().__init__(settings, dice, limit_ms=settings["default.api.timeout.ms"])
+    def __init__(self, settings: Settings, rng: Rng) -> None:
+        super().__init__(settings, rng, limit_ms=settings["default.api.timeout.ms"])
         self.settings = settings
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.reset_strategy: ResetStrategy = reset_strategy(settings)
@@ -86,8 +86,8 @@ class Wiring(KnownCluster):
         self.out: list[Effect] = []
         self.errors: deque[KafkaException] = deque()
         """What the caller's next polls raise, one each."""
-        self.is_metadata_wanted = False
-        self.missed: set[TopicPartition] = set()
+        self.needs_metadata = False
+        self.leaderless: set[TopicPartition] = set()
         """Partitions that are wanted and have no known leader, since this was last looked at."""
         self.metadata_error: KafkaException | None = None
         """Why the last Metadata request has no response; None after one that has."""
@@ -97,7 +97,7 @@ class Wiring(KnownCluster):
         """What is waited for, as of the last round."""
 
     @property
-    def is_cut_off(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Whether none of the brokers could be reached when that was tried last."""
         return all(map(self.attempts.failures, self.known_addresses))
 
@@ -109,21 +109,21 @@ class Wiring(KnownCluster):
         address = address._replace(lane=lane)
         return address if self.attempts.may_try(address, steady_ms) else None
 
-    def leader_epoch(self, place: TopicPartition) -> int:
+    def leader_epoch(self, tp: TopicPartition) -> int:
         """The epoch of the partition's leader, -1 if it is not known."""
-        state = self.cluster.partition(place)
+        state = self.cluster.partition(tp)
         return -1 if state is None else state.leader_epoch
 
     def topic_id(self, topic: str) -> UUID:
         """Zero where it is not known."""
         return self.cluster.topic_id(topic) or ZERO_UUID
 
-    def is_present(self, topic: str, topic_id: UUID) -> bool:
+    def is_current(self, topic: str, topic_id: UUID) -> bool:
         """Whether the topic of this id has the name now. Otherwise an answer about it comes late: it was deleted and created again."""
-        present = self.topic_id(topic)
-        return present == topic_id or ZERO_UUID in (present, topic_id)
+        current = self.topic_id(topic)
+        return current == topic_id or ZERO_UUID in (current, topic_id)
 
-    def ask_any(self, address: Address, message: Any, token: Any) -> None:
+    def send_to_any(self, address: Address, message: Any, token: Any) -> None:
         """Send what any broker can answer to one that `any_address` has given."""
         self.send(address, message, token, timeout_ms=self.bootstrap.response_timeout_ms(address, self.attempts))
 
@@ -144,32 +144,32 @@ class Wiring(KnownCluster):
 
     def refresh(self) -> None:
         """What is known of the cluster is wrong or not enough: ask again, after the wait between requests."""
-        self.is_metadata_wanted = True
+        self.needs_metadata = True
 
-    def miss(self, place: TopicPartition) -> None:
+    def need_leader(self, tp: TopicPartition) -> None:
         """No leader is known of this partition: ask for one."""
-        self.is_metadata_wanted = True
-        self.missed.add(place)
+        self.needs_metadata = True
+        self.leaderless.add(tp)
 
     def fail(self, error: KafkaException) -> None:
         """Raise it at the caller's next poll, once."""
         if error not in self.errors:
             self.errors.append(error)
-        self.wake()
+        self.wake_caller()
 
-    def waits_for(self, places: Collection[TopicPartition], *, uses_group: bool) -> str:
+    def wait_text(self, tps: Collection[TopicPartition], *, uses_group: bool) -> str:
         """What these partitions, or the group, wait for now, as a part of an error; empty if nothing is known."""
         for cause in self.causes:
-            if cause.is_of_all or (cause.is_of_group and uses_group) or not cause.places.isdisjoint(places):
+            if cause.is_of_all or (cause.is_of_group and uses_group) or not cause.tps.isdisjoint(tps):
                 return f"waiting for {cause.what}: {cause.why}"
         return ""
 
-    def time_out(
+    def timeout_error(
         self,
         text: str,
         last_error: KafkaException | None = None,
         *,
-        places: Collection[TopicPartition] = (),
+        tps: Collection[TopicPartition] = (),
         uses_group: bool = True,
         api: str | None = None,
         stored: Stored = Stored.NO,
@@ -177,10 +177,10 @@ class Wiring(KnownCluster):
         """The error of a call for these partitions whose time is over, with what is known of why. `last_error`: the last refusal of its
         request."""
         cause = last_error or self.metadata_error or self.coordinator_error
-        if self.cluster.updated_ms is None or self.is_cut_off:
+        if self.cluster.updated_ms is None or self.is_unreachable:
             text = f"{text}: {self.attempts.describe(self.known_addresses)}"
         else:
-            waits = self.waits_for(places, uses_group=uses_group)
+            waits = self.wait_text(tps, uses_group=uses_group)
             if cause is not None and (last_error is not None or not waits):
                 text = f"{text}; the last error was {cause.name}: {cause.message}"
             text += f"; {waits}" if waits else ""
@@ -188,7 +188,7 @@ class Wiring(KnownCluster):
         error.__cause__ = cause
         return error
 
-    def wake(self) -> None:
+    def wake_caller(self) -> None:
         self.out.append(WakeCaller())
 
     def report(self, text: str) -> None:

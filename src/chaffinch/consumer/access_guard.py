@@ -12,13 +12,13 @@ from chaffinch.errors import IllegalStateException
 T = TypeVar("T")
 
 
-class Door:
+class AccessGuard:
     """A thread that is inside may come in again, from a callback. Ctrl-C, which may come at any call, leaves nobody inside."""
 
     def __init__(self) -> None:
         self.is_closed = False
         self._pid = os.getpid()
-        self._inside: int | None = None
+        self._owner: int | None = None
         """The thread that is."""
 
     @property
@@ -33,22 +33,22 @@ class Door:
                 "the consumer belongs to the process that made it, not to its forked child: make one in each process"
             )
 
-    def through(self, what: str, call: Callable[[], T], first: Callable[[], object]) -> T:
-        """Make the call `what`, after `first` unless it is made from within another one; IllegalStateException where it may not be."""
+    def enter(self, method: str, call: Callable[[], T], on_entry: Callable[[], object]) -> T:
+        """Make the call `method`, after `on_entry` unless it is made from within another one; IllegalStateException where it may not be."""
         self.check_process()
-        me = get_ident()
+        thread_id = get_ident()
         # Without a call from here to `try`: no other thread has a turn, and nothing is interrupted.
-        before = self._inside
-        is_alone = before is None or before == me
+        previous = self._owner
+        may_enter = previous is None or previous == thread_id
         try:
-            if is_alone:
-                self._inside = me
-                if self.is_closed and what != "close":  # Which has no effect then.
-                    raise IllegalStateException(f"{what} after close(): the consumer is closed")
-                if before is None:
-                    first()
+            if may_enter:
+                self._owner = thread_id
+                if self.is_closed and method != "close":  # Which has no effect then.
+                    raise IllegalStateException(f"{method} after close(): the consumer is closed")
+                if previous is None:
+                    on_entry()
                 return call()
         finally:
-            if is_alone:
-                self._inside = before
-        raise IllegalStateException(f"{what} while another thread uses the consumer: one thread at a time may, and any may call wakeup()")
+            if may_enter:
+                self._owner = previous
+        raise IllegalStateException(f"{method} while another thread uses the consumer: one thread at a time may, and any may call wakeup()")

@@ -77,7 +77,7 @@ PLACE = TopicPartition("orders", 0)
         (lambda c: (c.subscribe(["orders"]), c.assign([PLACE])), errors.IllegalStateException, r"call unsubscribe\(\) first"),
     ],
 )
-def test_calls_that_are_refused(
+def test_invalid_arguments_are_rejected(
     broker: EmbeddedBroker, consumer_of: ConsumerOf, call: Callable[[Consumer], object], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
@@ -93,7 +93,7 @@ def test_calls_that_are_refused(
         lambda c: c.group_metadata(),
     ],
 )
-def test_what_needs_a_group(broker: EmbeddedBroker, consumer_of: ConsumerOf, call: Callable[[Consumer], object]) -> None:
+def test_call_without_a_group_is_rejected(broker: EmbeddedBroker, consumer_of: ConsumerOf, call: Callable[[Consumer], object]) -> None:
     with pytest.raises(errors.IllegalStateException, match=r"needs a group, and this consumer has none: give it the option group\.id"):
         call(consumer_of(broker, group_id=None))
 
@@ -101,7 +101,7 @@ def test_what_needs_a_group(broker: EmbeddedBroker, consumer_of: ConsumerOf, cal
 @pytest.mark.parametrize(
     "call", ["poll", "poll_table", "assignment", "subscription", "unsubscribe", "metrics", "commit", "paused", "seek_to_end"]
 )
-def test_nothing_after_close(broker: EmbeddedBroker, consumer_of: ConsumerOf, call: str) -> None:
+def test_calls_after_close_are_rejected(broker: EmbeddedBroker, consumer_of: ConsumerOf, call: str) -> None:
     consumer = consumer_of(broker)
     consumer.close()
     consumer.close()
@@ -111,7 +111,7 @@ def test_nothing_after_close(broker: EmbeddedBroker, consumer_of: ConsumerOf, ca
         next(iter(consumer))
 
 
-def test_a_loop_that_closes_its_consumer_ends(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+def test_close_in_a_loop_ends_the_loop(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, [b"0", b"1"])
     consumer = consumer_of(broker, group_id=None, auto_offset_reset="earliest")
     consumer.assign([TopicPartition(topic, 0)])
@@ -122,14 +122,14 @@ def test_a_loop_that_closes_its_consumer_ends(broker: EmbeddedBroker, topic: str
     assert found == [b"0"]
 
 
-def test_one_thread_at_a_time(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+def test_second_thread_is_rejected(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
     told: list[BaseException] = []
-    inside, refused = threading.Event(), threading.Event()
+    inside, raised_error = threading.Event(), threading.Event()
 
-    def poll_too(_places: list[TopicPartition]) -> None:
+    def poll_too(_tps: list[TopicPartition]) -> None:
         inside.set()
-        assert refused.wait(30)
+        assert raised_error.wait(30)
 
     def other() -> None:
         assert inside.wait(30)
@@ -137,18 +137,18 @@ def test_one_thread_at_a_time(broker: EmbeddedBroker, topic: str, consumer_of: C
             consumer.poll(0)
         except errors.IllegalStateException as error:
             told.append(error)
-        refused.set()
+        raised_error.set()
 
     runs = threading.Thread(target=other)
     runs.start()
     consumer.subscribe([topic], on_assign=poll_too)
-    poll_until(refused.is_set, consumer)
+    poll_until(raised_error.is_set, consumer)
     runs.join()
     assert "poll while another thread uses the consumer" in str(told[0])
 
 
 @pytest.mark.parametrize("call", [lambda consumer: consumer.seek(PLACE, 0), lambda consumer: consumer.close()])
-def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(
+def test_call_in_finalizer_on_consumer_thread_is_rejected(
     broker: EmbeddedBroker, consumer_of: ConsumerOf, call: Callable[[Consumer], object]
 ) -> None:
     consumer = consumer_of(broker)
@@ -161,14 +161,14 @@ def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(
     consumer.close()
 
 
-def test_what_was_done_is_told_though_the_thread_has_ended_since(
+def test_finished_job_returns_its_result_after_thread_end(
     broker: EmbeddedBroker, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = consumer_of(broker)
     thread = consumer._thread
-    hand_over = thread._hand_over
+    hand_over = thread._submit
 
-    def and_let_it_end(job: Any) -> None:
+    def submit_and_end(job: Any) -> None:
         hand_over(job)
         thread._thread.join(30)
 
@@ -177,13 +177,13 @@ def test_what_was_done_is_told_though_the_thread_has_ended_since(
             consumer.close()
         return "done"
 
-    monkeypatch.setattr(thread, "_hand_over", and_let_it_end)
+    monkeypatch.setattr(thread, "_submit", submit_and_end)
     assert thread.run(closing) == "done"
     with pytest.raises(errors.IllegalStateException, match="was closed in the meantime"):
         thread.run(closing)
 
 
-def test_what_a_finalizer_in_its_own_thread_does_not_wait_for_is_done(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
+def test_post_in_finalizer_on_consumer_thread_is_done(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
     """That of a loop that was left, which gives back what it did not come to."""
     consumer, done = consumer_of(broker), []
     consumer._thread.run(lambda: consumer._thread.post(lambda: done.append(True)))
@@ -191,10 +191,10 @@ def test_what_a_finalizer_in_its_own_thread_does_not_wait_for_is_done(broker: Em
     assert done == [True]
 
 
-def test_an_error_is_held_by_nobody_but_its_caller(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
+def test_raised_error_is_not_referenced_by_the_consumer(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
 
-    def refused() -> weakref.ref[errors.IllegalStateException]:
+    def raised_error() -> weakref.ref[errors.IllegalStateException]:
         try:
             consumer.seek(PLACE, 0)
         except errors.IllegalStateException as error:
@@ -203,13 +203,13 @@ def test_an_error_is_held_by_nobody_but_its_caller(broker: EmbeddedBroker, consu
 
     gc.disable()
     try:
-        assert refused()() is None
+        assert raised_error()() is None
     finally:
         gc.enable()
 
 
 class TestWakeup:
-    def test_it_ends_a_poll_that_waits(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_wakeup_ends_a_waiting_poll(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         consumer = consumer_of(broker, group_id=None)
         consumer.assign([TopicPartition(topic, 0)])
         consumer.poll(0)
@@ -220,7 +220,7 @@ class TestWakeup:
         waker.join()
         assert consumer.poll(0) == []
 
-    def test_it_ends_the_next_call_that_would_wait(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+    def test_wakeup_ends_the_next_waiting_call(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         consumer = consumer_of(broker, group_id=None)
         consumer.assign([TopicPartition(topic, 0)])
         consumer.wakeup()
@@ -230,7 +230,9 @@ class TestWakeup:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("call", [lambda consumer: consumer.poll(0), lambda consumer: consumer.wakeup()])
-def test_a_forked_child_is_told(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, call: Callable[[Consumer], object]) -> None:
+def test_calls_in_forked_child_are_rejected(
+    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, call: Callable[[Consumer], object]
+) -> None:
     write(broker, topic, [b"0", b"1"])
     consumer = consumer_of(broker, max_poll_records=1)
     consumer.subscribe([topic])
@@ -252,7 +254,7 @@ def test_a_forked_child_is_told(broker: EmbeddedBroker, topic: str, consumer_of:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_close_in_a_forked_child_does_nothing_and_hides_nothing(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
+def test_close_in_forked_child_has_no_effect(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, [b"0", b"1"])
     consumer = consumer_of(broker, max_poll_records=1)
     consumer.subscribe([topic])
@@ -274,12 +276,12 @@ def test_close_in_a_forked_child_does_nothing_and_hides_nothing(broker: Embedded
     assert [record.value for record in read(consumer, 1)] == [b"1"]
 
 
-def test_it_cannot_be_pickled(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
+def test_pickle_is_rejected(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
     with pytest.raises(TypeError, match="a Consumer cannot be pickled: make one in each process"):
         pickle.dumps(consumer_of(broker))
 
 
-def test_options_are_checked_before_a_thread_is_there(broker: EmbeddedBroker) -> None:
+def test_invalid_options_start_no_thread(broker: EmbeddedBroker) -> None:
     before = threading.active_count()
     with pytest.raises(errors.ConfigException, match=r"nearest known one is 'group_id'"):
         Consumer(bootstrap_servers=broker.bootstrap_servers, group_ids="x")
@@ -287,7 +289,7 @@ def test_options_are_checked_before_a_thread_is_there(broker: EmbeddedBroker) ->
     assert threading.active_count() == before
 
 
-def test_it_closes_itself(broker: EmbeddedBroker, topic: str) -> None:
+def test_with_statement_closes(broker: EmbeddedBroker, topic: str) -> None:
     with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id=topic) as consumer:
         consumer.subscribe(topic)
         poll_until(lambda: bool(consumer.assignment()), consumer)
@@ -296,34 +298,34 @@ def test_it_closes_itself(broker: EmbeddedBroker, topic: str) -> None:
     assert not any("chaffinch-consumer" in thread.name for thread in threading.enumerate())
 
 
-def test_names_without_effect_are_said(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_options_without_effect_are_logged(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     with Consumer(bootstrap_servers=broker.bootstrap_servers, interceptor_classes="x"):
         pass
     assert "interceptor.classes is known to Apache Kafka and without effect" in caplog.text
 
 
-def let_go(held: list[Consumer], runs: Thread) -> None:
+def release(held: list[Consumer], runs: Thread) -> None:
     held.clear()
     runs.join(30)
 
 
-def test_one_that_nobody_holds_ends_its_thread_which_says_that_it_was_not_closed(broker: EmbeddedBroker, topic: str) -> None:
+def test_collected_consumer_ends_its_thread_with_a_warning(broker: EmbeddedBroker, topic: str) -> None:
     held = [Consumer(bootstrap_servers=broker.bootstrap_servers, client_id="forgotten", group_id=topic)]
     (runs,) = [thread for thread in threading.enumerate() if thread.name == "forgotten-network"]
     held[0].subscribe(topic)
     poll_until(lambda: bool(held[0].assignment()), held[0])
     with pytest.warns(ResourceWarning, match="<Consumer 'forgotten' of .*was not closed: close it, or use it in a with statement"):
-        let_go(held, runs)
+        release(held, runs)
     assert not runs.is_alive()
 
 
-def test_one_that_was_closed_says_nothing(broker: EmbeddedBroker, recwarn: pytest.WarningsRecorder) -> None:
+def test_closed_consumer_gives_no_warning(broker: EmbeddedBroker, recwarn: pytest.WarningsRecorder) -> None:
     Consumer(bootstrap_servers=broker.bootstrap_servers).close()
     gc.collect()
     assert not recwarn.list
 
 
-def test_one_that_is_left_at_the_end_of_the_process_ends_with_it(broker: EmbeddedBroker) -> None:
+def test_open_consumer_does_not_block_process_exit(broker: EmbeddedBroker) -> None:
     code = f"""
 from chaffinch import Consumer
 consumer = Consumer(bootstrap_servers={broker.bootstrap_servers!r})
@@ -333,7 +335,7 @@ consumer.beginning_offsets([])
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_calls_have_a_time_of_their_own_or_the_usual(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
+def test_timeout_argument_or_default_api_timeout(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker, default_api_timeout_ms=100)
     with pytest.raises(errors.TimeoutException):
         consumer.end_offsets([TopicPartition("nowhere", 0)])
@@ -341,13 +343,13 @@ def test_calls_have_a_time_of_their_own_or_the_usual(broker: EmbeddedBroker, con
         consumer.end_offsets([TopicPartition("nowhere", 0)], timeout=0)
 
 
-def test_commits_behind_one_whose_callback_raises_are_told_by_the_next_call() -> None:
+def test_commit_callbacks_after_one_that_raises_run_in_the_next_call() -> None:
     """Of a broker's answers nobody can tell whether both are there before the first is told."""
     callbacks, told = Callbacks(), []
-    callbacks.note_commit(lambda *_: int("no number"), {}, None)
-    callbacks.note_commit(lambda *_: told.append("the one behind it"), {}, None)
+    callbacks.add_completed_commit(lambda *_: int("no number"), {}, None)
+    callbacks.add_completed_commit(lambda *_: told.append("the one behind it"), {}, None)
     with pytest.raises(errors.KafkaException, match="the callback on_commit raised ValueError"):
-        callbacks.tell_commits()
-    assert (told, callbacks.are_commits_over) == ([], True)
-    callbacks.tell_commits()
-    assert (told, callbacks.are_commits_over) == (["the one behind it"], False)
+        callbacks.run_commit_callbacks()
+    assert (told, callbacks.has_completed_commits) == ([], True)
+    callbacks.run_commit_callbacks()
+    assert (told, callbacks.has_completed_commits) == (["the one behind it"], False)

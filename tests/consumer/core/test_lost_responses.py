@@ -6,7 +6,7 @@ import pytest
 
 from chaffinch.client.connections import ResponseReceived
 from chaffinch.consumer.core.join_checks import IN_FLIGHT_MS
-from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.membership_states import State
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -19,7 +19,7 @@ from chaffinch.protocol.messages.join_group import JoinGroupRequest
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
-from tests.consumer.core.rig import ME, Rig, number_of
+from tests.consumer.core.rig import MEMBER_ID, Rig, number_of
 
 REQUEST_MS = 30_000
 FIRST_MS = 15_000
@@ -31,7 +31,13 @@ class ProbeRig(Rig):
     """Answers probes by hand."""
 
     def describe(
-        self, state: str = "PreparingRebalance", *, member: str | None = ME, instance: str | None = None, code: int = 0, version: int = 5
+        self,
+        state: str = "PreparingRebalance",
+        *,
+        member: str | None = MEMBER_ID,
+        instance: str | None = None,
+        code: int = 0,
+        version: int = 5,
     ) -> None:
         """The answer to the probe that waits. `member` None: the group is without this member."""
         members = [DescribedGroupMember(member_id=member or "other", group_instance_id=instance if member else None)]
@@ -61,7 +67,7 @@ def joining(*, has_id: bool = True, **options: Any) -> ProbeRig:
 def joining_again(**options: Any) -> ProbeRig:
     """A member of generation 1."""
     rig = ProbeRig(**options).reach(State.STABLE)
-    rig.group.membership.rebalance("a test")
+    rig.group.membership.request_rejoin("a test")
     rig.poll()
     return rig
 
@@ -97,8 +103,8 @@ def lose_join(rig: ProbeRig, **described: Any) -> JoinGroupRequest:
 @pytest.mark.parametrize("is_static", [False, True])
 def test_lost_response_to_join_leads_to_a_join_under_the_same_id(described: dict[str, Any], is_static: bool) -> None:
     rig = joining_again(**(STATIC if is_static else {}))
-    assert lose_join(rig, **described).member_id == ME
-    assert rig.group.membership.identity == (1, ME)
+    assert lose_join(rig, **described).member_id == MEMBER_ID
+    assert rig.group.membership.identity == (1, MEMBER_ID)
     (said,) = [text for text in rig.reports if "JoinGroup" in text]
     assert said == (
         "group 'g': the coordinator b:1 does not wait for other members, and its response to JoinGroup did not arrive:"
@@ -156,7 +162,7 @@ def test_first_join_at_an_old_broker_is_waited_for() -> None:
 
 
 def test_first_join_with_the_id_that_was_given() -> None:
-    assert lose_join(joining(), state="CompletingRebalance").member_id == ME
+    assert lose_join(joining(), state="CompletingRebalance").member_id == MEMBER_ID
 
 
 class TestStaticMembers:
@@ -231,7 +237,7 @@ def test_lost_response_to_sync_leads_to_a_join_under_the_same_id() -> None:
     rig.fail(SyncGroupRequest)
     rig.find_coordinator()
     rig.advance(1_000)
-    assert rig.pending(JoinGroupRequest)[0].message.member_id == ME
+    assert rig.pending(JoinGroupRequest)[0].message.member_id == MEMBER_ID
 
 
 class TestLeaving:

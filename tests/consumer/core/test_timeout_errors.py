@@ -8,7 +8,7 @@ from chaffinch.client.connections import Disconnected, RequestFailed
 from chaffinch.client.effects import FailCall
 from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.lookups import OffsetsCall
-from chaffinch.consumer.core.topic_watch import TopicCall
+from chaffinch.consumer.core.metadata_watch import TopicCall
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -18,11 +18,11 @@ B = Address("b", 1)
 LIMIT = "within 3000 ms (timeout)"
 
 
-def test_who_is_not_answered_is_told_so() -> None:
+def test_timeout_names_the_silent_broker() -> None:
     rig = Rig(**{"group.id": None})
-    rig.core.lookups.ask(OffsetsCall("mine", {TopicPartition("t", 0): -1}, rig.steady_ms + 3_000))
+    rig.core.lookups.add(OffsetsCall("mine", {TopicPartition("t", 0): -1}, rig.steady_ms + 3_000))
     rig.step()
-    rig.tell_metadata()
+    rig.answer_metadata()
     rig.advance(3_000)
     [error] = rig.errors
     with pytest.raises(
@@ -32,21 +32,21 @@ def test_who_is_not_answered_is_told_so() -> None:
         raise error
 
 
-class TestACallWhoseTimeIsOverSaysWhy:
+class TestTimeoutOfCalls:
     """Where nothing is known of the cluster, and where its leader or coordinator cannot be reached."""
 
-    def ask(self, rig: Rig, call: str) -> None:
-        places, until_ms = [TopicPartition("t", 0), TopicPartition("t", 1)], rig.steady_ms + 3_000
+    def start(self, rig: Rig, call: str) -> None:
+        tps, until_ms = [TopicPartition("t", 0), TopicPartition("t", 1)], rig.steady_ms + 3_000
         commits = rig.group.commits
         match call:
             case "offsets":
-                rig.core.lookups.ask(OffsetsCall(call, dict.fromkeys(places, -1), until_ms, LIMIT))
+                rig.core.lookups.add(OffsetsCall(call, dict.fromkeys(tps, -1), until_ms, LIMIT))
             case "partitions":
-                rig.core.topic_calls.ask(TopicCall(call, "t", until_ms, LIMIT))
+                rig.core.topic_calls.add(TopicCall(call, "t", until_ms, LIMIT))
             case "committed":
-                commits.committed.look_up(places, until_ms, call, LIMIT)
+                commits.committed.look_up(tps, until_ms, call, LIMIT)
             case "commit":
-                offsets = dict.fromkeys(places, OffsetAndMetadata(1))
+                offsets = dict.fromkeys(tps, OffsetAndMetadata(1))
 
                 def done(error: errors.KafkaException | None) -> None:
                     assert error is not None
@@ -60,7 +60,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
         return str(error)
 
     @pytest.mark.parametrize(
-        ("call", "what"),
+        ("call", "text"),
         [
             ("offsets", "ListOffsets: REQUEST_TIMED_OUT (7): no offset of t-0, t-1 was told"),
             ("partitions", "REQUEST_TIMED_OUT (7): the partitions of topic 't' were not told"),
@@ -68,31 +68,31 @@ class TestACallWhoseTimeIsOverSaysWhy:
             ("commit", "OffsetCommit: REQUEST_TIMED_OUT (7): group 'g': offsets of t-0, t-1 were not committed"),
         ],
     )
-    def test_no_broker(self, call: str, what: str) -> None:
+    def test_no_broker_is_reachable(self, call: str, text: str) -> None:
         rig = Rig()
-        self.ask(rig, call)
+        self.start(rig, call)
         for _ in range(30):
             waiting, rig.waiting = rig.waiting, []
             lost = [RequestFailed(address=B, token=sent.token, reason="refused", was_sent=False) for sent in waiting]
             rig.step(*lost, Disconnected(address=B, reason="refused"))
             rig.advance(100)
-        assert self.error(rig).startswith(f"{what} {LIMIT}: no broker reachable at b:1 (refused)")
+        assert self.error(rig).startswith(f"{text} {LIMIT}: no broker reachable at b:1 (refused)")
 
-    def test_the_leader(self) -> None:
+    def test_leader_is_silent(self) -> None:
         rig = Rig(**{"bootstrap.servers": "c:2"})
-        self.ask(rig, "offsets")
-        rig.tell_metadata()
+        self.start(rig, "offsets")
+        rig.answer_metadata()
         rig.fail(ListOffsetsRequest)
         rig.advance(3_000)
         assert f"was told {LIMIT}, b:1 has not answered yet; the last error was NETWORK_EXCEPTION: b:1: closed by the broker" in self.error(
             rig
         )
 
-    def test_no_leader(self) -> None:
+    def test_partition_has_no_leader(self) -> None:
         rig = Rig()
-        self.ask(rig, "offsets")
+        self.start(rig, "offsets")
         rig.partitions = 1
-        rig.tell_metadata()
+        rig.answer_metadata()
         rig.advance(2_900)
         for sent in rig.pending(ListOffsetsRequest):
             rig.answer(sent, ListOffsetsResponse())
@@ -100,36 +100,36 @@ class TestACallWhoseTimeIsOverSaysWhy:
         assert f"was told {LIMIT}, no leader is known of t-1" in self.error(rig)
 
     @pytest.mark.parametrize(("call", "verb"), [("committed", "told"), ("commit", "committed")])
-    def test_a_silent_coordinator(self, call: str, verb: str) -> None:
+    def test_coordinator_is_silent(self, call: str, verb: str) -> None:
         rig = Rig()
-        self.ask(rig, call)
+        self.start(rig, call)
         rig.find_coordinator()
         rig.advance(3_000)
         assert f"were not {verb} {LIMIT}, the coordinator b:1 has not answered yet" in self.error(rig)
 
 
-def test_a_few_of_many_partitions_are_named() -> None:
+def test_names_of_many_partitions_are_shortened() -> None:
     assert names_of([TopicPartition("t", number) for number in range(9)]) == "t-0, t-1, t-2, t-3, t-4 and 4 more"
 
 
-def test_a_position_that_waits_for_the_coordinator_says_so() -> None:
+def test_position_timeout_names_the_coordinator() -> None:
     rig = Rig()
     rig.core.assign([TopicPartition("t", 0)], rig.steady_ms)
     rig.step()
-    rig.tell_metadata()
+    rig.answer_metadata()
     rig.find_coordinator(code=codes.COORDINATOR_NOT_AVAILABLE.number)
-    error = rig.core.wiring.time_out("the position was not told in time")
+    error = rig.core.context.timeout_error("the position was not told in time")
     assert "waiting for the coordinator of group 'g': COORDINATOR_NOT_AVAILABLE (looking for the coordinator of group 'g':" in str(error)
     assert isinstance(error.__cause__, errors.CoordinatorNotAvailableException)
-    of_leaders = rig.core.wiring.time_out("the offsets were not told in time", uses_group=False)
+    of_leaders = rig.core.context.timeout_error("the offsets were not told in time", uses_group=False)
     assert "waiting for the coordinator" not in str(of_leaders)
 
 
-def test_the_same_error_is_raised_once() -> None:
+def test_same_error_is_raised_once() -> None:
     rig = Rig()
     error = errors.GroupAuthorizationException("no")
-    rig.core.wiring.fail(error)
-    rig.core.wiring.fail(error)
+    rig.core.context.fail(error)
+    rig.core.context.fail(error)
     with pytest.raises(errors.GroupAuthorizationException):
         rig.core.raise_error()
     rig.core.raise_error()

@@ -26,7 +26,7 @@ class State(Enum):
     STABLE = "stable"
 
 
-class Happening(Enum):
+class MembershipEvent(Enum):
     """What moves a member."""
 
     SUBSCRIBED = "subscribed"
@@ -46,20 +46,20 @@ class Happening(Enum):
 
 _MEMBER: Final = tuple(state for state in State if state is not State.OUT)
 
-MOVES: Final[dict[tuple[State, Happening], State]] = {
-    (State.OUT, Happening.SUBSCRIBED): State.UNJOINED,
-    (State.UNJOINED, Happening.POLLED): State.PREPARING,
-    (State.PREPARING, Happening.PREPARED): State.JOINING,
-    (State.JOINING, Happening.JOINED): State.SYNCING,
-    (State.SYNCING, Happening.SYNCED): State.ADOPTING,
-    (State.ADOPTING, Happening.ADOPTED): State.STABLE,
+TRANSITIONS: Final[dict[tuple[State, MembershipEvent], State]] = {
+    (State.OUT, MembershipEvent.SUBSCRIBED): State.UNJOINED,
+    (State.UNJOINED, MembershipEvent.POLLED): State.PREPARING,
+    (State.PREPARING, MembershipEvent.PREPARED): State.JOINING,
+    (State.JOINING, MembershipEvent.JOINED): State.SYNCING,
+    (State.SYNCING, MembershipEvent.SYNCED): State.ADOPTING,
+    (State.ADOPTING, MembershipEvent.ADOPTED): State.STABLE,
     # What was to be prepared is prepared: straight into the next round.
-    (State.UNJOINED, Happening.REBALANCING): State.UNJOINED,
-    (State.PREPARING, Happening.REBALANCING): State.PREPARING,
-    (State.JOINING, Happening.REBALANCING): State.JOINING,
-    (State.SYNCING, Happening.REBALANCING): State.JOINING,
-    (State.ADOPTING, Happening.REBALANCING): State.ADOPTING,
-    (State.STABLE, Happening.REBALANCING): State.UNJOINED,
-    **{(state, happening): State.UNJOINED for happening in (Happening.LOST, Happening.REFUSED) for state in _MEMBER},
-    **{(state, Happening.LEFT): State.OUT for state in State},
+    (State.UNJOINED, MembershipEvent.REBALANCING): State.UNJOINED,
+    (State.PREPARING, MembershipEvent.REBALANCING): State.PREPARING,
+    (State.JOINING, MembershipEvent.REBALANCING): State.JOINING,
+    (State.SYNCING, MembershipEvent.REBALANCING): State.JOINING,
+    (State.ADOPTING, MembershipEvent.REBALANCING): State.ADOPTING,
+    (State.STABLE, MembershipEvent.REBALANCING): State.UNJOINED,
+    **{(state, event): State.UNJOINED for event in (MembershipEvent.LOST, MembershipEvent.REFUSED) for state in _MEMBER},
+    **{(state, MembershipEvent.LEFT): State.OUT for state in State},
 }

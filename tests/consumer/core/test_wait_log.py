@@ -6,11 +6,11 @@ import pytest
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Connected, Disconnected, RequestFailed
+from chaffinch.consumer.core.context import LANE_FETCH, LANE_GROUP
 from chaffinch.consumer.core.lookups import OffsetsCall
-from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.membership_states import State
 from chaffinch.consumer.core.positions import PartitionState
-from chaffinch.consumer.core.waits import ATTEMPTS_GAP_MS_MAX, PendingResponses
-from chaffinch.consumer.core.wiring import LANE_FETCH, LANE_GROUP
+from chaffinch.consumer.core.wait_log import ATTEMPTS_GAP_MS_MAX, PendingResponses
 from chaffinch.errors import KafkaException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
@@ -34,7 +34,7 @@ BOOTSTRAP, NODE = Address("b", 1), Address("n", 9)
 ADVERTISED = "brokers advertise this address (advertised.listeners), it is not in bootstrap.servers"
 
 
-class World(Rig):
+class WaitRig(Rig):
     """Answers metadata and coordinator requests by itself. The one node is advertised at `n:9`, the bootstrap address is `b:1`."""
 
     def __init__(self, **options: Any) -> None:
@@ -54,7 +54,7 @@ class World(Rig):
             partition.leader_id = self.leader
         return answer
 
-    def turn(self) -> None:
+    def answer_reachable(self) -> None:
         for sent in list(self.waiting):
             listener = sent.address.first_lane
             if listener in self.refuses:
@@ -70,73 +70,73 @@ class World(Rig):
                 found = Coordinator(key="g", node_id=0, host="n", port=9, error_code=self.coordinator_code)
                 self.answer(sent, FindCoordinatorResponse(coordinators=[found]))
 
-    def go_on(self, by_ms: int) -> None:
+    def advance_in_steps(self, by_ms: int) -> None:
         until_ms = self.steady_ms + by_ms
         while self.steady_ms < until_ms:
-            self.turn()
+            self.answer_reachable()
             self.advance(min(50, until_ms - self.steady_ms))
-        self.turn()
+        self.answer_reachable()
 
     def join(self) -> None:
         self.core.subscribe(["t"])
         self.poll()
 
-    def give(self, *numbers: int) -> None:
+    def answer_assignment(self, *numbers: int) -> None:
         self.core.assign([TopicPartition("t", number) for number in numbers], self.steady_ms)
         self.poll()
 
 
-def alone(**options: Any) -> World:
-    return World(**{"group.id": None, **options})
+def groupless_rig(**options: Any) -> WaitRig:
+    return WaitRig(**{"group.id": None, **options})
 
 
 @pytest.mark.parametrize(("is_silent", "why"), [(False, "refused"), (True, "no connection yet")])
 class TestAdvertisedAddress:
     """The bootstrap address answers, the address that it names does not."""
 
-    def test_of_the_coordinator(self, is_silent: bool, why: str) -> None:
-        world = World()
+    def test_coordinator(self, is_silent: bool, why: str) -> None:
+        world = WaitRig()
         world.is_silent = is_silent
         world.join()
-        world.go_on(3_000)
+        world.advance_in_steps(3_000)
         (line,) = world.reports
         assert line == f"n:9, which coordinates group 'g', for 2500 ms: {why}; {ADVERTISED}; still asking, without a limit"
         assert world.poll() == []
 
-    def test_of_the_leader(self, is_silent: bool, why: str) -> None:
-        world = alone()
+    def test_leader(self, is_silent: bool, why: str) -> None:
+        world = groupless_rig()
         world.is_silent = is_silent
-        world.give(0, 1)
-        world.go_on(3_000)
+        world.answer_assignment(0, 1)
+        world.advance_in_steps(3_000)
         (line,) = world.reports
         assert line == f"n:9, which leads t-0, t-1, for 2500 ms: {why}; {ADVERTISED}; still asking, without a limit"
 
-    def test_is_named_by_calls_that_time_out(self, is_silent: bool, why: str) -> None:
-        world = World()
+    def test_timeout_error_names_it(self, is_silent: bool, why: str) -> None:
+        world = WaitRig()
         world.is_silent = is_silent
-        place = TopicPartition("t", 0)
+        tp = TopicPartition("t", 0)
         errors: list[KafkaException | None] = []
-        world.core.lookups.ask(OffsetsCall("offsets", {place: -1}, world.steady_ms + 4_000))
-        world.group.commits.committed.look_up([place], world.steady_ms + 4_000, "committed")
-        world.group.commits.commit({place: OffsetAndMetadata(1)}, world.steady_ms + 4_000, errors.append, retries=True)
-        world.give(0)
-        world.go_on(4_000)
+        world.core.lookups.add(OffsetsCall("offsets", {tp: -1}, world.steady_ms + 4_000))
+        world.group.commits.committed.look_up([tp], world.steady_ms + 4_000, "committed")
+        world.group.commits.commit({tp: OffsetAndMetadata(1)}, world.steady_ms + 4_000, errors.append, retries=True)
+        world.answer_assignment(0)
+        world.advance_in_steps(4_000)
         errors += world.errors
-        errors.append(world.core.wiring.time_out("the position of t-0 was not told in time", places=[place]))
+        errors.append(world.core.context.timeout_error("the position of t-0 was not told in time", tps=[tp]))
         assert len(errors) == 4
         for error in errors:
             assert "waiting for n:9, which coordinates group 'g'" in str(error)
             assert f": {why}; {ADVERTISED}" in str(error)
 
 
-def test_coordinator_that_has_to_respond_to_nothing_is_not_waited_for() -> None:
+def test_idle_coordinator_is_not_waited_for() -> None:
     """The connection ended between two heartbeats, as when the broker starts again; a request comes with the next one."""
-    world = World(**{"heartbeat.interval.ms": 10_000})
+    world = WaitRig(**{"heartbeat.interval.ms": 10_000})
     world.refuses = set()
     world.reach(State.STABLE)
     world.answer_offsets({0: 5, 1: 7})
     world.step(Connected(address=NODE._replace(lane=LANE_FETCH)))
-    world.core.wiring.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.steady_ms, had_response=True)
+    world.core.context.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.steady_ms, had_response=True)
     world.group.finder.forget()
     world.group.finder.answered(FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.steady_ms)
     for _ in range(60):
@@ -144,41 +144,41 @@ def test_coordinator_that_has_to_respond_to_nothing_is_not_waited_for() -> None:
         for sent in world.pending(FetchRequest):
             world.waiting.remove(sent)
             world.answer(sent, FetchResponse())
-    assert world.group.finder.address_known == NODE._replace(lane=LANE_GROUP)
+    assert world.group.finder.known_address == NODE._replace(lane=LANE_GROUP)
     assert world.reports == []
 
 
 def test_lines_are_repeated_with_growing_pauses() -> None:
-    world = alone()
-    world.give(0)
-    world.go_on(140_000)
+    world = groupless_rig()
+    world.answer_assignment(0)
+    world.advance_in_steps(140_000)
     times_ms = [int(line.partition(" for ")[2].partition(" ms")[0]) for line in world.reports]
     assert [round(time_ms, -3) for time_ms in times_ms] == [2_000, 12_000, 32_000, 72_000, 132_000]
 
 
 def test_wait_that_is_over_is_not_logged() -> None:
-    world = alone()
-    world.give(0)
-    world.go_on(1_000)
+    world = groupless_rig()
+    world.answer_assignment(0)
+    world.advance_in_steps(1_000)
     world.refuses.clear()
-    world.go_on(1_200)
+    world.advance_in_steps(1_200)
     world.answer_list({0: 0})
-    world.go_on(100)
+    world.advance_in_steps(100)
     world.step(Connected(address=NODE._replace(lane=1)))
     world.answer_fetch(p0=records(0, b"x"))
-    world.go_on(400)
+    world.advance_in_steps(400)
     assert world.reports == []
 
 
 class TestNoBroker:
     @pytest.mark.parametrize("is_silent", [False, True])
-    def test_one_line_for_all_of_them(self, monkeypatch: pytest.MonkeyPatch, is_silent: bool) -> None:
-        world = World(**{"bootstrap.servers": "b:1,c:2"})
+    def test_one_line_for_all_brokers(self, monkeypatch: pytest.MonkeyPatch, is_silent: bool) -> None:
+        world = WaitRig(**{"bootstrap.servers": "b:1,c:2"})
         world.refuses |= set() if is_silent else {BOOTSTRAP, Address("c", 2)}
         if is_silent:
-            monkeypatch.setattr(world, "turn", lambda: None)
+            monkeypatch.setattr(world, "answer_reachable", lambda: None)
         world.join()
-        world.go_on(3_000)
+        world.advance_in_steps(3_000)
         (line,) = world.reports
         if is_silent:
             assert line.startswith("a broker of the cluster, for 2500 ms: no broker reachable at b:1 (")
@@ -186,8 +186,8 @@ class TestNoBroker:
             reasons = "no broker reachable at b:1 (refused), c:2 (refused)"
             assert line == f"a broker of the cluster, for 2500 ms: {reasons}; still asking, without a limit"
 
-    def test_one_that_hangs_up_after_the_greeting(self) -> None:
-        world = World()
+    def test_broker_that_disconnects_after_api_versions(self) -> None:
+        world = WaitRig()
         world.core.subscribe(["t"])
         world.step()
         for _ in range(30):
@@ -197,10 +197,10 @@ class TestNoBroker:
             world.advance(100)
         assert len(world.reports) == 1
 
-    def test_nothing_is_logged_while_nothing_is_wanted(self) -> None:
-        world = World()
+    def test_nothing_is_logged_while_nothing_is_needed(self) -> None:
+        world = WaitRig()
         world.step(Disconnected(address=BOOTSTRAP, reason="refused"))
-        world.go_on(10_000)
+        world.advance_in_steps(10_000)
         assert world.reports == []
 
 
@@ -212,53 +212,53 @@ class TestLeader:
             (codes.LEADER_NOT_AVAILABLE, "brokers respond with LEADER_NOT_AVAILABLE"),
         ],
     )
-    def test_none(self, code: ErrorCode | None, why: str) -> None:
-        world = alone()
+    def test_partition_without_leader(self, code: ErrorCode | None, why: str) -> None:
+        world = groupless_rig()
         world.refuses.clear()
         world.leader, world.topic_code = -1, 0 if code is None else code.number
-        world.give(0, 1)
-        world.go_on(3_000)
+        world.answer_assignment(0, 1)
+        world.advance_in_steps(3_000)
         (line,) = world.reports
         assert line.startswith("a leader of t-0, t-1, for ")
         assert line.endswith(f" ms: {why}; still asking, without a limit")
 
-    def test_one_that_does_not_respond_to_fetches(self) -> None:
+    def test_leader_without_fetch_response(self) -> None:
         """It is stopped, and its connections live. A fetch that waits for records is no such case."""
-        world = alone(**{"fetch.max.wait.ms": 500})
+        world = groupless_rig(**{"fetch.max.wait.ms": 500})
         world.refuses.clear()
-        world.give(0)
-        world.go_on(100)
+        world.answer_assignment(0)
+        world.advance_in_steps(100)
         world.answer_list({0: 0})
         for _ in range(20):
-            world.go_on(500)
+            world.advance_in_steps(500)
             world.answer(FetchRequest, FetchResponse())
         assert world.reports == []
-        world.go_on(3_000)
+        world.advance_in_steps(3_000)
         assert world.reports == ["n:9, which leads t-0, for 2500 ms: no response yet; still asking, without a limit"]
 
     def test_fetch_may_wait_longer(self) -> None:
-        world = alone(**{"fetch.max.wait.ms": 20_000})
+        world = groupless_rig(**{"fetch.max.wait.ms": 20_000})
         world.refuses.clear()
-        world.give(0)
-        world.go_on(100)
+        world.answer_assignment(0)
+        world.advance_in_steps(100)
         world.answer_list({0: 0})
         world.step(Connected(address=NODE._replace(lane=1)))
-        world.go_on(19_000)
+        world.advance_in_steps(19_000)
         assert world.reports == []
-        world.go_on(2_000)
+        world.advance_in_steps(2_000)
         assert len(world.reports) == 1
 
     @pytest.mark.parametrize("api", ["Fetch", "ListOffsets"])
-    def test_one_that_refuses(self, api: str) -> None:
-        world = alone()
+    def test_leader_that_rejects_requests(self, api: str) -> None:
+        world = groupless_rig()
         world.refuses.clear()
-        world.give(0)
-        world.go_on(100)
+        world.answer_assignment(0)
+        world.advance_in_steps(100)
         code = codes.KAFKA_STORAGE_ERROR
         if api == "Fetch":
             world.answer_list({0: 0})
         for _ in range(60):
-            world.go_on(50)
+            world.advance_in_steps(50)
             if api == "Fetch" and world.pending(FetchRequest):
                 world.answer_fetch(p0=code.number)
             elif api == "ListOffsets" and world.pending(ListOffsetsRequest):
@@ -269,43 +269,43 @@ class TestLeader:
 
 
 class TestCoordinator:
-    def test_not_available(self) -> None:
-        world = World()
+    def test_coordinator_not_available(self) -> None:
+        world = WaitRig()
         world.refuses.clear()
         world.coordinator_code = number_of("COORDINATOR_NOT_AVAILABLE")
         world.join()
-        world.go_on(3_000)
+        world.advance_in_steps(3_000)
         (line,) = world.reports
         assert line.startswith("the coordinator of group 'g', for 25")
         assert "COORDINATOR_NOT_AVAILABLE (looking for the coordinator of group 'g'" in line
 
-    def test_one_that_is_loading(self) -> None:
-        world = World()
+    def test_coordinator_is_loading(self) -> None:
+        world = WaitRig()
         world.refuses.clear()
         world.join()
-        world.go_on(100)
+        world.advance_in_steps(100)
         world.poll()
         for _ in range(70):
             if world.pending(JoinGroupRequest):
                 world.answer(JoinGroupRequest, JoinGroupResponse(error_code=number_of("COORDINATOR_LOAD_IN_PROGRESS")))
-            world.go_on(50)
+            world.advance_in_steps(50)
         (line,) = world.reports
         assert line.startswith("the coordinator of group 'g', for 2")
         assert ": COORDINATOR_LOAD_IN_PROGRESS (" in line
 
-    @pytest.mark.parametrize("asks", ["commit", "position"])
-    def test_one_that_refuses_offsets_while_it_is_loading(self, asks: str) -> None:
-        world = World()
+    @pytest.mark.parametrize("api", ["commit", "position"])
+    def test_loading_coordinator_rejects_offsets(self, api: str) -> None:
+        world = WaitRig()
         world.refuses.clear()
         code = number_of("COORDINATOR_LOAD_IN_PROGRESS")
         errors: list[KafkaException | None] = []
-        if asks == "commit":
+        if api == "commit":
             world.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, world.steady_ms + 9_000, errors.append, retries=True)
             world.step()
         else:
-            world.give(0)
+            world.answer_assignment(0)
         for _ in range(70):
-            world.go_on(50)
+            world.advance_in_steps(50)
             for sent in world.pending(OffsetCommitRequest):
                 part = OffsetCommitResponsePartition(partition_index=0, error_code=code)
                 world.waiting.remove(sent)
@@ -317,13 +317,13 @@ class TestCoordinator:
         assert line.startswith("the coordinator of group 'g', for 2")
         assert ": COORDINATOR_LOAD_IN_PROGRESS (" in line
 
-    def test_join_that_waits_for_other_members_is_no_silence(self) -> None:
+    def test_join_that_waits_for_members_is_not_silence(self) -> None:
         rig = Rig().reach(State.JOINING)
         rig.step(Connected(address=rig.pending(JoinGroupRequest)[0].address))
         rig.advance(14_000)
         assert not any("coordinates" in line for line in rig.reports)
 
-    def test_close_says_that_leaving_was_not_confirmed(self) -> None:
+    def test_close_logs_unconfirmed_leave(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
@@ -333,7 +333,7 @@ class TestCoordinator:
         assert rig.reports[-1].startswith("close: the coordinator of group 'g' has not confirmed LeaveGroup in time")
         assert rig.reports[-1].endswith("the group removes the member after session.timeout.ms, 45000 ms")
 
-    def test_close_without_a_coordinator_says_so(self) -> None:
+    def test_close_without_coordinator_is_logged(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.group.finder.forget()
         rig.core.close("call", rig.steady_ms + 1_000)
@@ -371,7 +371,7 @@ class TestHeartbeat:
     """Until the next one of the usual interval the log would say that the coordinator is waited for."""
 
     @pytest.mark.parametrize("is_lost", [False, True])
-    def test_that_failed_goes_again_at_once(self, is_lost: bool) -> None:
+    def test_failed_heartbeat_is_resent_at_once(self, is_lost: bool) -> None:
         rig = Rig().reach(State.STABLE)
         rig.answer_offsets({0: 5, 1: 7})
         rig.advance(3_000)
@@ -384,9 +384,9 @@ class TestHeartbeat:
         assert rig.pending(HeartbeatRequest)
 
 
-def test_a_wait_without_a_reason_keeps_the_leaders_last_one() -> None:
+def test_back_off_without_reason_retains_the_last_one() -> None:
     """As of a request that fails with its connection, after a refusal that passes."""
     state = PartitionState(TopicPartition("t", 0))
-    state.wait(10, codes.NOT_LEADER_OR_FOLLOWER)
-    state.wait(20)
-    assert (state.retry_at_ms, state.refusal) == (20, codes.NOT_LEADER_OR_FOLLOWER)
+    state.back_off(10, codes.NOT_LEADER_OR_FOLLOWER)
+    state.back_off(20)
+    assert (state.retry_at_ms, state.last_error_code) == (20, codes.NOT_LEADER_OR_FOLLOWER)

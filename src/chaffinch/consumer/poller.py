@@ -27,143 +27,143 @@ from chaffinch.runtime.clock import Clock
 T = TypeVar("T")
 
 
-class Taken:
+class PollState:
     """What one poll takes."""
 
     def __init__(self) -> None:
-        self.has_begun = False
-        self.is_over = False
+        self.has_started = False
+        self.is_done = False
         """There is something to give, or nothing is read any more."""
         self.portions: list[Portion] = []
 
 
-class Polls:
+class Poller:
     """Those of one consumer, one after the other."""
 
     def __init__(self, core: ConsumerCore, thread: ConsumerThread, callbacks: Callbacks, clock: Clock) -> None:
-        self.taken: Taken | None = None
+        self.unconfirmed: PollState | None = None
         """What was taken last, until its caller has it, and sets this to None."""
-        self.is_woken = False
+        self.wakeup_requested = False
         """Somebody has called `wakeup`, and no call has ended for it yet."""
         self._core = core
         self._thread = thread
         self._callbacks = callbacks
         self._clock = clock
 
-    def check_woken(self) -> None:
-        if self.is_woken:
-            self.is_woken = False
+    def check_wakeup(self) -> None:
+        if self.wakeup_requested:
+            self.wakeup_requested = False
             raise WakeupException("the call was ended by wakeup()")
 
-    def make_up(self) -> None:
+    def return_unconfirmed(self) -> None:
         """Take back what was taken for a call that was interrupted, or failed, before its caller had it."""
-        self._callbacks.none_runs()
-        if self.taken is not None and self._thread.death is None:  # Else there is nobody to read it again, and `close` has to get by.
-            self._thread.run(self._take_back)
+        self._callbacks.clear_running()
+        if self.unconfirmed is not None and self._thread.death is None:  # Else there is nobody to read it again, and `close` has to get by.
+            self._thread.run(self._put_back)
 
-    def _take_back(self) -> None:
-        taken, self.taken = self.taken, None
-        if taken is not None:
-            self._core.fetcher.take_back(taken.portions)
+    def _put_back(self) -> None:
+        unconfirmed, self.unconfirmed = self.unconfirmed, None
+        if unconfirmed is not None:
+            self._core.fetcher.put_back(unconfirmed.portions)
 
     def portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
-        """What one poll gives; `taken` until its caller says that it has it."""
+        """What one poll gives; `unconfirmed` until its caller says that it has it."""
         if self._core.subscriptions.kind is Kind.NONE:
             raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
-        if self._callbacks.is_telling:
+        if self._callbacks.is_running:
             raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
         try:
-            portions = self._waited_for(timeout_ms, records_max)
-            self._core.poll_ends(self._clock.steady_ms())
+            portions = self._wait_for_records(timeout_ms, records_max)
+            self._core.poll_ended(self._clock.steady_ms())
         except BaseException:  # Ctrl-C, in the midst of the line above, too.
-            self._core.poll_ends(self._clock.steady_ms())
+            self._core.poll_ended(self._clock.steady_ms())
             raise
         return portions
 
-    def _waited_for(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
+    def _wait_for_records(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         """Records, as soon as there are some. Until then callbacks are called: for partitions that come and go, and for commits."""
-        started_ms, taken = self._clock.steady_ms(), Taken()
+        started_ms, state = self._clock.steady_ms(), PollState()
 
-        def step() -> Taken | Callback | None:
-            if not taken.has_begun:
-                taken.has_begun = True
-                self._core.poll_begins(started_ms, self._clock.wall_ms())
-            if self._callbacks.are_commits_over:
-                return taken
+        def step() -> PollState | Callback | None:
+            if not state.has_started:
+                state.has_started = True
+                self._core.poll_started(started_ms, self._clock.wall_ms())
+            if self._callbacks.has_completed_commits:
+                return state
             if self._core.subscriptions.kind is Kind.NONE:  # Since a callback, or a signal handler: nothing would ever come.
-                taken.is_over = True
-                return taken
+                state.is_done = True
+                return state
             if (callback := self._core.next_callback(self._clock.steady_ms())) is not None:
                 return callback
-            self.check_woken()
+            self.check_wakeup()
             self._core.raise_error()
-            taken.portions = self._core.take(records_max)
-            if not taken.portions:
+            state.portions = self._core.take(records_max)
+            if not state.portions:
                 return None
-            taken.is_over, self.taken = True, taken
-            return taken
+            state.is_done, self.unconfirmed = True, state
+            return state
 
         while True:
-            left_ms = None if timeout_ms is None else max(0, started_ms + timeout_ms - self._clock.steady_ms())
-            found = self._thread.run_until(step, None if left_ms is None else left_ms / 1000)
-            if isinstance(found, Callback):
-                self._tell(found)
-            elif found is None or taken.is_over:
-                return taken.portions
-            if self._callbacks.are_commits_over:
-                self._called_back(self._callbacks.tell_commits)
+            remaining_ms = None if timeout_ms is None else max(0, started_ms + timeout_ms - self._clock.steady_ms())
+            step_result = self._thread.run_until(step, None if remaining_ms is None else remaining_ms / 1000)
+            if isinstance(step_result, Callback):
+                self._run_listener(step_result)
+            elif step_result is None or state.is_done:
+                return state.portions
+            if self._callbacks.has_completed_commits:
+                self._run_callback(self._callbacks.run_commit_callbacks)
 
-    def _tell(self, callback: Callback) -> None:
-        error = self._called_back(lambda: self._callbacks.tell(callback))
+    def _run_listener(self, callback: Callback) -> None:
+        error = self._run_callback(lambda: self._callbacks.run_listener(callback))
         self._thread.run(lambda: self._core.callback_done(callback))
         if error is not None:
             raise error
 
-    def _called_back(self, tell: Callable[[], T]) -> T:
+    def _run_callback(self, callback: Callable[[], T]) -> T:
         """Call the caller back. He does not poll meanwhile: where that takes longer than max.poll.interval.ms his place is another's."""
-        self._thread.run(lambda: self._core.poll_ends(self._clock.steady_ms()))
-        found = tell()
-        self._thread.run(lambda: self._core.poll_goes_on(self._clock.steady_ms()))
-        return found
+        self._thread.run(lambda: self._core.poll_ended(self._clock.steady_ms()))
+        result = callback()
+        self._thread.run(lambda: self._core.poll_resumed(self._clock.steady_ms()))
+        return result
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class IterationBatch:
     """Records of one poll, noted as not given yet. `ends`: of each partition the last of them, and the position behind it."""
 
     records: list[ConsumerRecord]
     ends: dict[TopicPartition, tuple[int, int]]
 
 
-def mark(core: ConsumerCore, records: list[ConsumerRecord]) -> Marked:
+def begin_iteration(core: ConsumerCore, records: list[ConsumerRecord]) -> IterationBatch:
     """Note that none of these is given yet."""
     assigned = core.subscriptions.assigned
     ends: dict[TopicPartition, tuple[int, int]] = {}
     for record in reversed(records):
-        place = record.topic_partition
-        state = assigned[place]
-        if state.has_renewed:
-            continue  # The topic was deleted meanwhile: `one_by_one` gives nothing more of it.
-        state.given = record.offset
-        if place not in ends and state.position is not None:
-            ends[place] = record.offset, state.position.offset
-    return Marked(records, ends)
+        tp = record.topic_partition
+        state = assigned[tp]
+        if state.is_recreated:
+            continue  # The topic was deleted meanwhile: `iterate_records` gives nothing more of it.
+        state.delivered_offset = record.offset
+        if tp not in ends and state.position is not None:
+            ends[tp] = record.offset, state.position.offset
+    return IterationBatch(records, ends)
 
 
-def one_by_one(core: ConsumerCore, marked: Marked, give_back: Callable[[], object]) -> Iterator[ConsumerRecord]:
-    """Give each; `give_back` is called at the end, for those that were not."""
-    left: set[TopicPartition] = set()
+def iterate_records(core: ConsumerCore, batch: IterationBatch, return_undelivered: Callable[[], object]) -> Iterator[ConsumerRecord]:
+    """Give each; `return_undelivered` is called at the end, for those that were not."""
+    skipped: set[TopicPartition] = set()
     try:
-        for record in marked.records:
-            place = record.topic_partition
-            found = core.subscriptions.assigned.get(place)
-            if place in left or found is None or found.is_paused or not 0 <= found.given <= record.offset:
-                left.add(place)  # For good: what comes behind it in another portion is not next, resumed or not.
+        for record in batch.records:
+            tp = record.topic_partition
+            state = core.subscriptions.assigned.get(tp)
+            if tp in skipped or state is None or state.is_paused or not 0 <= state.delivered_offset <= record.offset:
+                skipped.add(tp)  # For good: what comes behind it in another portion is not next, resumed or not.
                 continue
-            last, end = marked.ends.get(place, (-1, -1))
+            last, end = batch.ends.get(tp, (-1, -1))
             # After the last one nothing is left to give back, though marks of transactions may lie between it and the position. Nothing
             # is called before it is given: Ctrl-C comes with calls, and a record that is noted as given must be.
-            found.given = end if record.offset == last else record.offset + 1
+            state.delivered_offset = end if record.offset == last else record.offset + 1
             yield record
     finally:
-        give_back()
+        return_undelivered()

@@ -8,7 +8,7 @@ import pytest
 
 from chaffinch import errors
 from chaffinch.client.effects import SendRequest
-from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.membership_states import State
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.core.topic_ids import TopicIds
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
@@ -26,8 +26,8 @@ from tests.consumer.core.rig import TOPIC_ID, Rig, number_of
 P0 = TopicPartition("t", 0)
 NEW_ID = UUID(int=8)
 NO_ID = UUID(int=0)
-Told = list[errors.KafkaException | None]
-Way = Callable[[Rig], Told | None]
+CommitResults = list[errors.KafkaException | None]
+Way = Callable[[Rig], CommitResults | None]
 AUTOMATIC = {"enable.auto.commit": True, "auto.commit.interval.ms": 5_000}
 
 
@@ -55,28 +55,28 @@ def before_a_rebalance(rig: Rig) -> None:
     rig.poll()
 
 
-def in_close(rig: Rig) -> Told:
-    told: Told = []
-    rig.group.commits.commit_all(rig.steady_ms + 30_000, told.append, retries=True)
+def in_close(rig: Rig) -> CommitResults:
+    results: CommitResults = []
+    rig.group.commits.commit_all(rig.steady_ms + 30_000, results.append, retries=True)
     rig.step()
-    return told
+    return results
 
 
-def by_hand(rig: Rig) -> Told:
-    told: Told = []
-    rig.group.commits.commit(None, rig.steady_ms + 30_000, told.append, retries=True)
+def by_commit(rig: Rig) -> CommitResults:
+    results: CommitResults = []
+    rig.group.commits.commit(None, rig.steady_ms + 30_000, results.append, retries=True)
     rig.step()
-    return told
+    return results
 
 
-def by_hand_without_waiting(rig: Rig) -> Told:
-    told: Told = []
-    rig.group.commits.commit(None, rig.steady_ms + 30_000, told.append, retries=False)
+def by_asynchronous_commit(rig: Rig) -> CommitResults:
+    results: CommitResults = []
+    rig.group.commits.commit(None, rig.steady_ms + 30_000, results.append, retries=False)
     rig.step()
-    return told
+    return results
 
 
-WAYS = [by_poll, before_a_rebalance, in_close, by_hand, by_hand_without_waiting]
+WAYS = [by_poll, before_a_rebalance, in_close, by_commit, by_asynchronous_commit]
 
 
 def offsets_of(request: SendRequest) -> dict[int, int]:
@@ -87,13 +87,15 @@ def answer(rig: Rig, code: str = "NONE") -> SendRequest:
     """The commit that waits, by id or by name as it was sent."""
     request = rig.take(OffsetCommitRequest)
     asked = request.message.topics[0]
-    told = [OffsetCommitResponsePartition(partition_index=found.partition_index, error_code=number_of(code)) for found in asked.partitions]
+    results = [
+        OffsetCommitResponsePartition(partition_index=found.partition_index, error_code=number_of(code)) for found in asked.partitions
+    ]
     by_id = {"topic_id": asked.topic_id} if asked.topic_id != NO_ID else {"name": "t"}
-    rig.answer(request, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(partitions=told, **by_id)]))
+    rig.answer(request, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(partitions=results, **by_id)]))
     return request
 
 
-def take_names_only(rig: Rig) -> None:
+def reject_topic_ids(rig: Rig) -> None:
     """The coordinator has OffsetCommit up to version 9."""
     rig.fail(OffsetCommitRequest, is_unsupported=True)
 
@@ -102,16 +104,16 @@ def answer_check(rig: Rig, topic_id: UUID, code: str = "NONE") -> None:
     request = rig.take(MetadataRequest)
     assert [topic.name for topic in request.message.topics] == ["t"]
     assert not request.message.allow_auto_topic_creation, "a deleted topic must not come back by it"
-    coordinator = rig.group.finder.address_known
+    coordinator = rig.group.finder.known_address
     assert coordinator is not None
     assert request.address.first_lane == coordinator.first_lane, "the coordinator itself decides"
     rig.topic_id = topic_id
     rig.answer(request, rig.metadata(number_of(code)))
 
 
-def assert_dropped(rig: Rig, told: Told | None) -> None:
+def assert_dropped(rig: Rig, results: CommitResults | None) -> None:
     assert not rig.pending(OffsetCommitRequest)
-    assert told in (None, [None])
+    assert results in (None, [None])
     (line,) = [report for report in rig.reports if "deleted and created again" in report]
     assert all(part in line for part in ("AAAAAAAAAAAAAAAAAAAABw", "AAAAAAAAAAAAAAAAAAAACA", "earliest"))
     assert not any("not committed" in report for report in rig.reports)
@@ -120,47 +122,47 @@ def assert_dropped(rig: Rig, told: Told | None) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-class TestATopicThatIsAnotherOneNow:
-    def test_where_the_coordinator_takes_ids(self, way: Way) -> None:
+class TestRecreatedTopic:
+    def test_coordinator_with_topic_ids_rejects_the_commit(self, way: Way) -> None:
         rig = member()
-        told = way(rig)
+        results = way(rig)
         request = answer(rig, "UNKNOWN_TOPIC_ID")
         assert (request.version_max, request.message.topics[0].topic_id) == (10, TOPIC_ID)
         answer_check(rig, NEW_ID)
-        assert_dropped(rig, told)
+        assert_dropped(rig, results)
 
-    def test_where_it_takes_names_only(self, way: Way) -> None:
+    def test_commit_by_name_is_dropped(self, way: Way) -> None:
         rig = member()
-        told = way(rig)
-        take_names_only(rig)
+        results = way(rig)
+        reject_topic_ids(rig)
         assert not rig.pending(OffsetCommitRequest), "metadata is asked for first"
         answer_check(rig, NEW_ID)
-        assert_dropped(rig, told)
+        assert_dropped(rig, results)
 
-    def test_one_that_is_not_there_now_is_not_committed_by_name(self, way: Way) -> None:
+    def test_missing_topic_is_not_committed_by_name(self, way: Way) -> None:
         """It may be created again before the commit gets there."""
         rig = member()
         way(rig)
-        take_names_only(rig)
+        reject_topic_ids(rig)
         answer_check(rig, TOPIC_ID, "UNKNOWN_TOPIC_OR_PARTITION")
         assert not rig.pending(OffsetCommitRequest)
 
-    def test_before_ids_it_cannot_be_known(self, way: Way) -> None:
+    def test_broker_without_ids_commits(self, way: Way) -> None:
         rig = member(NO_ID)
         way(rig)
         request = answer(rig)
         assert (request.version_max, request.message.topics[0].topic_id) == (9, NO_ID)
         assert not rig.pending(MetadataRequest)
 
-    def test_what_is_not_renewed_is_committed(self, way: Way) -> None:
+    def test_unchanged_topic_is_committed(self, way: Way) -> None:
         rig = member()
         way(rig)
-        take_names_only(rig)
+        reject_topic_ids(rig)
         answer_check(rig, TOPIC_ID)
         request = answer(rig)
         assert (request.version_max, offsets_of(request)) == (9, {0: 5, 1: 7})
 
-    def test_a_coordinator_that_lags_behind_is_asked_twice(self, way: Way) -> None:
+    def test_lagging_coordinator_is_asked_twice(self, way: Way) -> None:
         rig = member()
         way(rig)
         answer(rig, "UNKNOWN_TOPIC_ID")
@@ -169,79 +171,79 @@ class TestATopicThatIsAnotherOneNow:
         assert not any("created again" in report for report in rig.reports)
 
 
-@pytest.mark.parametrize("way", [by_poll, by_hand, in_close])
-def test_a_coordinator_that_still_has_the_deleted_topic_does_not_bring_it_back(way: Way) -> None:
+@pytest.mark.parametrize("way", [by_poll, by_commit, in_close])
+def test_old_id_of_a_lagging_coordinator_is_ignored(way: Way) -> None:
     """Positions in the new topic are kept: with auto.offset.reset=latest records would be skipped, with earliest read twice."""
     rig = member()
     rig.topic_id = NEW_ID
-    rig.core.wiring.refresh()
+    rig.core.context.refresh()
     rig.advance(1_000)
-    rig.tell_metadata()
+    rig.answer_metadata()
     for state in rig.core.subscriptions.assigned.values():
         state.seek(Position(3, -1))
     way(rig)
     answer(rig, "UNKNOWN_TOPIC_ID")
     answer_check(rig, TOPIC_ID)
     assert answer(rig).message.topics[0].topic_id == NEW_ID
-    assert [rig.position(place).offset for place in rig.core.subscriptions.assigned] == [3, 3]
+    assert [rig.position(tp).offset for tp in rig.core.subscriptions.assigned] == [3, 3]
     assert len([report for report in rig.reports if "created again" in report]) == 1
 
 
-def test_an_id_that_coordinators_do_not_know_for_long_gives_way_to_one_that_was_known_before() -> None:
+def test_id_unknown_to_coordinators_is_replaced_by_a_known_one() -> None:
     """A broker that lagged behind has reported the deleted topic last."""
     ids = TopicIds()
     ids.learn("t", NEW_ID)
     ids.learn("t", TOPIC_ID)
-    ids.doubt(TOPIC_ID, 0)
+    ids.report_unknown(TOPIC_ID, 0)
     assert ids.learn("t", NEW_ID) is None
-    ids.doubt(TOPIC_ID, 3_000)
+    ids.report_unknown(TOPIC_ID, 3_000)
     assert ids.learn("t", NEW_ID) == ("t", TOPIC_ID, NEW_ID)
-    assert ids.present("t") == NEW_ID
+    assert ids.current("t") == NEW_ID
 
 
-def test_the_version_is_found_once_for_a_connection() -> None:
+def test_version_is_negotiated_once_per_connection() -> None:
     rig = member()
-    by_hand(rig)
-    take_names_only(rig)
+    by_commit(rig)
+    reject_topic_ids(rig)
     answer_check(rig, TOPIC_ID)
     answer(rig)
-    by_hand(rig)
+    by_commit(rig)
     answer_check(rig, TOPIC_ID)
     assert rig.pending(OffsetCommitRequest)[0].version_max == 9
     rig.fail(OffsetCommitRequest)
     rig.advance(1_000)
-    rig.tell_metadata()
+    rig.answer_metadata()
     rig.find_coordinator()
     rig.advance(1_000)
     assert rig.pending(OffsetCommitRequest)[0].version_max == 10
 
 
-def test_a_check_without_an_answer_is_repeated() -> None:
+def test_unanswered_topic_check_is_repeated() -> None:
     rig = member()
-    told = by_hand(rig)
-    take_names_only(rig)
+    results = by_commit(rig)
+    reject_topic_ids(rig)
     rig.fail(MetadataRequest)
     rig.advance(1_000)
     rig.find_coordinator()
     while rig.pending(MetadataRequest):
-        rig.tell_metadata()
-    assert told == []
-    take_names_only(rig)
+        rig.answer_metadata()
+    assert results == []
+    reject_topic_ids(rig)
     answer_check(rig, NEW_ID)
-    assert told == [None]
+    assert results == [None]
 
 
 @pytest.mark.parametrize("takes_ids", [True, False])
-def test_metadata_that_comes_first_drops_what_waits(takes_ids: bool) -> None:
+def test_metadata_drops_waiting_commits(takes_ids: bool) -> None:
     """A commit that is to be tried again, and the topic is another one meanwhile."""
     rig = member()
-    told = by_hand(rig)
+    results = by_commit(rig)
     if not takes_ids:
-        take_names_only(rig)
+        reject_topic_ids(rig)
         answer_check(rig, TOPIC_ID)
     answer(rig, "COORDINATOR_LOAD_IN_PROGRESS")
     rig.topic_id = NEW_ID
-    rig.core.wiring.refresh()
+    rig.core.context.refresh()
     for _ in range(20):
         rig.advance(100)
         for request in rig.pending(MetadataRequest):
@@ -249,64 +251,64 @@ def test_metadata_that_comes_first_drops_what_waits(takes_ids: bool) -> None:
             rig.answer(request, rig.metadata())
         if rig.pending(OffsetCommitRequest):
             answer(rig, "COORDINATOR_LOAD_IN_PROGRESS")
-    assert_dropped(rig, told)
+    assert_dropped(rig, results)
 
 
-class TestOffsetsThatTheApplicationNames:
+class TestExplicitOffsets:
     """They are its own affair, but for what changes while they are committed."""
 
-    def commit(self, rig: Rig) -> Told:
-        told: Told = []
-        rig.group.commits.commit({P0: OffsetAndMetadata(3)}, rig.steady_ms + 30_000, told.append, retries=True)
+    def commit(self, rig: Rig) -> CommitResults:
+        results: CommitResults = []
+        rig.group.commits.commit({P0: OffsetAndMetadata(3)}, rig.steady_ms + 30_000, results.append, retries=True)
         rig.step()
-        return told
+        return results
 
-    def test_are_of_the_topic_that_was_there(self) -> None:
+    def test_explicit_offsets_belong_to_the_topic_at_the_call(self) -> None:
         rig = member()
-        told = self.commit(rig)
+        results = self.commit(rig)
         answer(rig, "UNKNOWN_TOPIC_ID")
         answer_check(rig, NEW_ID)
         assert not rig.pending(OffsetCommitRequest)
-        assert isinstance(told[0], errors.UnknownTopicIdException)
-        assert "commit again if the offset is meant for the new topic" in str(told[0])
-        told = self.commit(rig)
+        assert isinstance(results[0], errors.UnknownTopicIdException)
+        assert "commit again if the offset is meant for the new topic" in str(results[0])
+        results = self.commit(rig)
         assert answer(rig).message.topics[0].topic_id == NEW_ID
-        assert told == [None]
+        assert results == [None]
 
-    def test_are_not_checked_where_names_are_all_there_is(self) -> None:
+    def test_explicit_offsets_by_name_are_not_checked(self) -> None:
         rig = member()
-        told = self.commit(rig)
-        take_names_only(rig)
+        results = self.commit(rig)
+        reject_topic_ids(rig)
         assert offsets_of(answer(rig)) == {0: 3}
-        assert told == [None]
+        assert results == [None]
 
 
-class TestWhatElseWasOfTheDeletedTopic:
-    def renew(self, rig: Rig) -> None:
+class TestOtherStateOfTheDeletedTopic:
+    def recreate(self, rig: Rig) -> None:
         rig.topic_id = NEW_ID
-        rig.core.wiring.refresh()
+        rig.core.context.refresh()
         rig.advance(1_000)
-        rig.tell_metadata()
+        rig.answer_metadata()
 
-    def test_a_committed_offset_that_comes_late(self) -> None:
+    def test_late_committed_offset_is_ignored(self) -> None:
         rig = Rig().reach(State.STABLE)
         late = rig.take(OffsetFetchRequest)
         assert (late.version_max, late.message.groups[0].topics[0].topic_id) == (10, TOPIC_ID)
-        self.renew(rig)
+        self.recreate(rig)
         rig.waiting.append(late)
         rig.answer_offsets({0: 5, 1: 7})
         assert {state.stage for state in rig.core.subscriptions.assigned.values()} == {Stage.COMMITTED}
         assert rig.pending(OffsetFetchRequest)[0].message.groups[0].topics[0].topic_id == NEW_ID
 
-    def test_partitions_that_were_paused(self) -> None:
+    def test_paused_state_is_dropped(self) -> None:
         rig = member()
         rig.core.subscriptions.of(P0).is_paused = True
-        self.renew(rig)
+        self.recreate(rig)
         assert not rig.core.subscriptions.of(P0).is_paused
         assert "t-0 is not paused any more" in rig.reports[-1]
 
-    def test_the_end_that_a_lag_is_counted_from(self) -> None:
+    def test_end_offset_is_dropped(self) -> None:
         rig = member()
         rig.core.subscriptions.of(P0).end = 100
-        self.renew(rig)
+        self.recreate(rig)
         assert rig.core.subscriptions.of(P0).end == -1
