@@ -40,25 +40,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     began_s = time.perf_counter()
     totals: Counter[str] = Counter()
-    played = failed = lacking = status = 0
+    played = failed = incomplete = status = 0
     try:
-        for report in _reports(chosen.seed, chosen.count, chosen.processes, keeps_story=chosen.verbose):
+        for report in _reports(chosen.seed, chosen.count, chosen.processes, keeps_trace=chosen.verbose):
             totals.update(report.counters)
             played += 1
             failed += bool(report.violations)
-            lacking += bool(report.lacks)
+            incomplete += bool(report.missing)
             _print(report, is_verbose=chosen.verbose)
     except KeyboardInterrupt:
         status = INTERRUPTED
-    _print_totals(played, failed, lacking, time.perf_counter() - began_s, totals)
-    return status or (1 if failed + lacking else 0)
+    _print_totals(played, failed, incomplete, time.perf_counter() - began_s, totals)
+    return status or (1 if failed + incomplete else 0)
 
 
-def _reports(first: int, count: int, processes: int, *, keeps_story: bool) -> Iterator[Report]:
+def _reports(first: int, count: int, processes: int, *, keeps_trace: bool) -> Iterator[Report]:
     """One per seed, in their order."""
-    seeds, play = range(first, first + count), partial(run, keeps_story=keeps_story)
+    seeds, play = range(first, first + count), partial(run, keeps_trace=keeps_trace)
     if min(processes, count) <= 1:
-        prepare(is_worth_it=count >= CHUNK)
+        prepare(for_many_worlds=count >= CHUNK)
         yield from map(play, seeds)
         return
     context = multiprocessing.get_context("spawn")
@@ -70,27 +70,27 @@ def _reports(first: int, count: int, processes: int, *, keeps_story: bool) -> It
 
 
 def _print(report: Report, *, is_verbose: bool) -> None:
-    for line in report.story:
+    for line in report.trace:
         print(line)
     if is_verbose:
         for violation in report.violations[:VIOLATIONS_SHOWN]:
             print(f"violated: {violation}")
-    if fault := _fault(report):
-        print(f"seed {report.seed}: {fault}; replay: python -m simulation {report.seed} --verbose", flush=True)
+    if failure := _failure(report):
+        print(f"seed {report.seed}: {failure}; replay: python -m simulation {report.seed} --verbose", flush=True)
 
 
-def _fault(report: Report) -> str:
+def _failure(report: Report) -> str:
     """Of a world that has failed, in a few words; empty for others."""
     if report.violations:
         more = f" (and {len(report.violations) - 1} more)" if len(report.violations) > 1 else ""
         return report.violations[0] + more
-    return f"the world lacks what each must have: {', '.join(report.lacks)}" if report.lacks else ""
+    return f"the world lacks what each must have: {', '.join(report.missing)}" if report.missing else ""
 
 
-def _print_totals(count: int, failed: int, lacking: int, seconds: float, totals: Counter[str]) -> None:
-    happened = ", ".join(f"{number} {name}" for name, number in totals.most_common())
-    outcome = f"{failed} failed, {lacking} lacked records, a crash or a lost answer"
-    print(f"{count} worlds in {seconds:.1f} s, {count / seconds:.2f} a second; {outcome}; {happened}", file=sys.stderr)
+def _print_totals(count: int, failed: int, incomplete: int, seconds: float, totals: Counter[str]) -> None:
+    emit = ", ".join(f"{number} {name}" for name, number in totals.most_common())
+    outcome = f"{failed} failed, {incomplete} lacked records, a crash or a lost answer"
+    print(f"{count} worlds in {seconds:.1f} s, {count / seconds:.2f} a second; {outcome}; {emit}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from chaffinch.protocol.messages.create_topics import CreatableTopic, CreatableT
 from chaffinch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest
 from simulation.brokers.broker_process import BrokerProcess, TopicPlan
-from simulation.reading import LogContents, read_log
+from simulation.log_reader import LogContents, read_log
 from simulation.world import World
 
-WHO: Final = "administrator"
+ACTOR: Final = "administrator"
 GONE_MS_MAX: Final = (0, 50, 400, 1_500)
 """How long a deleted topic is gone, at most: often it is made again before anybody has noticed."""
-AGAIN_MS: Final = 100
+RETRY_MS: Final = 100
 """What a full disk has refused is tried again after that."""
 VERSIONS: Final = {DeleteTopicsRequest: 5, CreateTopicsRequest: 7, DeleteRecordsRequest: 2}
 RETENTION: Final = ((0, -1), (-1, 1))
@@ -31,11 +31,11 @@ RETENTION: Final = ((0, -1), (-1, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormerTopic:
+class DeletedTopic:
     """A topic that was deleted: when it was made, and what its logs held in the end."""
 
     topic_id: UUID
-    made_ms: int
+    created_ms: int
     logs: Mapping[TopicPartition, LogContents]
 
     def numbers(self) -> Iterator[int]:
@@ -46,104 +46,102 @@ class FormerTopic:
 
 
 class Administrator:
-    """See the module. `remade`: the topic that comes and goes; None: none does. `shortened`: partitions that lose their oldest records."""
+    """See the module. `recreated`: the topic that comes and goes; None: none does. `trimmed`: partitions that lose their oldest records."""
 
-    def __init__(self, world: World, broker: BrokerProcess, remade: TopicPlan | None, shortened: Sequence[TopicPartition]) -> None:
+    def __init__(self, world: World, broker: BrokerProcess, recreated: TopicPlan | None, trimmed: Sequence[TopicPartition]) -> None:
         self._world = world
         self._broker = broker
-        self._remade = remade
-        self._shortened = shortened
-        self._deleted: dict[UUID, FormerTopic] = {}
+        self._recreated_topic = recreated
+        self._trimmed = trimmed
+        self._deleted: dict[UUID, DeletedTopic] = {}
         self._seen: dict[TopicPartition, LogContents] = {}
 
-    def former(self) -> list[FormerTopic]:
+    def deleted_topics(self) -> list[DeletedTopic]:
         """The topics that are gone: a process that dies in the middle of a deletion has not always carried it out."""
         core = self._broker.core
         assert core is not None, "asked when all is quiet"
         there = {topic.topic_id for topic in core.topics}
         return [topic for topic_id, topic in self._deleted.items() if topic_id not in there]
 
-    def whole(self, logs: Mapping[TopicPartition, LogContents]) -> dict[TopicPartition, LogContents]:
+    def with_trimmed_records(self, logs: Mapping[TopicPartition, LogContents]) -> dict[TopicPartition, LogContents]:
         """The logs with all that they lost at their beginning."""
-        return {place: _joined(self._seen[place], log) if place in self._seen else log for place, log in logs.items()}
+        return {tp: _merged(self._seen[tp], log) if tp in self._seen else log for tp, log in logs.items()}
 
-    def as_seen(self, logs: Mapping[TopicPartition, LogContents]) -> dict[TopicPartition, LogContents]:
+    def with_observed_start(self, logs: Mapping[TopicPartition, LogContents]) -> dict[TopicPartition, LogContents]:
         """The logs as if they began where somebody has seen them begin: nobody has to be given what came back."""
-        began = self._broker.began
-        return {place: replace(log, log_start_offset=began[place]) if place in self._seen else log for place, log in logs.items()}
+        start_offsets = self._broker.start_offsets
+        return {tp: replace(log, log_start_offset=start_offsets[tp]) if tp in self._seen else log for tp, log in logs.items()}
 
     def stop(self) -> None:
         """What is gone comes back, for good."""
-        self._make()
+        self._recreate()
 
-    def delete(self) -> None:
+    def delete_topic(self) -> None:
         """Delete the topic, and make it again after a while."""
-        core, plan = self._broker.core, self._remade
+        core, plan = self._broker.core, self._recreated_topic
         topic = None if core is None or plan is None else core.topics.get(plan.name)
         if plan is None or topic is None:
             return
-        logs = {partition.topic_partition: _known(partition) for partition in topic.partitions}
-        self._deleted[topic.topic_id] = FormerTopic(topic_id=topic.topic_id, made_ms=self._broker.made_ms[topic.topic_id], logs=logs)
-        self._world.tell(WHO, f"deletes {plan.name}, {topic.topic_id}")
+        logs = {partition.topic_partition: _below_high_watermark(partition) for partition in topic.partitions}
+        self._deleted[topic.topic_id] = DeletedTopic(topic_id=topic.topic_id, created_ms=self._broker.created_ms[topic.topic_id], logs=logs)
+        self._world.log(ACTOR, f"deletes {plan.name}, {topic.topic_id}")
         self._world.count("topics deleted")
-        self._broker.absent.add(plan.name)
-        self._broker.order(DeleteTopicsRequest(topic_names=[plan.name], timeout_ms=0), VERSIONS[DeleteTopicsRequest])
-        dice = self._world.dice
-        self._world.after(dice.randint(0, dice.choice(GONE_MS_MAX)), self._make)
+        self._broker.deleted_names.add(plan.name)
+        self._broker.submit(DeleteTopicsRequest(topic_names=[plan.name], timeout_ms=0), VERSIONS[DeleteTopicsRequest])
+        rng = self._world.rng
+        self._world.after(rng.randint(0, rng.choice(GONE_MS_MAX)), self._recreate)
 
-    def shorten(self) -> None:
+    def trim(self) -> None:
         """Take the oldest records of some log away, because somebody says so, or because of their age or number."""
-        dice, broker = self._world.dice, self._broker
-        place = dice.choice(self._shortened)
-        partition = None if broker.core is None else broker.core.topics.partition(*place)
+        rng, broker = self._world.rng, self._broker
+        tp = rng.choice(self._trimmed)
+        partition = None if broker.core is None else broker.core.topics.partition(*tp)
         if partition is None:
             return
-        self._see(partition)
+        self._remember(partition)
         log = partition.log
-        if dice.random() < 0.6:
-            offset = dice.randint(log.log_start_offset, log.high_watermark)
-            asked = DeleteRecordsTopic(
-                name=place.topic, partitions=[DeleteRecordsPartition(partition_index=place.partition, offset=offset)]
-            )
-            message, node_id = DeleteRecordsRequest(topics=[asked]), max(0, partition.replicas.leader)
-            self._world.tell(WHO, f"deletes the records of {place} before {offset}")
-            broker.order(message, VERSIONS[DeleteRecordsRequest], node_id)
+        if rng.random() < 0.6:
+            offset = rng.randint(log.log_start_offset, log.high_watermark)
+            to_delete = DeleteRecordsTopic(name=tp.topic, partitions=[DeleteRecordsPartition(partition_index=tp.partition, offset=offset)])
+            message, node_id = DeleteRecordsRequest(topics=[to_delete]), max(0, partition.replicas.leader)
+            self._world.log(ACTOR, f"deletes the records of {tp} before {offset}")
+            broker.submit(message, VERSIONS[DeleteRecordsRequest], node_id)
         else:
-            age_ms, size_bytes = dice.choice(RETENTION)
-            self._world.tell(WHO, f"{place} keeps {age_ms} ms, {size_bytes} bytes")
+            age_ms, size_bytes = rng.choice(RETENTION)
+            self._world.log(ACTOR, f"{tp} keeps {age_ms} ms, {size_bytes} bytes")
             broker.expire(partition, retention_ms=age_ms, retention_bytes=size_bytes)
-        self._world.count("logs shortened")
+        self._world.count("logs trimmed")
 
-    def _see(self, partition: Partition) -> None:
+    def _remember(self, partition: Partition) -> None:
         """Remember what is there, behind what was there before."""
-        place, now = partition.topic_partition, read_log(partition, partition.log.log_start_offset)
-        self._seen[place] = _joined(self._seen[place], now) if place in self._seen else now
+        tp, now = partition.topic_partition, read_log(partition, partition.log.log_start_offset)
+        self._seen[tp] = _merged(self._seen[tp], now) if tp in self._seen else now
 
-    def _make(self) -> None:
+    def _recreate(self) -> None:
         """Make the topic again, now or when the broker starts."""
-        plan, broker = self._remade, self._broker
-        if plan is None or plan.name not in broker.absent:
+        plan, broker = self._recreated_topic, self._broker
+        if plan is None or plan.name not in broker.deleted_names:
             return
         if broker.core is not None and broker.core.topics.get(plan.name) is None:
-            self._world.tell(WHO, f"makes {plan.name}")
+            self._world.log(ACTOR, f"makes {plan.name}")
             configs = [CreatableTopicConfig(name=name, value=value) for name, value in plan.config.items()]
             topic = CreatableTopic(
                 name=plan.name, num_partitions=plan.partition_count, replication_factor=broker.replication, configs=configs
             )
-            broker.order(CreateTopicsRequest(topics=[topic]), VERSIONS[CreateTopicsRequest])
+            broker.submit(CreateTopicsRequest(topics=[topic]), VERSIONS[CreateTopicsRequest])
             if broker.core is not None and broker.core.topics.get(plan.name) is None:
-                self._world.after(AGAIN_MS, self._make)
+                self._world.after(RETRY_MS, self._recreate)
                 return
-        broker.absent.discard(plan.name)
+        broker.deleted_names.discard(plan.name)
 
 
-def _known(partition: Partition) -> LogContents:
+def _below_high_watermark(partition: Partition) -> LogContents:
     """What a log holds below its high watermark: of what comes after it nobody can have heard, so that it was never stored."""
     log = read_log(partition, partition.log.log_start_offset)
     return replace(log, records=[record for record in log.records if record.offset < partition.log.high_watermark])
 
 
-def _joined(seen: LogContents, log: LogContents) -> LogContents:
+def _merged(seen: LogContents, log: LogContents) -> LogContents:
     """A log with what was seen of it before it began where it does now."""
     start = log.log_start_offset
     return replace(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from chaffinch.producer.core.batches.in_flight import BROKER_REMEMBERED_BATCHES
-from simulation.nemesis import Deeds
-from simulation.network import CALM, Faults
+from simulation.nemesis import FaultSchedule
+from simulation.network import CALM, NetworkFaults
 from simulation.queries.cuts import Cut
-from simulation.report import RECORDS_LEAST
+from simulation.report import REQUIRED_RECORDS
 from simulation.world import World
 
 VERSION_2_EVERY: Final = 4
@@ -19,16 +19,16 @@ LYING_EVERY: Final = 5
 FORGETFUL_EVERY: Final = 3
 CLOCK_EVERY: Final = 7
 HANDLER_EVERY: Final = 3
-REMAKE_EVERY: Final = 4
-SHORTEN_EVERY: Final = 3
+RECREATE_EVERY: Final = 4
+TRIM_EVERY: Final = 3
 BY_NAME_EVERY: Final = 20
 TABLES_EVERY: Final = 6
 LATEST_EVERY: Final = 6
 TWINS_EVERY: Final = 5
-HASTY_EVERY: Final = 5
-HASTY_CLOSES_EVERY: Final = 3
-EXPRESS_OF: Final = 7
-EXPRESS: Final = (1, 4)
+ABORTING_EVERY: Final = 5
+EARLY_CLOSE_EVERY: Final = 3
+INLINE_SEND_OF: Final = 7
+INLINE_SEND: Final = (1, 4)
 """One world of so many has a producer of transaction version 2 beside ours, a broker that lies, one that forgets, one whose clock is set,
 producers with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that tell such a
 topic by its name only, a producer of tables with many culprits, readers that begin at the end, two processes with one group.instance.id,
@@ -41,8 +41,8 @@ sent, because the transaction for which they were planned did not begin."""
 MADE_BY_TRANSFORMERS: Final = 50
 CONSUMERS: Final = (*((0, 0),) * 10, (1, 0), (3, 0), (0, 1), (0, 2), (2, 1), (1, 1))
 """Members that read, members that transform: in three worlds of eight, which cost twice as much as others."""
-GO_BACK_MS: Final = 8_000
-HASTY_MS: Final = 20
+SEEK_TIMEOUT_MS: Final = 8_000
+SHORT_SEEK_MS: Final = 20
 """One answer of a slow network may take longer."""
 FIRST_DEATH_MS_MAX: Final = 700
 """Before any world can be done."""
@@ -63,7 +63,7 @@ class Knobs:
     """Which brokers say that the cluster speaks, and our producers speak then."""
     producer_records: int = 100
     """Of each producer."""
-    records_least: int = 0
+    required_records: int = 0
     """In all: what is missing when everybody is done is written then."""
     in_flight_max: int = BROKER_REMEMBERED_BATCHES
     """Requests under way per broker, of each producer, at least; with 1 some producers have five nevertheless."""
@@ -87,7 +87,7 @@ class Knobs:
     """Programs that consume, transform and produce, in a group of their own."""
     abort_share: float = 0.0
     """Of their transactions: they abort them for reasons of their own."""
-    go_back_ms: int = GO_BACK_MS
+    seek_timeout_ms: int = SEEK_TIMEOUT_MS
     """How long they wait for what is committed, after an abort."""
     validation_first_share: float = 0.0
     """Of repeated batches: refused with a culprit, as a broker may whose limits have changed."""
@@ -99,9 +99,9 @@ class Knobs:
     """Whether producers have an exception handler that drops most of what a broker rejects, and wants unknown topics tried again."""
     has_tables: bool = False
     """Whether the first idempotent producer writes tables of several batches, with records that lack a key."""
-    closes_hastily: bool = False
+    closes_early: bool = False
     """Whether transactional producers are closed at times while their commit is not done, within a limit."""
-    has_express: bool = False
+    has_inline_send: bool = False
     """Whether callers of idempotent producers send what finds nothing before it by the express lane."""
     bad_share: float = 0.04
     value_bytes_max: int = 400
@@ -109,75 +109,75 @@ class Knobs:
     """How long things go wrong at least; longer while work is left, up to three times that."""
     quiet_limit_ms: int = 45_000
     """How long it may take after that until all is done: twice the longest transaction timeout, ten times what worlds take."""
-    takes_topic_ids: bool = True
+    supports_topic_ids: bool = True
     """Whether brokers know the version of Produce that tells topics by their ids."""
     lost_answer_at: int = 0
     """The answer to a Produce that is lost for certain, counted from 1; 0: none."""
-    faults: Faults = CALM
-    deeds: Deeds = field(default_factory=Deeds)
+    faults: NetworkFaults = CALM
+    fault_schedule: FaultSchedule = field(default_factory=FaultSchedule)
     cuts: tuple[Cut, ...] = ()
 
     @classmethod
     def of(cls, world: World, overrides: Mapping[str, Any]) -> Knobs:
         """Knobs for this world: some worlds are rough, some nearly calm, because calm ones reach what rough ones never do."""
-        dice = world.dice
-        flush_policy = dice.choice(("os", "always"))
-        roughness = dice.choice((0.2, 1.0, 1.0, 2.0))
-        plain_count, transactional_count = dice.choice(((1, 0), (1, 1), (1, 1), (1, 2), (2, 0), (2, 1)))
+        rng = world.rng
+        flush_policy = rng.choice(("os", "always"))
+        roughness = rng.choice((0.2, 1.0, 1.0, 2.0))
+        plain_count, transactional_count = rng.choice(((1, 0), (1, 1), (1, 1), (1, 2), (2, 0), (2, 1)))
         version_2_count = int(world.seed % VERSION_2_EVERY == VERSION_2_EVERY - 1)
         producer_count = plain_count + transactional_count + version_2_count
-        reader_count, transformer_count = dice.choice(CONSUMERS)
-        query_count, query_rows = dice.choice((0, 0, 1)), dice.randint(40, 120)
-        record_count = dice.randint(RECORDS_MIN, RECORDS_MAX) - query_count * query_rows - MADE_BY_TRANSFORMERS * (transformer_count > 0)
+        reader_count, transformer_count = rng.choice(CONSUMERS)
+        query_count, query_rows = rng.choice((0, 0, 1)), rng.randint(40, 120)
+        record_count = rng.randint(RECORDS_MIN, RECORDS_MAX) - query_count * query_rows - MADE_BY_TRANSFORMERS * (transformer_count > 0)
         knobs = cls(
-            node_count=dice.choice((1, 1, 2, 3)),
+            node_count=rng.choice((1, 1, 2, 3)),
             flush_policy=flush_policy,
             plain_count=plain_count,
             transactional_count=transactional_count,
             version_2_count=version_2_count,
             transaction_version=1 + world.seed // VERSION_FOR % 2,
             producer_records=-(-record_count // producer_count),
-            records_least=RECORDS_LEAST,
-            in_flight_max=dice.choice((1, BROKER_REMEMBERED_BATCHES)),
+            required_records=REQUIRED_RECORDS,
+            in_flight_max=rng.choice((1, BROKER_REMEMBERED_BATCHES)),
             query_count=query_count,
             query_rows=query_rows,
-            query_has_checkpoint=dice.random() < 0.7,
+            query_has_checkpoint=rng.random() < 0.7,
             reader_count=reader_count,
-            reads_committed=dice.random() < 0.7,
+            reads_committed=rng.random() < 0.7,
             reads_latest=world.seed % LATEST_EVERY == 4,
             transformer_count=transformer_count,
-            abort_share=0.2 * (world.seed % HASTY_EVERY == 3),
-            go_back_ms=HASTY_MS if world.seed % HASTY_EVERY == 3 else GO_BACK_MS,
-            takes_topic_ids=world.seed % BY_NAME_EVERY != REMAKE_EVERY + 1,
-            lost_answer_at=dice.randint(1, 12),
-            validation_first_share=dice.choice((0.0, 0.0, 0.3)),
+            abort_share=0.2 * (world.seed % ABORTING_EVERY == 3),
+            seek_timeout_ms=SHORT_SEEK_MS if world.seed % ABORTING_EVERY == 3 else SEEK_TIMEOUT_MS,
+            supports_topic_ids=world.seed % BY_NAME_EVERY != RECREATE_EVERY + 1,
+            lost_answer_at=rng.randint(1, 12),
+            validation_first_share=rng.choice((0.0, 0.0, 0.3)),
             lying_share=0.5 * (world.seed % LYING_EVERY == LYING_EVERY - 1),
             is_forgetful=world.seed % FORGETFUL_EVERY == FORGETFUL_EVERY - 1,
             has_handler=world.seed % HANDLER_EVERY == 1,
             has_tables=world.seed % TABLES_EVERY == 2,
-            closes_hastily=world.seed % HASTY_CLOSES_EVERY == 1,
-            has_express=world.seed % EXPRESS_OF in EXPRESS,
-            bad_share=dice.choice((0.0, 0.03, 0.1)),
-            value_bytes_max=dice.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),
-            faults=Faults(
-                latency_max_ms=dice.choice((1, 4, 20)),
-                slow_share=dice.choice((0.01, 0.01, 0.06)) * roughness * dice.random(),
-                cut_share=0.25 * roughness * dice.random(),
-                silent_share=0.1 * roughness * dice.random(),
-                lost_answer_share=0.04 * roughness * dice.random(),
-                unreachable_share=0.05 * roughness * dice.random(),
+            closes_early=world.seed % EARLY_CLOSE_EVERY == 1,
+            has_inline_send=world.seed % INLINE_SEND_OF in INLINE_SEND,
+            bad_share=rng.choice((0.0, 0.03, 0.1)),
+            value_bytes_max=rng.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),
+            faults=NetworkFaults(
+                latency_max_ms=rng.choice((1, 4, 20)),
+                slow_share=rng.choice((0.01, 0.01, 0.06)) * roughness * rng.random(),
+                cut_share=0.25 * roughness * rng.random(),
+                silent_share=0.1 * roughness * rng.random(),
+                lost_answer_share=0.04 * roughness * rng.random(),
+                unreachable_share=0.05 * roughness * rng.random(),
             ),
-            deeds=Deeds(
-                broker_death_ms=int(dice.choice((600, 1_500, 4_000)) / roughness),
-                client_death_ms=dice.choice((0, 3_000, 8_000)),
-                zombie_ms=dice.choice((0, 0, 2_000)),
-                full_disk_ms=dice.choice((0, 0, 1_500, 5_000)),
+            fault_schedule=FaultSchedule(
+                broker_death_ms=int(rng.choice((600, 1_500, 4_000)) / roughness),
+                client_death_ms=rng.choice((0, 3_000, 8_000)),
+                zombie_ms=rng.choice((0, 0, 2_000)),
+                full_disk_ms=rng.choice((0, 0, 1_500, 5_000)),
                 clock_step_ms=1_000 * (world.seed % CLOCK_EVERY == CLOCK_EVERY - 1),
-                node_stop_ms=dice.choice((0, 0, 1_500)),
-                remake_ms=700 * (world.seed % REMAKE_EVERY == 1),
-                shorten_ms=1_200 * (world.seed % SHORTEN_EVERY == 0),
+                node_stop_ms=rng.choice((0, 0, 1_500)),
+                recreate_ms=700 * (world.seed % RECREATE_EVERY == 1),
+                trim_ms=1_200 * (world.seed % TRIM_EVERY == 0),
                 twin_ms=1_500 * (world.seed % TWINS_EVERY == 2),
-                first_death_ms=dice.randint(100, FIRST_DEATH_MS_MAX),
+                first_death_ms=rng.randint(100, FIRST_DEATH_MS_MAX),
                 power_loss_share=0.4 if flush_policy == "always" else 0.0,
             ),
         )

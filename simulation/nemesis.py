@@ -28,7 +28,7 @@ ARMED_START_OPERATIONS_MAX = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deeds:
+class FaultSchedule:
     """How often what happens: mean times between two deeds in ms, 0 for never; shares of the broker's deaths."""
 
     broker_death_ms: int = 0
@@ -37,11 +37,11 @@ class Deeds:
     full_disk_ms: int = 0
     clock_step_ms: int = 0
     node_stop_ms: int = 0
-    remake_ms: int = 0
+    recreate_ms: int = 0
     """A topic is deleted, and made again."""
     twin_ms: int = 0
     """A member's group.instance.id is given to a second process."""
-    shorten_ms: int = 0
+    trim_ms: int = 0
     """A log loses its oldest records."""
     first_death_ms: int = 0
     """One death of the broker that is certain, while there is work: at this time, or, if it is down then and has not crashed, after it."""
@@ -53,36 +53,36 @@ class Deeds:
 
 
 class Nemesis:
-    """See the module. `kills`: per client, ends its process and lets it come back; `doubles`: starts another one beside it.
+    """See the module. `kills`: per client, ends its process and lets it come back; `replacements`: starts another one beside it.
     `twins`: does so for a member of a group, under the same group.instance.id."""
 
     def __init__(
         self,
         world: World,
-        deeds: Deeds,
+        fault_schedule: FaultSchedule,
         broker: BrokerProcess,
         administrator: Administrator,
         kills: Sequence[Callable[[], None]],
-        doubles: Sequence[Callable[[], None]],
+        replacements: Sequence[Callable[[], None]],
         twins: Sequence[Callable[[], None]],
     ) -> None:
         self._world = world
-        self._deeds = deeds
+        self._fault_schedule = fault_schedule
         self._broker = broker
         self._administrator = administrator
         self._is_over = False
-        self._plan(deeds.broker_death_ms, self._kill_broker)
-        self._plan(deeds.client_death_ms, lambda: world.dice.choice(kills)())
-        self._plan(deeds.full_disk_ms, self._fill_disk)
-        self._plan(deeds.clock_step_ms, self._set_clock)
-        self._plan(deeds.node_stop_ms, self._stop_node)
-        if deeds.first_death_ms:
-            world.after(deeds.first_death_ms, self._kill_once)
-        self._plan(deeds.remake_ms, administrator.delete)
-        self._plan(deeds.shorten_ms, administrator.shorten)
-        self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
+        self._plan(fault_schedule.broker_death_ms, self._kill_broker)
+        self._plan(fault_schedule.client_death_ms, lambda: world.rng.choice(kills)())
+        self._plan(fault_schedule.full_disk_ms, self._fill_disk)
+        self._plan(fault_schedule.clock_step_ms, self._set_clock)
+        self._plan(fault_schedule.node_stop_ms, self._stop_node)
+        if fault_schedule.first_death_ms:
+            world.after(fault_schedule.first_death_ms, self._kill_once)
+        self._plan(fault_schedule.recreate_ms, administrator.delete_topic)
+        self._plan(fault_schedule.trim_ms, administrator.trim)
+        self._plan(fault_schedule.zombie_ms, lambda: world.rng.choice(replacements)())
         if twins:
-            self._plan(deeds.twin_ms, lambda: world.dice.choice(twins)())
+            self._plan(fault_schedule.twin_ms, lambda: world.rng.choice(twins)())
 
     def stop(self) -> None:
         self._is_over = True
@@ -94,48 +94,48 @@ class Nemesis:
     @property
     def owes_a_death(self) -> bool:
         """Whether the one that is certain is still to come."""
-        return self._deeds.first_death_ms > 0 and not any(self._world.counters[name] for name in CRASHES)
+        return self._fault_schedule.first_death_ms > 0 and not any(self._world.counters[name] for name in CRASHES)
 
     def _kill_once(self) -> None:
         if self._broker.core is None and self.owes_a_death:
             self._world.after(UP_AGAIN_MS, self._kill_once)
         elif not self._is_over:
-            self._broker.die(Death.POWER_LOST if self._world.chance(self._deeds.power_loss_share) else Death.KILLED)
+            self._broker.die(Death.POWER_LOST if self._world.chance(self._fault_schedule.power_loss_share) else Death.KILLED)
 
     def _stop_node(self) -> None:
-        dice = self._world.dice
-        self._broker.stop_node(dice.choice(self._broker.nodes).id, abruptly=dice.random() < 0.5)
-        self._world.after(dice.randint(1, NODE_DOWN_MS_MAX), self._broker.start_nodes)
+        rng = self._world.rng
+        self._broker.stop_node(rng.choice(self._broker.nodes).id, abruptly=rng.random() < 0.5)
+        self._world.after(rng.randint(1, NODE_DOWN_MS_MAX), self._broker.start_nodes)
 
     def _set_clock(self) -> None:
-        dice = self._world.dice
-        size_ms = dice.choice((1_000, 60_000, CLOCK_AHEAD_MS_MAX))
+        rng = self._world.rng
+        size_ms = rng.choice((1_000, 60_000, CLOCK_AHEAD_MS_MAX))
         self._world.count("clock steps")
-        self._broker.set_wall_clock(dice.randint(-size_ms, size_ms))
+        self._broker.set_wall_clock(rng.randint(-size_ms, size_ms))
 
     def _fill_disk(self) -> None:
-        disk, dice = self._broker.disk, self._world.dice
-        disk.fill(dice.choice((0, dice.randint(0, FULL_BYTES_MAX))))
-        self._world.after(dice.randint(1, FULL_MS_MAX), disk.empty)
+        disk, rng = self._broker.disk, self._world.rng
+        disk.fill(rng.choice((0, rng.randint(0, FULL_BYTES_MAX))))
+        self._world.after(rng.randint(1, FULL_MS_MAX), disk.empty)
 
-    def _plan(self, mean_ms: int, deed: Callable[[], None]) -> None:
+    def _plan(self, mean_ms: int, inject: Callable[[], None]) -> None:
         if mean_ms and not self._is_over:
-            self._world.after(self._world.dice.randint(1, 2 * mean_ms), lambda: self._do(mean_ms, deed))
+            self._world.after(self._world.rng.randint(1, 2 * mean_ms), lambda: self._do(mean_ms, inject))
 
-    def _do(self, mean_ms: int, deed: Callable[[], None]) -> None:
+    def _do(self, mean_ms: int, inject: Callable[[], None]) -> None:
         if not self._is_over:
-            deed()
-            self._plan(mean_ms, deed)
+            inject()
+            self._plan(mean_ms, inject)
 
     def _kill_broker(self) -> None:
-        world, deeds, dice = self._world, self._deeds, self._world.dice
-        death = Death.POWER_LOST if world.chance(deeds.power_loss_share) else Death.KILLED
+        world, fault_schedule, rng = self._world, self._fault_schedule, self._world.rng
+        death = Death.POWER_LOST if world.chance(fault_schedule.power_loss_share) else Death.KILLED
         if self._broker.core is None:
-            if world.chance(deeds.dies_starting_share):
-                self._broker.disk.arm(dice.randrange(ARMED_START_OPERATIONS_MAX), death)
-        elif world.chance(deeds.in_operation_share):
-            self._broker.disk.arm(dice.randrange(ARMED_OPERATIONS_MAX), death)
-        elif world.chance(deeds.clean_stop_share):
+            if world.chance(fault_schedule.dies_starting_share):
+                self._broker.disk.arm(rng.randrange(ARMED_START_OPERATIONS_MAX), death)
+        elif world.chance(fault_schedule.in_operation_share):
+            self._broker.disk.arm(rng.randrange(ARMED_OPERATIONS_MAX), death)
+        elif world.chance(fault_schedule.clean_stop_share):
             self._broker.die(Death.STOPPED)
         else:
             self._broker.die(death)

@@ -5,7 +5,7 @@ own; streams do not wait for each other, so what an old connection still carries
 by being closed by one side, by being cut at a byte chosen beforehand, or in silence: it then swallows everything and nobody is told.
 What was written before a close is delivered or lost as the dice say.
 
-`Faults` says how often; `Network.heal` sets all of it to nothing, and ends the links that had gone silent.
+`NetworkFaults` says how often; `Network.heal` sets all of it to nothing, and ends the links that had gone silent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulation.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class NetworkFaults:
     """How bad the network is. Shares are of links, or of answers; times in ms."""
 
     latency_max_ms: int = 4
@@ -38,14 +38,14 @@ class Faults:
     """Of attempts to connect: no answer at all."""
 
 
-CALM = Faults()
+CALM = NetworkFaults()
 CUT_BYTES_MIN, CUT_BYTES_MAX = 1, 40_000
 PIECES_MAX = 3
-MANGLED_AFTER_BYTES = 64
+SPLIT_AFTER_BYTES = 64
 """Short writes are cut in pieces less often, or a world would consist of nothing else."""
 
 
-class End(Protocol):
+class Endpoint(Protocol):
     """One side of a link."""
 
     def arrived(self, data: bytes) -> None:
@@ -61,14 +61,14 @@ class End(Protocol):
 class Stream:
     """One direction of a link. `cut_at`, `silent_at`: after how many bytes that happens; None: never."""
 
-    __slots__ = ("_link", "_world", "arrives_ms", "bytes_sent", "cut_at", "receiver", "silent_at", "under_way")
+    __slots__ = ("_link", "_world", "arrives_ms", "bytes_sent", "cut_at", "in_flight", "receiver", "silent_at")
 
     def __init__(self, link: Link, world: World) -> None:
-        self.receiver: End | None = None
+        self.receiver: Endpoint | None = None
         self.bytes_sent = 0
         self.cut_at: int | None = None
         self.silent_at: int | None = None
-        self.under_way = 0
+        self.in_flight = 0
         self.arrives_ms = 0
         """When the last of what was sent arrives, or has."""
         self._link = link
@@ -91,21 +91,21 @@ class Stream:
             arrives_ms = world.steady_ms + link.delay_ms()
             if arrives_ms > self.arrives_ms:
                 self.arrives_ms = arrives_ms
-            self.under_way += 1
+            self.in_flight += 1
             world.at(self.arrives_ms, partial(self._arrive, piece))
         if is_cut:
             world.count("links cut at a byte")
             world.at(self.arrives_ms, lambda: link.cut("cut by the network"))
 
     def _pieces(self, data: bytes) -> list[bytes]:
-        dice = self._world.dice
-        if len(data) <= MANGLED_AFTER_BYTES or self._link.is_calm or dice.random() < 0.5:
+        rng = self._world.rng
+        if len(data) <= SPLIT_AFTER_BYTES or self._link.is_calm or rng.random() < 0.5:
             return [data] if data else []
-        places = sorted(dice.randrange(1, len(data)) for _ in range(dice.randrange(PIECES_MAX)))
-        return [data[start:stop] for start, stop in zip([0, *places], [*places, len(data)], strict=True) if start < stop]
+        cut_points = sorted(rng.randrange(1, len(data)) for _ in range(rng.randrange(PIECES_MAX)))
+        return [data[start:stop] for start, stop in zip([0, *cut_points], [*cut_points, len(data)], strict=True) if start < stop]
 
     def _arrive(self, piece: bytes) -> None:
-        self.under_way -= 1
+        self.in_flight -= 1
         if self.receiver is not None and not self._link.is_silent:
             self.receiver.arrived(piece)
 
@@ -117,9 +117,9 @@ class Stream:
                 self._world.after(self._link.delay_ms(), lambda: receiver.closed(reason))
             return
         self.arrives_ms = max(self.arrives_ms, self._world.steady_ms + self._link.delay_ms())
-        self._world.at(self.arrives_ms, lambda: self._say_closed(reason))
+        self._world.at(self.arrives_ms, lambda: self._notify_closed(reason))
 
-    def _say_closed(self, reason: str) -> None:
+    def _notify_closed(self, reason: str) -> None:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
             receiver.finished(reason)
@@ -128,43 +128,43 @@ class Stream:
 class Link:
     """One connection between a client and a broker's listener."""
 
-    def __init__(self, world: World, network: Network, name: str, who: str) -> None:
+    def __init__(self, world: World, network: Network, name: str, actor: str) -> None:
         self.name = name
-        self.who = who
+        self.actor = actor
         """The process that has connected."""
         self.is_silent = False
         self.to_broker = Stream(self, world)
         self.to_client = Stream(self, world)
         self._world = world
         self._network = network
-        self._roll(network.faults)
+        self._choose_faults(network.faults)
 
-    def _roll(self, faults: Faults) -> None:
+    def _choose_faults(self, faults: NetworkFaults) -> None:
         """What will happen to this link is decided when it is made."""
-        dice = self._world.dice
-        place = int(CUT_BYTES_MIN * (CUT_BYTES_MAX / CUT_BYTES_MIN) ** dice.random())
-        stream = dice.choice((self.to_broker, self.to_client))
+        rng = self._world.rng
+        position = int(CUT_BYTES_MIN * (CUT_BYTES_MAX / CUT_BYTES_MIN) ** rng.random())
+        stream = rng.choice((self.to_broker, self.to_client))
         if self._world.chance(faults.cut_share):
-            stream.cut_at = place
+            stream.cut_at = position
         elif self._world.chance(faults.silent_share):
-            stream.silent_at = place
+            stream.silent_at = position
 
     @property
     def is_calm(self) -> bool:
         return self._network.faults is CALM
 
     def delay_ms(self) -> int:
-        faults, dice = self._network.faults, self._world.dice
+        faults, rng = self._network.faults, self._world.rng
         if faults.slow_share and self._world.chance(faults.slow_share):
             self._world.count("pieces delayed")
-            return dice.randint(faults.latency_max_ms, faults.slow_max_ms)
-        return int(dice.random() * (faults.latency_max_ms + 1))
+            return rng.randint(faults.latency_max_ms, faults.slow_max_ms)
+        return int(rng.random() * (faults.latency_max_ms + 1))
 
     def fall_silent(self) -> None:
         if not self.is_silent:
             self.is_silent = True
             self._world.count("links gone silent")
-            self._world.tell(self.name, "goes silent")
+            self._world.log(self.name, "goes silent")
             self._network.silent.append(self)
 
     def cut(self, reason: str) -> None:
@@ -176,13 +176,13 @@ class Link:
         """The client has closed: it hears nothing more; the broker may still get what was sent before."""
         self.to_client.receiver = None
         if not self.is_silent:
-            self.to_broker.finish(reason, delivers=self._world.dice.random() < 0.5)
+            self.to_broker.finish(reason, delivers=self._world.rng.random() < 0.5)
 
     def close_by_broker(self, reason: str) -> None:
         """The broker has closed, or its process ended: the client may still get what was sent before."""
         self.to_broker.receiver = None
         if not self.is_silent:
-            self.to_client.finish(reason, delivers=self._world.dice.random() < 0.5)
+            self.to_client.finish(reason, delivers=self._world.rng.random() < 0.5)
 
 
 class Listener(Protocol):
@@ -195,7 +195,7 @@ class Listener(Protocol):
 class Network:
     """All links and listeners of a world."""
 
-    def __init__(self, world: World, faults: Faults) -> None:
+    def __init__(self, world: World, faults: NetworkFaults) -> None:
         self.faults = faults
         self.silent: list[Link] = []
         self._links: list[Link] = []
@@ -208,20 +208,20 @@ class Network:
     def stop_listening(self, address: Address) -> None:
         self._listeners.pop(address, None)
 
-    def connect(self, who: str, address: Address, done: Callable[[Link | None], None]) -> None:
+    def connect(self, actor: str, address: Address, done: Callable[[Link | None], None]) -> None:
         """Calls `done` later with a link whose client end is not set yet, or with None when the connection is refused. Or never."""
         if self._world.chance(self.faults.unreachable_share):
             self._world.count("connects without an answer")
             return
-        delay_ms = self._world.dice.randint(0, self.faults.latency_max_ms)
-        self._world.after(delay_ms, lambda: self._connected(who, address, done))
+        delay_ms = self._world.rng.randint(0, self.faults.latency_max_ms)
+        self._world.after(delay_ms, lambda: self._connected(actor, address, done))
 
-    def _connected(self, who: str, address: Address, done: Callable[[Link | None], None]) -> None:
+    def _connected(self, actor: str, address: Address, done: Callable[[Link | None], None]) -> None:
         found = self._listeners.get(address)
         if found is None:
             done(None)
             return
-        link = Link(self._world, self, f"link {len(self._links) + 1} of {who}", who)
+        link = Link(self._world, self, f"link {len(self._links) + 1} of {actor}", actor)
         self._links.append(link)
         self._world.count("links")
         done(link)
@@ -230,7 +230,7 @@ class Network:
 
     def arrives_ms(self, processes: Callable[[str], bool]) -> int:
         """When all has arrived that these processes have sent so far, dead or alive."""
-        return max((link.to_broker.arrives_ms for link in self._links if processes(link.who)), default=0)
+        return max((link.to_broker.arrives_ms for link in self._links if processes(link.actor)), default=0)
 
     def heal(self) -> None:
         """From here on nothing goes wrong. Links made before keep what they have on their way; silent ones end."""

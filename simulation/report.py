@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-RECORDS_LEAST: Final = 200
+REQUIRED_RECORDS: Final = 200
 CRASHES: Final = ("broker killed", "broker power lost")
 """Counters of deaths that nobody wanted, unlike a stop."""
-CRASHES_UNDER_WAY: Final = "broker crashes while things went wrong"
+CRASHES_UNDER_FAULTS: Final = "broker crashes under faults"
 """All but the one after which everything is read again, and that each world has."""
 PRODUCE_ANSWERS_LOST: Final = "produce answers lost"
 
@@ -23,19 +23,19 @@ class Report:
     counters: Mapping[str, int]
     digest: str
     virtual_ms: int
-    story: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
 
     @property
-    def lacks(self) -> tuple[str, ...]:
+    def missing(self) -> tuple[str, ...]:
         """What this world should have had, or it proves less than is said of it. Nothing if it has violations: it may have ended early."""
-        return () if self.violations else tuple(_lacks(self.counters))
+        return () if self.violations else tuple(_missing(self.counters))
 
 
-def _lacks(counters: Mapping[str, int]) -> Iterator[str]:
+def _missing(counters: Mapping[str, int]) -> Iterator[str]:
     records = counters.get("records sent", 0) + counters.get("rows", 0)
-    if records < RECORDS_LEAST:
-        yield f"{records} records, not {RECORDS_LEAST}"
-    if not counters.get(CRASHES_UNDER_WAY):
+    if records < REQUIRED_RECORDS:
+        yield f"{records} records, not {REQUIRED_RECORDS}"
+    if not counters.get(CRASHES_UNDER_FAULTS):
         yield "no crash of the broker"
     if not counters.get(PRODUCE_ANSWERS_LOST):
         yield "no lost answer to a Produce"

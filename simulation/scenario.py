@@ -18,25 +18,25 @@ from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.in_flight import BROKER_REMEMBERED_BATCHES
 from simulation import checkers
-from simulation.administrator import Administrator, FormerTopic
+from simulation.administrator import Administrator, DeletedTopic
 from simulation.brokers.broker_process import BrokerProcess, TopicPlan
 from simulation.brokers.disk import Death
 from simulation.consumers import consumer_checkers
 from simulation.consumers.groups import Group, Member
 from simulation.consumers.transformers import Transformer
 from simulation.knobs import Knobs
+from simulation.log_reader import CommittedReader, flushed_end, read_logs
 from simulation.nemesis import Nemesis
 from simulation.network import Network
-from simulation.programs.hasty_closes import HastyProcess
-from simulation.programs.producers import NOTHING, MakeProcess, ProducerUser
+from simulation.programs.early_close import EarlyCloseProcess
+from simulation.programs.producers import EMPTY_BURST, MakeProcess, ProducerUser
 from simulation.programs.programs import GROUP_PARTITION, Burst, Ledger, group_of_producer
 from simulation.programs.version_2_producer import Version2Process
 from simulation.queries.cuts import CutKind
 from simulation.queries.query_driver import AWAY_MS
 from simulation.queries.supervisor import Supervisor
-from simulation.reading import CommittedReader, flushed_end, read_logs
-from simulation.report import CRASHES, CRASHES_UNDER_WAY, PRODUCE_ANSWERS_LOST, Report
-from simulation.workload import COUNTED, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
+from simulation.report import CRASHES, CRASHES_UNDER_FAULTS, PRODUCE_ANSWERS_LOST, Report
+from simulation.workload import COUNTED, RECREATED, TARGETS, TOPICS, TRANSFORMED, TRIMMED, Workload
 from simulation.world import Stuck, World, all_hold
 
 ARMED_BY_CUT_MAX: Final = 4
@@ -60,7 +60,7 @@ SETTINGS: Final = {
     "leader.imbalance.check.interval.seconds": 2,
 }
 """Of the broker: chores and groups in a world's short time."""
-EXPRESS_OPTIONS: Final = {"linger.ms": 0, "compression.type": "none"}
+INLINE_SEND_OPTIONS: Final = {"linger.ms": 0, "compression.type": "none"}
 """Of a producer with an express lane."""
 RECORDS_FOR_AN_ANSWER: Final = 10
 """One might be bad, and never sent."""
@@ -68,7 +68,7 @@ SCARCE_BYTES: Final = 2_000
 """For a key, what is said of a record, and records that are too large."""
 
 
-def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
+def run(seed: int, *, keeps_trace: bool = False, **overrides: Any) -> Report:
     """The world of a seed. `overrides` fix fields of `Knobs`. Never raises for what a core does wrong: that is a violation."""
     world = World(seed)
     scene = _Scene(world, Knobs.of(world, overrides))
@@ -76,19 +76,19 @@ def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
     try:
         violations = scene.play()
     except Stuck as stuck:
-        violations = [f"stuck: {stuck}: {scene.left()}"]
+        violations = [f"stuck: {stuck}: {scene.unfinished()}"]
     except Exception as error:  # A core that raises is what the simulation is looking for.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         violations = [f"raised: {type(error).__name__}: {error} ({frame.name}, line {frame.lineno} of {Path(frame.filename).name})"]
     for violation in violations:
-        world.tell("checkers", violation)
+        world.log("checkers", violation)
     return Report(
         seed=seed,
         violations=tuple(violations),
         counters=dict(sorted(world.counters.items())),
         digest=world.digest,
         virtual_ms=world.elapsed_ms,
-        story=tuple(world.lines) if keeps_story else (),
+        trace=tuple(world.trace) if keeps_trace else (),
     )
 
 
@@ -103,26 +103,26 @@ class _Scene:
         self.sent_last: set[int] = set()
         """Records that were sent long after that."""
         self.network = Network(world, knobs.faults)
-        remade = REMADE if knobs.deeds.remake_ms else None
-        self.targets = TARGETS if remade is None else [*TARGETS, remade]
+        recreated = RECREATED if knobs.fault_schedule.recreate_ms else None
+        self.targets = TARGETS if recreated is None else [*TARGETS, recreated]
         self.broker = BrokerProcess(
             world,
             self.network,
             node_count=knobs.node_count,
             settings={"flush.policy": knobs.flush_policy, "transaction.version": knobs.transaction_version, **SETTINGS},
-            topics=[*TOPICS, *([COUNTED] if knobs.transformer_count else []), *([] if remade is None else [remade])],
+            topics=[*TOPICS, *([COUNTED] if knobs.transformer_count else []), *([] if recreated is None else [recreated])],
             validation_first_share=knobs.validation_first_share,
             lying_share=knobs.lying_share,
             is_forgetful=knobs.is_forgetful,
-            replication=knobs.node_count if knobs.deeds.node_stop_ms else 1,
+            replication=knobs.node_count if knobs.fault_schedule.node_stop_ms else 1,
             lost_answer_at=knobs.lost_answer_at,
-            takes_topic_ids=knobs.takes_topic_ids,
+            supports_topic_ids=knobs.supports_topic_ids,
         )
         self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
         self.broker.start()
-        shortened = [place for place in self.broker.partitions if place.topic in SHORTENED]
-        self.administrator = Administrator(world, self.broker, remade, shortened)
-        self.follower = self._committed_reader(self._lasting, "follower")
+        trimmed = [tp for tp in self.broker.partitions if tp.topic in TRIMMED]
+        self.administrator = Administrator(world, self.broker, recreated, trimmed)
+        self.follower = self._committed_reader(self._permanent_partitions, "follower")
         self.queries = [
             self.workload.query(
                 f"query-{number}",
@@ -158,19 +158,19 @@ class _Scene:
 
     def _last_burst(self) -> Burst | None:
         """Where a topic comes and goes, whoever has written to it writes again once it is back for good."""
-        if not self.knobs.deeds.remake_ms:
-            return NOTHING
+        if not self.knobs.fault_schedule.recreate_ms:
+            return EMPTY_BURST
         if self.quiet_since_ms is None or self.world.steady_ms - self.quiet_since_ms < BACK_SINCE_MS:
             return None
-        burst = self.workload.good_burst(REMADE)
+        burst = self.workload.good_burst(RECREATED)
         self.sent_last.update(record.number for record in burst.records)
         return burst
 
     def _transactional(self, number: int) -> ProducerUser:
-        return self._in_transactions(f"transactional-{number}", self.targets, HastyProcess if self.knobs.closes_hastily else None)
+        return self._in_transactions(f"transactional-{number}", self.targets, EarlyCloseProcess if self.knobs.closes_early else None)
 
     def _in_transactions(self, name: str, targets: Sequence[TopicPlan], process: MakeProcess | None = None) -> ProducerUser:
-        options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
+        options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.rng.choice((4_000, 20_000))}
         work = iter(self.workload.transactions(self.knobs.producer_records, targets))
         return self._user(name, options, work, process)
 
@@ -184,7 +184,7 @@ class _Scene:
         options: Mapping[str, Any],
         work: Iterator[Any],
         process: MakeProcess | None = None,
-        last: Callable[[], Burst | None] = lambda: NOTHING,
+        last: Callable[[], Burst | None] = lambda: EMPTY_BURST,
     ) -> ProducerUser:
         return ProducerUser(
             self.world,
@@ -196,7 +196,7 @@ class _Scene:
             process=process,
             last=last,
             has_handler=self.knobs.has_handler,
-            has_express=self.knobs.has_express and "transactional.id" not in options,
+            has_inline_send=self.knobs.has_inline_send and "transactional.id" not in options,
         )
 
     def _group(self, name: str, topics: Sequence[str], *, committed_only: bool, begins_at_end: bool = False) -> Group:
@@ -211,72 +211,72 @@ class _Scene:
             value_bytes_max=self.knobs.value_bytes_max,
         )
 
-    def _committed_reader(self, partitions: Sequence[TopicPartition], who: str) -> CommittedReader:
+    def _committed_reader(self, partitions: Sequence[TopicPartition], actor: str) -> CommittedReader:
         fetch_bytes = FETCHED_VALUES * self.knobs.value_bytes_max
-        return CommittedReader(self.world, self.network, self.broker, partitions, who, fetch_bytes=fetch_bytes)
+        return CommittedReader(self.world, self.network, self.broker, partitions, actor, fetch_bytes=fetch_bytes)
 
     def _member(self, number: int) -> Member:
-        dice = self.world.dice
+        rng = self.world.rng
         options = {
-            "enable.auto.commit": dice.random() < 0.5,
-            "auto.commit.interval.ms": dice.choice((0, 300)),
-            "max.poll.records": dice.choice((3, 20, 500)),
-            "group.instance.id": f"member-{number}" if dice.random() < 0.3 or self.knobs.deeds.twin_ms else None,
+            "enable.auto.commit": rng.random() < 0.5,
+            "auto.commit.interval.ms": rng.choice((0, 300)),
+            "max.poll.records": rng.choice((3, 20, 500)),
+            "group.instance.id": f"member-{number}" if rng.random() < 0.3 or self.knobs.fault_schedule.twin_ms else None,
         }
         return Member(self.readers, f"reader-{number}", {name: value for name, value in options.items() if value is not None})
 
     def _transformer(self, number: int) -> Transformer:
         name = f"transformer-{number}"
-        options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
+        options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.rng.choice((4_000, 20_000))}
         return Transformer(
             self.transformers_group,
             name,
             options,
             self.workload.record_for,
             abort_share=self.knobs.abort_share,
-            go_back_ms=self.knobs.go_back_ms,
-            is_static=self.knobs.deeds.twin_ms > 0,
+            seek_timeout_ms=self.knobs.seek_timeout_ms,
+            is_static=self.knobs.fault_schedule.twin_ms > 0,
         )
 
     def _before_end(self) -> None:
         """The broker may die at the decision, before the markers, between two of them, or before the completion."""
-        if self.knobs.deeds.broker_death_ms and self.quiet_since_ms is None and self.world.chance(ARMED_ENDS_SHARE):
+        if self.knobs.fault_schedule.broker_death_ms and self.quiet_since_ms is None and self.world.chance(ARMED_ENDS_SHARE):
             self.world.count("armed ends")
-            death = Death.POWER_LOST if self.world.chance(self.knobs.deeds.power_loss_share) else Death.KILLED
-            self.broker.disk.arm(self.world.dice.randrange(ARMED_BY_END_MAX), death)
+            death = Death.POWER_LOST if self.world.chance(self.knobs.fault_schedule.power_loss_share) else Death.KILLED
+            self.broker.disk.arm(self.world.rng.randrange(ARMED_BY_END_MAX), death)
 
     def _options(self) -> dict[str, Any]:
         """A producer's options: small batches and short times, so that a world sees many of both ends."""
-        dice = self.world.dice
+        rng = self.world.rng
         return {
-            "linger.ms": dice.choice((0, 5, 30)),
-            "batch.size": dice.choice((200, 1_000, 1_000, 16_384)),
-            "buffer.memory": dice.choice((max(8_000, 2 * self.knobs.value_bytes_max), 1_000_000)),
-            "request.timeout.ms": dice.choice((500, 1_000)),
-            "delivery.timeout.ms": dice.choice((2_000, 8_000, 60_000)),
-            "retry.backoff.ms": dice.choice((10, 100)),
+            "linger.ms": rng.choice((0, 5, 30)),
+            "batch.size": rng.choice((200, 1_000, 1_000, 16_384)),
+            "buffer.memory": rng.choice((max(8_000, 2 * self.knobs.value_bytes_max), 1_000_000)),
+            "request.timeout.ms": rng.choice((500, 1_000)),
+            "delivery.timeout.ms": rng.choice((2_000, 8_000, 60_000)),
+            "retry.backoff.ms": rng.choice((10, 100)),
             "retry.backoff.max.ms": 400,
-            "compression.type": dice.choice(("none", "none", "gzip", "snappy", "lz4", "zstd")),
-            "max.in.flight.requests.per.connection": max(self.knobs.in_flight_max, dice.choice((1, BROKER_REMEMBERED_BATCHES))),
+            "compression.type": rng.choice(("none", "none", "gzip", "snappy", "lz4", "zstd")),
+            "max.in.flight.requests.per.connection": max(self.knobs.in_flight_max, rng.choice((1, BROKER_REMEMBERED_BATCHES))),
         }
 
     def _plain_options(self) -> dict[str, Any]:
         """Of one without transactions. With an express lane its memory may hold one large record, and no second one."""
         options = self._options()
-        if not self.knobs.has_express:
+        if not self.knobs.has_inline_send:
             return options
-        memory_bytes = self.world.dice.choice((options["buffer.memory"], self.knobs.value_bytes_max + SCARCE_BYTES))
-        return {**options, **EXPRESS_OPTIONS, "buffer.memory": memory_bytes}
+        memory_bytes = self.world.rng.choice((options["buffer.memory"], self.knobs.value_bytes_max + SCARCE_BYTES))
+        return {**options, **INLINE_SEND_OPTIONS, "buffer.memory": memory_bytes}
 
     def play(self) -> list[str]:
         world, knobs = self.world, self.knobs
-        everybody: list[ProducerUser | Supervisor | Member] = [*self.actors, *self.members, *self.transformers]
-        kills, doubles = [each.kill for each in everybody], [each.start_beside for each in everybody]
-        twins = [*(member.start_twin for member in self.members), *(each.start_beside for each in self.transformers)]
-        nemesis = Nemesis(world, knobs.deeds, self.broker, self.administrator, kills, doubles, twins)
-        for actor in everybody:
+        all_actors: list[ProducerUser | Supervisor | Member] = [*self.actors, *self.members, *self.transformers]
+        kills, replacements = [each.kill for each in all_actors], [each.start_replacement for each in all_actors]
+        twins = [*(member.start_twin for member in self.members), *(each.start_replacement for each in self.transformers)]
+        nemesis = Nemesis(world, knobs.fault_schedule, self.broker, self.administrator, kills, replacements, twins)
+        for actor in all_actors:
             actor.start()
-        trouble_ends_ms = world.steady_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
+        trouble_ends_ms = world.steady_ms + world.rng.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
         world.at(trouble_ends_ms, lambda: None)
         is_done = all_hold(_has_nothing_to_do, self.actors)
         world.run(
@@ -285,13 +285,13 @@ class _Scene:
             waiting_for="the end of trouble",
         )
         nemesis.stop()
-        world.count(CRASHES_UNDER_WAY, sum(world.counters[name] for name in CRASHES))
+        world.count(CRASHES_UNDER_FAULTS, sum(world.counters[name] for name in CRASHES))
         self.quiet_since_ms = world.steady_ms
         self.broker.stop_lying()
         self.network.heal()
-        world.tell("world", "from here on nothing goes wrong")
+        world.log("world", "from here on nothing goes wrong")
         self._wait_until_done(self.actors)
-        self._write_the_rest()
+        self._write_required_records()
         for group, users in ((self.transformers_group, self.transformers), (self.readers, self.members)):
             if users:
                 self._await_late_records()
@@ -299,14 +299,14 @@ class _Scene:
                 self._wait_until_done(users)
         return self._verdict()
 
-    def _write_the_rest(self) -> None:
+    def _write_required_records(self) -> None:
         """No world has fewer records than it should, though transactions did not begin for which some were planned; nor no lost answer,
         though few were given."""
-        sent = sum(len(user.ledger.told) for user in [*self.producers, *self.transformers]) + sum(
+        count = sum(len(user.ledger.sent) for user in [*self.producers, *self.transformers]) + sum(
             len(query.rows()) for query in self.queries
         )
-        missing = max(0, self.knobs.records_least - sent)
-        if self.knobs.records_least and not self.world.counters[PRODUCE_ANSWERS_LOST]:
+        missing = max(0, self.knobs.required_records - count)
+        if self.knobs.required_records and not self.world.counters[PRODUCE_ANSWERS_LOST]:
             missing = max(missing, RECORDS_FOR_AN_ANSWER)
             self.broker.lose_next_answer()
         if missing:
@@ -329,7 +329,7 @@ class _Scene:
         world.at(until_ms, lambda: None)
         world.run(lambda: world.steady_ms >= until_ms, limit_ms=max(0, until_ms - world.steady_ms), waiting_for="late records")
 
-    def left(self) -> str:
+    def unfinished(self) -> str:
         """Who is not done."""
         return ", ".join(user.name for user in [*self.actors, *self.transformers, *self.members] if not user.is_done)
 
@@ -345,9 +345,9 @@ class _Scene:
         return all(metadata is None or not (metadata.state is TransactionState.ONGOING or metadata.is_decided) for metadata in known)
 
     @property
-    def _lasting(self) -> list[TopicPartition]:
+    def _permanent_partitions(self) -> list[TopicPartition]:
         """Partitions of topics that stay."""
-        return [place for place in self.broker.partitions if place.topic != REMADE.name]
+        return [tp for tp in self.broker.partitions if tp.topic != RECREATED.name]
 
     @property
     def _transactional_ids(self) -> list[str]:
@@ -355,7 +355,7 @@ class _Scene:
 
     def _cut_broker(self, kind: CutKind) -> None:
         if kind is CutKind.BROKER_DIES_DURING:
-            self.broker.disk.arm(self.world.dice.randrange(ARMED_BY_CUT_MAX))
+            self.broker.disk.arm(self.world.rng.randrange(ARMED_BY_CUT_MAX))
         else:
             self.broker.die(Death.KILLED, away_ms=AWAY_MS if kind in (CutKind.BROKER_AWAY, CutKind.BROKER_AWAY_AFTER) else None)
 
@@ -363,7 +363,7 @@ class _Scene:
         """Read everything, kill the broker once more, read again, check."""
         world, broker = self.world, self.broker
         assert broker.core is not None
-        before = self.administrator.whole(read_logs(broker.core))
+        before = self.administrator.with_trimmed_records(read_logs(broker.core))
         broker.die(Death.POWER_LOST if self.knobs.flush_policy == "always" else Death.KILLED)
         world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="the broker does not start again")
         reader = self._committed_reader(broker.partitions, "reader")
@@ -374,63 +374,63 @@ class _Scene:
             limit_ms=READ_WITHIN_MS,
             waiting_for="a read_committed reader does not come to the end",
         )
-        after = self.administrator.whole(read_logs(broker.core))
-        logs, committed = self.administrator.as_seen(after), reader.found
+        after = self.administrator.with_trimmed_records(read_logs(broker.core))
+        logs, committed = self.administrator.with_observed_start(after), reader.found
         found = [
-            *checkers.logs_survive(before, after),
+            *checkers.logs_survive_a_death(before, after),
             *checkers.logs_are_decided(logs),
             *checkers.offsets_are_dense(logs),
-            *checkers.sequences_run_on(logs),
+            *checkers.sequences_ascend(logs),
             *checkers.readers_agree("reader", committed, logs),
             *checkers.readers_agree("follower", self.follower.found, logs),
         ]
-        committed = checkers.whole(committed, logs)
+        committed = checkers.with_trimmed_records(committed, logs)
         ledgers = [user.ledger for user in [*self.producers, *self.transformers]]
-        away = checkers.compacted_away(ledgers, logs)
-        world.count("records compacted away", len(away))
-        former = self.administrator.former()
-        away |= {number for topic in former for number in topic.numbers()}
+        removed = checkers.compacted_records(ledgers, logs)
+        world.count("records compacted away", len(removed))
+        deleted = self.administrator.deleted_topics()
+        removed |= {number for topic in deleted for number in topic.numbers()}
         for user in [*self.producers, *self.transformers]:
-            found += self._producer_verdict(user, logs, committed, away, former)
+            found += self._producer_verdict(user, logs, committed, removed, deleted)
         for producer in self.producers:
-            found += checkers.offsets_follow_transactions(producer.ledger, committed, self._committed_by(producer), away)
+            found += checkers.offsets_follow_transactions(producer.ledger, committed, self._committed_by(producer), removed)
         for query in self.queries:
             world.count("rows", len(query.rows()))
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
-            found += checkers.dead_letter_files_are_whole(query)
+            found += checkers.dead_letter_files_are_complete(query)
         if self.members:
             found += self._group_verdict(self.readers, logs, ledgers)
-            remade = consumer_checkers.about(self.readers.diary, [place for place in logs if place.topic == REMADE.name])
-            found += consumer_checkers.new_topics_are_read_anew(
-                remade, [each for _, each in sorted(self._since(logs, former), key=itemgetter(0))]
+            recreated = consumer_checkers.restricted_to(self.readers.history, [tp for tp in logs if tp.topic == RECREATED.name])
+            found += consumer_checkers.recreated_topics_are_read_from_the_start(
+                recreated, [each for _, each in sorted(self._logs_by_creation(logs, deleted), key=itemgetter(0))]
             )
         if self.transformers:
             found += self._group_verdict(self.transformers_group, logs, ledgers)
             made_from = {made: read for user in self.transformers for made, read in user.made_from.items()}
             group = self.transformers_group
-            found += consumer_checkers.made_once(group.diary, made_from, logs, committed, group.places)
+            found += consumer_checkers.records_are_transformed_once(group.history, made_from, logs, committed, group.tps)
         if self.knobs.flush_policy == "os":
-            found += self._after_a_loss_of_power()
+            found += self._power_loss_verdict()
         world.count("records in logs", sum(len(log.records) for log in logs.values()))
         world.count("records visible", sum(map(len, committed.values())))
         return found
 
-    def _after_a_loss_of_power(self) -> list[str]:
+    def _power_loss_verdict(self) -> list[str]:
         """Lost is at most what was not flushed, and no topic; the broker starts, whatever was in the middle of being written."""
         broker, core = self.broker, self.broker.core
         assert core is not None
         partitions = {partition.topic_partition: partition for partition in core.topics.partitions()}
         topics = {topic.name: topic.topic_id for topic in core.topics}
-        before, flushed = read_logs(core), {place: flushed_end(each, broker.disk.file_system) for place, each in partitions.items()}
+        before, flushed = read_logs(core), {tp: flushed_end(each, broker.disk.file_system) for tp, each in partitions.items()}
         broker.die(Death.POWER_LOST)
         self.world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="no start after a loss of power")
         assert broker.core is not None
         after = read_logs(broker.core)
-        stayed = {place: log for place, log in after.items() if place in before}
-        self.world.count("records lost with the power", sum(len(before[place].records) - len(log.records) for place, log in stayed.items()))
+        stayed = {tp: log for tp, log in after.items() if tp in before}
+        self.world.count("records lost with the power", sum(len(before[tp].records) - len(log.records) for tp, log in stayed.items()))
         return [
-            *checkers.topics_stay(topics, {topic.name: topic.topic_id for topic in broker.core.topics}),
-            *checkers.only_the_end_is_lost(before, stayed, flushed),
+            *checkers.topics_survive_power_loss(topics, {topic.name: topic.topic_id for topic in broker.core.topics}),
+            *checkers.power_loss_takes_only_the_unflushed_end(before, stayed, flushed),
         ]
 
     def _producer_verdict(
@@ -438,61 +438,61 @@ class _Scene:
         producer: ProducerUser,
         logs: checkers.Logs,
         committed: checkers.Committed,
-        away: frozenset[int],
-        former: Sequence[FormerTopic],
+        removed: frozenset[int],
+        deleted: Sequence[DeletedTopic],
     ) -> list[str]:
         ledger = producer.ledger
         for transaction in ledger.transactions:
             self.world.count(f"transactions {transaction.fate.value}")
-        self.world.count("records sent", len(ledger.told))
-        self.world.count("records acknowledged", sum(bool(told.offsets) for told in ledger.told.values()))
-        in_order, apart = [logs, *(topic.logs for topic in former)], self._since(logs, former)
+        self.world.count("records sent", len(ledger.sent))
+        self.world.count("records acknowledged", sum(bool(sent.offsets) for sent in ledger.sent.values()))
+        in_order, by_creation = [logs, *(topic.logs for topic in deleted)], self._logs_by_creation(logs, deleted)
         # What is sent to a topic by its name may reach the next one: late, and out of order. So is what is sent in transactions of version
         # 1, with Produce 11: ids come with 13.
         is_by_name = producer.is_transactional and (self.knobs.transaction_version == 1)
-        if is_by_name or not self.knobs.takes_topic_ids:
-            in_order, apart = [{place: log for place, log in logs.items() if place.topic != REMADE.name}], []
+        if is_by_name or not self.knobs.supports_topic_ids:
+            in_order, by_creation = [{tp: log for tp, log in logs.items() if tp.topic != RECREATED.name}], []
         return [
-            *checkers.every_record_ends_once(ledger),
-            *checkers.outcomes_are_true(ledger, logs, away, [topic.logs for topic in former]),
-            *checkers.topics_are_told_apart(ledger, apart),
+            *checkers.every_record_has_one_outcome(ledger),
+            *checkers.outcomes_match_the_logs(ledger, logs, removed, [topic.logs for topic in deleted]),
+            *checkers.records_stay_in_their_topic(ledger, by_creation),
             *checkers.only_culprits_are_blamed(ledger, self.broker.accused),
-            *(line for each in in_order for line in checkers.order_is_kept(ledger, each)),
-            *checkers.transactions_are_whole(ledger, committed, away),
-            *checkers.all_is_well_in_the_end(ledger, self.sent_last),
+            *(line for each in in_order for line in checkers.order_is_preserved(ledger, each)),
+            *checkers.transactions_are_atomic(ledger, committed, removed),
+            *checkers.final_records_are_acknowledged(ledger, self.sent_last),
         ]
 
-    def _since(self, logs: checkers.Logs, former: Sequence[FormerTopic]) -> list[tuple[int, checkers.Logs]]:
+    def _logs_by_creation(self, logs: checkers.Logs, deleted: Sequence[DeletedTopic]) -> list[tuple[int, checkers.Logs]]:
         """The logs of a name that several topics had one after the other, each with the time at which its topic was made."""
         core = self.broker.core
-        topic = None if core is None else core.topics.get(REMADE.name)
+        topic = None if core is None else core.topics.get(RECREATED.name)
         if topic is None:
             return []
-        now = {place: log for place, log in logs.items() if place.topic == REMADE.name}
-        return [(self.broker.made_ms[topic.topic_id], now), *((topic.made_ms, topic.logs) for topic in former)]
+        now = {tp: log for tp, log in logs.items() if tp.topic == RECREATED.name}
+        return [(self.broker.created_ms[topic.topic_id], now), *((topic.created_ms, topic.logs) for topic in deleted)]
 
     def _committed_by(self, producer: ProducerUser) -> int | None:
         return self._committed(group_of_producer(producer.name), GROUP_PARTITION)
 
-    def _committed(self, group: str, place: TopicPartition) -> int | None:
+    def _committed(self, group: str, tp: TopicPartition) -> int | None:
         assert self.broker.core is not None
-        found = self.broker.core.state.offsets.fetch(group, place)
+        found = self.broker.core.state.offsets.fetch(group, tp)
         return None if found is None else found.offset
 
     def _group_verdict(self, group: Group, logs: checkers.Logs, ledgers: Sequence[Ledger]) -> list[str]:
-        diary = consumer_checkers.about(group.diary, group.places)
-        offsets = consumer_checkers.offsets_of(diary, logs)
-        committed = {place: self._committed(group.name, place) for place in group.places}
+        history = consumer_checkers.restricted_to(group.history, group.tps)
+        offsets = consumer_checkers.visible_offsets(history, logs)
+        committed = {tp: self._committed(group.name, tp) for tp in group.tps}
         return [
-            *consumer_checkers.delivered_in_order(diary, logs, offsets),
-            *consumer_checkers.nothing_aborted_is_given(diary, ledgers),
-            *consumer_checkers.everything_is_given(diary, offsets, group.places),
-            *consumer_checkers.commits_are_covered(diary, offsets),
-            *consumer_checkers.members_begin_where_committed(diary),
-            *consumer_checkers.members_begin_at_the_end(diary),
-            *consumer_checkers.the_end_is_committed(diary, offsets, committed),
-            *consumer_checkers.one_member_each(diary),
-            *consumer_checkers.overtaken_members_commit_nothing(diary),
+            *consumer_checkers.records_are_delivered_in_order(history, logs, offsets),
+            *consumer_checkers.no_aborted_record_is_delivered(history, ledgers),
+            *consumer_checkers.every_record_is_delivered(history, offsets, group.tps),
+            *consumer_checkers.only_processed_records_are_committed(history, offsets),
+            *consumer_checkers.members_start_at_committed_offsets(history),
+            *consumer_checkers.members_start_at_the_end(history),
+            *consumer_checkers.last_offset_is_committed(history, offsets, committed),
+            *consumer_checkers.one_member_per_partition(history),
+            *consumer_checkers.fenced_members_commit_nothing(history),
         ]
 
 

@@ -13,10 +13,10 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent
 from chaffinch.protocol.schema import Message
 from simulation.network import Link, Network, joined
-from simulation.wakes import WakeTimer
+from simulation.wake_timer import WakeTimer
 from simulation.world import World
 
-Tell = Callable[[Sequence[ConnectionEvent]], None]
+Notify = Callable[[Sequence[ConnectionEvent]], None]
 """Hears what happened at one moment, in order."""
 
 
@@ -24,13 +24,13 @@ class Connection:
     """One connection and its link, which comes later, or never."""
 
     def __init__(self, transport: Transport, address: Address) -> None:
-        self.core = transport.connection(address, client_id=transport.who, request_timeout_ms=transport.request_timeout_ms)
+        self.core = transport.connection(address, client_id=transport.actor, request_timeout_ms=transport.request_timeout_ms)
         self.link: Link | None = None
         self.is_lost = False
-        self.timer = WakeTimer(transport.world, f"{transport.who} to {address}", self._deadline)
+        self.timer = WakeTimer(transport.world, f"{transport.actor} to {address}", self._deadline)
         self.unread = bytearray()
         """What has come past the owner, who did not hear it."""
-        self.is_unheard = False
+        self.reads_suspended = False
         """The owner does not wake up for what comes."""
         self.caller: Callable[[], None] | None = None
         """Who waits for what comes, past the owner."""
@@ -39,25 +39,25 @@ class Connection:
     def arrived(self, data: bytes) -> None:
         if self.is_lost:
             return
-        if self.caller is not None or self.is_unheard:
+        if self.caller is not None or self.reads_suspended:
             self.unread += data
             if self.caller is not None:
                 self.caller()
             return
-        self._transport.on_awake()
+        self._transport.on_wake()
         self.take_in(data)
 
     def take_in(self, data: bytes) -> None:
         """Bytes for the owner."""
-        self._transport.happened(self.core.take(data, self._transport.world.steady_ms))
-        assert self.core.violation is None, f"{self._transport.who}: no broker here breaks the protocol: {self.core.violation}"
+        self._transport.emit(self.core.take(data, self._transport.world.steady_ms))
+        assert self.core.violation is None, f"{self._transport.actor}: no broker here breaks the protocol: {self.core.violation}"
         self._transport.flush(self)
 
     def finished(self, reason: str) -> None:
         self.closed(reason)
 
     def closed(self, reason: str) -> None:
-        self._transport.on_awake()
+        self._transport.on_wake()
         self._transport.lose(self, reason)
 
     def _deadline(self) -> None:
@@ -71,25 +71,25 @@ class Transport:
         self,
         world: World,
         network: Network,
-        who: str,
-        tell: Tell,
+        actor: str,
+        notify: Notify,
         *,
         request_timeout_ms: int,
         connect_timeout_ms: int,
         connection: type[BrokerConnection] = BrokerConnection,
-        on_awake: Callable[[], None] = lambda: None,
+        on_wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_awake` is called before anything is taken in."""
-        self.on_awake = on_awake
+        """`on_wake` is called before anything is taken in."""
+        self.on_wake = on_wake
         self.connection = connection
         self.world = world
-        self.who = who
+        self.actor = actor
         self.request_timeout_ms = request_timeout_ms
         self._network = network
-        self._tell = tell
+        self._notify = notify
         self._connect_timeout_ms = connect_timeout_ms
         self._connections: dict[Address, Connection] = {}
-        self._untold: list[ConnectionEvent] = []
+        self._pending_events: list[ConnectionEvent] = []
         self.is_closed = False
 
     def send(
@@ -105,7 +105,7 @@ class Transport:
         """Hand over a request. Its outcome is told once, with its token."""
         connection = self._connections.get(address) or self._connect(address)
         steady_ms = self.world.steady_ms
-        self.happened(
+        self.emit(
             connection.core.send(
                 message, token, steady_ms, timeout_ms=timeout_ms, version_max=version_max, expects_response=expects_response
             )
@@ -120,7 +120,7 @@ class Transport:
     def take_back(self, address: Address, events: Sequence[ConnectionEvent], *, is_lost: bool) -> None:
         """As `Network.take_back`."""
         connection = self._connections[address]
-        self.happened(events)
+        self.emit(events)
         if is_lost:
             self.lose(connection, "the thread that used the connection was interrupted")
         else:
@@ -141,30 +141,30 @@ class Transport:
     def close(self) -> None:
         """The client is gone, with everything it knew."""
         self.is_closed = True
-        self.on_awake = lambda: None  # A connection that comes about now wakes nobody up.
+        self.on_wake = lambda: None  # A connection that comes about now wakes nobody up.
         for connection in list(self._connections.values()):
             self.lose(connection, "the client has ended")
 
-    def happened(self, events: Sequence[ConnectionEvent]) -> None:
+    def emit(self, events: Sequence[ConnectionEvent]) -> None:
         """Tell the owner, after what is being done now."""
-        if events and not self._untold:
-            self.world.after(0, self._tell_all)
-        self._untold += events
+        if events and not self._pending_events:
+            self.world.after(0, self._notify_all)
+        self._pending_events += events
 
-    def _tell_all(self) -> None:
-        events, self._untold = self._untold, []
+    def _notify_all(self) -> None:
+        events, self._pending_events = self._pending_events, []
         if not self.is_closed:
-            self._tell(events)
+            self._notify(events)
 
     def _connect(self, address: Address) -> Connection:
         connection = Connection(self, address)
         self._connections[address] = connection
-        self._network.connect(self.who, address.first_lane, lambda link: self._connected(connection, link))
+        self._network.connect(self.actor, address.first_lane, lambda link: self._connected(connection, link))
         connection.timer.set(self.world.steady_ms + self._connect_timeout_ms)
         return connection
 
     def _connected(self, connection: Connection, link: Link | None) -> None:
-        self.on_awake()
+        self.on_wake()
         if link is None:
             self.lose(connection, "connection refused")
         elif connection.is_lost:
@@ -187,13 +187,13 @@ class Transport:
         if connection.link is not None:
             while connection.core.needs_write:
                 data = joined(connection.core.buffers())
-                self.happened(connection.core.written(len(data)))
+                self.emit(connection.core.written(len(data)))
                 connection.link.to_broker.send(data)
             connection.timer.set(connection.core.deadline_ms)
 
     def deadline(self, connection: Connection) -> None:
         """The connection was not made in time, or its first request in flight was not answered."""
-        self.on_awake()
+        self.on_wake()
         if connection.link is None:
             self.lose(connection, "no connection in time")
         elif connection.core.is_stuck(self.world.steady_ms):
@@ -210,4 +210,4 @@ class Transport:
             del self._connections[connection.core.address]
         if connection.link is not None:
             connection.link.close_by_client(reason)
-        self.happened(connection.core.lost(reason, steady_ms=self.world.steady_ms))
+        self.emit(connection.core.lost(reason, steady_ms=self.world.steady_ms))

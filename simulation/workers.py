@@ -12,24 +12,24 @@ from typing import Final
 
 from chaffinch.records import kernels
 
-QUIET: Final = logging.WARNING
+DISABLED_LOG_LEVEL: Final = logging.WARNING
 """Torn ends that recovery reports are what these worlds are made of."""
-GARBAGE_MANY: Final = 50_000
+GC_THRESHOLD: Final = 50_000
 """New objects before the next search for garbage: most of what a world makes goes by itself."""
 
 
-def prepare(*, is_worth_it: bool = True) -> None:
+def prepare(*, for_many_worlds: bool = True) -> None:
     """Quiet; and for many worlds the compiled loops, and no search for garbage among what is there to stay."""
-    logging.disable(QUIET)
+    logging.disable(DISABLED_LOG_LEVEL)
     parent = multiprocessing.parent_process()
     if parent is not None:  # Who is killed cannot tell its processes to end: they would wait for the next world for ever.
-        threading.Thread(target=_end_with, args=(parent,), name="end with the parent", daemon=True).start()
-    if is_worth_it:
+        threading.Thread(target=_exit_with, args=(parent,), name="end with the parent", daemon=True).start()
+    if for_many_worlds:
         kernels.load()
         gc.freeze()
-        gc.set_threshold(GARBAGE_MANY)
+        gc.set_threshold(GC_THRESHOLD)
 
 
-def _end_with(parent: BaseProcess) -> None:
+def _exit_with(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)

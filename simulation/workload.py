@@ -41,9 +41,9 @@ TOPICS: Final = (
 COUNTED: Final = TopicPlan(name="counted", partition_count=2)
 """What programs write that consume, transform and produce; they read `TRANSFORMED`."""
 TRANSFORMED: Final = (PLAIN, NARROW)
-REMADE: Final = TopicPlan(name="remade", partition_count=2)
+RECREATED: Final = TopicPlan(name="remade", partition_count=2)
 """Deleted and made again while producers write to it, in some worlds."""
-SHORTENED: Final = (PLAIN, NARROW)
+TRIMMED: Final = (PLAIN, NARROW)
 """They lose their oldest records, in some worlds."""
 TARGETS: Final = TOPICS[:3]
 """What everybody writes."""
@@ -64,19 +64,19 @@ class Workload:
 
     def record(self, targets: Sequence[TopicPlan] = TARGETS, *, may_share_key: bool = True, bad_share: float | None = None) -> Record:
         """The next record, for any of the target topics. `bad_share`: its own chance to be bad."""
-        dice = self._world.dice
-        topic = dice.choice(targets)
+        rng = self._world.rng
+        topic = rng.choice(targets)
         fault = self._fault(topic.name) if self._world.chance(self._bad_share if bad_share is None else bad_share) else None
         number = self._count
         self._count += 1
         size_max = 300 if topic.name == NARROW else self._value_bytes_max
-        size = NARROW_BYTES + 100 if fault is Fault.TOO_LARGE else dice.randint(12, size_max)
+        size = NARROW_BYTES + 100 if fault is Fault.TOO_LARGE else rng.randint(12, size_max)
         return Record(
             number=number,
-            topic_partition=TopicPartition(topic.name, dice.randrange(topic.partition_count)),
+            topic_partition=TopicPartition(topic.name, rng.randrange(topic.partition_count)),
             key=self._key(topic.name, number, fault, may_share_key),
             value=value_of(number, size),
-            timestamp_ms=self._world.steady_ms + (FUTURE_MS if fault is Fault.FUTURE else -dice.randint(0, 100_000)),
+            timestamp_ms=self._world.steady_ms + (FUTURE_MS if fault is Fault.FUTURE else -rng.randint(0, 100_000)),
             fault=fault,
         )
 
@@ -92,42 +92,42 @@ class Workload:
         )
 
     def _key(self, topic: str, number: int, fault: Fault | None, may_share: bool) -> bytes | None:
-        dice = self._world.dice
-        if fault is Fault.NULL_KEY or (topic != COMPACTED and dice.random() < 0.3):
+        rng = self._world.rng
+        if fault is Fault.NULL_KEY or (topic != COMPACTED and rng.random() < 0.3):
             return None
-        if may_share and topic == COMPACTED and dice.random() < 0.7:
-            return b"hot-%d" % dice.randrange(HOT_KEYS)
+        if may_share and topic == COMPACTED and rng.random() < 0.7:
+            return b"hot-%d" % rng.randrange(HOT_KEYS)
         return b"key-%d" % number
 
     def bursts(self, record_count: int, targets: Sequence[TopicPlan] = TARGETS) -> list[Burst]:
         """`record_count` records in bursts of a few, with pauses between them."""
-        dice = self._world.dice
+        rng = self._world.rng
         bursts = []
         left = record_count
         while left:
-            count = min(left, dice.choice((1, 3, 8, 20)))
+            count = min(left, rng.choice((1, 3, 8, 20)))
             left -= count
             records = [self.record(targets) for _ in range(count)]
-            as_table = dice.random() < 0.3
+            as_table = rng.random() < 0.3
             if as_table:
                 # One partition each: a table's records are grouped before they become batches.
                 records.sort(key=lambda record: record.topic_partition)
-            bursts.append(Burst(records=tuple(records), as_table=as_table, pause_ms=dice.choice((0, 5, 40, 400))))
+            bursts.append(Burst(records=tuple(records), as_table=as_table, pause_ms=rng.choice((0, 5, 40, 400))))
         return bursts
 
     def tables(self, record_count: int) -> list[Burst]:
         """`record_count` records in tables of several batches each. Most are for the compacted topic, and many have no key."""
-        dice = self._world.dice
+        rng = self._world.rng
         compacted, plain = [next(topic for topic in TARGETS if topic.name == name) for name in (COMPACTED, PLAIN)]
         targets = (compacted, compacted, compacted, plain)
         bursts = []
         left = record_count
         while left:
-            count = min(left, dice.randint(15, 50))
+            count = min(left, rng.randint(15, 50))
             left -= count
             records = [self.record(targets, bad_share=BAD_SHARE_OF_TABLES) for _ in range(count)]
             records.sort(key=lambda record: record.topic_partition)
-            bursts.append(Burst(records=tuple(records), as_table=True, pause_ms=dice.choice((0, 40, 400))))
+            bursts.append(Burst(records=tuple(records), as_table=True, pause_ms=rng.choice((0, 40, 400))))
         return bursts
 
     def good_burst(self, target: TopicPlan) -> Burst:
@@ -136,27 +136,23 @@ class Workload:
         for partition in range(target.partition_count):
             number = self._count
             self._count += 1
-            place = TopicPartition(target.name, partition)
+            tp = TopicPartition(target.name, partition)
             value = value_of(number, 20)
             records.append(
-                Record(
-                    number=number, topic_partition=place, key=b"%d" % number, value=value, timestamp_ms=self._world.steady_ms, fault=None
-                )
+                Record(number=number, topic_partition=tp, key=b"%d" % number, value=value, timestamp_ms=self._world.steady_ms, fault=None)
             )
         return Burst(records=tuple(records), as_table=False, pause_ms=0)
 
     def transactions(self, record_count: int, targets: Sequence[TopicPlan] = TARGETS) -> list[PlannedTransaction]:
         """`record_count` records in transactions of a few bursts; one in ten has no records."""
-        dice = self._world.dice
+        rng = self._world.rng
         planned = []
         left = record_count
         while left:
-            count = 0 if dice.random() < 0.1 else min(left, dice.randint(1, 30))
+            count = 0 if rng.random() < 0.1 else min(left, rng.randint(1, 30))
             left -= count
             planned.append(
-                PlannedTransaction(
-                    bursts=tuple(self.bursts(count, targets)), commits=dice.random() < 0.8, sends_offsets=dice.random() < 0.3
-                )
+                PlannedTransaction(bursts=tuple(self.bursts(count, targets)), commits=rng.random() < 0.8, sends_offsets=rng.random() < 0.3)
             )
         return planned
 
@@ -166,17 +162,17 @@ class Workload:
             possible.append(Fault.NULL_KEY)
         if topic == NARROW:
             possible.append(Fault.TOO_LARGE)
-        return self._world.dice.choice(possible)
+        return self._world.rng.choice(possible)
 
     def query(
         self, name: str, row_count: int, *, batch_count: int, is_stream: bool, may_be_empty: bool, has_checkpoint: bool, has_handler: bool
     ) -> Query:
         """A query with `row_count` rows over batches and tasks, of which one batch may be empty; or a write with a token."""
-        dice = self._world.dice
+        rng = self._world.rng
         tasks: list[list[list[Row]]] = [[[] for _ in range(QUERY_TASKS)] for _ in range(batch_count)]
-        empty = dice.randrange(2 * batch_count)
-        places = sorted((dice.randrange(batch_count), dice.randrange(QUERY_TASKS)) for _ in range(row_count))
-        for batch, task in places:
+        empty = rng.randrange(2 * batch_count)
+        slots = sorted((rng.randrange(batch_count), rng.randrange(QUERY_TASKS)) for _ in range(row_count))
+        for batch, task in slots:
             if batch != empty or not may_be_empty:
                 tasks[batch][task].append(self._row())
         return Query(
@@ -184,7 +180,7 @@ class Workload:
             batches=tasks,
             marker_partition=TopicPartition(PLAIN, 0),
             dead_letter_target=TopicSnapshot(topic=DEAD_LETTER_TOPIC, topic_id=bytes(16), partition_count=TOPICS[-1].partition_count),
-            record_count_max=dice.choice((1, 4, 10, 10)),
+            record_count_max=rng.choice((1, 4, 10, 10)),
             is_stream=is_stream,
             has_checkpoint=has_checkpoint and is_stream,
             has_handler=has_handler,

@@ -36,9 +36,9 @@ def all_hold(of: Callable[[T], bool], those: Iterable[T]) -> Callable[[], bool]:
     ordered = list(those)
 
     def holds() -> bool:
-        for place, each in enumerate(ordered):
+        for index, each in enumerate(ordered):
             if not of(each):
-                ordered.insert(0, ordered.pop(place))
+                ordered.insert(0, ordered.pop(index))
                 return False
         return True
 
@@ -46,14 +46,14 @@ def all_hold(of: Callable[[T], bool], those: Iterable[T]) -> Callable[[], bool]:
 
 
 class World:
-    """See the module. `counters` say what happened, by name; `lines` are the story so far."""
+    """See the module. `counters` say what happened, by name; `trace` are the story so far."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.steady_ms = BEGIN_MS
         self.counters: Counter[str] = Counter()
-        self.lines: list[str] = []
+        self.trace: list[str] = []
         self._planned: dict[int, list[Action]] = {}
         """By time; each list in the order of planning. Most actions share their millisecond with others."""
         self._times: list[int] = []
@@ -66,11 +66,11 @@ class World:
     @property
     def digest(self) -> str:
         """Of everything told so far."""
-        return hashlib.sha256("".join(self.lines).encode()).hexdigest()
+        return hashlib.sha256("".join(self.trace).encode()).hexdigest()
 
-    def new_dice(self) -> random.Random:
+    def new_rng(self) -> random.Random:
         """Dice for one actor, so that what it rolls does not depend on what others roll meanwhile."""
-        return random.Random(self.dice.getrandbits(64))
+        return random.Random(self.rng.getrandbits(64))
 
     def at(self, time_ms: int, action: Action) -> None:
         """Plan `action` for a time; one that has passed means now. It will run: who may change their mind has a `WakeTimer`."""
@@ -99,9 +99,9 @@ class World:
                 why = f"not within {limit_ms} ms" if times else "and nothing is planned any more"
                 raise Stuck(f"{waiting_for}: {why}")
             self.steady_ms = times[0]
-            self._happen()
+            self._run_due()
 
-    def _happen(self) -> None:
+    def _run_due(self) -> None:
         """All that is planned for now, and what that plans for now."""
         for count, action in enumerate(self._planned[self.steady_ms]):
             if count > ACTIONS_PER_MS_MAX:
@@ -111,11 +111,11 @@ class World:
 
     def chance(self, share: float) -> bool:
         """True in `share` of all cases. Rolls nothing for 0."""
-        return share > 0 and self.dice.random() < share
+        return share > 0 and self.rng.random() < share
 
     def count(self, name: str, count: int = 1) -> None:
         self.counters[name] += count
 
-    def tell(self, who: str, what: str) -> None:
+    def log(self, actor: str, what: str) -> None:
         """One line of the story. No object's address or hash may be in it."""
-        self.lines.append(f"{self.steady_ms - BEGIN_MS:>9} {who}: {what}")
+        self.trace.append(f"{self.steady_ms - BEGIN_MS:>9} {actor}: {what}")

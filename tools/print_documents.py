@@ -36,7 +36,7 @@ from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.options import SPARK_OPTION_NAMES
 from chaffinch.spark.sink import option_tables
 from chaffinch.spark.source import options as source_options
-from tests.interop.differential.meant import MEANT
+from tests.interop.differential.expected_differences import EXPECTED
 from tools import kip_tables
 from tools.markdown_tables import member_diagram, metrics_table, options_table, transaction_diagram, transaction_table
 
@@ -145,7 +145,7 @@ def broker_counters() -> str:
 
 def differences() -> str:
     """Patterns stand in code, where a table needs its bars escaped."""
-    rows = [f"| `{pattern.replace('|', chr(92) + '|')}` | {reason} |" for pattern, reason in MEANT.items()]
+    rows = [f"| `{pattern.replace('|', chr(92) + '|')}` | {reason} |" for pattern, reason in EXPECTED.items()]
     return "\n".join(["| where | why |", "|---|---|", *rows]) + "\n"
 
 

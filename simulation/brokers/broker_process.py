@@ -47,18 +47,18 @@ from simulation.brokers.disk import Death, Disk
 from simulation.brokers.lying_broker import Liar, remembers_last_batches_only
 from simulation.brokers.validation_first import ValidationFirst
 from simulation.network import Link, Network, joined
-from simulation.wakes import WakeTimer
+from simulation.wake_timer import WakeTimer
 from simulation.world import World
 
 PORT_FIRST: Final = 9092
 DOWN_MIN_MS = 20
 DOWN_MAX_MS: Final = (100, 300, 1_500)
 """Short most of the time: while the broker is down a world only tries to connect."""
-TURN_MS: Final = 1
+SYNC_DELAY_MS: Final = 1
 """How long answers wait for others to be synced with them."""
 REWRITE_BYTES: Final = 2_000
 """Journals are written anew from this size on, so that worlds see it happen."""
-WHO: Final = "broker"
+ACTOR: Final = "broker"
 PRODUCE_BY_NAME_MAX: Final = 12
 """The last version of Produce that names topics."""
 
@@ -117,9 +117,9 @@ class BrokerProcess:
         is_forgetful: bool = False,
         replication: int = 1,
         lost_answer_at: int = 0,
-        takes_topic_ids: bool = True,
+        supports_topic_ids: bool = True,
     ) -> None:
-        """`takes_topic_ids`: whether Produce may tell topics by their ids (KIP-516), as it may since Kafka 4.1."""
+        """`supports_topic_ids`: whether Produce may tell topics by their ids (KIP-516), as it may since Kafka 4.1."""
         self.disk = Disk(world)
         self.pool = BufferPool()
         """All connections read into the same buffers, as those of a server do."""
@@ -128,13 +128,13 @@ class BrokerProcess:
         self._is_forgetful = is_forgetful
         self.replication = replication
         self._lost_answer_in = lost_answer_at
-        self._takes_topic_ids = takes_topic_ids
+        self._supports_topic_ids = supports_topic_ids
         self.core: BrokerCore | None = None
-        self.absent: set[str] = set()
+        self.deleted_names: set[str] = set()
         """Planned topics that somebody has deleted: a start does not make them again."""
-        self.made_ms: dict[UUID, int] = {}
+        self.created_ms: dict[UUID, int] = {}
         """From when on each topic was there, by its id: at the latest."""
-        self.began: dict[TopicPartition, int] = {}
+        self.start_offsets: dict[TopicPartition, int] = {}
         """The latest start of each log that anybody can have seen. What a process was killed over may not be so after a loss of power."""
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
         self.addresses = [Address(node.host, node.port) for node in self.nodes]
@@ -144,8 +144,8 @@ class BrokerProcess:
         self._topics = list(topics)
         self._connections: dict[int, _Connection] = {}
         self._connection_count = 0
-        self._order_count = 0
-        self._timer = WakeTimer(world, WHO, lambda: self.handle(TimePassed()))
+        self._submitted_count = 0
+        self._timer = WakeTimer(world, ACTOR, lambda: self.handle(TimePassed()))
         self._life = 0
         self._syncs = self._settings["flush.policy"] == "always"
         self._unsent: list[Effect] = []
@@ -195,12 +195,12 @@ class BrokerProcess:
                 self.disk.file_system,
                 self._settings,
                 nodes=self.nodes,
-                rng=self._world.new_dice(),
+                rng=self._world.new_rng(),
                 steady_ms=self._core_ms,
                 journal_rewrite_bytes=REWRITE_BYTES,
             )
             for topic in self._topics:
-                if core.topics.get(topic.name) is None and topic.name not in self.absent:
+                if core.topics.get(topic.name) is None and topic.name not in self.deleted_names:
                     core.create_topic(topic.name, topic.partition_count, self.replication, topic.config, steady_ms=self._core_ms)
         except Interrupted:
             self._world.count("deaths while starting")
@@ -209,7 +209,7 @@ class BrokerProcess:
         except StorageError as error:
             if not self.disk.is_full:
                 raise
-            self._world.tell(WHO, f"does not start: {error}")
+            self._world.log(ACTOR, f"does not start: {error}")
             self._world.count("starts on a full disk")
             self._end(Death.KILLED)
             return
@@ -218,10 +218,10 @@ class BrokerProcess:
             remembers_last_batches_only(core)
         self.core = core
         self._note_topics()
-        self._world.tell(WHO, f"starts, life {self._life}")
+        self._world.log(ACTOR, f"starts, life {self._life}")
         for node in self.nodes:
             self._network.listen(Address(node.host, node.port), self, node.id)
-        self._watch()
+        self._reset_timer()
 
     def die(self, death: Death, *, away_ms: int | None = None) -> None:
         """End the process now, and plan its next start: after `away_ms`, or when the dice say."""
@@ -240,7 +240,7 @@ class BrokerProcess:
         self._end(death, away_ms)
 
     def _end(self, death: Death, away_ms: int | None = None) -> None:
-        self._world.tell(WHO, death.value)
+        self._world.log(ACTOR, death.value)
         self.disk.end(death)
         self.core = None
         self._unsent.clear()
@@ -253,7 +253,7 @@ class BrokerProcess:
             connection.link.close_by_broker(f"the broker's process: {death.value}")
         self._timer.set(None)
         if away_ms is None:
-            away_ms = self._world.dice.randint(DOWN_MIN_MS, self._world.dice.choice(DOWN_MAX_MS))
+            away_ms = self._world.rng.randint(DOWN_MIN_MS, self._world.rng.choice(DOWN_MAX_MS))
         self._world.after(away_ms, self.start)
 
     @property
@@ -263,11 +263,11 @@ class BrokerProcess:
 
     def set_wall_clock(self, ahead_ms: int) -> None:
         """Somebody sets the machine's: now it is so far ahead of the world's time."""
-        self._world.tell(WHO, f"the wall clock is set to {ahead_ms} ms ahead")
+        self._world.log(ACTOR, f"the wall clock is set to {ahead_ms} ms ahead")
         self._wall_ahead_ms = ahead_ms
         if self.core is not None:
             self.core.set_wall_clock(self._world.steady_ms + ahead_ms, self._core_ms)
-            self._watch()
+            self._reset_timer()
 
     # Nodes -----------------------------------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class BrokerProcess:
             return
         if self._change_nodes(NodeStopped(node_id=node_id, abruptly=abruptly)):
             self._world.count("nodes stopped")
-            self._world.tell(WHO, f"node {node_id} stops{' abruptly' if abruptly else ''}")
+            self._world.log(ACTOR, f"node {node_id} stops{' abruptly' if abruptly else ''}")
             self._network.stop_listening(Address(self.nodes[node_id].host, self.nodes[node_id].port))
             for connection in [found for found in self._connections.values() if found.node_id == node_id]:
                 del self._connections[connection.connection_id]
@@ -288,7 +288,7 @@ class BrokerProcess:
         """Every node that was stopped runs again."""
         for node in self.nodes:
             if self.core is not None and node.id in self.core.state.nodes.stopped and self._change_nodes(NodeStarted(node_id=node.id)):
-                self._world.tell(WHO, f"node {node.id} starts")
+                self._world.log(ACTOR, f"node {node.id} starts")
                 self._network.listen(Address(node.host, node.port), self, node.id)
 
     def _change_nodes(self, event: NodeStopped | NodeStarted) -> bool:
@@ -317,13 +317,13 @@ class BrokerProcess:
         except ProtocolViolation as violation:
             raise AssertionError(f"a client of ours broke the protocol: {violation}") from violation
         connection.protocol.end_turn()
-        self._work_on(connection)
+        self._process_backlog(connection)
 
-    def _work_on(self, connection: _Connection) -> None:
+    def _process_backlog(self, connection: _Connection) -> None:
         """Do what came on it, up to a request that waits for something."""
         while connection.backlog and connection.waiting is None and connection.connection_id in self._connections:
             request = connection.protocol.request(connection.backlog.popleft())
-            self._world.tell(WHO, f"{connection.link.name}: {request.api.name} v{request.version} #{request.correlation_id}")
+            self._world.log(ACTOR, f"{connection.link.name}: {request.api.name} v{request.version} #{request.correlation_id}")
             if self.core is not None:
                 self.validation_first.notice(self.core, connection.connection_id, request)
             self.handle(
@@ -349,11 +349,11 @@ class BrokerProcess:
 
     # The core --------------------------------------------------------------------------------------------------------------------------
 
-    def order(self, message: Message, version: int, node_id: int = 0) -> None:
+    def submit(self, message: Message, version: int, node_id: int = 0) -> None:
         """A request that comes without a network between, on a connection of its own; nobody hears the answer."""
         request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
-        self._order_count += 1
-        self.handle(RequestReceived(connection_id=-self._order_count, request=request, node_id=node_id))
+        self._submitted_count += 1
+        self.handle(RequestReceived(connection_id=-self._submitted_count, request=request, node_id=node_id))
         self._note_topics()
 
     def expire(self, partition: Partition, *, retention_ms: int, retention_bytes: int) -> None:
@@ -363,7 +363,7 @@ class BrokerProcess:
         try:
             log.expire(self._core_ms)
         except Interrupted:
-            self._dies_inside()
+            self._die_in_operation()
         except StorageError:
             if not self.disk.is_full:
                 raise
@@ -373,10 +373,10 @@ class BrokerProcess:
     def _note_topics(self) -> None:
         if self.core is not None:
             for topic in self.core.topics:
-                self.made_ms.setdefault(topic.topic_id, self._world.steady_ms)
+                self.created_ms.setdefault(topic.topic_id, self._world.steady_ms)
                 for partition in topic.partitions:
-                    place = partition.topic_partition
-                    self.began[place] = max(self.began.get(place, 0), partition.log.log_start_offset)
+                    tp = partition.topic_partition
+                    self.start_offsets[tp] = max(self.start_offsets.get(tp, 0), partition.log.log_start_offset)
 
     def handle(self, event: Event) -> None:
         """One event through the core, and its effects; or the process dies in the middle, and no answer leaves."""
@@ -385,39 +385,39 @@ class BrokerProcess:
         try:
             effects = self.core.apply(event, self._core_ms)
         except Interrupted:
-            self._dies_inside()
+            self._die_in_operation()
             return
         if self._syncs:
-            self._send_later(effects)
+            self._send_after_sync(effects)
         else:
             for effect in effects:
                 self._perform(effect)
-        self._watch()
+        self._reset_timer()
 
-    def _dies_inside(self) -> None:
+    def _die_in_operation(self) -> None:
         self._world.count(f"broker {self.disk.armed_death.value}")
-        if self._lacks_markers():
+        if self._has_missing_markers():
             self._world.count("deaths between a decision and its markers")
         self._end(self.disk.armed_death)
 
-    def _lacks_markers(self) -> bool:
+    def _has_missing_markers(self) -> bool:
         """Whether a transaction is decided, and still open in some partition."""
         core = self.core
         if core is None:
             return False
         decided = [metadata for metadata in core.state.transactions if metadata.is_decided]
-        found = ((core.topics.partition(*place), metadata.producer_id) for metadata in decided for place in metadata.partitions)
+        found = ((core.topics.partition(*tp), metadata.producer_id) for metadata in decided for tp in metadata.partitions)
         return any(partition is not None and partition.log.has_ongoing_transaction(producer_id) for partition, producer_id in found)
 
-    def _send_later(self, effects: Sequence[Effect]) -> None:
+    def _send_after_sync(self, effects: Sequence[Effect]) -> None:
         """With flush.policy=always: one sync for all that comes within a moment, as the server does it."""
         self._unsent += effects
         if not self._is_sync_planned:
             self._is_sync_planned = True
             life = self._life
-            self._world.after(TURN_MS, lambda: self._sync_turn(life))
+            self._world.after(SYNC_DELAY_MS, lambda: self._sync_and_send(life))
 
-    def _sync_turn(self, life: int) -> None:
+    def _sync_and_send(self, life: int) -> None:
         if life != self._life or self.core is None:
             return
         effects, self._unsent = self._unsent, []
@@ -425,14 +425,14 @@ class BrokerProcess:
         try:
             self.core.sync()
         except Interrupted:
-            self._dies_inside()
+            self._die_in_operation()
             return
         for effect in effects:
             self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, LogLine):
-            self._world.tell(WHO, effect.text)
+            self._world.log(ACTOR, effect.text)
             return
         if isinstance(effect, RequestFailed):
             raise effect.error
@@ -441,13 +441,13 @@ class BrokerProcess:
         if connection is None:
             return
         if isinstance(effect, CloseConnection):
-            self._world.tell(WHO, f"closes {connection.link.name}: {effect.reason}")
+            self._world.log(ACTOR, f"closes {connection.link.name}: {effect.reason}")
             del self._connections[effect.connection_id]
             connection.link.close_by_broker(effect.reason)
             return
         if effect.request is connection.waiting:
             connection.waiting = None
-            self._world.after(0, partial(self._work_on, connection))
+            self._world.after(0, partial(self._process_backlog, connection))
         if isinstance(effect, CompleteWithoutResponse):
             connection.link.to_client.send(joined(connection.protocol.skip_response(effect.request)))
         else:
@@ -456,8 +456,8 @@ class BrokerProcess:
     def _respond(self, connection: _Connection, effect: Respond) -> None:
         message = self.validation_first.answer(connection.connection_id, effect.request, effect.message)
         message = self.liar.answer(effect.request, message)
-        if isinstance(message, ApiVersionsResponse) and not self._takes_topic_ids:
-            message.api_keys = [_by_name(row) for row in message.api_keys]
+        if isinstance(message, ApiVersionsResponse) and not self._supports_topic_ids:
+            message.api_keys = [_without_topic_ids(row) for row in message.api_keys]
         parts = connection.protocol.response_parts(effect.request, message)
         if any(isinstance(part, FileSlice) for part in parts):
             self._world.count("answers with records from files")
@@ -467,7 +467,7 @@ class BrokerProcess:
             self._world.count("answers lost")
             if isinstance(effect.message, ProduceResponse):
                 self._world.count("produce answers lost")
-            self._world.tell(WHO, f"{connection.link.name}: the answer to #{effect.request.correlation_id} is lost")
+            self._world.log(ACTOR, f"{connection.link.name}: the answer to #{effect.request.correlation_id} is lost")
             del self._connections[connection.connection_id]
             connection.link.cut("cut between append and answer")
             self.handle(ConnectionLost(connection_id=connection.connection_id))
@@ -485,12 +485,12 @@ class BrokerProcess:
                 return True
         return self._world.chance(self._network.faults.lost_answer_share)
 
-    def _watch(self) -> None:
+    def _reset_timer(self) -> None:
         deadline_ms = None if self.core is None else self.core.next_deadline_ms
         self._timer.set(None if deadline_ms is None else deadline_ms - self._core_ahead_ms)
 
 
-def _by_name(row: ApiVersion) -> ApiVersion:
+def _without_topic_ids(row: ApiVersion) -> ApiVersion:
     """What a broker announces that takes topics by their names only."""
     if row.api_key != ProduceRequest.API_KEY:
         return row

@@ -15,7 +15,7 @@ from chaffinch.storage.files import NEW_SUFFIX
 from chaffinch.storage.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, NAME_DIGITS
 from simulation.world import World
 
-CHANGING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory", "sync all"})
+MUTATING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory", "sync all"})
 """Operations at which a process may die; reading and locking leave nothing half done."""
 
 FIRST_SEGMENT = f"/{0:0{NAME_DIGITS}d}{LOG_SUFFIX}"
@@ -37,11 +37,11 @@ class Disk:
         self.armed_death = Death.KILLED
         """How the process ends when an armed operation raises."""
         self._world = world
-        self._left: int | None = None
+        self._operations_left: int | None = None
 
     def arm(self, operations: int, death: Death = Death.KILLED) -> None:
         """The process dies in the changing operation after `operations` more of them."""
-        self._left = operations
+        self._operations_left = operations
         self.armed_death = death
         self.file_system.hook = self._hook
 
@@ -51,33 +51,33 @@ class Disk:
 
     def fill(self, bytes_left: int) -> None:
         """From now on only so many bytes can be appended."""
-        self._world.tell("disk", f"is full but for {bytes_left} bytes")
+        self._world.log("disk", f"is full but for {bytes_left} bytes")
         self._world.count("full disks")
         self.file_system.bytes_free = bytes_left
 
     def empty(self) -> None:
         """There is space again."""
-        self._world.tell("disk", "has space again")
+        self._world.log("disk", "has space again")
         self.file_system.bytes_free = None
 
     def disarm(self) -> None:
-        self._left = None
+        self._operations_left = None
         self.file_system.hook = None
 
     def _hook(self, operation: str, path: str, size: int) -> None:
-        if self._left is None or operation not in CHANGING:
+        if self._operations_left is None or operation not in MUTATING:
             return
-        self._left -= 1
-        if self._left < 0:
-            self._left = None
-            kept = self._world.dice.randint(0, size)
-            self._world.tell("disk", f"the process dies in {operation} {path}, {kept} of {size} bytes are written")
+        self._operations_left -= 1
+        if self._operations_left < 0:
+            self._operations_left = None
+            surviving = self._world.rng.randint(0, size)
+            self._world.log("disk", f"the process dies in {operation} {path}, {surviving} of {size} bytes are written")
             self._world.count("deaths inside a disk operation")
-            if (work := self._work_of(operation, path)) is not None:
+            if (work := self._interrupted_work(operation, path)) is not None:
                 self._world.count(f"deaths inside a {work}")
-            raise Interrupted(kept)
+            raise Interrupted(surviving)
 
-    def _work_of(self, operation: str, path: str) -> str | None:
+    def _interrupted_work(self, operation: str, path: str) -> str | None:
         """Which of the works that take several operations this one is part of, told by its path; None if of none that can be told so."""
         if operation == "remove":
             return None
@@ -100,14 +100,14 @@ class Disk:
         """The process is gone; the file system may be opened anew."""
         self.disarm()
         if death is Death.POWER_LOST:
-            self.file_system.crash(self._kept)
+            self.file_system.crash(self._surviving_bytes)
         else:
             self.file_system.kill()
 
-    def _kept(self, path: str, unsynced: int) -> int:
+    def _surviving_bytes(self, path: str, unsynced: int) -> int:
         """All, nothing, or anything between: the ends are what goes wrong most often."""
-        dice = self._world.dice
-        kept = dice.choice((0, unsynced, dice.randint(0, unsynced)))
-        self._world.tell("disk", f"{path or '/'} keeps {kept} of {unsynced} unsynced")
-        self._world.count("unsynced steps lost", unsynced - kept)
-        return kept
+        rng = self._world.rng
+        surviving = rng.choice((0, unsynced, rng.randint(0, unsynced)))
+        self._world.log("disk", f"{path or '/'} keeps {surviving} of {unsynced} unsynced")
+        self._world.count("unsynced steps lost", unsynced - surviving)
+        return surviving

@@ -19,11 +19,11 @@ from chaffinch.records import batch as batches
 from simulation.records import number_of
 from simulation.world import World
 
-LIED_TO: Final = ("plain", "transactional")
+AFFECTED_CLIENTS: Final = ("plain", "transactional")
 """How the names of those begin who are lied to."""
-HOPELESS: Final = (codes.CORRUPT_MESSAGE, codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS)
+MISLEADING_CODES: Final = (codes.CORRUPT_MESSAGE, codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS)
 """Codes that ask for another attempt, and say that this one was not stored: which is true."""
-HOPELESS_OF: Final = 3
+MISLED_OF: Final = 3
 """One batch of so many that were refused is never told why."""
 
 
@@ -41,8 +41,8 @@ class Liar:
 
     def answer(self, request: ReceivedRequest, message: Message) -> Message:
         """The answer to send."""
-        is_lied_to = (request.client_id or "").startswith(LIED_TO)
-        if self._share and is_lied_to and isinstance(message, ProduceResponse) and isinstance(request.message, ProduceRequest):
+        is_affected = (request.client_id or "").startswith(AFFECTED_CLIENTS)
+        if self._share and is_affected and isinstance(message, ProduceResponse) and isinstance(request.message, ProduceRequest):
             data = dict(_batches(request.message))
             for topic in message.responses:
                 for index, part in enumerate(topic.partition_responses):
@@ -52,28 +52,28 @@ class Liar:
         return message
 
     def _twisted(self, part: PartitionProduceResponse, numbers: Sequence[int]) -> PartitionProduceResponse:
-        world, named = self._world, part.record_errors
-        if numbers[0] % HOPELESS_OF == 0:
-            world.count("refusals told as retriable")
-            code = HOPELESS[numbers[0] // HOPELESS_OF % len(HOPELESS)]
+        world, culprits = self._world, part.record_errors
+        if numbers[0] % MISLED_OF == 0:
+            world.count("refusals reported as retriable")
+            code = MISLEADING_CODES[numbers[0] // MISLED_OF % len(MISLEADING_CODES)]
             return PartitionProduceResponse(index=part.index, error_code=code.number, base_offset=-1)
         if not world.chance(self._share):
             return part
         world.count("culprits twisted")
-        first = named[0]
-        lie = world.dice.randrange(5)
+        first = culprits[0]
+        lie = world.rng.randrange(5)
         if lie == 0:  # Only one at a time.
             return _blaming(part, [first])
         if lie == 1:  # Out of order and twice.
-            return _blaming(part, [*reversed(named), first])
+            return _blaming(part, [*reversed(culprits), first])
         if lie == 2:  # Anybody.
-            someone = world.dice.randrange(len(numbers))
+            someone = world.rng.randrange(len(numbers))
             self.accused.add(numbers[someone])
             return _blaming(part, [first, BatchIndexAndErrorMessage(batch_index=someone, batch_index_error_message="you")])
         self.accused.update(numbers)
         if lie == 3:  # Nobody.
             return _blaming(part, [])
-        return _blaming(part, [*named, BatchIndexAndErrorMessage(batch_index=world.dice.choice((-1, len(numbers))))])
+        return _blaming(part, [*culprits, BatchIndexAndErrorMessage(batch_index=world.rng.choice((-1, len(numbers))))])
 
 
 def remembers_last_batches_only(core: BrokerCore) -> None:
@@ -83,9 +83,9 @@ def remembers_last_batches_only(core: BrokerCore) -> None:
             del state.batches[:-1]
 
 
-def _blaming(part: PartitionProduceResponse, named: list[BatchIndexAndErrorMessage]) -> PartitionProduceResponse:
+def _blaming(part: PartitionProduceResponse, culprits: list[BatchIndexAndErrorMessage]) -> PartitionProduceResponse:
     return PartitionProduceResponse(
-        index=part.index, error_code=part.error_code, base_offset=-1, record_errors=named, error_message=part.error_message
+        index=part.index, error_code=part.error_code, base_offset=-1, record_errors=culprits, error_message=part.error_message
     )
 
 

@@ -45,9 +45,9 @@ class ValidationFirst:
                     continue
                 header = batches.read_header(data.records)
                 if partition.log.find_duplicate(header) is not None and self._world.chance(self._share):
-                    blamed = self._world.dice.randrange(header.count)
-                    self.accused.add(number_of(batches.decode(data.records).value(blamed)))
-                    found[topic.name, topic.topic_id, data.index] = blamed
+                    culprit = self._world.rng.randrange(header.count)
+                    self.accused.add(number_of(batches.decode(data.records).value(culprit)))
+                    found[topic.name, topic.topic_id, data.index] = culprit
         if found:
             self._repeated[connection_id, request.correlation_id] = found
 
@@ -58,19 +58,19 @@ class ValidationFirst:
             return message
         for topic in message.responses:
             for index, part in enumerate(topic.partition_responses):
-                blamed = repeated.get((topic.name, topic.topic_id, part.index))
-                if blamed is not None:
+                culprit = repeated.get((topic.name, topic.topic_id, part.index))
+                if culprit is not None:
                     self._world.count("repetitions refused with culprits")
-                    topic.partition_responses[index] = _refusal(part.index, blamed)
+                    topic.partition_responses[index] = _refusal(part.index, culprit)
         return message
 
 
-def _refusal(partition: int, blamed: int) -> PartitionProduceResponse:
+def _refusal(partition: int, culprit: int) -> PartitionProduceResponse:
     message = "the topic's limits have changed"
     return PartitionProduceResponse(
         index=partition,
         error_code=codes.INVALID_RECORD.number,
         base_offset=-1,
-        record_errors=[BatchIndexAndErrorMessage(batch_index=blamed, batch_index_error_message=message)],
+        record_errors=[BatchIndexAndErrorMessage(batch_index=culprit, batch_index_error_message=message)],
         error_message=message,
     )

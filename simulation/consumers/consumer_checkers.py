@@ -9,131 +9,134 @@ from dataclasses import replace
 
 from chaffinch.identifiers import TopicPartition
 from simulation.checkers import Committed, Logs, visible
-from simulation.consumers.diaries import Commit, Diary, Span
+from simulation.consumers.history import CommitAttempt, History, Span
+from simulation.log_reader import LogContents, LogRecord
 from simulation.programs.programs import Fate, Ledger
-from simulation.reading import LogContents, LogRecord
 
 Offsets = Mapping[TopicPartition, Sequence[int]]
 """Of each partition, ascending: what a group has to be given."""
 
 
-def offsets_of(diary: Diary, logs: Logs) -> dict[TopicPartition, list[int]]:
+def visible_offsets(history: History, logs: Logs) -> dict[TopicPartition, list[int]]:
     """The offsets that the group's isolation level lets it see, of what is in the logs now."""
-    return {place: [record.offset for record in seen(diary, log) if record.offset >= log.log_start_offset] for place, log in logs.items()}
+    return {
+        tp: [record.offset for record in visible_to_group(history, log) if record.offset >= log.log_start_offset]
+        for tp, log in logs.items()
+    }
 
 
-def seen(diary: Diary, log: LogContents) -> list[LogRecord]:
+def visible_to_group(history: History, log: LogContents) -> list[LogRecord]:
     """What the group's isolation level lets it see of a log."""
-    return visible(log) if diary.is_committed_only else log.records
+    return visible(log) if history.is_committed_only else log.records
 
 
-def delivered_in_order(diary: Diary, logs: Logs, offsets: Offsets) -> Iterator[str]:
+def records_are_delivered_in_order(history: History, logs: Logs, offsets: Offsets) -> Iterator[str]:
     """A member is given the records of a partition in order, from where it began and without gaps; and nothing else.
 
     A compacted log may have lost records since, and any log its first ones: before they were given, or after."""
-    for span in diary.spans:
-        given = [offset for offset, _ in span.records]
-        if not given:
+    for span in history.spans:
+        delivered = [offset for offset, _ in span.records]
+        if not delivered:
             continue
-        name = f"{diary.group}: {span.member}: {span.place}"
-        if span.start is None or given != sorted(set(given)) or given[0] < span.start:
-            yield f"{name}: given out of order, from {span.start} on: {_around(given)}"
+        name = f"{history.group}: {span.member}: {span.tp}"
+        if span.start is None or delivered != sorted(set(delivered)) or delivered[0] < span.start:
+            yield f"{name}: given out of order, from {span.start} on: {_misordered_part(delivered)}"
             continue
-        due = _between(offsets[span.place], span.start, given[-1] + 1)
-        missing = sorted(set(due) - set(given))
+        due = _between(offsets[span.tp], span.start, delivered[-1] + 1)
+        missing = sorted(set(due) - set(delivered))
         if missing:
-            yield f"{name}: not given offsets {missing[:5]}, although {given[-1]} was, from {span.start} on"
-        surplus = set(given) - set(due)
-        if surplus and logs[span.place].log_start_offset:
-            surplus -= {record.offset for record in seen(diary, logs[span.place])}
-        if surplus and not logs[span.place].is_compacted:
+            yield f"{name}: not given offsets {missing[:5]}, although {delivered[-1]} was, from {span.start} on"
+        surplus = set(delivered) - set(due)
+        if surplus and logs[span.tp].log_start_offset:
+            surplus -= {record.offset for record in visible_to_group(history, logs[span.tp])}
+        if surplus and not logs[span.tp].is_compacted:
             yield f"{name}: given offsets {sorted(surplus)[:5]}, which it may not see"
-        yield from _are_those(name, span, logs[span.place])
+        yield from _wrong_records(name, span, logs[span.tp])
 
 
-def _are_those(name: str, span: Span, log: LogContents) -> Iterator[str]:
+def _wrong_records(name: str, span: Span, log: LogContents) -> Iterator[str]:
     numbers = {record.offset: record.number for record in log.records}
     for offset, number in span.records:
         if numbers.get(offset, number) != number:
             yield f"{name}: given record {number} at offset {offset}, which has {numbers[offset]}"
 
 
-def about(diary: Diary, places: Sequence[TopicPartition]) -> Diary:
+def restricted_to(history: History, tps: Sequence[TopicPartition]) -> History:
     """What the diary says about these partitions."""
-    spans = [span for span in diary.spans if span.place in places]
-    return replace(diary, spans=spans, commits=[commit for commit in diary.commits if commit.place in places])
+    spans = [span for span in history.spans if span.tp in tps]
+    return replace(history, spans=spans, commits=[commit for commit in history.commits if commit.tp in tps])
 
 
-def new_topics_are_read_anew(diary: Diary, topics: Sequence[Logs]) -> Iterator[str]:
+def recreated_topics_are_read_from_the_start(history: History, topics: Sequence[Logs]) -> Iterator[str]:
     """A member that has read from a topic, and goes on in the next of that name, is given that one from its beginning and without gaps.
 
     `topics`: the logs of each, the oldest first. Who comes later may begin anywhere: offsets committed late are those of another topic."""
-    for span in diary.spans:
-        there = [[(record.offset, record.number) for record in seen(diary, logs[span.place])] for logs in topics]
+    for span in history.spans:
+        there = [[(record.offset, record.number) for record in visible_to_group(history, logs[span.tp])] for logs in topics]
         ends: set[tuple[int, int]] | None = None
         """After which record of which topic the member may be: the same record may stand in several."""
-        for given in span.records:
+        for delivered in span.records:
             if ends is None:
-                ends = {(topic, index + 1) for topic, records in enumerate(there) for index, one in enumerate(records) if one == given}
+                ends = {(topic, index + 1) for topic, records in enumerate(there) for index, one in enumerate(records) if one == delivered}
             else:
                 onward = ends | {(later, 0) for topic, _ in ends for later in range(topic + 1, len(there))}
-                ends = {(topic, index + 1) for topic, index in onward if there[topic][index : index + 1] == [given]}
+                ends = {(topic, index + 1) for topic, index in onward if there[topic][index : index + 1] == [delivered]}
             if not ends:
-                yield f"{diary.group}: {span.member}: {span.place}: given {given}, which neither comes next nor begins a new topic"
+                yield f"{history.group}: {span.member}: {span.tp}: given {delivered}, which neither comes next nor begins a new topic"
                 break
 
 
-def nothing_aborted_is_given(diary: Diary, ledgers: Sequence[Ledger]) -> Iterator[str]:
+def no_aborted_record_is_delivered(history: History, ledgers: Sequence[Ledger]) -> Iterator[str]:
     """With read_committed: no record of a transaction whose abort was confirmed, wherever it is now."""
-    if not diary.is_committed_only:
+    if not history.is_committed_only:
         return
-    told = {number: entry for ledger in ledgers for number, entry in ledger.told.items()}
-    for span in diary.spans:
+    sent = {number: entry for ledger in ledgers for number, entry in ledger.sent.items()}
+    for span in history.spans:
         for offset, number in span.records:
-            entry = told.get(number)
+            entry = sent.get(number)
             if entry is not None and entry.transaction is not None and entry.transaction.fate is Fate.ABORTED:
-                yield f"{diary.group}: {span.member}: {span.place}: given record {number} at {offset}, whose transaction was aborted"
+                yield f"{history.group}: {span.member}: {span.tp}: given record {number} at {offset}, whose transaction was aborted"
 
 
-def everything_is_given(diary: Diary, offsets: Offsets, places: Sequence[TopicPartition]) -> Iterator[str]:
+def every_record_is_delivered(history: History, offsets: Offsets, tps: Sequence[TopicPartition]) -> Iterator[str]:
     """Some member was done with each record; of a group that begins at the end, with each since something was committed."""
-    for place in places:
-        since = min((commit.offset for commit in diary.commits if commit.place == place and commit.ended is not None), default=None)
-        first = 0 if not diary.begins_at_end else since
+    for tp in tps:
+        since = min((commit.offset for commit in history.commits if commit.tp == tp and commit.ended is not None), default=None)
+        first = 0 if not history.begins_at_end else since
         if first is None:
             continue
-        done = {offset for span in diary.spans if span.place == place for offset, _ in span.records[: span.processed]}
-        missing = sorted({offset for offset in offsets[place] if offset >= first} - done)
+        done = {offset for span in history.spans if span.tp == tp for offset, _ in span.records[: span.processed]}
+        missing = sorted({offset for offset in offsets[tp] if offset >= first} - done)
         if missing:
-            yield f"{diary.group}: {place}: nobody was done with offsets {missing[:5]}"
+            yield f"{history.group}: {tp}: nobody was done with offsets {missing[:5]}"
 
 
-def commits_are_covered(diary: Diary, offsets: Offsets) -> Iterator[str]:
+def only_processed_records_are_committed(history: History, offsets: Offsets) -> Iterator[str]:
     """A member commits no further than it is done with what it was given."""
-    for commit in diary.commits:
+    for commit in history.commits:
         span = commit.span
         if span is None or span.start is None:
-            yield f"{diary.group}: {commit.place}: offset {commit.offset} was committed by a member without the partition"
+            yield f"{history.group}: {commit.tp}: offset {commit.offset} was committed by a member without the partition"
             continue
         done = {offset for offset, _ in span.records[: commit.processed]}
-        early = sorted(set(_between(offsets[commit.place], span.start, commit.offset)) - done)
+        early = sorted(set(_between(offsets[commit.tp], span.start, commit.offset)) - done)
         if early:
-            yield f"{diary.group}: {span.member}: {commit.place}: committed {commit.offset} before it was done with {early[:5]}"
+            yield f"{history.group}: {span.member}: {commit.tp}: committed {commit.offset} before it was done with {early[:5]}"
 
 
-def members_begin_where_committed(diary: Diary) -> Iterator[str]:
+def members_start_at_committed_offsets(history: History) -> Iterator[str]:
     """Where a member begins is the last offset committed: any that may have been the last one while it asked.
 
     A commit without an answer may be written at any time after it was sent, until a later generation of the group begins."""
-    by_place: dict[TopicPartition, list[Commit]] = {}
-    for commit in diary.commits:
+    by_place: dict[TopicPartition, list[CommitAttempt]] = {}
+    for commit in history.commits:
         if not commit.is_refused:
-            by_place.setdefault(commit.place, []).append(commit)
-    for span in diary.spans:
+            by_place.setdefault(commit.tp, []).append(commit)
+    for span in history.spans:
         if span.start is None:
             continue
-        commits = by_place.get(span.place, [])
-        name = f"{diary.group}: {span.member}: {span.place}"
+        commits = by_place.get(span.tp, [])
+        name = f"{history.group}: {span.member}: {span.tp}"
         certain = [commit for commit in commits if commit.ended is not None and commit.ended < span.began]
         if span.is_reset and certain:
             yield f"{name}: begins anew, although {certain[-1].offset} was committed"
@@ -141,16 +144,16 @@ def members_begin_where_committed(diary: Diary) -> Iterator[str]:
             yield f"{name}: begins at {span.start}, committed were {[commit.offset for commit in certain[-3:]]}"
 
 
-def members_begin_at_the_end(diary: Diary) -> Iterator[str]:
+def members_start_at_the_end(history: History) -> Iterator[str]:
     """Where nothing is committed and the group begins at the end: one that the partition had while the member asked."""
-    for span in diary.spans:
-        if diary.begins_at_end and span.is_reset and span.start is not None:
+    for span in history.spans:
+        if history.begins_at_end and span.is_reset and span.start is not None:
             low, high = span.ends
             if (low is not None and span.start < low) or (high is not None and span.start > high):
-                yield f"{diary.group}: {span.member}: {span.place}: begins at {span.start}, the end lay between {low} and {high}"
+                yield f"{history.group}: {span.member}: {span.tp}: begins at {span.start}, the end lay between {low} and {high}"
 
 
-def _may_be_read(commit: Commit, certain: Sequence[Commit], span: Span) -> bool:
+def _may_be_read(commit: CommitAttempt, certain: Sequence[CommitAttempt], span: Span) -> bool:
     if commit.offset != span.start or commit.began > span.found:
         return False
     if any(later.generation > commit.generation >= 0 and not _joined_after(commit, later) for later in certain):
@@ -159,61 +162,61 @@ def _may_be_read(commit: Commit, certain: Sequence[Commit], span: Span) -> bool:
     return ended is None or not any(later.began > ended for later in certain)
 
 
-def _joined_after(commit: Commit, other: Commit) -> bool:
+def _joined_after(commit: CommitAttempt, other: CommitAttempt) -> bool:
     """Whether a member committed that joined only after the other commit was answered. Then its generation may have the lower number: one
     that ends before SyncGroup is written down nowhere, and a coordinator that comes back gives its number again."""
     return commit.span is not None and other.ended is not None and commit.span.began > other.ended
 
 
-def the_end_is_committed(diary: Diary, offsets: Offsets, committed: Mapping[TopicPartition, int | None]) -> Iterator[str]:
+def last_offset_is_committed(history: History, offsets: Offsets, committed: Mapping[TopicPartition, int | None]) -> Iterator[str]:
     """After the last member left in order, nothing is left to read.
 
     A commit that lay in the network may be written after it, over the last that was answered: its member had given up that connection."""
-    for place, offset in committed.items():
-        left = [other for other in offsets[place] if other >= (offset or 0)]
-        if left and not _was_overwritten(diary, place, offset, left[-1]):
-            yield f"{diary.group}: {place}: committed is {offset}, offsets {left[:5]} come after it"
+    for tp, offset in committed.items():
+        left = [other for other in offsets[tp] if other >= (offset or 0)]
+        if left and not _was_overwritten(history, tp, offset, left[-1]):
+            yield f"{history.group}: {tp}: committed is {offset}, offsets {left[:5]} come after it"
 
 
-def _was_overwritten(diary: Diary, place: TopicPartition, offset: int | None, last: int) -> bool:
+def _was_overwritten(history: History, tp: TopicPartition, offset: int | None, last: int) -> bool:
     """Whether a commit after the last offset was answered, and a commit of `offset` never."""
-    commits = [commit for commit in diary.commits if commit.place == place and not commit.is_refused]
+    commits = [commit for commit in history.commits if commit.tp == tp and not commit.is_refused]
     ended = any(commit.offset > last for commit in commits if commit.ended is not None)
     return ended and any(commit.offset == offset for commit in commits if commit.ended is None)
 
 
-def one_member_each(diary: Diary) -> Iterator[str]:
+def one_member_per_partition(history: History) -> Iterator[str]:
     """In one generation of the group a partition is given to one member."""
-    for (generation, place), members in sorted(diary.members_of.items()):
+    for (generation, tp), members in sorted(history.members_of.items()):
         if len(members) > 1:
-            yield f"{diary.group}: {place} has {len(members)} members in generation {generation}"
+            yield f"{history.group}: {tp} has {len(members)} members in generation {generation}"
 
 
-def made_once(
-    diary: Diary, made_from: Mapping[int, int], logs: Logs, committed: Committed, places: Sequence[TopicPartition]
+def records_are_transformed_once(
+    history: History, made_from: Mapping[int, int], logs: Logs, committed: Committed, tps: Sequence[TopicPartition]
 ) -> Iterator[str]:
     """Of each record that could be read there is one record that was made from it, and of no other. What is gone may have gone before."""
     made = Counter(made_from[record.number] for records in committed.values() for record in records if record.number in made_from)
     due, gone = set[int](), set[int]()
-    for place in places:
-        for record in seen(diary, logs[place]):
-            (due if record.offset >= logs[place].log_start_offset else gone).add(record.number)
+    for tp in tps:
+        for record in visible_to_group(history, logs[tp]):
+            (due if record.offset >= logs[tp].log_start_offset else gone).add(record.number)
     for number in sorted((due | set(made)) - {number for number in gone if made[number] <= 1}):
         if made[number] != (number in due):
-            yield f"{diary.group}: of record {number} {made[number]} records were made, expected {int(number in due)}"
+            yield f"{history.group}: of record {number} {made[number]} records were made, expected {int(number in due)}"
 
 
-def overtaken_members_commit_nothing(diary: Diary) -> Iterator[str]:
+def fenced_members_commit_nothing(history: History) -> Iterator[str]:
     """Who was overtaken by a process with its group.instance.id commits no more, unless it has joined again since that one began."""
-    for commit in diary.commits:
+    for commit in history.commits:
         if commit.span is None or commit.ended is None:
             continue
         member = commit.span.member
-        own = [taking for taking in diary.takings if taking.member == member and taking.taken < commit.ended]
-        for taking in diary.takings if own else ():
-            is_later = taking.instance == own[-1].instance and taking.began > own[-1].taken
-            if is_later and taking.member != member and taking.taken < commit.began:
-                yield f"{diary.group}: {member}: {commit.place}: {commit.offset} was committed, although {taking.member} had overtaken it"
+        own = [membership for membership in history.static_memberships if membership.member == member and membership.joined < commit.ended]
+        for membership in history.static_memberships if own else ():
+            is_later = membership.instance == own[-1].instance and membership.began > own[-1].joined
+            if is_later and membership.member != member and membership.joined < commit.began:
+                yield f"{history.group}: {member}: {commit.tp}: {commit.offset} was committed, although {membership.member} had fenced it"
                 break
 
 
@@ -221,7 +224,7 @@ def _between(offsets: Sequence[int], start: int, stop: int) -> Sequence[int]:
     return offsets[bisect_left(offsets, start) : bisect_left(offsets, stop)]
 
 
-def _around(given: Sequence[int]) -> list[int]:
+def _misordered_part(delivered: Sequence[int]) -> list[int]:
     """Where the order is broken."""
-    place = next((index for index in range(1, len(given)) if given[index] <= given[index - 1]), 1)
-    return list(given[max(0, place - 2) : place + 3])
+    at = next((index for index in range(1, len(delivered)) if delivered[index] <= delivered[index - 1]), 1)
+    return list(delivered[max(0, at - 2) : at + 3])

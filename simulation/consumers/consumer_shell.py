@@ -21,13 +21,12 @@ from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest
-from simulation.consumers import diaries
-from simulation.consumers.diaries import Diary, Span, Taking
+from simulation.consumers.history import CommitAttempt, History, Span, StaticMembership
 from simulation.network import Network
-from simulation.programs.programs import Asked, Commit, GoBack, Leave, Poll
+from simulation.programs.programs import Commit, ConsumerStep, Leave, Poll, SeekToCommitted
 from simulation.records import number_of
 from simulation.transport import Transport
-from simulation.wakes import WakeTimer
+from simulation.wake_timer import WakeTimer
 from simulation.world import World
 
 CONNECT_TIMEOUT_MS: Final = 700
@@ -51,7 +50,7 @@ class Pending:
 
 
 class ConsumerShell:
-    """See the module. `go_on` hears the outcome of what `begin` was asked for.
+    """See the module. `resume` hears the outcome of what `begin` was asked for.
 
     `commits_on_revoke`: the program commits what it has read in the callback that takes partitions away.
     """
@@ -60,35 +59,40 @@ class ConsumerShell:
         self,
         world: World,
         network: Network,
-        who: str,
+        actor: str,
         options: Mapping[str, Any],
         topics: Sequence[str],
-        diary: Diary,
-        go_on: Callable[[Any], None],
+        history: History,
+        resume: Callable[[Any], None],
         *,
         commits_on_revoke: bool,
     ) -> None:
         settings = parse_options(options)
-        self.who = who
-        self.core = ConsumerCore(settings, world.new_dice())
+        self.actor = actor
+        self.core = ConsumerCore(settings, world.new_rng())
         self._is_automatic = bool(settings["enable.auto.commit"])
         self._commits_on_revoke = commits_on_revoke
         self._records_max: int = settings["max.poll.records"]
         self._world = world
-        self._diary = diary
-        self._began = diary.next_moment()
-        self._go_on = go_on
+        self._history = history
+        self._began = history.next_moment()
+        self._resume = resume
         self._transport = Transport(
-            world, network, who, self._heard_all, request_timeout_ms=settings["request.timeout.ms"], connect_timeout_ms=CONNECT_TIMEOUT_MS
+            world,
+            network,
+            actor,
+            self._handle_all,
+            request_timeout_ms=settings["request.timeout.ms"],
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
         )
         self._steps: Steps | None = None
         self._is_step_planned = False
         self._is_dead = False
-        self._timer = WakeTimer(world, who, lambda: self._heard_all((TimePassed(),)))
+        self._timer = WakeTimer(world, actor, lambda: self._handle_all((TimePassed(),)))
         self._spans: dict[TopicPartition, tuple[Span, PartitionState]] = {}
-        self._commits: list[tuple[Any, list[diaries.Commit]]] = []
+        self._commits: list[tuple[Any, list[CommitAttempt]]] = []
         self.core.subscribe(topics)
-        self._push()
+        self._flush()
 
     def close(self) -> None:
         """The process is gone."""
@@ -97,33 +101,33 @@ class ConsumerShell:
 
     # What the program asks for ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, asked: Asked) -> None:
-        match asked:
+    def begin(self, step: ConsumerStep) -> None:
+        match step:
             case Poll():
-                self._steps = self._polling(asked)
-                self._world.after(asked.timeout_ms, self._step)
+                self._steps = self._polling(step)
+                self._world.after(step.timeout_ms, self._step)
             case Commit():
-                self._steps = self._committing(asked.waits)
-            case GoBack():
-                self._steps = self._going_back(asked.timeout_ms)
+                self._steps = self._committing(step.waits)
+            case SeekToCommitted():
+                self._steps = self._seeking(step.timeout_ms)
             case Leave():
                 self._steps = self._leaving()
         self._step_soon()
 
-    def _polling(self, asked: Poll) -> Steps:
-        core, ends_ms = self.core, self._world.steady_ms + asked.timeout_ms
-        self._all_processed()
+    def _polling(self, step: Poll) -> Steps:
+        core, ends_ms = self.core, self._world.steady_ms + step.timeout_ms
+        self._mark_processed()
         core.poll_started(self._world.steady_ms, self._world.steady_ms)
         try:
             while True:
                 while (callback := core.next_callback(self._world.steady_ms)) is not None:
-                    yield from self._telling(callback)
+                    yield from self._run_callback(callback)
                     core.callback_done(callback)
-                    self._push()
+                    self._flush()
                 core.raise_error()
                 portions = core.take(self._records_max)
                 self._note(portions)
-                self._push()
+                self._flush()
                 if portions or self._world.steady_ms >= ends_ms:
                     return portions
                 yield
@@ -137,70 +141,72 @@ class ConsumerShell:
         assert self.core.group is not None, "there is a group.id"
         return self.core.group
 
-    def _telling(self, callback: Callback) -> Steps:
-        self._world.tell(self.who, f"{callback.kind}: {', '.join(map(str, callback.partitions)) or 'nothing'}")
-        self._world.count(f"members told: {callback.kind}")
+    def _run_callback(self, callback: Callback) -> Steps:
+        self._world.log(self.actor, f"{callback.kind}: {', '.join(map(str, callback.partitions)) or 'nothing'}")
+        self._world.count(f"rebalance callbacks: {callback.kind}")
         if callback.kind == "assign":
             membership = self._group.membership
             identity, member = membership.identity, self.core.context.instance_id or membership.identity.member_id
-            self._diary.assigned(identity.generation, member, membership.assignment)
+            self._history.assigned(identity.generation, member, membership.assignment)
             if self.core.context.instance_id is not None:
-                self._diary.takings.append(Taking(self.core.context.instance_id, self.who, self._began, self._diary.next_moment()))
+                self._history.static_memberships.append(
+                    StaticMembership(self.core.context.instance_id, self.actor, self._began, self._history.next_moment())
+                )
         if callback.kind == "revoke" and self._commits_on_revoke:
             yield from self._committing(waits=True)
 
     def _committing(self, waits: bool) -> Steps:
-        self._all_processed()
+        self._mark_processed()
         pending = Pending()
         self._group.commits.commit(None, self._world.steady_ms + CALL_MS, pending.end, retries=waits)
-        self._push()
+        self._flush()
         while waits and not pending.is_done:
             yield
         if isinstance(pending.result, KafkaException):
             self._world.count(f"commits failed: {type(pending.result).__name__}")
         return pending.result
 
-    def _going_back(self, timeout_ms: int) -> Steps:
+    def _seeking(self, timeout_ms: int) -> Steps:
         core = self.core
-        places, began = list(core.subscriptions.assigned), self._diary.next_moment()
+        tps, began = list(core.subscriptions.assigned), self._history.next_moment()
         pending = Pending()
-        if places:
-            self._group.commits.committed.look_up(places, self._world.steady_ms + timeout_ms, pending)
-            self._push()
+        if tps:
+            self._group.commits.committed.look_up(tps, self._world.steady_ms + timeout_ms, pending)
+            self._flush()
             while not pending.is_done:
                 yield
             if isinstance(pending.result, KafkaException):
                 return pending.result
-        for place in places:
-            if place in core.subscriptions.assigned:
-                self._go_back(place, pending.result[place], began)
-        self._push()
+        for tp in tps:
+            if tp in core.subscriptions.assigned:
+                self._seek_to_committed(tp, pending.result[tp], began)
+        self._flush()
         return None
 
-    def _go_back(self, place: TopicPartition, committed: OffsetAndMetadata | None, began: int) -> None:
+    def _seek_to_committed(self, tp: TopicPartition, committed: OffsetAndMetadata | None, began: int) -> None:
         if committed is None:
-            self.core.seek_to([place], EARLIEST)
+            self.core.seek_to([tp], EARLIEST)
         else:
-            self.core.seek(place, Position(committed.offset, committed.leader_epoch))
-        span = self._new_span(place, self.core.subscriptions.assigned[place])
-        span.began, span.found, span.is_reset = began, self._diary.next_moment(), committed is None
+            self.core.seek(tp, Position(committed.offset, committed.leader_epoch))
+        span = self._new_span(tp, self.core.subscriptions.assigned[tp])
+        span.began, span.found, span.is_reset = began, self._history.next_moment(), committed is None
         span.start = 0 if committed is None else committed.offset
 
     def _leaving(self) -> Steps:
         core = self.core
-        self._all_processed()
+        self._mark_processed()
         pending = Pending()
         if self._is_automatic:
             self._group.commits.commit_all(self._world.steady_ms + CALL_MS, pending.end, retries=True)
-            self._push()
+            self._flush()
             while not pending.is_done:
                 yield
         callback = core.leave_callback()
         if callback is not None:
-            yield from self._telling(callback)
+            yield from self._run_callback(callback)
         call = Pending()
         core.close(call, self._world.steady_ms + CLOSE_MS)
-        self._push()
+        self._flush()
         while not call.is_done:
             yield
 
@@ -221,25 +227,25 @@ class ConsumerShell:
             next(self._steps)
         except StopIteration as end:
             self._steps = None
-            self._go_on(end.value)
+            self._resume(end.value)
 
     # The core --------------------------------------------------------------------------------------------------------------------------
 
-    def _heard_all(self, heard: Sequence[Event]) -> None:
+    def _handle_all(self, received: Sequence[Event]) -> None:
         """What happened at one moment goes through the core together, as in the consumer's thread; then the effects."""
         if self._is_dead:
             return
-        for event in heard:
+        for event in received:
             if isinstance(event, ResponseReceived | RequestFailed):
                 self._commit_ended(event)
-        self._perform_all(self.core.handle_all(heard, self._world.steady_ms))
+        self._perform_all(self.core.handle_all(received, self._world.steady_ms))
 
-    def _push(self) -> None:
+    def _flush(self) -> None:
         """The caller has changed the core."""
         self._perform_all(self.core.drain(self._world.steady_ms))
 
     def _perform_all(self, effects: Sequence[Effect]) -> None:
-        self._look_at_positions()
+        self._update_spans()
         for effect in effects:
             match effect:
                 case SendRequest():
@@ -259,28 +265,28 @@ class ConsumerShell:
                 case WakeCaller():
                     self._step_soon()
                 case Report():
-                    self._world.tell(self.who, effect.text)
+                    self._world.log(self.actor, effect.text)
         self._timer.set(self.core.next_deadline_ms)
 
     # The diary -------------------------------------------------------------------------------------------------------------------------
 
-    def _look_at_positions(self) -> None:
+    def _update_spans(self) -> None:
         """Spans follow the core's table of partitions; where each begins is seen before the first record is taken."""
         assigned = self.core.subscriptions.assigned
-        for place in [place for place, (_, state) in self._spans.items() if assigned.get(place) is not state]:
-            del self._spans[place]
-        for place, state in assigned.items():
-            span = self._spans[place][0] if place in self._spans else self._new_span(place, state)
+        for tp in [tp for tp, (_, state) in self._spans.items() if assigned.get(tp) is not state]:
+            del self._spans[tp]
+        for tp, state in assigned.items():
+            span = self._spans[tp][0] if tp in self._spans else self._new_span(tp, state)
             if span.start is None:
                 span.is_reset |= state.stage is Stage.RESETTING
                 if state.position is not None:
-                    span.start, span.found = state.position.offset, self._diary.next_moment()
-                    span.ends = span.ends[0], self._diary.end_of(place)
+                    span.start, span.found = state.position.offset, self._history.next_moment()
+                    span.ends = span.ends[0], self._history.end_of(tp)
 
-    def _new_span(self, place: TopicPartition, state: PartitionState) -> Span:
-        span = Span(member=self.who, place=place, began=self._diary.next_moment(), ends=(self._diary.end_of(place), None))
-        self._diary.spans.append(span)
-        self._spans[place] = span, state
+    def _new_span(self, tp: TopicPartition, state: PartitionState) -> Span:
+        span = Span(member=self.actor, tp=tp, began=self._history.next_moment(), ends=(self._history.end_of(tp), None))
+        self._history.spans.append(span)
+        self._spans[tp] = span, state
         return span
 
     def _note(self, portions: Sequence[Portion]) -> None:
@@ -290,24 +296,24 @@ class ConsumerShell:
             numbers = [number_of(columns.value(row)) for row in range(len(columns))]
             self._spans[portion.tp][0].records += zip(columns.offsets.tolist(), numbers, strict=True)
             self._world.count("records delivered", len(numbers))
-            self._world.tell(self.who, f"reads {numbers} of {portion.tp} from offset {columns.offsets[0]}")
+            self._world.log(self.actor, f"reads {numbers} of {portion.tp} from offset {columns.offsets[0]}")
 
-    def _all_processed(self) -> None:
+    def _mark_processed(self) -> None:
         for span, _ in self._spans.values():
             span.processed = len(span.records)
 
-    def committing(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], list[diaries.Commit]]:
+    def offsets_to_commit(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], list[CommitAttempt]]:
         """What was read, to be committed in a transaction; the program is done with it. The diary learns how it ends from the caller."""
-        self._all_processed()
+        self._mark_processed()
         offsets = self._group.commits.positions()
         generation = self.core.group_metadata().generation_id
-        return offsets, [self._note_commit(place, offset.offset, generation) for place, offset in offsets.items()]
+        return offsets, [self._note_commit(tp, offset.offset, generation) for tp, offset in offsets.items()]
 
-    def _note_commit(self, place: TopicPartition, offset: int, generation: int) -> diaries.Commit:
-        span, _ = self._spans.get(place, (None, None))
-        commit = diaries.Commit(place=place, offset=offset, began=self._diary.next_moment(), generation=generation, span=span)
+    def _note_commit(self, tp: TopicPartition, offset: int, generation: int) -> CommitAttempt:
+        span, _ = self._spans.get(tp, (None, None))
+        commit = CommitAttempt(tp=tp, offset=offset, began=self._history.next_moment(), generation=generation, span=span)
         commit.processed = 0 if span is None else span.processed
-        self._diary.commits.append(commit)
+        self._history.commits.append(commit)
         return commit
 
     def _commit_begins(self, token: Any, message: OffsetCommitRequest) -> None:
@@ -320,7 +326,7 @@ class ConsumerShell:
         ]
         self._commits.append((token, found))
         self._world.count("commits sent")
-        self._world.tell(self.who, f"commits {', '.join(f'{commit.place} {commit.offset}' for commit in found)}")
+        self._world.log(self.actor, f"commits {', '.join(f'{commit.tp} {commit.offset}' for commit in found)}")
 
     def _commit_ended(self, event: ResponseReceived | RequestFailed) -> None:
         known = next((entry for entry in self._commits if entry[0] is event.token), None)
@@ -337,7 +343,7 @@ class ConsumerShell:
             for part in topic.partitions
         }
         for commit in known[1]:
-            if codes[commit.place] == 0:
-                commit.ended = self._diary.next_moment()
+            if codes[commit.tp] == 0:
+                commit.ended = self._history.next_moment()
             else:
                 commit.is_refused = True

@@ -12,21 +12,21 @@ from chaffinch.errors import KafkaException
 from chaffinch.errors.codes import FENCED_INSTANCE_ID
 from chaffinch.identifiers import TopicPartition
 from simulation.brokers.broker_process import BrokerProcess
-from simulation.consumers.consumer_checkers import seen
+from simulation.consumers.consumer_checkers import visible_to_group
 from simulation.consumers.consumer_shell import ConsumerShell
-from simulation.consumers.diaries import Diary
+from simulation.consumers.history import History
+from simulation.log_reader import read_log
 from simulation.network import Network
 from simulation.programs.program_process import ProgramProcess
 from simulation.programs.programs import Commit, Leave, Ledger, Poll, Program, Restart, Sleep
-from simulation.reading import read_log
-from simulation.workload import REMADE
+from simulation.workload import RECREATED
 from simulation.world import World, all_hold
 
 POLL_INTERVAL_MS: Final = 3_000
 RESTART_MS_MAX: Final = 1_500
 SLOW_SHARE: Final = 0.01
 """Of polls: what they gave takes longer than max.poll.interval.ms."""
-LOOK_MS: Final = 50
+POLL_MS: Final = 50
 LARGE_BYTES: Final = 2_000
 """Up to this size of values the fetches of members hold from less than one to all of them."""
 INCARNATIONS_MAX: Final = 80
@@ -54,45 +54,45 @@ class Group:
         self.broker = broker
         self.name = name
         self.topics = tuple(topics)
-        self.diary = Diary(group=name, is_committed_only=committed_only, begins_at_end=begins_at_end, end_of=self._end_of)
-        self.places = [place for place in broker.partitions if place.topic in topics and place.topic != REMADE.name]
+        self.history = History(group=name, is_committed_only=committed_only, begins_at_end=begins_at_end, end_of=self._end_offset)
+        self.tps = [tp for tp in broker.partitions if tp.topic in topics and tp.topic != RECREATED.name]
         self.shells: list[ConsumerShell] = []
         self._is_finishing = False
         self._is_over = False
-        self._is_all_read = all_hold(lambda place: not self._left(place), self.places)
-        self._looks_at_ms = 0
+        self._is_all_read = all_hold(lambda tp: not self._has_unread(tp), self.tps)
+        self._next_check_ms = 0
         self._options = self._common_options(world, committed_only, max(1, value_bytes_max // LARGE_BYTES))
 
     def _common_options(self, world: World, committed_only: bool, size: int) -> dict[str, Any]:
-        dice = world.dice
+        rng = world.rng
         return {
             "bootstrap.servers": ",".join(map(str, self.broker.addresses)),
             "group.id": self.name,
-            "auto.offset.reset": "latest" if self.diary.begins_at_end else "earliest",
+            "auto.offset.reset": "latest" if self.history.begins_at_end else "earliest",
             "isolation.level": "read_committed" if committed_only else "read_uncommitted",
-            "partition.assignment.strategy": dice.choice(STRATEGIES),
+            "partition.assignment.strategy": rng.choice(STRATEGIES),
             "session.timeout.ms": 2_000,
             "heartbeat.interval.ms": 400,
             "max.poll.interval.ms": POLL_INTERVAL_MS,
             "request.timeout.ms": 1_000,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 400,
-            "fetch.max.wait.ms": dice.choice((100, 400)),
-            "fetch.max.bytes": dice.choice((2_000, 20_000, 1 << 20)) * size,
-            "max.partition.fetch.bytes": dice.choice((1_000, 10_000)) * size,
+            "fetch.max.wait.ms": rng.choice((100, 400)),
+            "fetch.max.bytes": rng.choice((2_000, 20_000, 1 << 20)) * size,
+            "max.partition.fetch.bytes": rng.choice((1_000, 10_000)) * size,
             "metadata.max.age.ms": 5_000,
         }
 
-    def shell(self, who: str, options: Mapping[str, Any], go_on: Callable[[Any], None], *, commits_on_revoke: bool) -> ConsumerShell:
+    def shell(self, actor: str, options: Mapping[str, Any], resume: Callable[[Any], None], *, commits_on_revoke: bool) -> ConsumerShell:
         """A new consumer in the group."""
         shell = ConsumerShell(
             self.world,
             self.network,
-            who,
-            {**self._options, **options, "client.id": who},
+            actor,
+            {**self._options, **options, "client.id": actor},
             self.topics,
-            self.diary,
-            go_on,
+            self.history,
+            resume,
             commits_on_revoke=commits_on_revoke,
         )
         self.shells.append(shell)
@@ -105,8 +105,8 @@ class Group:
     @property
     def is_over(self) -> bool:
         """Whether members may end: all that is there to read is read and committed. Once so, for good."""
-        if self._is_finishing and not self._is_over and self.world.steady_ms >= self._looks_at_ms:
-            self._looks_at_ms = self.world.steady_ms + LOOK_MS
+        if self._is_finishing and not self._is_over and self.world.steady_ms >= self._next_check_ms:
+            self._next_check_ms = self.world.steady_ms + POLL_MS
             self._is_over = self._is_all_read()
         return self._is_over
 
@@ -114,25 +114,25 @@ class Group:
     def is_finishing(self) -> bool:
         return self._is_finishing
 
-    def _end_of(self, place: TopicPartition) -> int | None:
+    def _end_offset(self, tp: TopicPartition) -> int | None:
         """Where who begins at the end begins at the moment; None while nobody can say."""
         core = self.broker.core
-        partition = None if core is None else core.topics.partition(*place)
+        partition = None if core is None else core.topics.partition(*tp)
         if partition is None:
             return None
-        return partition.log.last_stable_offset if self.diary.is_committed_only else partition.log.high_watermark
+        return partition.log.last_stable_offset if self.history.is_committed_only else partition.log.high_watermark
 
-    def _left(self, place: TopicPartition) -> bool:
+    def _has_unread(self, tp: TopicPartition) -> bool:
         """Whether something comes after the committed offset."""
         core = self.broker.core
-        partition = None if core is None else core.topics.partition(*place)
+        partition = None if core is None else core.topics.partition(*tp)
         if core is None or partition is None:
             return True
-        committed = core.state.offsets.fetch(self.name, place)
-        if committed is None and self.diary.begins_at_end:
+        committed = core.state.offsets.fetch(self.name, tp)
+        if committed is None and self.history.begins_at_end:
             return True
         contents = read_log(partition, max(partition.log.log_start_offset, 0 if committed is None else committed.offset))
-        return bool(seen(self.diary, contents))
+        return bool(visible_to_group(self.history, contents))
 
 
 class Member:
@@ -175,7 +175,7 @@ class Member:
         self.is_leaving = False
         assert self._incarnations <= INCARNATIONS_MAX, f"{self.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
         self._newest = MemberProcess(self, f"{self.name}.{self._incarnations}")
-        self._newest.go_on()
+        self._newest.resume()
 
     def kill(self) -> None:
         """SIGKILL to the newest process: the group does not hear of it before the session is over."""
@@ -184,7 +184,7 @@ class Member:
             self._newest.die("killed")
             self._start_after(self._newest)
 
-    def start_beside(self) -> None:
+    def start_replacement(self) -> None:
         """The process leaves the group in order; another one comes later."""
         self.world.count("members asked to leave")
         self.is_leaving = True
@@ -195,7 +195,7 @@ class Member:
     def ended(self) -> None:
         self._live_count -= 1
 
-    def wants_restart(self, process: ProgramProcess) -> None:
+    def request_restart(self, process: ProgramProcess) -> None:
         process.die("its program asks for a new consumer")
         self._start_after(process)
 
@@ -203,23 +203,23 @@ class Member:
         """Soon, unless another process has overtaken it."""
         if process is self._newest:
             self._newest = None
-            self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
+            self.world.after(self.world.rng.randint(1, RESTART_MS_MAX), self.start)
 
 
 class MemberProcess(ProgramProcess):
     """One consumer and its program."""
 
-    def __init__(self, member: Member, who: str) -> None:
-        super().__init__(member, who, reading_program(member))
+    def __init__(self, member: Member, actor: str) -> None:
+        super().__init__(member, actor, reading_program(member))
         self._group = member.group
         auto_commits = bool(member.options["enable.auto.commit"])
-        self.shell = member.group.shell(who, member.options, self.go_on, commits_on_revoke=not auto_commits)
+        self.shell = member.group.shell(actor, member.options, self.resume, commits_on_revoke=not auto_commits)
 
-    def _begin(self, wanted: Any) -> None:
-        if isinstance(wanted, Sleep):
-            self._world.after(wanted.ms, self.go_on)
+    def _begin(self, step: Any) -> None:
+        if isinstance(step, Sleep):
+            self._world.after(step.ms, self.resume)
         else:
-            self.shell.begin(wanted)
+            self.shell.begin(step)
 
     def _close(self) -> None:
         self.shell.close()
@@ -228,17 +228,17 @@ class MemberProcess(ProgramProcess):
 
 def reading_program(member: Member) -> Program:
     """Poll, work, commit unless that is automatic, until the group is over or the process is to leave."""
-    dice, is_automatic = member.world.new_dice(), bool(member.options["enable.auto.commit"])
+    rng, is_automatic = member.world.new_rng(), bool(member.options["enable.auto.commit"])
     while not (member.group.is_over or member.is_leaving):
-        got = yield Poll(dice.choice((0, 50, 300)))
+        got = yield Poll(rng.choice((0, 50, 300)))
         if isinstance(got, KafkaException):
             member.ledger.calls_failed.append(f"poll: {got!r}")
             member.world.count(f"polls failed: {type(got).__name__}")
             if got.code is FENCED_INSTANCE_ID:
                 raise Restart from got
-        yield Sleep(POLL_INTERVAL_MS + 500 if dice.random() < SLOW_SHARE else dice.choice((1, 20, 60)))
-        if not is_automatic and (member.group.is_finishing or (got and dice.random() < 0.7)):
-            yield Commit(waits=dice.random() < 0.7)
+        yield Sleep(POLL_INTERVAL_MS + 500 if rng.random() < SLOW_SHARE else rng.choice((1, 20, 60)))
+        if not is_automatic and (member.group.is_finishing or (got and rng.random() < 0.7)):
+            yield Commit(waits=rng.random() < 0.7)
     if not is_automatic:
         yield from _commit_all(member)
     yield Leave()

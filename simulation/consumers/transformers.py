@@ -13,26 +13,26 @@ from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.errors import KafkaException
 from chaffinch.errors.codes import FENCED_INSTANCE_ID
 from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
-from simulation.consumers.diaries import Commit
 from simulation.consumers.groups import POLL_INTERVAL_MS, SLOW_SHARE, Group
+from simulation.consumers.history import CommitAttempt
 from simulation.programs.producers import ProducerProcess, ProducerUser
 from simulation.programs.programs import (
     Burst,
     Call,
     Fate,
-    GoBack,
     Leave,
     Ledger,
     PlannedTransaction,
     Poll,
     Program,
     Restart,
+    SeekToCommitted,
     Sleep,
     Transaction,
     Verb,
-    call_again,
+    call_until_done,
+    call_with_retry,
     in_transaction,
-    insist,
 )
 from simulation.records import Record, number_of
 
@@ -52,19 +52,19 @@ class Transformer(ProducerUser):
         make_record: MakeRecord,
         *,
         abort_share: float,
-        go_back_ms: int,
+        seek_timeout_ms: int,
         is_static: bool,
     ) -> None:
-        """`abort_share`: of transactions, which it aborts though nothing went wrong. `go_back_ms`: how long `committed()` may take.
+        """`abort_share`: of transactions, which it aborts though nothing went wrong. `seek_timeout_ms`: how long `committed()` may take.
         `is_static`: it has a group.instance.id."""
         super().__init__(group.world, group.network, group.broker.addresses, name, options, iter(()), process=TransformerProcess)
         self.group = group
         self.abort_share = abort_share
-        self.go_back_ms = go_back_ms
+        self.seek_timeout_ms = seek_timeout_ms
         self.consumer_options = {**OPTIONS, "group.instance.id": name} if is_static else OPTIONS
         self.make_record = make_record
         self.made_from: dict[int, int] = {}
-        self.commits: dict[int, list[Commit]] = {}
+        self.commits: dict[int, list[CommitAttempt]] = {}
         """Of each transaction, by its number."""
 
     def program(self) -> Program:
@@ -74,21 +74,21 @@ class Transformer(ProducerUser):
 class TransformerProcess(ProducerProcess):
     """A producer, and a consumer beside it in the same process."""
 
-    def __init__(self, user: Transformer, who: str, program: Program) -> None:
-        super().__init__(user, who, program)
+    def __init__(self, user: Transformer, actor: str, program: Program) -> None:
+        super().__init__(user, actor, program)
         self._group = user.group
-        self._shell = user.group.shell(who, user.consumer_options, self.go_on, commits_on_revoke=False)
+        self._shell = user.group.shell(actor, user.consumer_options, self.resume, commits_on_revoke=False)
         self._commits = user.commits
 
-    def _begin(self, wanted: Any) -> None:
-        if isinstance(wanted, Poll | GoBack | Leave):
-            self._shell.begin(wanted)
+    def _begin(self, step: Any) -> None:
+        if isinstance(step, Poll | SeekToCommitted | Leave):
+            self._shell.begin(step)
         else:
-            super()._begin(wanted)
+            super()._begin(step)
 
     def _offsets(self, call: Call) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
         """What was read, and who this member is now."""
-        offsets, self._commits[call.offset] = self._shell.committing()
+        offsets, self._commits[call.offset] = self._shell.offsets_to_commit()
         return offsets, self._shell.core.group_metadata()
 
     def _close(self) -> None:
@@ -99,19 +99,19 @@ class TransformerProcess(ProducerProcess):
 
 def transform_program(user: Transformer) -> Program:
     """See the module. Raises Restart."""
-    ledger, dice = user.ledger, user.world.new_dice()
-    yield from insist(ledger, Verb.INIT)
+    ledger, rng = user.ledger, user.world.new_rng()
+    yield from call_until_done(ledger, Verb.INIT)
     while not user.group.is_over:
-        got = yield Poll(dice.choice((50, 300)))
+        got = yield Poll(rng.choice((50, 300)))
         if isinstance(got, KafkaException):
             ledger.calls_failed.append(f"poll: {got!r}")
             user.world.count(f"polls failed: {type(got).__name__}")
             if got.code is FENCED_INSTANCE_ID:
                 raise Restart from got
             continue
-        yield Sleep(POLL_INTERVAL_MS + 500 if dice.random() < SLOW_SHARE else dice.choice((1, 20)))
+        yield Sleep(POLL_INTERVAL_MS + 500 if rng.random() < SLOW_SHARE else rng.choice((1, 20)))
         if got and not (yield from _write(user, ledger, got)):
-            yield from _go_back(user)
+            yield from _seek_to_committed(user)
     yield Leave()
     yield Call(Verb.CLOSE)
 
@@ -129,23 +129,25 @@ def _write(user: Transformer, ledger: Ledger, got: list[Portion]) -> Generator[A
         if user.world.chance(SLOW_SHARE):  # The group goes on meanwhile; whoever reads on has to wait for what becomes of these offsets.
             yield Sleep(POLL_INTERVAL_MS + 500)
         transaction.fate = Fate.COMMITTING
-        error = yield from call_again(ledger, Call(Verb.COMMIT))
+        error = yield from call_with_retry(ledger, Call(Verb.COMMIT))
         if error is None:
             transaction.fate = Fate.COMMITTED
             for commit in user.commits.get(transaction.number, ()):
-                commit.ended = user.group.diary.next_moment()
+                commit.ended = user.group.history.next_moment()
             return True
-    yield from insist(ledger, Verb.ABORT)
+    yield from call_until_done(ledger, Verb.ABORT)
     transaction.fate = Fate.ABORTED
     for commit in user.commits.get(transaction.number, ()):
         commit.is_refused = True
     return False
 
 
-def _go_back(user: Transformer) -> Generator[Any, Any, None]:
+def _seek_to_committed(user: Transformer) -> Generator[Any, Any, None]:
     """Read again from what is committed; who cannot learn it begins anew."""
-    error = yield GoBack(user.go_back_ms)
-    user.world.count("transformers that went back" if error is None else "transformers that could not go back")
+    error = yield SeekToCommitted(user.seek_timeout_ms)
+    user.world.count(
+        "transformers that sought to committed offsets" if error is None else "transformers that could not learn committed offsets"
+    )
     if error is not None:
         user.ledger.calls_failed.append(f"committed: {error!r}")
         raise Restart from error

@@ -34,7 +34,7 @@ from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals.record_errors import ScreenedErrors
 from chaffinch.records.columns import RecordColumns
 from simulation.network import Network
-from simulation.programs.express import Lane
+from simulation.programs.inline_send import InlineSendShell
 from simulation.programs.program_process import ProgramProcess
 from simulation.programs.programs import (
     GROUP_PARTITION,
@@ -43,35 +43,35 @@ from simulation.programs.programs import (
     Ledger,
     PlannedTransaction,
     Program,
+    ProgramStep,
     Send,
+    SentRecord,
     Sleep,
-    Told,
     Verb,
-    Wanted,
     group_of_producer,
     plain_program,
     transactional_program,
 )
 from simulation.records import Record
 from simulation.transport import Transport
-from simulation.wakes import WakeTimer
+from simulation.wake_timer import WakeTimer
 from simulation.world import World
 
 CONNECT_TIMEOUT_MS: Final = 700
 MAX_BLOCK_MS: Final = 10_000
 WAITS_SHARE: Final = 0.6
 """Of bursts, of a producer with an express lane."""
-CLOSE_WITHIN_MS: Final = 60_000
+CLOSE_TIMEOUT_MS: Final = 60_000
 RESTART_MS_MAX: Final = 800
 INCARNATIONS_MAX: Final = 60
 HANDLER_MS: Final = 700
 """How long an exception handler thinks at times: batches expire meanwhile, and answers come."""
-KEPT_OF: Final = 4
+FAILED_OF: Final = 4
 """A handler lets one rejected record of so many fail."""
-SAID_OF: Final = 12
+UNKNOWN_TOPIC_OF: Final = 12
 """A handler that is asked about a topic that nobody knows lets one record of so many fail, drops one, and has the others tried again."""
 BY_NUMBER: Final = {0: RetriableResponse.FAIL, 1: RetriableResponse.SWALLOW}
-NOTHING: Final = Burst(records=(), as_table=False, pause_ms=0)
+EMPTY_BURST: Final = Burst(records=(), as_table=False, pause_ms=0)
 MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
 """Made of a `ProducerUser`, the incarnation's name, and its program."""
 
@@ -81,7 +81,7 @@ class ProducerUser:
 
     `process`: what an incarnation is; by default our own producer. `last`: what it sends in the end, if it is no transactional one.
     `has_handler`: it has an exception handler (KIP-1038), which drops most of the records that a broker rejects, and has most of those
-    tried again whose topic nobody knows. `has_express`: its callers send by the express lane where they may.
+    tried again whose topic nobody knows. `has_inline_send`: its callers send by the express lane where they may.
     """
 
     def __init__(
@@ -94,21 +94,21 @@ class ProducerUser:
         work: Iterator[Burst] | Iterator[PlannedTransaction],
         process: MakeProcess | None = None,
         *,
-        last: Callable[[], Burst | None] = lambda: NOTHING,
+        last: Callable[[], Burst | None] = lambda: EMPTY_BURST,
         has_handler: bool = False,
-        has_express: bool = False,
+        has_inline_send: bool = False,
     ) -> None:
         self.is_waiting = False
         """All is sent but what is sent in the end."""
         self._last = last
         self.ledger = Ledger(name=name)
         self.has_handler = has_handler
-        self.has_express = has_express
+        self.has_inline_send = has_inline_send
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
         self.is_transactional = "transactional.id" in options
         self.world = world
         self.network = network
-        self.ledger.patience_ms = self.options["delivery.timeout.ms"]
+        self.ledger.delivery_timeout_ms = self.options["delivery.timeout.ms"]
         self._work: Any = work
         self._process = process or ProducerProcess
         self._incarnations = 0
@@ -133,7 +133,7 @@ class ProducerUser:
         assert self._incarnations <= INCARNATIONS_MAX, f"{self.ledger.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
         self._live_count += 1
         self._newest = self._process(self, f"{self.ledger.name}.{self._incarnations}", self.program())
-        self._newest.go_on()
+        self._newest.resume()
 
     def program(self) -> Program:
         """What an incarnation does."""
@@ -150,7 +150,7 @@ class ProducerUser:
             self._newest.die("killed")
             self._start_soon()
 
-    def start_beside(self) -> None:
+    def start_replacement(self) -> None:
         """Start another process while the newest still works: a zombie is made."""
         if self.is_transactional and not self._is_finished and not self._is_starting:
             self.world.count("producers made zombies")
@@ -165,7 +165,7 @@ class ProducerUser:
         """A process is gone, in whatever way."""
         self._live_count -= 1
 
-    def wants_restart(self, process: ProgramProcess) -> None:
+    def request_restart(self, process: ProgramProcess) -> None:
         """The program cannot go on with this producer. A zombie simply ends: it was fenced."""
         self.world.count("producers restarted")
         process.die("its program asks for a new producer")
@@ -175,45 +175,45 @@ class ProducerUser:
     def _start_soon(self) -> None:
         if not self._is_starting:
             self._is_starting = True
-            self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
+            self.world.after(self.world.rng.randint(1, RESTART_MS_MAX), self.start)
 
 
 class ProducerProcess(ProgramProcess):
     """One incarnation: a core, its connections, and a program somewhere in the middle."""
 
-    def __init__(self, user: ProducerUser, who: str, program: Program) -> None:
-        super().__init__(user, who, program)
+    def __init__(self, user: ProducerUser, actor: str, program: Program) -> None:
+        super().__init__(user, actor, program)
         settings = parse_options(user.options)
         questions = frozenset(Question) if user.has_handler else frozenset()
-        self._core = ProducerCore(settings, self._world.new_dice(), questions=questions)
+        self._core = ProducerCore(settings, self._world.new_rng(), questions=questions)
         self._transport = Transport(
             self._world,
             user.network,
-            who,
-            self._heard_all,
+            actor,
+            self._handle_all,
             request_timeout_ms=settings["request.timeout.ms"],
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
-            on_awake=self._awake,
+            on_wake=self._on_wake,
         )
-        self._lane = Lane(self._world, who, self._core, self._transport, self) if user.has_express else None
+        self._inline_send = InlineSendShell(self._world, actor, self._core, self._transport, self) if user.has_inline_send else None
         self._blocked: Callable[[], bool] | None = None
         self._awaited: Call | None = None
-        self._awaited_record: Told | None = None
+        self._awaited_record: SentRecord | None = None
         # A batch that is larger than all the memory would wait for it in vain; `tables/sending.py` cuts there too.
         self._batch_bytes: int = min(settings["batch.size"], settings["buffer.memory"])
-        self._timer = WakeTimer(self._world, who, lambda: self.handle(events.TimePassed()))
+        self._timer = WakeTimer(self._world, actor, lambda: self.handle(events.TimePassed()))
 
     # The program -----------------------------------------------------------------------------------------------------------------------
 
-    def _begin(self, wanted: Wanted) -> None:
-        match wanted:
+    def _begin(self, step: ProgramStep) -> None:
+        match step:
             case Sleep():
-                self._world.after(wanted.ms, self.go_on)
+                self._world.after(step.ms, self.resume)
             case Send():
-                self._transaction = wanted.transaction
-                self._send_each(wanted.burst)
+                self._transaction = step.transaction
+                self._send_each(step.burst)
             case Call():
-                self._call(wanted)
+                self._call(step)
 
     def _close(self) -> None:
         self._transport.close()
@@ -223,7 +223,7 @@ class ProducerProcess(ProgramProcess):
     def _send_each(self, burst: Burst) -> None:
         """One after the other; a caller without metadata or memory waits, up to max.block.ms. With a lane some wait for each outcome."""
         left = list(burst.records)
-        waits = self._lane is not None and not burst.as_table and self._world.chance(WAITS_SHARE)
+        waits = self._inline_send is not None and not burst.as_table and self._world.chance(WAITS_SHARE)
         began_ms = self._world.steady_ms
 
         def try_all() -> bool:
@@ -243,7 +243,7 @@ class ProducerProcess(ProgramProcess):
                 if waits:
                     self._await(left[0])
                 del left[:count]
-            self._go_on_soon()
+            self._resume_soon()
             return True
 
         self._world.after(MAX_BLOCK_MS, self._wake)
@@ -251,8 +251,8 @@ class ProducerProcess(ProgramProcess):
 
     def _await(self, record: Record) -> None:
         """Its caller waits for the outcome, if there is none yet."""
-        told = self._user.ledger.told[record.number]
-        self._awaited_record = told if told.ended_ms is None and not told.errors else None
+        sent = self._user.ledger.sent[record.number]
+        self._awaited_record = sent if sent.ended_ms is None and not sent.errors else None
 
     def _try_send(self, record: Record, *, waits: bool) -> int:
         """1 when the record's `send` has returned, 0 while it has to wait."""
@@ -261,9 +261,9 @@ class ProducerProcess(ProgramProcess):
             self._note(record).errors.append(refusal)
             return 1
         size = record_size(record.key, record.value, ())
-        if not self._is_known(record) or not self._has_memory(size):
+        if not self._has_partition(record) or not self._has_memory(size):
             return 0
-        if self._lane is not None and self._lane.send(record, size, self._note, waits=waits):
+        if self._inline_send is not None and self._inline_send.send(record, size, self._note, waits=waits):
             return 1
         topic, partition = record.topic_partition
         new = NewRecord(
@@ -293,7 +293,7 @@ class ProducerProcess(ProgramProcess):
                 break
             taken.append(record)
             memory_bytes += size
-        if not self._is_known(first) or not self._has_memory(memory_bytes):
+        if not self._has_partition(first) or not self._has_memory(memory_bytes):
             return 0
         goes = self._screened(taken, handed_over_ms)
         if goes:
@@ -302,19 +302,19 @@ class ProducerProcess(ProgramProcess):
 
     def _screened(self, records: list[Record], handed_over_ms: int) -> list[Record]:
         """Those that go on; the others fail before they are encoded."""
-        place = records[0].topic_partition
-        reason = self._core.screening.of_rows(place.topic, handed_over_ms, self._world.steady_ms).get(place.partition)
+        tp = records[0].topic_partition
+        reason = self._core.screening.of_rows(tp.topic, handed_over_ms, self._world.steady_ms).get(tp.partition)
         keyless = [] if reason is None else [record for record in records if record.key is None]
         if reason is None or not keyless:
             return records
         rows = np.array([record.number for record in keyless], np.int64)
-        for record, error in zip(keyless, ScreenedErrors(range(len(rows)), rows, place, reason).values(), strict=True):
-            told = self._note(record)
-            told.errors.append(error)
-            told.ended_ms = self._world.steady_ms
+        for record, error in zip(keyless, ScreenedErrors(range(len(rows)), rows, tp, reason).values(), strict=True):
+            sent = self._note(record)
+            sent.errors.append(error)
+            sent.ended_ms = self._world.steady_ms
         self._core.screening.failed(len(rows))
         self._world.count("records screened before they are encoded", len(rows))
-        self._world.tell(self.who, f"records {rows.tolist()} of {place} fail unsent")
+        self._world.log(self.actor, f"records {rows.tolist()} of {tp} fail unsent")
         return [record for record in records if record.key is not None]
 
     def _append_batch(self, taken: Sequence[Record], memory_bytes: int, handed_over_ms: int) -> None:
@@ -339,7 +339,7 @@ class ProducerProcess(ProgramProcess):
         transaction = self._core.transaction
         return None if transaction is None else transaction.refusal_of_send()
 
-    def _is_known(self, record: Record) -> bool:
+    def _has_partition(self, record: Record) -> bool:
         topic, partition = record.topic_partition
         count = self._core.context.cluster.partition_count(topic)
         if count is not None and partition < count:
@@ -371,7 +371,7 @@ class ProducerProcess(ProgramProcess):
             case Verb.FLUSH:
                 event = events.FlushCalled(call=call)
             case Verb.CLOSE:
-                event = events.CloseCalled(call=call, deadline_ms=self._world.steady_ms + CLOSE_WITHIN_MS)
+                event = events.CloseCalled(call=call, deadline_ms=self._world.steady_ms + CLOSE_TIMEOUT_MS)
         self.handle(event)
 
     def _offsets(self, call: Call) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
@@ -382,32 +382,32 @@ class ProducerProcess(ProgramProcess):
 
     def handle(self, event: events.Event) -> None:
         """One event through the core, and its effects."""
-        self._heard_all((event,))
+        self._handle_all((event,))
 
-    def _heard_all(self, heard: Sequence[events.Event]) -> None:
+    def _handle_all(self, received: Sequence[events.Event]) -> None:
         """What the network reports at one moment goes through the core together, as in the sender's thread."""
         if self._is_dead:
             return
-        if self._lane is not None:
-            self._lane.close()
-        for effect in self._core.handle_all(heard, self._world.steady_ms):
+        if self._inline_send is not None:
+            self._inline_send.close()
+        for effect in self._core.handle_all(received, self._world.steady_ms):
             self._perform(effect)
-        self._timer.set(self._core.next_deadline_ms if self._lane is None else self._lane.open())
+        self._timer.set(self._core.next_deadline_ms if self._inline_send is None else self._inline_send.open())
 
-    def _awake(self) -> None:
+    def _on_wake(self) -> None:
         """The network has something to say: the lane is closed before it does, and opened in the round that follows."""
-        if self._lane is not None and self._lane.is_open:
-            self._lane.close()
-            self._world.after(0, self.look)
+        if self._inline_send is not None and self._inline_send.is_open:
+            self._inline_send.close()
+            self._world.after(0, self.run_sender)
 
-    def look(self) -> None:
+    def run_sender(self) -> None:
         """The sender wakes up, for whatever reason."""
-        self._heard_all(())
+        self._handle_all(())
 
-    def is_told(self, told: Told) -> None:
+    def outcome_received(self, sent: SentRecord) -> None:
         """A record has its outcome."""
-        told.ended_ms = self._world.steady_ms
-        if told is self._awaited_record:
+        sent.ended_ms = self._world.steady_ms
+        if sent is self._awaited_record:
             self._awaited_record = None
             self._world.after(MAX_BLOCK_MS, self._wake)
             self._world.after(0, self._wake)
@@ -428,7 +428,7 @@ class ProducerProcess(ProgramProcess):
             case FailRecords():
                 self._fail(effect)
             case AskHandler():
-                self._world.after(self._world.dice.choice((0, 0, HANDLER_MS)), lambda: self._answer(effect))
+                self._world.after(self._world.rng.choice((0, 0, HANDLER_MS)), lambda: self._answer(effect))
             case CompleteCall():
                 self._returned(effect.call, None)
             case FailCall():
@@ -439,49 +439,49 @@ class ProducerProcess(ProgramProcess):
     def _complete(self, effect: CompleteBatch) -> None:
         numbers = []
         for index, row in enumerate(effect.batch.rows):
-            told: Told = effect.batch.outcome_sink[row]
-            told.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
-            self.is_told(told)
-            numbers.append(told.record.number)
-        self._world.tell(self.who, f"records {numbers} are written in {effect.batch.topic_partition} from offset {effect.base_offset}")
+            sent: SentRecord = effect.batch.outcome_sink[row]
+            sent.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
+            self.outcome_received(sent)
+            numbers.append(sent.record.number)
+        self._world.log(self.actor, f"records {numbers} are written in {effect.batch.topic_partition} from offset {effect.base_offset}")
 
     def _returned(self, call: Call, error: KafkaException | None) -> None:
-        assert call is self._awaited, f"{self.who}: {call} returns, awaited is {self._awaited}"
+        assert call is self._awaited, f"{self.actor}: {call} returns, awaited is {self._awaited}"
         self._awaited = None
-        self._world.tell(self.who, f"{call.verb.value} {'returns' if error is None else f'raises {type(error).__name__}: {error}'}")
-        self._go_on_soon(error)
+        self._world.log(self.actor, f"{call.verb.value} {'returns' if error is None else f'raises {type(error).__name__}: {error}'}")
+        self._resume_soon(error)
 
     def _fail(self, effect: FailRecords) -> None:
         if isinstance(effect.errors, ScreenedErrors):
             self._world.count("records screened", len(effect.errors))
         for index, row in enumerate(effect.batch.rows):
-            told: Told = effect.batch.outcome_sink[row]
+            sent: SentRecord = effect.batch.outcome_sink[row]
             error = effect.errors.get(index, effect.error)
             if index in effect.dropped or error is not None:
-                self.is_told(told)
+                self.outcome_received(sent)
             if index in effect.dropped:
-                told.drops += 1
-                self._world.tell(self.who, f"record {told.record.number} is dropped")
+                sent.drops += 1
+                self._world.log(self.actor, f"record {sent.record.number} is dropped")
                 self._world.count("records dropped")
             elif error is not None:
-                told.errors.append(error)
-                self._world.tell(self.who, f"record {told.record.number} failed, {error.stored.value}: {type(error).__name__}: {error}")
+                sent.errors.append(error)
+                self._world.log(self.actor, f"record {sent.record.number} failed, {error.stored.value}: {type(error).__name__}: {error}")
                 self._world.count(f"records failed: {type(error).__name__}")
 
     def _answer(self, effect: AskHandler) -> None:
         """What the exception handler says."""
-        asked: dict[int, Told] = {index: effect.batch.outcome_sink[effect.batch.rows[index]] for index in effect.errors}
+        asked: dict[int, SentRecord] = {index: effect.batch.outcome_sink[effect.batch.rows[index]] for index in effect.errors}
         if effect.question is Question.REJECTED:
-            said = HandlerDecision(swallowed=frozenset(index for index, told in asked.items() if told.record.number % KEPT_OF))
+            decision = HandlerDecision(swallowed=frozenset(index for index, sent in asked.items() if sent.record.number % FAILED_OF))
         else:
-            for told in asked.values():
-                told.said = BY_NUMBER.get(told.record.number % SAID_OF, RetriableResponse.RETRY)
-            said = HandlerDecision(
-                swallowed=frozenset(index for index, told in asked.items() if told.said is RetriableResponse.SWALLOW),
-                retried=frozenset(index for index, told in asked.items() if told.said is RetriableResponse.RETRY),
+            for sent in asked.values():
+                sent.handler_response = BY_NUMBER.get(sent.record.number % UNKNOWN_TOPIC_OF, RetriableResponse.RETRY)
+            decision = HandlerDecision(
+                swallowed=frozenset(index for index, sent in asked.items() if sent.handler_response is RetriableResponse.SWALLOW),
+                retried=frozenset(index for index, sent in asked.items() if sent.handler_response is RetriableResponse.RETRY),
             )
-            self._world.count("records to be tried again, says the handler", len(said.retried))
-        self.handle(events.HandlerDecided(batch=effect.batch, decision=said))
+            self._world.count("records the handler retries", len(decision.retried))
+        self.handle(events.HandlerDecided(batch=effect.batch, decision=decision))
 
     def _block(self, attempt: Callable[[], bool]) -> None:
         """The caller waits until `attempt` says that it need not any more."""
@@ -494,7 +494,7 @@ class ProducerProcess(ProgramProcess):
         attempt, self._blocked = self._blocked, None
         if not attempt() and self._blocked is None:
             self._blocked = attempt
-        if self._lane is None or not self._lane.is_busy:
+        if self._inline_send is None or not self._inline_send.is_busy:
             self.handle(events.TimePassed())
         elif not self._core.accumulator.is_empty:
-            self._lane.wakeup()
+            self._inline_send.wakeup()

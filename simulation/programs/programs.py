@@ -19,7 +19,7 @@ from simulation.records import Record
 
 GROUP_PARTITION: Final = TopicPartition("plain", 0)
 """Where transactional producers commit consumer offsets for: the offset is the transaction's number."""
-LOOK_MS: Final = 50
+POLL_MS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class GoBack:
+class SeekToCommitted:
     """Seek to what is committed, in every assigned partition; brings None or what `committed()` raised, after that time at the latest."""
 
     timeout_ms: int
@@ -87,10 +87,10 @@ class Leave:
     """`close()`; brings None."""
 
 
-Asked: TypeAlias = Poll | Commit | GoBack | Leave
+ConsumerStep: TypeAlias = Poll | Commit | SeekToCommitted | Leave
 """Of a consumer."""
-Wanted: TypeAlias = Sleep | Send | Call | Asked
-Program: TypeAlias = Generator[Wanted, Any, None]
+ProgramStep: TypeAlias = Sleep | Send | Call | ConsumerStep
+Program: TypeAlias = Generator[ProgramStep, Any, None]
 
 
 class Fate(Enum):
@@ -114,7 +114,7 @@ class Transaction:
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
+class SentRecord:
     """What the user of a producer was told about one record: each outcome, which should be one."""
 
     record: Record
@@ -126,7 +126,7 @@ class Told:
     errors: list[KafkaException] = field(default_factory=list)
     drops: int = 0
     """How often an exception handler's wish to drop it was fulfilled."""
-    said: RetriableResponse | None = None
+    handler_response: RetriableResponse | None = None
     """What the handler said last while nobody knew the topic."""
     sent_ms: int = 0
     ended_ms: int | None = None
@@ -143,10 +143,10 @@ class Ledger:
     """All that one producer's user knows, over its incarnations."""
 
     name: str
-    told: dict[int, Told] = field(default_factory=dict)
+    sent: dict[int, SentRecord] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
     calls_failed: list[str] = field(default_factory=list)
-    patience_ms: int = 0
+    delivery_timeout_ms: int = 0
     """The producer's delivery.timeout.ms."""
 
 
@@ -174,32 +174,34 @@ def plain_program(bursts: Iterator[Burst], last: Callable[[], Burst | None]) -> 
         if burst.pause_ms % 7 == 0:
             yield Call(Verb.FLUSH)
     while (burst_or_none := last()) is None:
-        yield Sleep(LOOK_MS)
+        yield Sleep(POLL_MS)
     yield Send(burst_or_none)
     yield Call(Verb.CLOSE)
 
 
 def transactional_program(ledger: Ledger, planned: Iterator[PlannedTransaction]) -> Program:
     """Every transaction of the plan, each once; what is aborted is not written again. Raises Restart."""
-    yield from insist(ledger, Verb.INIT)
+    yield from call_until_done(ledger, Verb.INIT)
     for plan in planned:
         transaction = Transaction(len(ledger.transactions))
         ledger.transactions.append(transaction)
         error = yield from in_transaction(ledger, transaction, plan)
         if error is None and plan.commits:
             transaction.fate = Fate.COMMITTING
-            error = yield from call_again(ledger, Call(Verb.COMMIT))
+            error = yield from call_with_retry(ledger, Call(Verb.COMMIT))
             if error is None:
                 transaction.fate = Fate.COMMITTED
                 continue
-        yield from insist(ledger, Verb.ABORT)
+        yield from call_until_done(ledger, Verb.ABORT)
         transaction.fate = Fate.ABORTED
     yield Call(Verb.CLOSE)
 
 
-def in_transaction(ledger: Ledger, transaction: Transaction, plan: PlannedTransaction) -> Generator[Wanted, Any, KafkaException | None]:
+def in_transaction(
+    ledger: Ledger, transaction: Transaction, plan: PlannedTransaction
+) -> Generator[ProgramStep, Any, KafkaException | None]:
     """From begin to just before the end."""
-    error = yield from call_again(ledger, Call(Verb.BEGIN))
+    error = yield from call_with_retry(ledger, Call(Verb.BEGIN))
     if error is not None:
         raise Restart from error
     for burst in plan.bursts:
@@ -207,13 +209,13 @@ def in_transaction(ledger: Ledger, transaction: Transaction, plan: PlannedTransa
         yield Send(burst, transaction)
         yield Sleep(burst.pause_ms)
     if plan.sends_offsets:
-        error = yield from call_again(ledger, Call(Verb.OFFSETS, transaction.number))
+        error = yield from call_with_retry(ledger, Call(Verb.OFFSETS, transaction.number))
         transaction.has_offsets = error is None
         return error
     return None
 
 
-def call_again(ledger: Ledger, call: Call) -> Generator[Wanted, Any, KafkaException | None]:
+def call_with_retry(ledger: Ledger, call: Call) -> Generator[ProgramStep, Any, KafkaException | None]:
     """One call, made again while it times out; the error that asks for an abort, or None. Raises Restart."""
     while True:
         error: KafkaException | None = yield call
@@ -227,8 +229,8 @@ def call_again(ledger: Ledger, call: Call) -> Generator[Wanted, Any, KafkaExcept
         raise Restart from error
 
 
-def insist(ledger: Ledger, verb: Verb) -> Generator[Wanted, Any, None]:
-    error = yield from call_again(ledger, Call(verb))
+def call_until_done(ledger: Ledger, verb: Verb) -> Generator[ProgramStep, Any, None]:
+    error = yield from call_with_retry(ledger, Call(verb))
     if error is not None:
         raise Restart from error
 

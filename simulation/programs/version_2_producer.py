@@ -27,10 +27,10 @@ from chaffinch.protocol.messages.txn_offset_commit import (
 from chaffinch.protocol.schema import Message
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
-from simulation.lookups import Found, Lookups
+from simulation.callback_client import CallbackClient, Found
 from simulation.programs.producers import ProducerUser
 from simulation.programs.program_process import ProgramProcess
-from simulation.programs.programs import GROUP_PARTITION, Call, Program, Send, Sleep, Told, Verb, Wanted, group_of_producer
+from simulation.programs.programs import GROUP_PARTITION, Call, Program, ProgramStep, Send, SentRecord, Sleep, Verb, group_of_producer
 from simulation.records import Record
 
 REQUEST_TIMEOUT_MS: Final = 1_000
@@ -54,17 +54,17 @@ class Version2Process(ProgramProcess):
     """One incarnation. `before_end` is called before the first EndTxn of each transaction leaves."""
 
     def __init__(
-        self, user: ProducerUser, who: str, program: Program, *, bootstrap: Sequence[Address], before_end: Callable[[], None]
+        self, user: ProducerUser, actor: str, program: Program, *, bootstrap: Sequence[Address], before_end: Callable[[], None]
     ) -> None:
-        super().__init__(user, who, program)
+        super().__init__(user, actor, program)
         self._transactional_id: str = user.options["transactional.id"]
         self._timeout_ms: int = user.options["transaction.timeout.ms"]
         self._group = group_of_producer(user.ledger.name)
         self._before_end = before_end
-        self._client = Lookups(
+        self._client = CallbackClient(
             user.world,
             user.network,
-            who,
+            actor,
             bootstrap,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
@@ -78,27 +78,27 @@ class Version2Process(ProgramProcess):
     def _close(self) -> None:
         self._client.close()
 
-    def _begin(self, wanted: Wanted) -> None:
-        match wanted:
+    def _begin(self, step: ProgramStep) -> None:
+        match step:
             case Sleep():
-                self._world.after(wanted.ms, self.go_on)
+                self._world.after(step.ms, self.resume)
             case Send():
-                self._transaction = wanted.transaction
-                self._send(_in_batches(wanted.burst.records))
+                self._transaction = step.transaction
+                self._send(_in_batches(step.burst.records))
             case Call(verb=Verb.INIT):
                 request = InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=self._timeout_ms)
-                self._insist(self._coordinator, request, _code, self._initialised)
+                self._request_until_done(self._coordinator, request, _code, self._initialised)
             case Call(verb=Verb.OFFSETS):
-                self._send_offset(wanted.offset)
+                self._send_offset(step.offset)
             case Call(verb=Verb.COMMIT | Verb.ABORT):
-                self._finish(is_commit=wanted.verb is Verb.COMMIT)
+                self._finish(is_commit=step.verb is Verb.COMMIT)
             case _:
-                self._go_on_soon()
+                self._resume_soon()
 
     def _initialised(self, answer: Any, code: ErrorCode, _attempts: int) -> None:
         if code is codes.NONE:
             self._take(ProducerIdentity(answer.producer_id, answer.producer_epoch))
-        self._go_on_soon(None if code is codes.NONE else exception_for(code, api="InitProducerId"))
+        self._resume_soon(None if code is codes.NONE else exception_for(code, api="InitProducerId"))
 
     def _take(self, identity: ProducerIdentity) -> None:
         """Every identity numbers its batches from 0."""
@@ -112,57 +112,57 @@ class Version2Process(ProgramProcess):
     def _send(self, left: list[list[Record]]) -> None:
         """One batch after the other; after a failure no more of this transaction."""
         if not left:
-            self._go_on_soon()
+            self._resume_soon()
             return
-        told = [self._note(record) for record in left.pop(0)]
+        sent = [self._note(record) for record in left.pop(0)]
         if self._failure is not None:
-            for one in told:
+            for one in sent:
                 one.errors.append(TransactionAbortableException("not sent: the transaction has failed", stored=Stored.NO))
             self._send(left)
             return
         self._has_begun = True
-        records = [one.record for one in told]
-        place = records[0].topic_partition
+        records = [one.record for one in sent]
+        tp = records[0].topic_partition
         columns = RecordColumns.from_lists(
             [record.key for record in records], [record.value for record in records], [record.timestamp_ms for record in records]
         )
-        sequence = self._sequences.get(place, 0)
+        sequence = self._sequences.get(tp, 0)
         data = batches.encode(columns, identity=self._identity, base_sequence=sequence, is_transactional=True)
         request = ProduceRequest(
             transactional_id=self._transactional_id,
             acks=-1,
             timeout_ms=REQUEST_TIMEOUT_MS,
-            topics=[TopicProduceData(name=place.topic, partitions=[PartitionProduceData(index=place.partition, records=data)])],
+            topics=[TopicProduceData(name=tp.topic, partitions=[PartitionProduceData(index=tp.partition, records=data)])],
         )
 
         def find(refresh: bool, found: Found) -> None:
-            self._client.with_leader(place, refresh, found)
+            self._client.with_leader(tp, refresh, found)
 
         def answered(answer: Any, code: ErrorCode, attempts: int) -> None:
             part = answer.responses[0].partition_responses[0]
             if code is codes.NONE:
-                self._sequences[place] = sequence + len(told)
-                for index, one in enumerate(told):
+                self._sequences[tp] = sequence + len(sent)
+                for index, one in enumerate(sent):
                     one.offsets.append(part.base_offset + index)
             else:
-                self._refused(told, part, code, Stored.NO if attempts == 1 else Stored.POSSIBLY)
+                self._refused(sent, part, code, Stored.NO if attempts == 1 else Stored.POSSIBLY)
             self._send(left)
 
-        self._insist(find, request, lambda answer: answer.responses[0].partition_responses[0].error_code, answered)
+        self._request_until_done(find, request, lambda answer: answer.responses[0].partition_responses[0].error_code, answered)
 
-    def _refused(self, told: Sequence[Told], part: PartitionProduceResponse, code: ErrorCode, stored: Stored) -> None:
+    def _refused(self, sent: Sequence[SentRecord], part: PartitionProduceResponse, code: ErrorCode, stored: Stored) -> None:
         """Culprits hear what is wrong with them, all others that the transaction has failed."""
         self._world.count(f"version 2: refused with {code.name}")
         self._failure = TransactionAbortableException(f"a batch was refused: {code.name}")
         culprits = {row.batch_index: codes.by_number(row.chaffinch_error_code or code.number, "kip") for row in part.record_errors}
-        for index, one in enumerate(told):
-            is_blamed = index in culprits or (not culprits and len(told) == 1)
+        for index, one in enumerate(sent):
+            is_blamed = index in culprits or (not culprits and len(sent) == 1)
             error = exception_for(culprits.get(index, code) if is_blamed else codes.TRANSACTION_ABORTABLE, api="Produce", stored=stored)
             one.errors.append(error)
 
     def _send_offset(self, offset: int) -> None:
         if self._failure is not None:
-            self._go_on_soon(self._failure)
+            self._resume_soon(self._failure)
             return
         self._has_begun = True
         part = TxnOffsetCommitRequestPartition(partition_index=GROUP_PARTITION.partition, committed_offset=offset, committed_metadata="")
@@ -177,16 +177,16 @@ class Version2Process(ProgramProcess):
         def answered(_answer: Any, code: ErrorCode, _attempts: int) -> None:
             if code is not codes.NONE:
                 self._failure = TransactionAbortableException(f"an offset was refused: {code.name}")
-            self._go_on_soon(self._failure)
+            self._resume_soon(self._failure)
 
-        self._insist(self._group_coordinator, request, lambda answer: answer.topics[0].partitions[0].error_code, answered)
+        self._request_until_done(self._group_coordinator, request, lambda answer: answer.topics[0].partitions[0].error_code, answered)
 
     # Its end -----------------------------------------------------------------------------------------------------------------------------
 
     def _finish(self, *, is_commit: bool) -> None:
         """A commit of nothing is the client's own affair; an abort of nothing is asked for, since the broker takes it."""
         if is_commit and (self._failure is not None or not self._has_begun):
-            self._go_on_soon(self._failure)
+            self._resume_soon(self._failure)
             return
         request = EndTxnRequest(
             transactional_id=self._transactional_id,
@@ -196,18 +196,18 @@ class Version2Process(ProgramProcess):
         )
 
         def answered(answer: Any, code: ErrorCode, _attempts: int) -> None:
-            self._world.tell(self.who, f"{'commit' if is_commit else 'abort'}: {code.name}")
+            self._world.log(self.actor, f"{'commit' if is_commit else 'abort'}: {code.name}")
             if code is codes.NONE:
                 self._take(ProducerIdentity(answer.producer_id, answer.producer_epoch))
-                self._go_on_soon()
+                self._resume_soon()
             elif code is codes.INVALID_TXN_STATE and is_commit:
-                self._go_on_soon(TransactionAbortableException("the coordinator has aborted it"))
+                self._resume_soon(TransactionAbortableException("the coordinator has aborted it"))
             else:
-                assert code is not codes.INVALID_TXN_STATE, f"{self.who}: what was to be aborted is committed"
-                self._go_on_soon(exception_for(code, api="EndTxn"))
+                assert code is not codes.INVALID_TXN_STATE, f"{self.actor}: what was to be aborted is committed"
+                self._resume_soon(exception_for(code, api="EndTxn"))
 
         self._before_end()
-        self._insist(self._coordinator, request, _code, answered)
+        self._request_until_done(self._coordinator, request, _code, answered)
 
     # Requests ----------------------------------------------------------------------------------------------------------------------------
 
@@ -222,14 +222,14 @@ class Version2Process(ProgramProcess):
             self._client.coordinators.forget(key, kind)
         self._client.with_coordinator(key, kind, found)
 
-    def _insist(
+    def _request_until_done(
         self, find: Find, request: Message, code_of: Callable[[Any], int], done: Callable[[Any, ErrorCode, int], None], attempts: int = 1
     ) -> None:
         """Ask until there is an answer that no repetition would change: `done(answer, its code, attempts)`."""
 
         def found(address: Address | None, _reason: str) -> None:
             if address is None:
-                again(sent=False)
+                again(was_sent=False)
             else:
                 self._client.request(address, request, answered)
 
@@ -238,13 +238,15 @@ class Version2Process(ProgramProcess):
                 return
             code = codes.by_number(code_of(event.message)) if isinstance(event, ResponseReceived) else codes.NETWORK_EXCEPTION
             if code.is_retriable or isinstance(event, RequestFailed):
-                again(sent=True)
+                again(was_sent=True)
             else:
                 done(event.message, code, attempts)
 
-        def again(*, sent: bool) -> None:
-            backoff_ms = self._world.dice.randint(1, BACKOFF_MS_MAX)
-            self._world.after(backoff_ms, lambda: None if self._is_dead else self._insist(find, request, code_of, done, attempts + sent))
+        def again(*, was_sent: bool) -> None:
+            backoff_ms = self._world.rng.randint(1, BACKOFF_MS_MAX)
+            self._world.after(
+                backoff_ms, lambda: None if self._is_dead else self._request_until_done(find, request, code_of, done, attempts + was_sent)
+            )
 
         find(attempts > 1, found)
 

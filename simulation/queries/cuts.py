@@ -45,7 +45,7 @@ class CutKind(Enum):
 
 _REQUESTS = (Ask, SendBatch, FindRemains)
 _FILES_CHANGED = (WriteState, WriteDeadLetters, NameDeadLetters, SetAside)
-ONLY_FOR: dict[CutKind, tuple[type[Operation], ...]] = {
+APPLICABLE_TO: dict[CutKind, tuple[type[Operation], ...]] = {
     CutKind.REQUEST_LOST: _REQUESTS,
     CutKind.ANSWER_LOST: _REQUESTS,
     CutKind.BROKER_AWAY_AFTER: _REQUESTS,
@@ -68,5 +68,5 @@ class Cut:
     occurrence: int = 0
     first: CutKind | None = None
 
-    def befalls(self, operation: Operation) -> bool:
-        return operation.step is self.step and isinstance(operation, ONLY_FOR.get(self.kind, object))
+    def matches(self, operation: Operation) -> bool:
+        return operation.step is self.step and isinstance(operation, APPLICABLE_TO.get(self.kind, object))

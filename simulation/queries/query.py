@@ -70,13 +70,13 @@ class Query:
         """Also the name of the marker's group."""
         return f"chaffinch-{self.name}"
 
-    def leaves_out(self, row: Row) -> bool:
+    def swallows(self, row: Row) -> bool:
         """Whether the handler swallows this row, should the broker refuse it."""
         return self.has_handler and row.number % 2 == 1
 
-    def is_dead(self, row: Row) -> bool:
+    def is_dead_letter(self, row: Row) -> bool:
         """Whether this row ends in the dead letters."""
-        return row.is_bad and not self.leaves_out(row)
+        return row.is_bad and not self.swallows(row)
 
     def rows(self) -> list[Row]:
         return [row for tasks in self.batches for rows in tasks for row in rows]

@@ -57,7 +57,7 @@ from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.dead_letter_headers import Origin
 from chaffinch.spark.tasks.dead_letters import broker_dead_letter_batches
 from simulation.brokers.broker_process import DOWN_MAX_MS
-from simulation.lookups import Lookups
+from simulation.callback_client import CallbackClient
 from simulation.network import Network
 from simulation.queries.cuts import Cut, CutKind
 from simulation.queries.query import Query, inline, staged
@@ -81,7 +81,7 @@ PAUSES_MS: Final = {
 """Cuts before an operation, after which it comes all the same: how long the driver stands still."""
 
 
-class Keeper(Protocol):
+class DriverOwner(Protocol):
     """Who starts drivers and hears of their ends: `supervisor.py`."""
 
     query: Query
@@ -90,19 +90,21 @@ class Keeper(Protocol):
     def ended(self, driver: Driver) -> None: ...
     def cut_due(self, operation: Operation) -> Cut | None: ...
     def made(self, kind: CutKind, step: Step) -> None: ...
-    def told(self, outcome: str) -> None: ...
+    def batch_finished(self, outcome: str) -> None: ...
     def cut_broker(self, kind: CutKind) -> None: ...
 
 
 class Driver:
     """One run of a query: the commit protocol's shell over the simulated network."""
 
-    def __init__(self, world: World, network: Network, bootstrap: Sequence[Address], supervisor: Keeper, who: str) -> None:
-        self.who = who
+    def __init__(self, world: World, network: Network, bootstrap: Sequence[Address], supervisor: DriverOwner, actor: str) -> None:
+        self.actor = actor
         self._world = world
         self._supervisor = supervisor
         self._query = supervisor.query
-        self._client = Lookups(world, network, who, bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+        self._client = CallbackClient(
+            world, network, actor, bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS
+        )
         self._commit: Commit | None = None
         self._batch_id = -1
         self._settled: list[BatchAnswer] = []
@@ -128,7 +130,7 @@ class Driver:
     def die(self, reason: str) -> None:
         """The process is gone in the middle of whatever it did."""
         if not self._is_dead:
-            self._world.tell(self.who, reason)
+            self._world.log(self.actor, reason)
             self._end()
 
     def _end(self) -> None:
@@ -138,17 +140,17 @@ class Driver:
 
     def _committed(self, result: CommitResult) -> None:
         query, batch_id = self._query, self._batch_id
-        self._world.tell(self.who, f"batch {batch_id}: {result.outcome}")
-        self._supervisor.told(result.outcome)
+        self._world.log(self.actor, f"batch {batch_id}: {result.outcome}")
+        self._supervisor.batch_finished(result.outcome)
         query.outcomes.setdefault(batch_id, []).append(result.outcome)
         if result.outcome == "written":
-            query.written_by[batch_id] = self.who
+            query.written_by[batch_id] = self.actor
         query.committed = max(query.committed, batch_id)
         self._world.after(0, self.next_batch)
 
     def _refused(self, refusal: Refusal) -> None:
-        self._world.tell(self.who, f"batch {self._batch_id}: {refusal}")
-        self._supervisor.told("refused")
+        self._world.log(self.actor, f"batch {self._batch_id}: {refusal}")
+        self._supervisor.batch_finished("refused")
         self._query.refusals.append(str(refusal))
         self._end()
 
@@ -162,7 +164,7 @@ class Driver:
             query=query.name,
             batch_id=batch_id,
             wall_ms=self._world.steady_ms,
-            writer_id=self.who,
+            writer_id=self.actor,
             outcomes=outcomes,
             target=TargetSnapshot(topics=()),
             transactional_id=query.transactional_id,
@@ -176,7 +178,7 @@ class Driver:
             has_handler=query.has_handler,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             push_bytes_per_s=1e6,
-            patience=Patience(block_max_ms=BLOCK_MAX_MS, wait_ms=partial(RETRY_BACKOFF.wait_ms, rng=self._world.dice)),
+            patience=Patience(block_max_ms=BLOCK_MAX_MS, wait_ms=partial(RETRY_BACKOFF.wait_ms, rng=self._world.rng)),
         )
 
     # The generator ---------------------------------------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ class Driver:
                 query.dead_rows[batch_id], query.dead_rows_of[batch_id] = query.pending[batch_id, writer_id], writer_id
             query.pending = {key: count for key, count in query.pending.items() if key[0] != batch_id}
         elif writer_id is None:
-            query.dead_rows[batch_id], query.dead_rows_of[batch_id] = len(operation.rows), self.who
+            query.dead_rows[batch_id], query.dead_rows_of[batch_id] = len(operation.rows), self.actor
         else:
             query.pending[batch_id, writer_id] = len(operation.rows)
 
@@ -441,8 +443,8 @@ class Driver:
         by_value = {row.value: row for row in self._query.rows()}
         columns = _blamed(operation)
         rows = [by_value[columns.value(index) or b""] for index in range(len(columns))]
-        found = frozenset(culprit.row for culprit, row in zip(operation.culprits, rows, strict=True) if self._query.leaves_out(row))
-        self._world.count("rows left out", len(found))
+        found = frozenset(culprit.row for culprit, row in zip(operation.culprits, rows, strict=True) if self._query.swallows(row))
+        self._world.count("rows swallowed", len(found))
         return found
 
     def _dead_letters(self, operation: SetAside) -> DeadLetters:
@@ -450,7 +452,7 @@ class Driver:
         rows = _blamed(operation)
         origin = Origin(query=self._query.name, batch_id=self._batch_id, task=-1)
         found = broker_dead_letter_batches(rows, rejections, origin, self._query.dead_letter_target, self._world.steady_ms)
-        self._world.count("rows set aside", len(rejections))
+        self._world.count("dead letters", len(rejections))
         return DeadLetters(
             batches=tuple(StagedBatch(topic_partition=where, record_count=count, bytes=inline(data)) for where, count, data in found),
             rows=tuple(inline(b"row") for _ in rejections),

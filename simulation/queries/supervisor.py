@@ -54,9 +54,9 @@ class Supervisor:
             return
         self.run_count += 1
         assert self.run_count <= RUNS_MAX, f"{self.query.name} is not done after {RUNS_MAX} drivers: {self.query.refusals[-3:]}"
-        who = f"{self.query.name}.{self.run_count}"
-        self._world.tell(who, "starts")
-        driver = Driver(self._world, self._network, self._bootstrap, self, who)
+        actor = f"{self.query.name}.{self.run_count}"
+        self._world.log(actor, "starts")
+        driver = Driver(self._world, self._network, self._bootstrap, self, actor)
         self._live.append(driver)
         driver.next_batch()
 
@@ -65,7 +65,7 @@ class Supervisor:
         self._live.remove(driver)
         if not self._live and not self.query.is_done and not self._is_starting:
             self._is_starting = True
-            self._world.after(self._world.dice.randint(1, RESTART_MS_MAX), self.start)
+            self._world.after(self._world.rng.randint(1, RESTART_MS_MAX), self.start)
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class Supervisor:
             self._world.count("drivers killed")
             self._live[-1].die("killed")
 
-    def start_beside(self) -> None:
+    def start_replacement(self) -> None:
         """Start another driver from the same checkpoint while one runs."""
         if self._live:
             self._world.count("second drivers")
@@ -85,7 +85,7 @@ class Supervisor:
 
     def cut_due(self, operation: Operation) -> Cut | None:
         """The next of the cuts, if this operation is the one. They come one after the other."""
-        if not self._cuts or not self._cuts[0].befalls(operation):
+        if not self._cuts or not self._cuts[0].matches(operation):
             return None
         self._occurrences += 1
         if self._occurrences <= self._cuts[0].occurrence:
@@ -95,12 +95,12 @@ class Supervisor:
 
     def made(self, kind: CutKind, step: Step) -> None:
         """A cut has its effect."""
-        self._world.tell(self.query.name, f"cut at {step.value}: {kind.value}")
+        self._world.log(self.query.name, f"cut at {step.value}: {kind.value}")
         self._world.count(f"cut: {kind.value}")
         if len(self._live) > 1:
-            self._world.count("cuts beside another driver")
+            self._world.count("cuts with another driver running")
 
-    def told(self, outcome: str) -> None:
+    def batch_finished(self, outcome: str) -> None:
         """What became of a batch in a driver's hands."""
         self._world.count(f"batches {outcome}")
         if self._has_cuts and not self._cuts:

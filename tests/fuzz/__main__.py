@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.fuzz import answer_fuzzer, batch_fuzzer, connection_fuzzer, guided, messages_fuzzer, request_fuzzer, walk_fuzzer
+from tests.fuzz import batch_fuzzer, connection_fuzzer, guided, messages_fuzzer, request_fuzzer, response_fuzzer, walk_fuzzer
 
 SEEDS = 10
 ROUNDS = 5_000
@@ -26,9 +26,9 @@ def main(arguments: list[str]) -> int:
     seeds = int(arguments[0]) if arguments else SEEDS
     logging.disable(logging.WARNING)  # Of the brokers, each of which has much to say.
     with ThreadPoolExecutor(1) as beside:
-        is_guided = guided.is_to_be_had()
+        is_guided = guided.is_available()
         runs = {name: beside.submit(guided.run, name, 1, seeds * GUIDED_RUNS[name]) for name in guided.TARGETS if is_guided}
-        for fuzzer in (walk_fuzzer, batch_fuzzer, messages_fuzzer, request_fuzzer, answer_fuzzer):
+        for fuzzer in (walk_fuzzer, batch_fuzzer, messages_fuzzer, request_fuzzer, response_fuzzer):
             reached = set().union(*(fuzzer.run(seed, ROUNDS) for seed in range(seeds)))
             print(f"{fuzzer.__name__}: {seeds} seeds, {seeds * ROUNDS} inputs, {len(reached)} kinds of outcome", flush=True)
         seen = sum((connection_fuzzer.run(seed, WORLDS) for seed in range(seeds)), connection_fuzzer.NOTHING)

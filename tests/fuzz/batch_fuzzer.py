@@ -31,45 +31,45 @@ def loops(chosen: kernels.Loops) -> Iterator[None]:
         kernels.choose = before
 
 
-def some_columns(dice: random.Random) -> RecordColumns:
-    count = dice.choice((1, 1, 2, 3, 5, 40))
-    keys = [dice.choice((None, b"", b"key", b"k" * 130)) for _ in range(count)]
-    values = [dice.choice((None, b"", b"v", b"v" * 70, b"v" * 8300)) for _ in range(count)]
-    timestamps = [dice.choice((-1, 0, 1_700_000_000_000, 2**63 - 1, -(2**63))) for _ in range(count)]
-    headers = [[(dice.choice(("", "name")), dice.choice((None, b"", b"x" * 90))) for _ in range(dice.choice((0, 0, 1, 3)))] for _ in keys]
+def some_columns(rng: random.Random) -> RecordColumns:
+    count = rng.choice((1, 1, 2, 3, 5, 40))
+    keys = [rng.choice((None, b"", b"key", b"k" * 130)) for _ in range(count)]
+    values = [rng.choice((None, b"", b"v", b"v" * 70, b"v" * 8300)) for _ in range(count)]
+    timestamps = [rng.choice((-1, 0, 1_700_000_000_000, 2**63 - 1, -(2**63))) for _ in range(count)]
+    headers = [[(rng.choice(("", "name")), rng.choice((None, b"", b"x" * 90))) for _ in range(rng.choice((0, 0, 1, 3)))] for _ in keys]
     return RecordColumns.from_lists(keys, values, timestamps, headers)
 
 
-def damage(dice: random.Random, data: bytearray, start: int) -> None:
+def damage(rng: random.Random, data: bytearray, start: int) -> None:
     """Change, take out or put in some bytes behind `start`."""
-    for _ in range(dice.choice((0, 1, 1, 2, 4))):
-        at = dice.randrange(start, len(data) + 1)
-        action = dice.randrange(5)
+    for _ in range(rng.choice((0, 1, 1, 2, 4))):
+        at = rng.randrange(start, len(data) + 1)
+        action = rng.randrange(5)
         if action == 0:
-            data[at : at + 1] = bytes([dice.choice(EDGES)])
+            data[at : at + 1] = bytes([rng.choice(EDGES)])
         elif action == 1:
-            data[at : at + 1] = bytes([dice.randrange(256)])
+            data[at : at + 1] = bytes([rng.randrange(256)])
         elif action == 2:
-            data[at:at] = dice.randbytes(dice.randrange(1, 12))
+            data[at:at] = rng.randbytes(rng.randrange(1, 12))
         elif action == 3:
-            data[at:at] = b"\x80" * dice.randrange(1, 12)
+            data[at:at] = b"\x80" * rng.randrange(1, 12)
         else:
-            del data[at : at + dice.randrange(1, 40)]
+            del data[at : at + rng.randrange(1, 40)]
 
 
-def damaged(dice: random.Random) -> bytes:
+def damaged(rng: random.Random) -> bytes:
     """A batch whose records are damaged before they are compressed, or whose bytes are afterwards, or whose count lies."""
-    data = encode(some_columns(dice))
-    codec = dice.choice(tuple(Compression))
-    if dice.random() < 0.7:
-        damage(dice, data, HEADER_BYTES)
+    data = encode(some_columns(rng))
+    codec = rng.choice(tuple(Compression))
+    if rng.random() < 0.7:
+        damage(rng, data, HEADER_BYTES)
     data[HEADER_BYTES:] = compress(codec, bytes(data[HEADER_BYTES:]))
     data[22] = codec
-    if dice.random() < 0.2:
-        data[COUNT_POSITION:HEADER_BYTES] = dice.choice((0, 1, 3, 2**31 - 1, 2**32 - 1)).to_bytes(4, "big")
-    if dice.random() < 0.3:
-        damage(dice, data, dice.choice((0, HEADER_BYTES)) if len(data) > HEADER_BYTES else 0)
-    if len(data) >= 12 and dice.random() < 0.9:
+    if rng.random() < 0.2:
+        data[COUNT_POSITION:HEADER_BYTES] = rng.choice((0, 1, 3, 2**31 - 1, 2**32 - 1)).to_bytes(4, "big")
+    if rng.random() < 0.3:
+        damage(rng, data, rng.choice((0, HEADER_BYTES)) if len(data) > HEADER_BYTES else 0)
+    if len(data) >= 12 and rng.random() < 0.9:
         data[8:12] = (len(data) - 12).to_bytes(4, "big")
     return bytes(data)
 
@@ -90,10 +90,10 @@ def run(seed: int, rounds: int) -> set[str]:
     """Compare the two on `rounds` batches; returns the kinds of outcome met, so that a test can see how deep it went."""
     assert kernels.load()
     compiled = kernels.choose(1)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     kinds = set()
     for number in range(rounds):
-        data = damaged(dice)
+        data = damaged(rng)
         with loops(kernels.REFERENCE):
             expected = outcome(data)
         with loops(compiled):

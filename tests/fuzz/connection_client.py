@@ -104,10 +104,10 @@ Expected = tuple[int, Api, int]
 class Client:
     """`port`: where the broker listens. It is told apart at the broker by `name`, its own port."""
 
-    def __init__(self, dice: random.Random, port: int) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random, port: int) -> None:
+        self._rng = rng
         self._socket = socket.socket()
-        self.reads = dice.choice((0, 10, 1000, READ_BYTES))
+        self.reads = rng.choice((0, 10, 1000, READ_BYTES))
         """Bytes at a time."""
         if self.reads < READ_BYTES:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
@@ -117,7 +117,7 @@ class Client:
         self._outgoing = bytearray()
         self._received = bytearray()
         self._expected: deque[Expected] = deque()
-        self._piece = dice.choice((1, 7, 200, 5000, 1 << 20))
+        self._piece = rng.choice((1, 7, 200, 5000, 1 << 20))
         self._ends_in: str | None = None  # What was sent last of all: nonsense, or part of a request.
         self._has_sent_more = False  # Behind nonsense: the system may throw away what was answered then.
         self._has_shut = False
@@ -144,7 +144,7 @@ class Client:
         """One thing that a client may do."""
         if self.is_closed:
             return
-        what = self._dice.random()
+        what = self._rng.random()
         if what < 0.35:
             self._think_of_requests()
         elif what < 0.7:
@@ -161,24 +161,24 @@ class Client:
 
     def _think_of_requests(self) -> None:
         if self._ends_in is not None:
-            if self._ends_in == "nonsense" and self._dice.random() < 0.3:
-                self._outgoing += self._dice.randbytes(self._dice.choice((1, 100, 100_000)))
+            if self._ends_in == "nonsense" and self._rng.random() < 0.3:
+                self._outgoing += self._rng.randbytes(self._rng.choice((1, 100, 100_000)))
                 self._has_sent_more = True
             return
-        for _ in range(self._dice.choice((1, 1, 2, 5, 30, 400))):
-            self.ask(*self._dice.choice(WAITING if self._dice.random() < 0.1 else GOOD))
-        if self._dice.random() < 0.07:
-            self._outgoing += self._dice.choice(BROKEN)
+        for _ in range(self._rng.choice((1, 1, 2, 5, 30, 400))):
+            self.ask(*self._rng.choice(WAITING if self._rng.random() < 0.1 else GOOD))
+        if self._rng.random() < 0.07:
+            self._outgoing += self._rng.choice(BROKEN)
             self._ends_in = "nonsense"
-        elif self._dice.random() < 0.03:
-            self._outgoing += CLAIM + self._dice.randbytes(self._dice.choice((0, 9, 70_000)))
+        elif self._rng.random() < 0.03:
+            self._outgoing += CLAIM + self._rng.randbytes(self._rng.choice((0, 9, 70_000)))
             self._ends_in = "claim"
 
     def ask(self, make: Callable[[], Message], version: int) -> None:
         """Have a good request sent."""
         message = make()
         api = api_of(message)
-        correlation_id = self._dice.randrange(2**31)
+        correlation_id = self._rng.randrange(2**31)
         head = request_head(api.key, version, correlation_id, "fuzz", version >= api.flexible_since)
         self._outgoing += b"".join(finish_frame(message.encode_after(head, version)))
         if getattr(message, "acks", 1) != 0:

@@ -38,7 +38,7 @@ STEPS = 150
 CLIENTS_MAX = 6
 TURNS_MAX = 12
 """Of the loop, from when the bytes of a client that behaves came to when it is answered, whatever the others ask for."""
-PATIENCE_SECONDS = 60
+TURN_TIMEOUT_SECONDS = 60
 """For what has to happen at last: a broker that does it never is noticed. Nothing waits so long."""
 INCOMPRESSIBLE = random.Random(1).randbytes(100_000)
 ANSWER_BYTES_MAX = ASKED_BYTES_MAX + len(INCOMPRESSIBLE) + 4096
@@ -52,24 +52,24 @@ class World:
     """A server, its clients, and what must hold."""
 
     def __init__(self, seed: int, folder: str) -> None:
-        self.dice = dice = random.Random(seed)
+        self.rng = rng = random.Random(seed)
         self.clock = ManualClock()
         self.turns = 0
         self.seen: Counter[str] = Counter()
         self.clients: list[Client] = []
         self._watch_s = 0.0
         self._ticks = 0.0
-        self._files = MemoryFileSystem() if dice.random() < 0.5 else DiskFileSystem(os.path.join(folder, str(seed)))
-        self._request_bytes_max = dice.choice(REQUEST_BYTES_MAX)
-        self._unread_bytes_max = dice.choice(UNREAD_BYTES_MAX)
+        self._files = MemoryFileSystem() if rng.random() < 0.5 else DiskFileSystem(os.path.join(folder, str(seed)))
+        self._request_bytes_max = rng.choice(REQUEST_BYTES_MAX)
+        self._unread_bytes_max = rng.choice(UNREAD_BYTES_MAX)
         self._settings = {
-            "flush.policy": dice.choice(("os", "always")),
+            "flush.policy": rng.choice(("os", "always")),
             "queued.max.request.bytes": self._request_bytes_max,
             "connections.max.unread.bytes": self._unread_bytes_max,
             "group.initial.rebalance.delay.ms": 3000,
             "socket.busy.poll.us": 0,
         }
-        asks_per_turn = dice.choice((2, 5, 20))
+        asks_per_turn = rng.choice((2, 5, 20))
         self._tick_s = TURN_SECONDS_MAX / asks_per_turn
         answers_at_once = 2 if self._settings["flush.policy"] == "os" else 2 + asks_per_turn  # After a sync they leave together.
         self._unsent_bytes_max = self._unread_bytes_max + UNSENT_BYTES_MAX + answers_at_once * ANSWER_BYTES_MAX
@@ -109,21 +109,21 @@ class World:
         self._nothing_is_left()
 
     async def _step(self, port: int) -> None:
-        dice = self.dice
+        rng = self.rng
         alive = [client for client in self.clients if not client.is_closed]
-        if not alive or (len(alive) < CLIENTS_MAX and dice.random() < 0.1):
-            self.clients.append(Client(dice, port))
+        if not alive or (len(alive) < CLIENTS_MAX and rng.random() < 0.1):
+            self.clients.append(Client(rng, port))
             alive.append(self.clients[-1])
-        dice.choice(alive).act()
-        for _ in range(dice.choice((0, 0, 1, 1, 2, 5))):
+        rng.choice(alive).act()
+        for _ in range(rng.choice((0, 0, 1, 1, 2, 5))):
             await self._turn()
-        what = dice.random()
+        what = rng.random()
         if what < 0.05:
-            self._pass_time(dice.choice((1, 1000, 6000)))
+            self._pass_time(rng.choice((1, 1000, 6000)))
         elif what < 0.1:
             await self._ask_good(lambda: produce_request(QUIET, RECORDS), 9)  # Some wait for this.
         elif what < 0.2:
-            await self._ask_good(*dice.choice(GOOD[:4]))
+            await self._ask_good(*rng.choice(GOOD[:4]))
 
     # What must hold -------------------------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class World:
         received = 0 if peer is None else peer.bytes_received
         client.ask(make, version)  # type: ignore[arg-type]
         turns = 0
-        deadline_s = time.monotonic() + PATIENCE_SECONDS
+        deadline_s = time.monotonic() + TURN_TIMEOUT_SECONDS
         while client.answered == known:
             client.send(1 << 20)
             await self._turn()
@@ -189,7 +189,7 @@ class World:
 
     async def _settle(self) -> None:
         """Some go on until they have all that they are entitled to; the others fall silent."""
-        deadline_s = time.monotonic() + PATIENCE_SECONDS
+        deadline_s = time.monotonic() + TURN_TIMEOUT_SECONDS
         active = [client for client in self.clients if not client.is_closed and not client.is_unfinished and client.reads]
         for client in active:
             client.hurry()
@@ -235,7 +235,7 @@ class World:
         self.server._time._wake()
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline_s = time.monotonic() + PATIENCE_SECONDS
+        deadline_s = time.monotonic() + TURN_TIMEOUT_SECONDS
         while not condition():
             await self._turn()
             assert time.monotonic() < deadline_s, what

@@ -49,7 +49,7 @@ class Found(NamedTuple):
         return f"{self.runs} inputs, {self.reached} branches reached, {self.by_seeds} of them by the seeds"
 
 
-def is_to_be_had() -> bool:
+def is_available() -> bool:
     """Whether this machine has atheris. Raises RuntimeError where it has none and should."""
     if importlib.util.find_spec("atheris") is not None:
         return True

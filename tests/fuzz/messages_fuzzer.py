@@ -26,39 +26,39 @@ OUT_BYTES_MAX = 4096
 
 def run(seed: int, rounds: int) -> set[str]:
     """Compare on `rounds` inputs of each kind; returns what was met, so that a test can see how deep it went."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     met = set()
     for number in range(rounds):
-        for compare, data in ((_messages, _damaged_messages(dice)), (_snappy, _damaged_snappy(dice))):
-            expected, found, outcome = compare(dice, data)
+        for compare, data in ((_messages, _damaged_messages(rng)), (_snappy, _damaged_snappy(rng))):
+            expected, found, outcome = compare(rng, data)
             assert found == expected, f"seed {seed}, input {number}: {data.hex()}: {found}, the twin says {expected}"
             met.add(outcome)
     return met
 
 
-def _damaged_messages(dice: random.Random) -> bytes:
-    data = b"".join(_message(dice, index) for index in range(dice.choice((0, 1, 2, 3, 5))))
-    return _mutated(dice, bytearray(data), dice.choice((0, 0, 1, 2)))
+def _damaged_messages(rng: random.Random) -> bytes:
+    data = b"".join(_message(rng, index) for index in range(rng.choice((0, 1, 2, 3, 5))))
+    return _mutated(rng, bytearray(data), rng.choice((0, 0, 1, 2)))
 
 
-def _message(dice: random.Random, index: int) -> bytes:
+def _message(rng: random.Random, index: int) -> bytes:
     return message(
-        dice.choice((None, b"", b"key")),
-        dice.choice((None, b"", b"value", bytes(300))),
-        magic=dice.choice((0, 0, 1, 1, 1, 2, 9)),
-        offset=dice.choice((index, index, index, 0, -1, 2**63 - 1)),
-        attributes=dice.choice((0, 0, 0, 0, 1, 8, 127)),
-        timestamp=dice.choice(TIMES),
-        crc=dice.choice((None, None, None, 7)),
-        size_off_by=dice.choice((0, 0, 0, 0, 0, 1, -1, 100, -(2**31))),
-        key_length=dice.choice(LENGTHS),
-        value_length=dice.choice(LENGTHS),
+        rng.choice((None, b"", b"key")),
+        rng.choice((None, b"", b"value", bytes(300))),
+        magic=rng.choice((0, 0, 1, 1, 1, 2, 9)),
+        offset=rng.choice((index, index, index, 0, -1, 2**63 - 1)),
+        attributes=rng.choice((0, 0, 0, 0, 1, 8, 127)),
+        timestamp=rng.choice(TIMES),
+        crc=rng.choice((None, None, None, 7)),
+        size_off_by=rng.choice((0, 0, 0, 0, 0, 1, -1, 100, -(2**31))),
+        key_length=rng.choice(LENGTHS),
+        value_length=rng.choice(LENGTHS),
     )
 
 
-def _messages(dice: random.Random, data: bytes) -> tuple[object, object, str]:
-    magic, room = dice.randrange(2), dice.randrange(4)
-    options = (magic, dice.random() < 0.5, dice.random() < 0.2, 0, NOW_MS, dice.random() < 0.5, dice.choice((50, 10**6)))
+def _messages(rng: random.Random, data: bytes) -> tuple[object, object, str]:
+    magic, room = rng.randrange(2), rng.randrange(4)
+    options = (magic, rng.random() < 0.5, rng.random() < 0.2, 0, NOW_MS, rng.random() < 0.5, rng.choice((50, 10**6)))
     array = np.frombuffer(data, np.uint8)
     outcomes = []
     for loops in (messages_twin, messages):
@@ -73,14 +73,14 @@ def _messages(dice: random.Random, data: bytes) -> tuple[object, object, str]:
     return outcomes[0], outcomes[1], Fault(outcomes[0][0]).name
 
 
-def _damaged_snappy(dice: random.Random) -> bytes:
-    pieces = (b"", b"a", b"ab" * 40, bytes(300), dice.randbytes(50))
-    streams = b"".join(bytes(compress(Compression.SNAPPY, dice.choice(pieces))) for _ in range(dice.randrange(1, 4)))
-    return _mutated(dice, bytearray(streams), dice.choice((0, 1, 1, 2)))
+def _damaged_snappy(rng: random.Random) -> bytes:
+    pieces = (b"", b"a", b"ab" * 40, bytes(300), rng.randbytes(50))
+    streams = b"".join(bytes(compress(Compression.SNAPPY, rng.choice(pieces))) for _ in range(rng.randrange(1, 4)))
+    return _mutated(rng, bytearray(streams), rng.choice((0, 1, 1, 2)))
 
 
-def _snappy(dice: random.Random, data: bytes) -> tuple[object, object, str]:
-    size = dice.choice((0, 10, OUT_BYTES_MAX))
+def _snappy(rng: random.Random, data: bytes) -> tuple[object, object, str]:
+    size = rng.choice((0, 10, OUT_BYTES_MAX))
     outcomes = []
     for loops in (snappy_twin, snappy):
         out = np.zeros(size, np.uint8)
@@ -89,16 +89,16 @@ def _snappy(dice: random.Random, data: bytes) -> tuple[object, object, str]:
     return outcomes[0], outcomes[1], f"snappy {min(outcomes[0][0], 0)}"
 
 
-def _mutated(dice: random.Random, data: bytearray, count: int) -> bytes:
+def _mutated(rng: random.Random, data: bytearray, count: int) -> bytes:
     for _ in range(count):
-        at = dice.randrange(len(data) + 1)
-        action = dice.randrange(4)
+        at = rng.randrange(len(data) + 1)
+        action = rng.randrange(4)
         if action == 0:
-            data[at : at + 1] = bytes([dice.choice(EDGES)])
+            data[at : at + 1] = bytes([rng.choice(EDGES)])
         elif action == 1:
-            data[at : at + 1] = bytes([dice.randrange(256)])
+            data[at : at + 1] = bytes([rng.randrange(256)])
         elif action == 2:
-            data[at:at] = dice.randbytes(dice.randrange(1, 12))
+            data[at:at] = rng.randbytes(rng.randrange(1, 12))
         else:
-            del data[at : at + dice.randrange(1, 40)]
+            del data[at : at + rng.randrange(1, 40)]
     return bytes(data)

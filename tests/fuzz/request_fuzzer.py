@@ -45,8 +45,8 @@ Outcome = tuple[str, int, tuple[int, ...]]
 class RequestMaker:
     """Requests with plausible values, so that they get past the first check."""
 
-    def __init__(self, dice: random.Random, topic_ids: list[UUID]) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random, topic_ids: list[UUID]) -> None:
+        self._rng = rng
         self._topic_ids = [*topic_ids, UUID(int=0), UUID(int=77)]
         self._strings: list[str] = list(NAMES)
         self._producers = [(-1, -1), (0, 0), (1, 0), (2**62, 32767)]
@@ -54,13 +54,13 @@ class RequestMaker:
 
     def request(self) -> tuple[Api, int, Message]:
         """Something new, or something that once reached new ground with one of its values changed."""
-        if self.corpus and self._dice.random() < 0.5:
-            api, version, message = self._dice.choice(self.corpus)
+        if self.corpus and self._rng.random() < 0.5:
+            api, version, message = self._rng.choice(self.corpus)
             message = copy.deepcopy(message)
             self.change(message, version)
             return api, version, message
-        api = self._dice.choice([api for api in APIS.values() if api.served])
-        version = self._dice.choice(api.served)
+        api = self._rng.choice([api for api in APIS.values() if api.served])
+        version = self._rng.choice(api.served)
         return api, version, self._message(api.request, version)
 
     def learn(self, message: Any) -> None:
@@ -77,53 +77,53 @@ class RequestMaker:
         return cls(**{field.name: self._value(field, version) for field in cls.FIELDS if field.exists_in(version)})
 
     def _value(self, field: Field, version: int) -> Any:
-        if field.is_nullable_in(version) and self._dice.random() < 0.3:
+        if field.is_nullable_in(version) and self._rng.random() < 0.3:
             return None
         return self._of_kind(field.kind, field.name, version)
 
     def _of_kind(self, kind: Any, name: str, version: int) -> Any:
         if isinstance(kind, Array):
-            return [self._of_kind(kind.element, name, version) for _ in range(self._dice.choice((0, 1, 1, 1, 2)))]
+            return [self._of_kind(kind.element, name, version) for _ in range(self._rng.choice((0, 1, 1, 1, 2)))]
         if isinstance(kind, Struct):
             assert issubclass(kind.message, Message)
             return self._message(kind.message, version)
         if isinstance(kind, type):
             return self._message(kind, version)
         if kind is Bool:
-            return self._dice.random() < 0.5
+            return self._rng.random() < 0.5
         if kind is Uuid:
-            return self._dice.choice(self._topic_ids)
+            return self._rng.choice(self._topic_ids)
         if kind is String:
-            return self._dice.choice(self._strings)
+            return self._rng.choice(self._strings)
         if kind is Float64:
-            return float(self._dice.choice(SMALL_INTEGERS))
+            return float(self._rng.choice(SMALL_INTEGERS))
         if isinstance(kind, Fixed):
             return self._integer(kind, name)
-        return self.records() if kind is RecordsType else self._dice.randbytes(self._dice.randrange(20))
+        return self.records() if kind is RecordsType else self._rng.randbytes(self._rng.randrange(20))
 
     def _integer(self, kind: Fixed, name: str) -> int:
         low, high = int(kind.minimum or 0), int(kind.maximum or 0)
         if name in CAPACITY_NAMES:
-            return high if self._dice.random() < 0.05 else self._dice.randrange(-2, PARTITIONS_MAX)
+            return high if self._rng.random() < 0.05 else self._rng.randrange(-2, PARTITIONS_MAX)
         if "timeout_ms" in name or "wait" in name:
-            return self._dice.choice((0, 1, 10, 6000, 30_000, -1, high))
-        value = self._dice.choice(SMALL_INTEGERS) if self._dice.random() < 0.85 else self._dice.choice((low, high, high // 2))
+            return self._rng.choice((0, 1, 10, 6000, 30_000, -1, high))
+        value = self._rng.choice(SMALL_INTEGERS) if self._rng.random() < 0.85 else self._rng.choice((low, high, high // 2))
         return min(max(value, low), high)
 
     def records(self) -> bytes | None:
-        count = self._dice.choice((1, 1, 2, 5))
-        keys = [self._dice.choice((b"k", b"other", None)) for _ in range(count)]
+        count = self._rng.choice((1, 1, 2, 5))
+        keys = [self._rng.choice((b"k", b"other", None)) for _ in range(count)]
         columns = RecordColumns.from_lists(keys, [b"v"] * count, [NOW_MS] * count)
-        identity = ProducerIdentity(*self._dice.choice(self._producers))
+        identity = ProducerIdentity(*self._rng.choice(self._producers))
         data = batch.encode(
             columns,
-            compression=self._dice.choice(list(batch.Compression)),
+            compression=self._rng.choice(list(batch.Compression)),
             identity=identity,
-            base_sequence=self._dice.choice((0, 0, 1, 2, -1)),
-            is_transactional=identity.producer_id >= 0 and self._dice.random() < 0.5,
+            base_sequence=self._rng.choice((0, 0, 1, 2, -1)),
+            is_transactional=identity.producer_id >= 0 and self._rng.random() < 0.5,
         )
-        if self._dice.random() < 0.2:
-            damage(self._dice, data, 0)
+        if self._rng.random() < 0.2:
+            damage(self._rng, data, 0)
         return bytes(data)
 
     def change(self, message: Message, version: int) -> None:
@@ -131,11 +131,11 @@ class RequestMaker:
         fields = [field for field in type(message).FIELDS if field.exists_in(version)]
         if not fields:
             return
-        field = self._dice.choice(fields)
+        field = self._rng.choice(fields)
         value = getattr(message, field.name)
         nested = [part for part in (value if isinstance(value, list) else [value]) if isinstance(part, Message)]
-        if nested and self._dice.random() < 0.8:
-            self.change(self._dice.choice(nested), version)
+        if nested and self._rng.random() < 0.8:
+            self.change(self._rng.choice(nested), version)
         else:
             setattr(message, field.name, self._value(field, version))
 
@@ -144,11 +144,11 @@ class World:
     """A broker's core, a few connections, and the rules that hold whatever comes."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.cluster = Cluster({"group.initial.rebalance.delay.ms": 0}, nodes=2, seed=seed)
         self.cluster.topic("orders", 3, 2)
         self.cluster.topic("compacted", 1, 1, cleanup_policy="compact")
-        self.maker = RequestMaker(self.dice, [topic.topic_id for topic in self.cluster.core.topics])
+        self.maker = RequestMaker(self.rng, [topic.topic_id for topic in self.cluster.core.topics])
         self.connections: dict[int, ServerConnection] = {}
         self.next_id = 1000
         self.outcomes: set[Outcome] = set()
@@ -156,22 +156,22 @@ class World:
     def run(self, count: int) -> set[Outcome]:
         for number in range(count):
             self.step(number)
-            if self.dice.random() < 0.1:
+            if self.rng.random() < 0.1:
                 self.cluster.carry_out = self._carry_out  # type: ignore[method-assign]
-                self.cluster.advance(self.dice.choice((1, 100, 5000, 60_000, 600_000)))
-        self._serves_whoever_behaves()
+                self.cluster.advance(self.rng.choice((1, 100, 5000, 60_000, 600_000)))
+        self._check_service()
         return self.outcomes
 
     def step(self, number: int) -> None:
         connection_id = self._connection()
         api, version, message = self.maker.request()
         try:
-            head = request_head(api.key, version, number, self.dice.choice(("fuzz", None)), version >= api.flexible_since)
+            head = request_head(api.key, version, number, self.rng.choice(("fuzz", None)), version >= api.flexible_since)
             frame = bytearray(b"".join(finish_frame(message.encode_after(head, version))))
         except UnencodableMessage:  # A value that this version cannot carry: nobody can send it.
             return
-        if self.dice.random() < 0.1:
-            damage(self.dice, frame, 4)
+        if self.rng.random() < 0.1:
+            damage(self.rng, frame, 4)
             frame[:4] = (len(frame) - 4).to_bytes(4, "big")
         for outcome in self._sent(connection_id, bytes(frame)):
             if outcome not in self.outcomes:
@@ -181,8 +181,8 @@ class World:
 
     def _connection(self) -> int:
         free = [connection_id for connection_id in self.connections if not self.cluster.core.is_waiting(connection_id)]
-        if free and self.dice.random() < 0.8:
-            return self.dice.choice(free)
+        if free and self.rng.random() < 0.8:
+            return self.rng.choice(free)
         self.next_id += 1
         self.connections[self.next_id] = ServerConnection()
         return self.next_id
@@ -198,7 +198,7 @@ class World:
             event = RequestReceived(
                 connection_id=connection_id,
                 request=request,
-                node_id=self.dice.choice((0, 0, 1)),
+                node_id=self.rng.choice((0, 0, 1)),
                 client_software_name=connection.client_software_name,
             )
             yield from self._outcomes(self.cluster.core.handle(event, self.cluster.steady_ms), connection_id)
@@ -227,7 +227,7 @@ class World:
         del self.connections[connection_id]
         self._carry_out(self.cluster.core.handle(ConnectionLost(connection_id=connection_id), self.cluster.steady_ms))
 
-    def _serves_whoever_behaves(self) -> None:
+    def _check_service(self) -> None:
         cluster = Cluster.__new__(Cluster)
         cluster.__dict__ = dict(self.cluster.__dict__)
         cluster.__dict__.pop("carry_out", None)

@@ -17,7 +17,7 @@ WORLDS = 3
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_connections_cost_no_other_and_leave_nothing(seed: int) -> None:
+def test_connections_are_isolated_and_leave_nothing(seed: int) -> None:
     seen = connection_fuzzer.run(seed, WORLDS)
     assert seen["answers"] > 1000, "the requests do not get anywhere"
     assert seen["closed by the broker"]
@@ -72,10 +72,10 @@ WAITED_OUT = ("nobody is closed", "turns never end")
 
 
 @pytest.mark.parametrize("rule", BROKEN_RULES)
-def test_a_broken_rule_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_rule_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, broken, noticed = BROKEN_RULES[rule]
     monkeypatch.setattr(f"chaffinch.{place}", broken)
     if rule in WAITED_OUT:
-        monkeypatch.setattr(connection_fuzzer, "PATIENCE_SECONDS", 5)
+        monkeypatch.setattr(connection_fuzzer, "TURN_TIMEOUT_SECONDS", 5)
     with pytest.raises(AssertionError, match=f"of seed 1: .*{noticed}"):
         connection_fuzzer.run(1, 20)

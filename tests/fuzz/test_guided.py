@@ -21,18 +21,18 @@ needs_atheris = pytest.mark.skipif(importlib.util.find_spec("atheris") is None, 
 
 def check_some(target: Any, rounds: int) -> None:
     """Every seed as it is, then damaged ones."""
-    dice = random.Random(1)
+    rng = random.Random(1)
     seeds = list(target.seeds())
     for data in seeds:
         target.check(data)
     for _ in range(rounds):
-        data = bytearray(dice.choice(seeds))
-        damage(dice, data, 0)
+        data = bytearray(rng.choice(seeds))
+        damage(rng, data, 0)
         target.check(bytes(data))
 
 
 @pytest.mark.parametrize("name", guided.TARGETS)
-def test_target_takes_its_seeds_and_damaged_ones(name: str) -> None:
+def test_target_accepts_seeds_and_damaged_seeds(name: str) -> None:
     check_some(import_module(f"tests.fuzz.targets.{name}"), 300)
 
 
@@ -50,7 +50,7 @@ BREAKAGES = {
 
 
 @pytest.mark.parametrize("name", guided.TARGETS)
-def test_target_notices_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_finds_an_injected_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, broken = BREAKAGES[name]
     scan = kernels.REFERENCE.scan
     if name == "batches":
@@ -62,15 +62,15 @@ def test_target_notices_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @needs_atheris
-def test_guided_fuzzing_finds_what_dice_do_not() -> None:
+def test_guided_fuzzing_finds_the_planted_fault() -> None:
     planted: Any = import_module("tests.fuzz.targets.planted")
-    dice = random.Random(1)
+    rng = random.Random(1)
     for _ in range(PLANTED_RUNS):
-        planted.check(dice.randbytes(dice.randrange(20)))
+        planted.check(rng.randbytes(rng.randrange(20)))
     with pytest.raises(AssertionError, match="the fault that was planted"):
         guided.run("planted", 1, PLANTED_RUNS)
 
 
 @needs_atheris
-def test_a_seed_and_a_number_of_runs_decide_everything() -> None:
+def test_seed_and_run_count_determine_everything() -> None:
     assert guided.run("streams", 3, 1000) == guided.run("streams", 3, 1000)

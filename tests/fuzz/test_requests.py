@@ -10,12 +10,12 @@ SEEDS = (1, 2, 3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_broker_survives_requests_without_sense(seed: int) -> None:
+def test_broker_survives_random_requests(seed: int) -> None:
     reached = request_fuzzer.run(seed, 2 * request_fuzzer.WORLD_REQUESTS)
     assert len({api for api, _, _ in reached}) > 20, "the requests do not get anywhere"
 
 
-def test_a_broker_that_fails_on_a_request_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_failure_on_a_request_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("a mistake")
 
@@ -25,6 +25,6 @@ def test_a_broker_that_fails_on_a_request_is_noticed(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_metadata_by_id_is_refused_where_the_answer_has_no_room_for_it(version: int) -> None:
+def test_metadata_by_id_is_refused_in_versions_without_ids(version: int) -> None:
     answer = Cluster().client().ask(MetadataRequest(topics=[MetadataRequestTopic(name=None)]), version)
     assert [topic.error_code for topic in answer.topics] == [42]

@@ -170,7 +170,7 @@ class ApacheKafka:
         self.bootstrap_servers = f"127.0.0.1:{port}"
         self._data_dir = data_dir or self.folder / "data"
         self._properties = self.folder / "server.properties"
-        chosen = {**ONE_COPY, "log.dirs": str(self._data_dir), **self.places(port), **(settings or {})}
+        chosen = {**ONE_COPY, "log.dirs": str(self._data_dir), **self.listener_settings(port), **(settings or {})}
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
         self._heap = heap
         self._server: Server | None = None
@@ -241,7 +241,7 @@ class ApacheKafka:
 
     READY_TEXT: ClassVar[str] = "Kafka Server started"
 
-    def places(self, port: int) -> Mapping[str, str]:
+    def listener_settings(self, port: int) -> Mapping[str, str]:
         """Where it listens, and who leads it: itself."""
         return {
             **_ITS_OWN_CONTROLLER,

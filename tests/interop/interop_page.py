@@ -49,15 +49,15 @@ def page(version: str, apache_kafka: Sequence[Row], chaffinch: Sequence[Row], sc
 
 
 def _text(here: Cell, there: Cell, notes: list[str]) -> str:
-    said = here.note
+    notes_by_text = here.note
     if there.verdict is not here.verdict:
-        said = f"{said}; " if said else ""
-        said += f"on Apache Kafka: {there.verdict.value}" + (f" ({there.note})" if there.note else "")
-    if not said:
+        notes_by_text = f"{notes_by_text}; " if notes_by_text else ""
+        notes_by_text += f"on Apache Kafka: {there.verdict.value}" + (f" ({there.note})" if there.note else "")
+    if not notes_by_text:
         return here.verdict.value
-    if said not in notes:
-        notes.append(said)
-    return f"{here.verdict.value} [{notes.index(said) + 1}]"
+    if notes_by_text not in notes:
+        notes.append(notes_by_text)
+    return f"{here.verdict.value} [{notes.index(notes_by_text) + 1}]"
 
 
 def _listed(number: int, note: str) -> list[str]:

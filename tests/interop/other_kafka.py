@@ -69,7 +69,7 @@ class KafkaWithZooKeeper(OtherKafka):
     READY_TEXT: ClassVar[str] = "[KafkaServer id=1] started"
     _zookeeper: Server | None = None
 
-    def places(self, port: int) -> Mapping[str, str]:
+    def listener_settings(self, port: int) -> Mapping[str, str]:
         leader = f"127.0.0.1:{self.controller_port}"
         session = {"zookeeper.session.timeout.ms": str(_SESSION_TICKS_LEAST * _TICK_MS)}
         return {"broker.id": "1", "zookeeper.connect": leader, "listeners": f"PLAINTEXT://127.0.0.1:{port}", **session}

@@ -1,12 +1,12 @@
 """Our producer and consumer against Apache Kafka: the tests of `make unit` that need a broker, with another broker below them.
 
     python -m tests.interop.our_clients                                  # starts Apache Kafka; some 3 minutes
-    python -m tests.interop.our_clients --bootstrap-servers HOST:PORT    # takes one that runs with `borrowed_broker.SETTINGS`; no faults
+    python -m tests.interop.our_clients --bootstrap-servers HOST:PORT    # takes one that runs with `external_broker.SETTINGS`; no faults
     python -m tests.interop.our_clients --version 2.8.2                  # starts another one (`other_kafka.py`)
     python -m tests.interop.our_clients -k culprit -x                    # anything that pytest understands, told on the terminal only
 
-Each test that asks for an `EmbeddedBroker` gets a `BorrowedBroker` and must come to the same end. Those that shall not are in
-`our_clients_meant.py`, and must fail, so that the list says what is true; so are the few that are about our broker alone, which are
+Each test that asks for an `EmbeddedBroker` gets a `ExternalBroker` and must come to the same end. Those that shall not are in
+`expected_differences.py`, and must fail, so that the list says what is true; so are the few that are about our broker alone, which are
 left out. What was seen is printed into the pages named there. Ends with 1 where anything else fails, and with 0 where Apache Kafka
 cannot be had.
 """
@@ -26,11 +26,11 @@ import pytest
 import chaffinch
 from chaffinch.broker import embedded
 from tests.interop.apache_kafka import kafka_version
-from tests.interop.borrowed_broker import NOT_OFFERED, SETTINGS, BorrowedBroker
+from tests.interop.expected_differences import PAGES, difference, reason_not_run
+from tests.interop.external_broker import NOT_OFFERED, SETTINGS, ExternalBroker
 from tests.interop.fault_proxy import FaultProxy
 from tests.interop.installing import ROOT
 from tests.interop.other_kafka import apache_kafka
-from tests.interop.our_clients_meant import PAGES, difference, ours_alone
 from tests.interop.processes import DidNotStart, NotRun
 
 _SUITES = (
@@ -43,7 +43,7 @@ _SUITES = (
     "tests/consumer",
     "tests/examples/test_producer_examples.py",
     "tests/examples/test_transactional_word_count.py",
-    "tests/interop/beside_java_tools.py",
+    "tests/interop/with_java_tools.py",
 )
 # Cores have no broker; `Killed` is one of ours, as a process, and so is what stands in for an older broker; an interrupt strikes the
 # client, whatever the broker.
@@ -75,7 +75,7 @@ class End(Enum):
     """How a test that used the broker came out."""
 
     SAME = "passed"
-    MEANT = "failed, as it is meant"
+    EXPECTED = "failed, as it is meant"
     NOT_OFFERED = "asks for what Apache Kafka does not offer"
     WRONG = "failed"
 
@@ -90,7 +90,7 @@ class Seen:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            found, alone = difference(_short(item.nodeid), self._version), ours_alone(_short(item.nodeid))
+            found, alone = difference(_short(item.nodeid), self._version), reason_not_run(_short(item.nodeid))
             if alone is not None:
                 item.add_marker(pytest.mark.skip(reason=f"{NOT_OFFERED}: {alone}"))
             elif found is not None:
@@ -98,7 +98,7 @@ class Seen:
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         self._name = _short(item.nodeid)
-        BorrowedBroker.when_used = self._used
+        ExternalBroker.when_used = self._used
 
     def _used(self) -> None:
         self.ends.setdefault(self._name, End.SAME)
@@ -108,7 +108,7 @@ class Seen:
         if report.failed:
             self.ends[name] = End.WRONG
         elif report.skipped and hasattr(report, "wasxfail"):
-            self.ends[name] = End.MEANT
+            self.ends[name] = End.EXPECTED
         elif report.skipped and NOT_OFFERED in str(report.longrepr):
             self.ends[name] = End.NOT_OFFERED
 
@@ -122,13 +122,13 @@ def _short(node: str) -> str:
 def page_part(ends: dict[str, End], pattern: str) -> str:
     """What a page says: how many tests came to which end, and each difference with its reason."""
     found = {name: end for name, end in ends.items() if re.fullmatch(pattern, name)}
-    same, meant, more = (sum(each is end for each in found.values()) for end in (End.SAME, End.MEANT, End.NOT_OFFERED))
+    same, meant, more = (sum(each is end for each in found.values()) for end in (End.SAME, End.EXPECTED, End.NOT_OFFERED))
     text = (
         f"Apache Kafka {kafka_version()}: {_tests(same)} the same end as on `chaffinch broker`, {meant or 'none'} to another, as is meant"
     )
     text += f"; {more} more need what it does not offer, such as counters or several nodes." if more else "."
     lines = textwrap.wrap(text, LINE_MAX, break_on_hyphens=False)
-    reasons = {each.why for name, end in found.items() if end is End.MEANT and (each := difference(name, kafka_version())) is not None}
+    reasons = {each.why for name, end in found.items() if end is End.EXPECTED and (each := difference(name, kafka_version())) is not None}
     for reason in sorted(reasons):
         lines += ["", *textwrap.wrap(f"- {reason}", LINE_MAX, subsequent_indent="  ", break_on_hyphens=False)]
     return "\n".join(lines) + "\n"
@@ -153,8 +153,8 @@ def renew_pages(ends: dict[str, End], pages: Mapping[str, str]) -> Iterator[str]
 
 def run_tests(bootstrap_servers: str, arguments: list[str], version: str, table: Table = OUR_CLIENTS) -> int:
     """pytest's exit status. The pages tell of the version that is pinned."""
-    BorrowedBroker.address = bootstrap_servers
-    chaffinch.EmbeddedBroker = embedded.EmbeddedBroker = BorrowedBroker  # type: ignore[assignment,misc]
+    ExternalBroker.address = bootstrap_servers
+    chaffinch.EmbeddedBroker = embedded.EmbeddedBroker = ExternalBroker  # type: ignore[assignment,misc]
     seen = Seen(version)
     suites = [] if any(argument.startswith("tests/") for argument in arguments) else table.suites
     status = int(pytest.main(["-p", "no:cacheprovider", "--rootdir", str(ROOT), *suites, *arguments], plugins=[seen]))
@@ -169,7 +169,7 @@ def run_tests(bootstrap_servers: str, arguments: list[str], version: str, table:
 def main(arguments: list[str], table: Table = OUR_CLIENTS) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=f"the tests of {table.name} against Apache Kafka")
-    parser.add_argument("--bootstrap-servers", help="of an Apache Kafka that runs with `borrowed_broker.SETTINGS`")
+    parser.add_argument("--bootstrap-servers", help="of an Apache Kafka that runs with `external_broker.SETTINGS`")
     parser.add_argument("--version", default=kafka_version(), help="of the Apache Kafka that is started")
     given, rest = parser.parse_known_args(arguments)
     if given.bootstrap_servers:
@@ -180,7 +180,7 @@ def main(arguments: list[str], table: Table = OUR_CLIENTS) -> int:
             settings["advertised.listeners"] = f"PLAINTEXT://{proxy.address}"
             with apache_kafka(given.version, settings) as kafka:
                 proxy.aim(kafka.bootstrap_servers)
-                BorrowedBroker.proxy, BorrowedBroker.kafka = proxy, kafka
+                ExternalBroker.proxy, ExternalBroker.kafka = proxy, kafka
                 return run_tests(proxy.address, rest, given.version, table)
     except (NotRun, DidNotStart) as reason:
         print(f"{table.name} on Apache Kafka {given.version}: not run: {reason}")

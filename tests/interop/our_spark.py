@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import sys
 
+from tests.interop.expected_differences import SPARK_PAGES
 from tests.interop.installing import ROOT
 from tests.interop.our_clients import Table, main
-from tests.interop.our_clients_meant import SPARK_PAGES
 
 # Made in the file, or in a `conftest.py`, whose fixtures are called so.
 _BROKER = re.compile(r"EmbeddedBroker|broker\.bootstrap_servers|def \w+\(.*\bkafka\b")

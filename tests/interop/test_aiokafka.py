@@ -34,12 +34,12 @@ async def consume(broker: EmbeddedBroker, topic: str) -> list[Any]:
     consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False)
     await consumer.start()
     try:
-        places = [TopicPartition(topic, index) for index in (0, 1)]
-        consumer.assign(places)
+        tps = [TopicPartition(topic, index) for index in (0, 1)]
+        consumer.assign(tps)
         await consumer.seek_to_beginning()
-        ends = await consumer.end_offsets(places)
+        ends = await consumer.end_offsets(tps)
         records: list[Any] = []
-        while [place for place in places if await consumer.position(place) < ends[place]]:
+        while [tp for tp in tps if await consumer.position(tp) < ends[tp]]:
             for batch in (await consumer.getmany(timeout_ms=1000)).values():
                 records += batch
         return records
@@ -88,4 +88,4 @@ def test_transactions(broker: EmbeddedBroker, topic: str) -> None:
     records = run(main())
     assert sorted(record.value for record in records) == [b"round 0"] * 10 + [b"round 2"] * 10
     committed = broker._call(lambda core: core.state.offsets.fetch_all(f"g-{topic}"))
-    assert [(place.partition, offset.offset) for place, offset in committed.items()] == [(0, 3)]
+    assert [(tp.partition, offset.offset) for tp, offset in committed.items()] == [(0, 3)]

@@ -130,7 +130,7 @@ def visible(broker: EmbeddedBroker) -> list[bytes]:
     return values
 
 
-def test_ends(broker: EmbeddedBroker, start: Callable[[], Writer]) -> None:
+def test_commit_shows_and_abort_hides_records(broker: EmbeddedBroker, start: Callable[[], Writer]) -> None:
     """Commits and aborts in turn, an abort of nothing among them."""
     writer = start()
     for number, commit in enumerate((True, False, True, False, True)):
@@ -142,7 +142,7 @@ def test_ends(broker: EmbeddedBroker, start: Callable[[], Writer]) -> None:
     assert visible(broker) == [b"0", b"2", b"4"]
 
 
-def test_a_newer_producer_fences_the_older(broker: EmbeddedBroker, start: Callable[[], Writer]) -> None:
+def test_newer_producer_fences_older(broker: EmbeddedBroker, start: Callable[[], Writer]) -> None:
     old = start()
     old.begin()
     old.write(b"old")
@@ -155,7 +155,7 @@ def test_a_newer_producer_fences_the_older(broker: EmbeddedBroker, start: Callab
     assert visible(broker) == [b"new"]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(broker: EmbeddedBroker, start: Callable[[], Writer]) -> None:
+def test_expired_transaction_is_aborted(broker: EmbeddedBroker, start: Callable[[], Writer]) -> None:
     writer = start()
     writer.begin()
     writer.write(b"too late")

@@ -116,7 +116,7 @@ def test_offsets_in_a_transaction(broker: EmbeddedBroker, topic: str) -> None:
     client = producer(broker, transactional_id=f"id-{topic}")
     client.init_transactions(TIMEOUT_SECONDS)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": f"g-{topic}", "log_level": 0})
-    place = confluent_kafka.TopicPartition(topic, 0)
+    tp = confluent_kafka.TopicPartition(topic, 0)
     try:
         for offset, commit in ((5, True), (9, False)):
             client.begin_transaction()
@@ -127,12 +127,12 @@ def test_offsets_in_a_transaction(broker: EmbeddedBroker, topic: str) -> None:
                 client.commit_transaction(TIMEOUT_SECONDS)
             else:
                 client.abort_transaction(TIMEOUT_SECONDS)
-            assert consumer.committed([place], timeout=TIMEOUT_SECONDS)[0].offset == 5
+            assert consumer.committed([tp], timeout=TIMEOUT_SECONDS)[0].offset == 5
     finally:
         consumer.close()
 
 
-def test_a_newer_producer_fences_the_older(broker: EmbeddedBroker, topic: str) -> None:
+def test_newer_producer_fences_older(broker: EmbeddedBroker, topic: str) -> None:
     old = producer(broker, transactional_id=f"id-{topic}")
     old.init_transactions(TIMEOUT_SECONDS)
     old.begin_transaction()
@@ -146,7 +146,7 @@ def test_a_newer_producer_fences_the_older(broker: EmbeddedBroker, topic: str) -
 
 
 @pytest.mark.parametrize("is_flushed", [False, True], ids=["at once", "flushed"])
-def test_an_abort_before_the_coordinator_knows_of_the_transaction(broker: EmbeddedBroker, topic: str, is_flushed: bool) -> None:
+def test_abort_before_coordinator_knows_transaction_succeeds(broker: EmbeddedBroker, topic: str, is_flushed: bool) -> None:
     """Fatal for librdkafka, on Apache Kafka too: docs/transactions.md says what to do. With a `flush` before, it is not."""
     client = producer(broker, transactional_id=topic)
     client.init_transactions(TIMEOUT_SECONDS)
@@ -189,7 +189,7 @@ def test_min_insync_replicas_above_the_replication_factor_fails_at_once(broker: 
     assert send(producer(broker, acks=1), "held", (b"k", b"v")) == [None]
 
 
-def test_a_lost_answer_does_not_double_the_record(broker: EmbeddedBroker, topic: str) -> None:
+def test_lost_answer_does_not_duplicate_record(broker: EmbeddedBroker, topic: str) -> None:
     """The connection is cut after the append; the idempotent producer sends the batch again, and the broker knows it."""
     client = producer(broker, enable_idempotence=True)
     assert send(client, topic, (b"k", b"first")) == [None]
@@ -199,7 +199,7 @@ def test_a_lost_answer_does_not_double_the_record(broker: EmbeddedBroker, topic:
     assert broker.counters(topic)["DuplicateBatchesPerSec"] == 1
 
 
-def test_a_restarted_broker(topic: str, broker: EmbeddedBroker) -> None:
+def test_producer_continues_after_broker_restart(topic: str, broker: EmbeddedBroker) -> None:
     client = producer(broker, enable_idempotence=True)
     assert send(client, topic, (b"k", b"before")) == [None]
     broker.restart(kill=True)
@@ -207,7 +207,7 @@ def test_a_restarted_broker(topic: str, broker: EmbeddedBroker) -> None:
     assert sorted(broker.read(topic)["value"].to_pylist()) == [b"after", b"before"]
 
 
-def test_administration(broker: EmbeddedBroker, topic: str) -> None:
+def test_admin_requests_succeed(broker: EmbeddedBroker, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
 
     def result(futures: dict[Any, Any]) -> Any:
@@ -224,8 +224,8 @@ def test_administration(broker: EmbeddedBroker, topic: str) -> None:
     assert configs["cleanup.policy"].value == "compact"
     assert admin.describe_cluster().result(TIMEOUT_SECONDS).cluster_id == listed.cluster_id
     send(producer(broker), topic, (b"k", b"v"), partition=1)
-    place = confluent_kafka.TopicPartition(topic, 1)
-    assert result(admin.list_offsets({place: OffsetSpec.latest()})).offset == 1
+    tp = confluent_kafka.TopicPartition(topic, 1)
+    assert result(admin.list_offsets({tp: OffsetSpec.latest()})).offset == 1
     result(admin.delete_topics(["made"]))
     assert "made" not in broker.topics()
 
@@ -235,7 +235,7 @@ def test_unknown_topics_are_created_on_demand(broker: EmbeddedBroker) -> None:
     assert broker.topics()["on-demand"] == 1
 
 
-def test_a_script_of_a_user_ends_cleanly(broker: EmbeddedBroker, topic: str) -> None:
+def test_user_script_exits_cleanly(broker: EmbeddedBroker, topic: str) -> None:
     """A whole process: what a user of confluent-kafka types, from start to exit."""
     script = (
         "import json, sys, confluent_kafka\n"

@@ -34,7 +34,7 @@ def produced(proxy: FaultProxy) -> int:
         return int(client.ask(produce_request("orders", batch_of(b"v")), 9).responses[0].partition_responses[0].error_code)
 
 
-def test_what_no_rule_hits_goes_through(proxy: FaultProxy, broker: EmbeddedBroker) -> None:
+def test_unmatched_requests_pass_through(proxy: FaultProxy, broker: EmbeddedBroker) -> None:
     proxy.change(lambda script: script.add(api="Metadata", action="drop_before", client_id="somebody else"))
     assert produced(proxy) == 0
     assert broker.read("orders").num_rows == 1
@@ -49,7 +49,7 @@ def test_connections_are_cut(proxy: FaultProxy, broker: EmbeddedBroker, action: 
     assert produced(proxy) == 0, "a rule hits as often as it says"
 
 
-def test_errors_are_answered_without_the_broker(proxy: FaultProxy, broker: EmbeddedBroker) -> None:
+def test_error_rule_answers_without_the_broker(proxy: FaultProxy, broker: EmbeddedBroker) -> None:
     proxy.change(lambda script: script.add(api="Produce", action="error", error="NOT_LEADER_OR_FOLLOWER"))
     proxy.change(lambda script: script.add(api="Metadata", action="error", error="UNKNOWN_TOPIC_OR_PARTITION"))
     assert produced(proxy) == NOT_LEADER
@@ -59,7 +59,7 @@ def test_errors_are_answered_without_the_broker(proxy: FaultProxy, broker: Embed
         assert [client.ask(asked, 12).topics[0].error_code for _ in range(2)] == [UNKNOWN_TOPIC, 0]
 
 
-def test_a_late_answer_comes(proxy: FaultProxy) -> None:
+def test_delayed_answer_arrives(proxy: FaultProxy) -> None:
     proxy.change(lambda script: script.add(api="Produce", action="delay", delay_ms=20))
     assert produced(proxy) == 0
     assert proxy.change(lambda script: len(script)) == 0

@@ -126,7 +126,7 @@ def test_two_members_share_and_one_takes_over(confluent: Callable[..., Confluent
 
 
 @PROTOCOLS
-def test_what_was_committed_is_not_read_again(confluent: Callable[..., Confluent], protocol: str) -> None:
+def test_committed_records_are_not_read_again(confluent: Callable[..., Confluent], protocol: str) -> None:
     first = confluent(protocol).subscribe(TOPIC)
     until(lambda: len(first.values) == RECORDS, first.poll)
     first.consumer.commit(asynchronous=False)
@@ -140,7 +140,7 @@ def test_what_was_committed_is_not_read_again(confluent: Callable[..., Confluent
 
 
 @PROTOCOLS
-def test_a_static_member_that_is_restarted_keeps_its_partitions(confluent: Callable[..., Confluent], protocol: str) -> None:
+def test_restarted_static_member_keeps_its_partitions(confluent: Callable[..., Confluent], protocol: str) -> None:
     first = confluent(protocol, group_instance_id="i-1").subscribe(TOPIC)
     second = confluent(protocol, group_instance_id="i-2").subscribe(TOPIC)
     until(lambda: len(first.partitions) == len(second.partitions) == 2, first.poll, second.poll)
@@ -161,7 +161,7 @@ def test_cooperative_members_only_give_back_what_moves(confluent: Callable[..., 
     assert set(first.revoked) == second.partitions
 
 
-def test_a_subscription_by_pattern(broker: EmbeddedBroker, group: str, confluent: Callable[..., Confluent]) -> None:
+def test_pattern_subscription_reads_matching_topics(broker: EmbeddedBroker, group: str, confluent: Callable[..., Confluent]) -> None:
     """KIP-848: the broker matches, and a topic that comes later is found."""
     broker.create_topic(f"{group}-one", 1)
     member = confluent("consumer").subscribe(f"^{group}-.*")
@@ -170,7 +170,7 @@ def test_a_subscription_by_pattern(broker: EmbeddedBroker, group: str, confluent
     until(lambda: len(member.consumer.assignment()) == 3, member.poll)
 
 
-def test_offsets_of_a_transaction_are_waited_for(broker: EmbeddedBroker, group: str, confluent: Callable[..., Confluent]) -> None:
+def test_offset_fetch_waits_for_open_transaction(broker: EmbeddedBroker, group: str, confluent: Callable[..., Confluent]) -> None:
     """KIP-447: the member's generation goes with the offsets; who takes over reads where the transaction ended."""
     first = confluent().subscribe(TOPIC)
     until(lambda: len(first.values) == RECORDS, first.poll)
@@ -181,14 +181,14 @@ def test_offsets_of_a_transaction_are_waited_for(broker: EmbeddedBroker, group: 
     producer.send_offsets_to_transaction(positions, first.consumer.consumer_group_metadata(), LIMIT_SECONDS)
     second = confluent(isolation_level="read_committed").subscribe(TOPIC)
     first.close()
-    places = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+    tps = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
     with pytest.raises(confluent_kafka.KafkaException):
-        second.consumer.committed(places, timeout=1)
+        second.consumer.committed(tps, timeout=1)
     producer.commit_transaction(LIMIT_SECONDS)
-    assert sum(place.offset for place in second.consumer.committed(places, timeout=LIMIT_SECONDS)) == RECORDS
+    assert sum(tp.offset for tp in second.consumer.committed(tps, timeout=LIMIT_SECONDS)) == RECORDS
 
 
-def test_a_member_of_another_generation_cannot_commit_in_a_transaction(
+def test_member_of_another_generation_cannot_commit_in_transaction(
     broker: EmbeddedBroker, group: str, confluent: Callable[..., Confluent]
 ) -> None:
     first = confluent().subscribe(TOPIC)
@@ -207,7 +207,7 @@ def test_a_member_of_another_generation_cannot_commit_in_a_transaction(
 
 
 @PROTOCOLS
-def test_administration(broker: EmbeddedBroker, group: str, confluent: Callable[..., Confluent], protocol: str) -> None:
+def test_admin_requests_for_groups_succeed(broker: EmbeddedBroker, group: str, confluent: Callable[..., Confluent], protocol: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     member = confluent(protocol, client_id="mine").subscribe(TOPIC)
     until(lambda: len(member.values) == RECORDS, member.poll)
@@ -225,13 +225,13 @@ def test_administration(broker: EmbeddedBroker, group: str, confluent: Callable[
     request = [ConsumerGroupTopicPartitions(group, [TopicPartition(TOPIC, 0, 7)])]
     admin.alter_consumer_group_offsets(request, request_timeout=LIMIT_SECONDS)[group].result()
     found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result().topic_partitions
-    assert {place.partition: place.offset for place in found}[0] == 7
+    assert {tp.partition: tp.offset for tp in found}[0] == 7
     admin.delete_consumer_groups([group], request_timeout=LIMIT_SECONDS)[group].result()
     assert group not in {found.group_id for found in admin.list_consumer_groups().result().valid}
 
 
 @PROTOCOLS
-def test_members_go_on_over_a_restart(protocol: str) -> None:
+def test_members_continue_after_broker_restart(protocol: str) -> None:
     """The broker is killed: nobody joins again, and what comes afterwards is read."""
     with EmbeddedBroker(topics={TOPIC: {}}) as broker:
         member = Confluent(broker, "g", protocol).subscribe(TOPIC)
@@ -248,7 +248,7 @@ def test_members_go_on_over_a_restart(protocol: str) -> None:
             member.close()
 
 
-def test_kafka_python(broker: EmbeddedBroker, group: str) -> None:
+def test_kafka_python_members_share_partitions(broker: EmbeddedBroker, group: str) -> None:
     def consumer() -> KafkaConsumer:
         return KafkaConsumer(
             TOPIC,
@@ -282,7 +282,7 @@ def test_kafka_python(broker: EmbeddedBroker, group: str) -> None:
             second.close()
 
 
-def test_aiokafka(broker: EmbeddedBroker, group: str) -> None:
+def test_aiokafka_members_share_partitions(broker: EmbeddedBroker, group: str) -> None:
     async def main() -> None:
         def consumer() -> AIOKafkaConsumer:
             return AIOKafkaConsumer(

@@ -27,7 +27,7 @@ def printed(chaffinch: list[Row], apache_kafka: list[Row]) -> list[str]:
     return text[text.index("|  |") :].splitlines()
 
 
-def test_a_cell_says_what_was_seen_here_and_equal_notes_are_one() -> None:
+def test_cell_shows_its_result_and_equal_notes_share_a_number() -> None:
     source = Cell(verdict=Verdict.NOT_OFFERED, note="see there")
     found = rows(a=WORKS, b=source, c=source)
     assert printed(found, found) == [
@@ -40,7 +40,7 @@ def test_a_cell_says_what_was_seen_here_and_equal_notes_are_one() -> None:
     ]
 
 
-def test_a_difference_from_apache_kafka_is_a_note() -> None:
+def test_difference_from_apache_kafka_becomes_a_note() -> None:
     broken = Cell(verdict=Verdict.FAILS, note="offset is 3, expected 5")
     assert printed(rows(a=broken), rows(a=WORKS))[-3:] == [
         "| the first | fails [1] |",
@@ -50,14 +50,14 @@ def test_a_difference_from_apache_kafka_is_a_note() -> None:
     assert printed(rows(a=WORKS), rows(a=broken))[-1] == "1. on Apache Kafka: fails (offset is 3, expected 5)"
 
 
-def test_a_long_note_goes_on_below_its_begin() -> None:
+def test_long_note_is_wrapped_with_indent() -> None:
     long = Cell(verdict=Verdict.WORKS, note="word " * 40)
     first, second = printed(rows(a=long), rows(a=long))[-2:]
     assert first.startswith("1. word word")
     assert second.startswith("   word")
 
 
-def test_what_is_not_offered_names_scenarios_and_facts_that_exist_and_a_source() -> None:
+def test_unsupported_features_name_existing_scenarios_and_a_source() -> None:
     for each in CLIENTS:
         assert each.not_offered.keys() <= SCENARIO_NAMES | FACTS, each.name
         assert all("https://" in why for why in each.not_offered.values()), each.name

@@ -40,12 +40,12 @@ def make(broker: EmbeddedBroker) -> Iterator[Any]:
 def consume(make: Any, topic: str, count: int) -> list[Any]:
     """All committed records, which must be `count`, and nothing after them."""
     consumer = make(KafkaConsumer, isolation_level="read_committed", auto_offset_reset="earliest", enable_auto_commit=False)
-    places = [TopicPartition(topic, index) for index in (0, 1)]
-    consumer.assign(places)
+    tps = [TopicPartition(topic, index) for index in (0, 1)]
+    consumer.assign(tps)
     consumer.seek_to_beginning()
-    ends = consumer.end_offsets(places)
+    ends = consumer.end_offsets(tps)
     records: list[Any] = []
-    while any(consumer.position(place) < ends[place] for place in places):
+    while any(consumer.position(tp) < ends[tp] for tp in tps):
         for batch in consumer.poll(timeout_ms=TIMEOUT_SECONDS * 1000).values():
             records += batch
     assert len(records) == count

@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 
 from tests.interop.apache_kafka import kafka_version
+from tests.interop.expected_differences import (
+    EXPECTED,
+    NOT_RUN_ON_KAFKA,
+    PAGES,
+    SPARK_PAGES,
+    ExpectedDifference,
+    difference,
+    reason_not_run,
+)
 from tests.interop.installing import ROOT
 from tests.interop.other_kafka import leads_itself, numbers
 from tests.interop.our_clients import End, page_part
-from tests.interop.our_clients_meant import MEANT, OURS_ALONE, PAGES, SPARK_PAGES, Meant, difference, ours_alone
 from tests.interop.our_spark import OUR_SPARK
 from tests.interop.versions import PAGE, Seen, told
 from tests.interop.versions import page_part as versions_part
@@ -16,13 +24,13 @@ from tests.interop.versions import page_part as versions_part
 IN_SYNC = "test_producer.py::TestSend::test_min_insync_above_the_replicas"
 
 
-def test_a_page_counts_its_own_tests_and_says_why_one_differs() -> None:
+def test_page_counts_its_tests_and_explains_differences() -> None:
     ends = {
         "test_x.py::test_a[null key-one]": End.SAME,
         "test_x.py::test_b[null key-all]": End.SAME,
         "test_x.py::test_c[null key-some]": End.NOT_OFFERED,
         "test_x.py::test_d": End.SAME,
-        IN_SYNC: End.MEANT,
+        IN_SYNC: End.EXPECTED,
     }
     text = page_part(ends, ".*null key.*")
     assert text.startswith(f"Apache Kafka {kafka_version()}: 2 tests come to the same end as on `chaffinch broker`, none to another")
@@ -32,47 +40,49 @@ def test_a_page_counts_its_own_tests_and_says_why_one_differs() -> None:
     assert "- Apache Kafka takes the smaller of min.insync.replicas" in text
 
 
-def test_every_page_has_its_part() -> None:
+def test_every_page_has_a_generated_part() -> None:
     for name in (*PAGES, *SPARK_PAGES):
         assert (ROOT / name).read_text(encoding="utf-8").count("<!-- seen by make interop -->") == 1, name
 
 
-def test_what_is_meant_to_differ_is_a_test() -> None:
+def test_expected_differences_name_existing_tests() -> None:
     """A name that is gone would be a difference that nobody sees."""
     defined = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
     }
-    for pattern in (*(each.test for each in MEANT), *OURS_ALONE):
+    for pattern in (*(each.test for each in EXPECTED), *NOT_RUN_ON_KAFKA):
         assert pattern.rpartition("::")[2].partition("\\[")[0] in defined, pattern
 
 
-def test_the_spark_format_is_tried_wherever_it_has_a_broker() -> None:
+def test_spark_suites_with_a_broker_run_on_apache_kafka() -> None:
     """Whether a test makes it, or asks for a fixture that does."""
     chosen = {suite.rpartition("/")[2] for suite in OUR_SPARK.suites}
     assert {"test_sink.py", "test_stream_reader.py", "test_stream_limits.py", "test_replay_plan.py", "test_spark_write.py"} <= chosen
     assert not {"test_protocol.py", "test_offset_ranges.py", "test_spark_killed.py"} & chosen
 
 
-def test_a_difference_is_of_its_versions_alone() -> None:
+def test_difference_applies_to_its_versions_only() -> None:
     assert [bool(difference(IN_SYNC, version)) for version in ("2.8.2", "3.6.2", "3.7.0", "4.3.1")] == [False, False, True, True]
     assert not difference("test_producer.py::TestSend::test_another", "4.3.1")
 
 
-def test_what_is_about_our_broker_alone_is_named_by_its_whole_name() -> None:
-    assert ours_alone("test_sink.py::test_a_broker_that_is_away_is_told_with_one_time")
-    assert not ours_alone("test_sink.py::test_a_broker_that_is_away_is_told_with_one_time_more")
-    assert not ours_alone("test_target.py::test_an_answer_that_does_not_tell_refuses_no_codec[an error]")
+def test_skipped_tests_exist_under_their_full_names() -> None:
+    assert reason_not_run("test_sink.py::test_a_broker_that_is_away_is_told_with_one_time")
+    assert not reason_not_run("test_sink.py::test_a_broker_that_is_away_is_told_with_one_time_more")
+    assert not reason_not_run("test_target.py::test_an_answer_that_does_not_tell_refuses_no_codec[an error]")
 
 
-def test_the_page_of_versions_counts_what_came_to_the_same_end_and_says_where_not() -> None:
+def test_versions_page_counts_equal_results_and_lists_differences() -> None:
     output = "1 passed in 2 s\nour clients on Apache Kafka 2.8.2: 72 passed\nour clients on Apache Kafka 2.8.2: 2 failed, as it is meant\n"
     output += (
         "our clients on Apache Kafka 2.8.2: 9 asks for what Apache Kafka does not offer\nour clients on Apache Kafka 2.8.2: 1 failed\n"
     )
     counts = told(output)
-    assert counts == {End.SAME: 72, End.MEANT: 2, End.NOT_OFFERED: 9, End.WRONG: 1}
+    assert counts == {End.SAME: 72, End.EXPECTED: 2, End.NOT_OFFERED: 9, End.WRONG: 1}
     seen = {"2.8.2": [Seen(succeeded=False, counts=counts), Seen(succeeded=True, counts=told("not run"))]}
-    text = versions_part(seen, [Meant(test="x", why="So it is.", since=(3, 7)), Meant(test="y", why="So it was.", before=(4, 1))])
+    text = versions_part(
+        seen, [ExpectedDifference(test="x", why="So it is.", since=(3, 7)), ExpectedDifference(test="y", why="So it was.", before=(4, 1))]
+    )
     assert "| 2.8.2 | by ZooKeeper | 72 of 75 | not run |\n" in text
     assert text.endswith("\n\n- So it is.\n- So it was.\n")
     assert PAGE.read_text(encoding="utf-8").count("<!-- seen by make versions -->") == 1

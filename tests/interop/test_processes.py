@@ -32,13 +32,13 @@ def ends(pid: int) -> bool:
         os.close(process)
 
 
-def test_a_command_that_ends_tells_how() -> None:
+def test_finished_command_reports_its_outcome() -> None:
     outcome = run(python("import sys; print(input()); sys.exit('no')"), timeout_s=TIMEOUT_S, stdin="a line\n")
     assert (outcome.exit_status, outcome.output, outcome.errors) == (1, "a line\n", "no\n")
     assert not outcome.succeeded
 
 
-def test_a_command_that_stays_is_killed_with_its_children() -> None:
+def test_hanging_command_is_killed_with_its_children() -> None:
     outcome = run(FORKS_AND_STAYS, timeout_s=1.0)
     assert outcome.exit_status is None
     assert "killed after 1 s" in outcome.errors
@@ -46,7 +46,7 @@ def test_a_command_that_stays_is_killed_with_its_children() -> None:
     assert len(outcome.output.split()) == 2
 
 
-def test_a_server_is_ready_when_it_says_so_and_is_stopped(tmp_path: Path) -> None:
+def test_server_is_ready_after_its_line_and_is_stopped(tmp_path: Path) -> None:
     with Server(python(SAYS_AND_STAYS), ready_text="ready", log=tmp_path / "log", timeout_s=TIMEOUT_S) as server:
         assert server.ready_line == f"ready {server.process.pid}"
         os.kill(server.process.pid, 0)
@@ -55,7 +55,7 @@ def test_a_server_is_ready_when_it_says_so_and_is_stopped(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("text", "timeout_s"), [("print('no such folder')", TIMEOUT_S), ("import signal; signal.pause()", 0.2)])
-def test_a_server_that_is_never_ready_is_an_error_with_its_log(tmp_path: Path, text: str, timeout_s: float) -> None:
+def test_server_that_is_never_ready_raises_with_its_log(tmp_path: Path, text: str, timeout_s: float) -> None:
     with pytest.raises(DidNotStart) as caught:
         Server(python(text), ready_text="ready", log=tmp_path / "log", timeout_s=timeout_s)
     assert (tmp_path / "log").read_text().strip() in str(caught.value)

@@ -39,7 +39,7 @@ def written(address: str) -> str:
 
 
 @pytest.mark.parametrize("topic", COMPRESSION_TYPES)
-def test_records_come_back_whatever_they_were_sent_and_stored_as(written: str, topic: str) -> None:
+def test_records_are_read_back_for_each_pair_of_codecs(written: str, topic: str) -> None:
     consumer = Consumer({"bootstrap.servers": written, "group.id": "reader", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     messages = consumer.consume(len(RECORDS) * len(CODECS), WAIT_S)

@@ -38,6 +38,6 @@ def cells() -> dict[tuple[str, str], Cell]:
 
 
 @pytest.mark.parametrize(("client", "scenario"), OFFERED)
-def test_a_client_works(cells: dict[tuple[str, str], Cell], client: str, scenario: str) -> None:
+def test_client_passes_scenario(cells: dict[tuple[str, str], Cell], client: str, scenario: str) -> None:
     cell = cells[client, scenario]
     assert cell.verdict is Verdict.WORKS, cell.note

@@ -113,14 +113,14 @@ CLIENTS: dict[str, Callable[..., list[bytes]]] = {
 
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
-def test_they_get_through(
+def test_client_connects_with_each_mechanism(
     protocol: str, mechanism: str, name: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates
 ) -> None:
     assert CLIENTS[name](brokers[protocol], certificates.root, protocol, mechanism, PASSWORD) == VALUES
 
 
 @pytest.mark.parametrize("mechanism", SASL_MECHANISMS)
-def test_a_wrong_password_is_told(mechanism: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
+def test_wrong_password_is_reported(mechanism: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
     """To librdkafka; the two others say so as well, but leave their sockets behind."""
     broker = brokers["SASL_SSL"]
     before = broker._call(lambda core: core.state.authentication.counts["failed"])

@@ -57,7 +57,7 @@ def test_kafka_python_reads_in_a_session(broker: EmbeddedBroker) -> None:
     assert [number for number in seen if number % 3 == 1] == list(range(1, 90, 3))
 
 
-def test_confluent_kafka_reads_by_topic_id_what_was_created_anew(broker: EmbeddedBroker, admin: AdminClient) -> None:
+def test_confluent_kafka_reads_recreated_topic_by_id(broker: EmbeddedBroker, admin: AdminClient) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"})
     try:
         for first in (0, 9):
@@ -81,10 +81,10 @@ def test_partitions_are_added(broker: EmbeddedBroker, admin: AdminClient) -> Non
 
 def test_records_are_deleted_and_offsets_found(broker: EmbeddedBroker, admin: AdminClient) -> None:
     write(broker, 0, 30)
-    place = TopicPartition("orders", 0)
+    tp = TopicPartition("orders", 0)
     assert only(admin.delete_records([TopicPartition("orders", 0, 4)])).low_watermark == 4
     found = {
-        name: only(admin.list_offsets({place: spec})).offset
+        name: only(admin.list_offsets({tp: spec})).offset
         for name, spec in {"first": OffsetSpec.earliest(), "last": OffsetSpec.latest(), "late": OffsetSpec.for_timestamp(2**50)}.items()
     }
     assert found == {"first": 4, "last": 10, "late": -1}

@@ -12,23 +12,23 @@ LATEST = 2
 APPLIED_S = 10.0
 
 
-def tell(address: str, version: int) -> bool:
+def set_version(address: str, version: int) -> bool:
     """Have clients that connect from now on speak this version. False: before 4.0 there is no such feature, and all speak version 1."""
     admin = KafkaAdminClient(bootstrap_servers=address, client_id="judge")
     try:
-        told = _told(admin)
-        if told is None or told == version:
-            return told is not None
-        way = UpdateFeatureType.UPGRADE if version > told else UpdateFeatureType.SAFE_DOWNGRADE
-        admin.update_features({FEATURE: (way, version)})
+        current = _finalized(admin)
+        if current is None or current == version:
+            return current is not None
+        upgrade_type = UpdateFeatureType.UPGRADE if version > current else UpdateFeatureType.SAFE_DOWNGRADE
+        admin.update_features({FEATURE: (upgrade_type, version)})
         ends = time.monotonic() + APPLIED_S
-        while _told(admin) != version and time.monotonic() < ends:  # The broker hears of it from its controller.
+        while _finalized(admin) != version and time.monotonic() < ends:  # The broker hears of it from its controller.
             pass
-        return _told(admin) == version
+        return _finalized(admin) == version
     finally:
         admin.close()
 
 
-def _told(admin: KafkaAdminClient) -> int | None:
+def _finalized(admin: KafkaAdminClient) -> int | None:
     level: tuple[int, int] | None = admin.describe_features().get(FEATURE, {}).get("finalized")
     return None if level is None else level[1]

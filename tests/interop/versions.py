@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.interop.apache_kafka import kafka_version
+from tests.interop.expected_differences import EXPECTED, ExpectedDifference
 from tests.interop.installing import ROOT
 from tests.interop.other_kafka import VERSIONS, leads_itself, numbers
 from tests.interop.our_clients import LINE_MAX, OUR_CLIENTS, End
-from tests.interop.our_clients_meant import MEANT, Meant
 from tests.interop.our_spark import OUR_SPARK
 from tests.interop.processes import run
 
@@ -42,7 +42,7 @@ class Seen:
         """`812 of 814`: those that came to the same end, of all that came to one."""
         if not self.counts:
             return "not run"
-        same, meant, wrong = (self.counts[end] for end in (End.SAME, End.MEANT, End.WRONG))
+        same, meant, wrong = (self.counts[end] for end in (End.SAME, End.EXPECTED, End.WRONG))
         return f"{same} of {same + meant + wrong}"
 
 
@@ -51,7 +51,7 @@ def told(output: str) -> dict[End, int]:
     return {End(end): int(count) for _, _, count, end in _TOLD.findall(output)}
 
 
-def page_part(seen: Mapping[str, Sequence[Seen]], meant: Sequence[Meant] = MEANT) -> str:
+def page_part(seen: Mapping[str, Sequence[Seen]], meant: Sequence[ExpectedDifference] = EXPECTED) -> str:
     """The table, one line a version, and the reasons."""
     lines = [f"| Apache Kafka | leads itself | {' | '.join(MODULES.values())} |", "|---" * (2 + len(MODULES)) + "|"]
     for version, cells in seen.items():

@@ -239,7 +239,7 @@ class TestFaults:
             assert producer.send("orders", b"v", partition=0).result(60).offset >= 0
         assert values(broker, "orders") == [b"v"]
 
-    def test_a_restarted_broker(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_producer_continues_after_broker_restart(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             producer.send("latest", b"0", key=b"k").result(60)
             broker.restart(kill=True)
@@ -271,7 +271,7 @@ def impatient_of(producer_of: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 class TestClearErrors:
-    def test_nobody_listens(self) -> None:
+    def test_connect_without_listener_is_refused(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         with Producer(bootstrap_servers=f"127.0.0.1:{port}", max_block_ms=100) as producer:

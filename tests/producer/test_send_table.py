@@ -451,7 +451,7 @@ def test_an_unknown_topic_rejects_its_rows_only(monkeypatch: pytest.MonkeyPatch)
     assert result.written == 1
 
 
-def test_nobody_listens() -> None:
+def test_connect_without_listener_is_refused() -> None:
     with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=50) as producer:
         # A busy machine may take all that time to be refused.
         results = (producer.send_table("orders", table(3)).result(60) for _ in range(100))

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Final
 
 from chaffinch.spark.commit.operations import Step
-from simulation.nemesis import Deeds
+from simulation.nemesis import FaultSchedule
 from simulation.network import CALM
 from simulation.queries.cuts import Cut, CutKind
 from simulation.report import Report
@@ -79,7 +79,7 @@ def play(cell: Cell, seed: int, *, occurrence: int = 0, **knobs: Any) -> Report:
     """A world in which nothing else happens."""
     calm: dict[str, Any] = {
         "plain_count": 0, "transactional_count": 0, "version_2_count": 0, "reader_count": 0, "transformer_count": 0, "query_count": 1,
-        "faults": CALM, "deeds": Deeds(), "node_count": 1, "lost_answer_at": 0, "validation_first_share": 0.0,
+        "faults": CALM, "fault_schedule": FaultSchedule(), "node_count": 1, "lost_answer_at": 0, "validation_first_share": 0.0,
         "query_batches": 2, "query_rows": 12, "query_may_be_empty": False, "query_has_checkpoint": True, "bad_share": 0.3,
     }  # fmt: skip
     return run(seed, cuts=cell.cuts(occurrence), **{**calm, **knobs})
@@ -257,7 +257,7 @@ def fault_of(cell: Cell, report: Report) -> str | None:
         return f"was reached, although {UNREACHABLE[cell.kind]}" if is_reached(cell, report) else None
     if not is_reached(cell, report):
         return "was not reached"
-    if cell.phase is Phase.BESIDE and "cuts beside another driver" not in report.counters:
+    if cell.phase is Phase.BESIDE and "cuts with another driver running" not in report.counters:
         return "was not beside another driver"
     if CUTS[cell] not in (Ends.RACE, ends_of(report)):
         return f"ends {ends_of(report).name}, the table says {CUTS[cell].name}"

@@ -15,17 +15,17 @@ from chaffinch.storage.contents import Contents
 from chaffinch.storage.log_state import NOTHING_EXPECTED
 from simulation import checkers
 from simulation.consumers import consumer_checkers
-from simulation.nemesis import Deeds
-from simulation.network import Faults
+from simulation.nemesis import FaultSchedule
+from simulation.network import NetworkFaults
 from simulation.scenario import run
 
 Patch = pytest.MonkeyPatch
 
-ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
-SLOW = Faults(latency_max_ms=20, slow_share=0.08)
-KILLS = Deeds(broker_death_ms=500)
-POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
-NOBODY: dict[str, Any] = {
+ROUGH = NetworkFaults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
+SLOW = NetworkFaults(latency_max_ms=20, slow_share=0.08)
+KILLS = FaultSchedule(broker_death_ms=500)
+POWER = FaultSchedule(broker_death_ms=400, power_loss_share=0.8)
+NO_ACTORS: dict[str, Any] = {
     "plain_count": 0,
     "transactional_count": 0,
     "version_2_count": 0,
@@ -34,15 +34,24 @@ NOBODY: dict[str, Any] = {
     "reader_count": 0,
     "transformer_count": 0,
     "producer_records": 90,
-    "records_least": 0,
+    "required_records": 0,
 }
-PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
+PLAIN: dict[str, Any] = {**NO_ACTORS, "plain_count": 2, "faults": ROUGH, "fault_schedule": KILLS, "bad_share": 0.1}
 TRANSACTIONAL: dict[str, Any] = {**PLAIN, "plain_count": 0, "transactional_count": 2}
 TRANSACTIONAL_2: dict[str, Any] = {**TRANSACTIONAL, "transaction_version": 2}
-REMADE: dict[str, Any] = {**PLAIN, "faults": SLOW, "deeds": Deeds(remake_ms=300)}
-SHORTENED: dict[str, Any] = {**PLAIN, "faults": Faults(lost_answer_share=0.1), "deeds": Deeds(broker_death_ms=800, shorten_ms=200)}
-VERSION_2: dict[str, Any] = {**NOBODY, "version_2_count": 2, "transactional_count": 1, "flush_policy": "always", "deeds": POWER}
-QUERY: dict[str, Any] = {**PLAIN, "plain_count": 0, "query_count": 1, "deeds": Deeds(broker_death_ms=500, client_death_ms=100)}
+RECREATED: dict[str, Any] = {**PLAIN, "faults": SLOW, "fault_schedule": FaultSchedule(recreate_ms=300)}
+TRIMMED: dict[str, Any] = {
+    **PLAIN,
+    "faults": NetworkFaults(lost_answer_share=0.1),
+    "fault_schedule": FaultSchedule(broker_death_ms=800, trim_ms=200),
+}
+VERSION_2: dict[str, Any] = {**NO_ACTORS, "version_2_count": 2, "transactional_count": 1, "flush_policy": "always", "fault_schedule": POWER}
+QUERY: dict[str, Any] = {
+    **PLAIN,
+    "plain_count": 0,
+    "query_count": 1,
+    "fault_schedule": FaultSchedule(broker_death_ms=500, client_death_ms=100),
+}
 
 
 RAISED: Final = "raised:"
@@ -83,7 +92,7 @@ def returns(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(target, name, lambda *_arguments, **_keywords: value)
 
 
-def unnoted(breaks: Callable[[Patch], None]) -> Callable[[Patch], None]:
+def without_contents_record(breaks: Callable[[Patch], None]) -> Callable[[Patch], None]:
     """The same, and the data directory does not know what it must contain: the broker would refuse to start before a checker finds more."""
 
     def both(patch: Patch) -> None:

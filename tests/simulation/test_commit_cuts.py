@@ -14,11 +14,11 @@ from simulation.queries.cuts import CutKind
 from tests.simulation.commit_cuts import CUTS, UNREACHABLE, Cell, Ends, Phase, fault_of, play
 
 
-def test_the_table_has_every_step_every_kind_and_every_phase() -> None:
+def test_table_is_complete() -> None:
     assert set(CUTS) == {Cell(step=step, kind=kind, phase=phase) for step, kind, phase in product(Step, CutKind, Phase)}
 
 
-def test_what_cannot_be_reached_has_a_reason() -> None:
+def test_unreachable_cells_have_a_reason() -> None:
     """And can be reached in no phase."""
     for cell, ends in CUTS.items():
         if ends is Ends.UNREACHABLE:
@@ -30,13 +30,13 @@ def is_played(cell: Cell) -> bool:
     """All of the first tries, with what cannot be reached; of the other phases every other cell, as on a chessboard."""
     if cell.phase is Phase.FIRST:
         return True
-    place = [list(kinds).index(own) for kinds, own in ((Step, cell.step), (CutKind, cell.kind), (Phase, cell.phase))]
-    return CUTS[cell] is not Ends.UNREACHABLE and sum(place) % 2 == 0
+    indices = [list(kinds).index(own) for kinds, own in ((Step, cell.step), (CutKind, cell.kind), (Phase, cell.phase))]
+    return CUTS[cell] is not Ends.UNREACHABLE and sum(indices) % 2 == 0
 
 
 @pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.name.lower())
 @pytest.mark.parametrize("step", Step, ids=lambda step: step.value)
-def test_each_cut_ends_as_the_table_says(step: Step, phase: Phase) -> None:
+def test_each_cut_ends_as_in_the_table(step: Step, phase: Phase) -> None:
     for cell in (Cell(step=step, kind=kind, phase=phase) for kind in CutKind):
         if is_played(cell):
             assert fault_of(cell, play(cell, seed=0)) is None, cell

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chaffinch.spark.commit.operations import Step
-from simulation.nemesis import Deeds
+from simulation.nemesis import FaultSchedule
 from simulation.network import CALM
 from simulation.queries.cuts import Cut, CutKind
 from simulation.report import Report
@@ -27,7 +27,14 @@ def _quiet() -> Any:
 
 def query_world(seed: int, *cuts: Cut, **knobs: Any) -> Report:
     """One query in a calm world but for the cuts."""
-    calm: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "query_count": 1, "faults": CALM, "deeds": Deeds(), "node_count": 1}
+    calm: dict[str, Any] = {
+        "plain_count": 0,
+        "transactional_count": 0,
+        "query_count": 1,
+        "faults": CALM,
+        "fault_schedule": FaultSchedule(),
+        "node_count": 1,
+    }
     calm |= {"version_2_count": 0, "query_rows": 40, "query_has_checkpoint": True, "bad_share": 0.1, "validation_first_share": 0.0}
     calm |= {"reader_count": 0, "transformer_count": 0, "lost_answer_at": 0}
     return run(seed, cuts=cuts, **{**calm, **knobs})
@@ -35,22 +42,22 @@ def query_world(seed: int, *cuts: Cut, **knobs: Any) -> Report:
 
 @pytest.mark.parametrize("kind", [CutKind.DRIVER_DIES_AFTER, CutKind.ANSWER_LOST, CutKind.BROKER_DIES_DURING, CutKind.ZOMBIE])
 @pytest.mark.parametrize("step", [Step.PUSH, Step.COMMIT_MARKER, Step.END_TRANSACTION])
-def test_without_a_known_checkpoint(kind: CutKind, step: Step) -> None:
+def test_commit_without_known_checkpoint_has_no_violations(kind: CutKind, step: Step) -> None:
     """The marker alone must do."""
     report = query_world(5, Cut(kind=kind, step=step), query_has_checkpoint=False)
     assert report.violations == ()
 
 
 @pytest.mark.parametrize("step", [Step.PUSH, Step.COMMIT_MARKER, Step.END_TRANSACTION, Step.NOTE_DONE])
-def test_power_is_lost_in_the_middle(step: Step) -> None:
+def test_power_loss_during_commit_keeps_rows_once(step: Step) -> None:
     """With flush.policy=always, by a broker that dies inside its operations again and again."""
-    deeds = Deeds(broker_death_ms=60, power_loss_share=1.0, in_operation_share=0.8)
-    report = query_world(3, Cut(kind=CutKind.DRIVER_DIES_AFTER, step=step), deeds=deeds, flush_policy="always")
+    fault_schedule = FaultSchedule(broker_death_ms=60, power_loss_share=1.0, in_operation_share=0.8)
+    report = query_world(3, Cut(kind=CutKind.DRIVER_DIES_AFTER, step=step), fault_schedule=fault_schedule, flush_policy="always")
     assert report.violations == ()
     assert report.counters["broker power lost"]
 
 
-def test_a_batch_that_is_in_kafka_is_skipped() -> None:
+def test_batch_already_in_kafka_is_skipped() -> None:
     """The driver dies between Kafka's commit and Spark's own: the next one finds the marker."""
     report = query_world(1, Cut(kind=CutKind.DRIVER_DIES_AFTER, step=Step.END_TRANSACTION))
     assert report.violations == ()
@@ -58,7 +65,7 @@ def test_a_batch_that_is_in_kafka_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("kind", CutKind, ids=lambda kind: kind.name.lower())
-def test_a_write_with_a_token_is_there_once(kind: CutKind) -> None:
+def test_write_with_token_is_stored_once(kind: CutKind) -> None:
     """It is one batch without a checkpoint, repeated until it succeeds: the token's marker tells whether it is written."""
     for step in (Step.READ_MARKER, Step.INIT_PRODUCER, Step.ADD_PARTITIONS, Step.PUSH, Step.COMMIT_MARKER, Step.END_TRANSACTION):
         for first in (None, CutKind.ZOMBIE):
@@ -68,14 +75,14 @@ def test_a_write_with_a_token_is_there_once(kind: CutKind) -> None:
             assert report.counters.keys() & {"batches written", "batches skipped"}, cut
 
 
-def test_a_token_that_is_in_kafka_is_skipped() -> None:
+def test_token_already_in_kafka_is_skipped() -> None:
     report = query_world(2, Cut(kind=CutKind.DRIVER_DIES_AFTER, step=Step.END_TRANSACTION), query_is_stream=False, query_may_be_empty=False)
     assert report.violations == ()
     assert report.counters["batches skipped"] == 1
 
 
 @pytest.mark.parametrize("kind", [CutKind.DRIVER_DIES_BEFORE, CutKind.DRIVER_DIES_AFTER, CutKind.ANSWER_LOST, CutKind.ZOMBIE])
-def test_rows_that_a_handler_leaves_out_are_nowhere(kind: CutKind) -> None:
+def test_rows_swallowed_by_the_handler_are_not_stored(kind: CutKind) -> None:
     """The handler is asked again by each driver; what it says twice, is done once."""
     left_out = 0
     for step in (Step.PUSH, Step.END_TRANSACTION):
@@ -83,5 +90,5 @@ def test_rows_that_a_handler_leaves_out_are_nowhere(kind: CutKind) -> None:
             cut = Cut(kind=kind, step=step, occurrence=occurrence if step is Step.PUSH else 0)
             report = query_world(4, cut, query_has_handler=True, bad_share=0.3)
             assert report.violations == (), cut
-            left_out += report.counters["rows left out"]
+            left_out += report.counters["rows swallowed"]
     assert left_out

@@ -25,30 +25,30 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import GroupMetadata, TopicPartition
 from chaffinch.records.fetched import FetchedRecords, whole_batches
 from chaffinch.storage import readable_log
-from simulation.nemesis import Deeds
-from simulation.network import Faults
-from tests.simulation.mutation import NOBODY, Mutation, Patch, find
+from simulation.nemesis import FaultSchedule
+from simulation.network import NetworkFaults
+from tests.simulation.mutation import NO_ACTORS, Mutation, Patch, find
 
-LOSSY = Faults(lost_answer_share=0.05, cut_share=0.2)
-COMING_AND_GOING = Deeds(broker_death_ms=2_000, client_death_ms=1_000, zombie_ms=1_500)
+LOSSY = NetworkFaults(lost_answer_share=0.05, cut_share=0.2)
+COMING_AND_GOING = FaultSchedule(broker_death_ms=2_000, client_death_ms=1_000, zombie_ms=1_500)
 READERS: dict[str, Any] = {
-    **NOBODY,
+    **NO_ACTORS,
     "plain_count": 1,
     "transactional_count": 1,
     "reader_count": 2,
     "faults": LOSSY,
-    "deeds": COMING_AND_GOING,
+    "fault_schedule": COMING_AND_GOING,
     "trouble_ms": 6_000,
 }
 TRANSFORMERS: dict[str, Any] = {**READERS, "reader_count": 0, "transformer_count": 2, "transactional_count": 0}
 
 
-def gives_aborted_records(patch: Patch) -> None:
+def delivers_aborted_records(patch: Patch) -> None:
     made = FetchedRecords.__init__
     patch.setattr(FetchedRecords, "__init__", lambda self, data, position, *, aborted=(), checks_crc=True: made(self, data, position))
 
 
-def passes_a_record_over(patch: Patch) -> None:
+def skips_a_record(patch: Patch) -> None:
     """The offset after a batch is one too large."""
 
     def passes_over(records: bytes | memoryview) -> tuple[int | None, int]:
@@ -58,22 +58,22 @@ def passes_a_record_over(patch: Patch) -> None:
     patch.setattr(fetcher, "whole_batches", passes_over)
 
 
-def begins_anew(patch: Patch) -> None:
+def ignores_committed_offsets(patch: Patch) -> None:
     """What is committed is not looked at."""
-    place = CommittedOffsets._set_positions
-    patch.setattr(CommittedOffsets, "_set_positions", lambda self, found, *others: place(self, dict.fromkeys(found), *others))
+    tp = CommittedOffsets._set_positions
+    patch.setattr(CommittedOffsets, "_set_positions", lambda self, found, *others: tp(self, dict.fromkeys(found), *others))
 
 
 def commits_one_too_many(patch: Patch) -> None:
     consumed = Subscriptions.consumed
 
     def ahead(self: Subscriptions) -> Mapping[TopicPartition, Position]:
-        return {place: position._replace(offset=position.offset + 1) for place, position in consumed(self).items()}
+        return {tp: position._replace(offset=position.offset + 1) for tp, position in consumed(self).items()}
 
     patch.setattr(Subscriptions, "consumed", ahead)
 
 
-def commits_what_was_just_given(patch: Patch) -> None:
+def commits_undelivered_records(patch: Patch) -> None:
     """`poll` commits before it returns, not when the caller comes back."""
     take = ConsumerCore.take
 
@@ -86,7 +86,7 @@ def commits_what_was_just_given(patch: Patch) -> None:
     patch.setattr(ConsumerCore, "take", takes)
 
 
-def writes_as_nobody(patch: Patch) -> None:
+def writes_without_membership(patch: Patch) -> None:
     """Once real: a member that was out of its group wrote in a transaction what others had read meanwhile."""
 
     def as_nobody(self: ConsumerCore) -> GroupMetadata:
@@ -97,7 +97,7 @@ def writes_as_nobody(patch: Patch) -> None:
     patch.setattr(ConsumerCore, "group_metadata", as_nobody)
 
 
-def gives_everything_to_everybody(patch: Patch) -> None:
+def assigns_everything_to_every_member(patch: Patch) -> None:
     def shares(self: GroupLeader) -> dict[str, bytes]:
         self._counts = self._current_counts()
         everything = [TopicPartition(topic, index) for topic, count in self._counts.items() for index in range(count)]
@@ -107,11 +107,11 @@ def gives_everything_to_everybody(patch: Patch) -> None:
     patch.setattr(GroupLeader, "assignments", shares)
 
 
-def takes_commits_of_anybody(patch: Patch) -> None:
+def accepts_commits_of_any_member(patch: Patch) -> None:
     patch.setattr(ClassicRequests, "commit_fault", lambda *_arguments, **_keywords: codes.NONE)
 
 
-def takes_commits_of_earlier_generations(patch: Patch) -> None:
+def accepts_commits_of_earlier_generations(patch: Patch) -> None:
     """Of who is a member still: what was sent before a rebalance, and comes when another member has gone on, counts."""
     fault = ClassicRequests.commit_fault
 
@@ -121,7 +121,7 @@ def takes_commits_of_earlier_generations(patch: Patch) -> None:
     patch.setattr(ClassicRequests, "commit_fault", of_any_generation)
 
 
-def takes_commits_of_the_overtaken(patch: Patch) -> None:
+def accepts_commits_of_fenced_members(patch: Patch) -> None:
     """Whoever has its group.instance.id by now."""
     fault = ClassicRequests.commit_fault
 
@@ -132,12 +132,12 @@ def takes_commits_of_the_overtaken(patch: Patch) -> None:
     patch.setattr(ClassicRequests, "commit_fault", of_any_process)
 
 
-def does_not_go_back(patch: Patch) -> None:
+def does_not_seek_after_abort(patch: Patch) -> None:
     """After an abort a program reads on where it was, though it asked for what is committed."""
     patch.setattr(ConsumerCore, "seek", lambda *_: None)
 
 
-def finds_nothing_in_time(patch: Patch) -> None:
+def treats_timeout_as_no_offset(patch: Patch) -> None:
     """Whoever asked for committed offsets is told that there are none when it took too long."""
     expire = CommittedOffsets.expire
 
@@ -153,7 +153,7 @@ def finds_nothing_in_time(patch: Patch) -> None:
 def does_not_wait_for_transactions(patch: Patch) -> None:
     """Committed offsets are told while a transaction may still replace them."""
     ask = offset_requests.offset_fetch
-    patch.setattr(offset_requests, "offset_fetch", lambda group, places, ids, **_: ask(group, places, ids, require_stable=False))
+    patch.setattr(offset_requests, "offset_fetch", lambda group, tps, ids, **_: ask(group, tps, ids, require_stable=False))
 
 
 def forgets_commits(patch: Patch) -> None:
@@ -180,34 +180,48 @@ def begins_at_the_beginning(patch: Patch) -> None:
     patch.setattr(PartitionState, "reset", lambda self, strategy: reset(self, EARLIEST if strategy == LATEST else strategy))
 
 
-TWINS: dict[str, Any] = {**READERS, "deeds": Deeds(client_death_ms=2_000, twin_ms=400)}
-HASTY: dict[str, Any] = {**TRANSFORMERS, "abort_share": 0.3}
-LATE: dict[str, Any] = {"reader_count": 3, "faults": Faults(latency_max_ms=20, slow_share=0.08), "deeds": Deeds(client_death_ms=700)}
-MOVING: dict[str, Any] = {"node_count": 3, "deeds": Deeds(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)}
+TWINS: dict[str, Any] = {**READERS, "fault_schedule": FaultSchedule(client_death_ms=2_000, twin_ms=400)}
+ABORTING: dict[str, Any] = {**TRANSFORMERS, "abort_share": 0.3}
+LATE: dict[str, Any] = {
+    "reader_count": 3,
+    "faults": NetworkFaults(latency_max_ms=20, slow_share=0.08),
+    "fault_schedule": FaultSchedule(client_death_ms=700),
+}
+MOVING: dict[str, Any] = {"node_count": 3, "fault_schedule": FaultSchedule(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)}
 MUTATIONS = [
     Mutation(
-        name="aborted records are given", breaks=gives_aborted_records, knobs=READERS, says=("was aborted",), by="nothing_aborted_is_given"
+        name="aborted records are given",
+        breaks=delivers_aborted_records,
+        knobs=READERS,
+        says=("was aborted",),
+        by="no_aborted_record_is_delivered",
     ),
     Mutation(
         name="a record is passed over",
-        breaks=passes_a_record_over,
+        breaks=skips_a_record,
         knobs=READERS,
         says=("nobody was done",),
-        by="everything_is_given",
+        by="every_record_is_delivered",
         first=2,
     ),
-    Mutation(name="members begin anew", breaks=begins_anew, knobs=READERS, says=("begins anew",), by="members_begin_where_committed"),
+    Mutation(
+        name="members begin anew",
+        breaks=ignores_committed_offsets,
+        knobs=READERS,
+        says=("begins anew",),
+        by="members_start_at_committed_offsets",
+    ),
     Mutation(
         name="more is committed than was read",
         breaks=commits_one_too_many,
         knobs=READERS,
         says=("before it was done",),
-        by="commits_are_covered",
+        by="only_processed_records_are_committed",
     ),
-    Mutation(name="what was just given is committed", breaks=commits_what_was_just_given, knobs=READERS, says=("before it was done",)),
+    Mutation(name="what was just given is committed", breaks=commits_undelivered_records, knobs=READERS, says=("before it was done",)),
     Mutation(
         name="once real: transactions of a lost member are nobody's",
-        breaks=writes_as_nobody,
+        breaks=writes_without_membership,
         knobs=TRANSFORMERS,
         says=("records were made",),
         seeds=60,
@@ -215,14 +229,14 @@ MUTATIONS = [
     ),
     Mutation(
         name="two members are given a partition",
-        breaks=gives_everything_to_everybody,
+        breaks=assigns_everything_to_every_member,
         knobs=READERS,
         says=("members in generation",),
-        by="one_member_each",
+        by="one_member_per_partition",
     ),
     Mutation(
         name="the group takes offsets of any generation",
-        breaks=takes_commits_of_anybody,
+        breaks=accepts_commits_of_any_member,
         knobs=TRANSFORMERS,
         says=("records were made", "begins at"),
         seeds=60,
@@ -230,7 +244,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="commits of earlier generations are taken",
-        breaks=takes_commits_of_earlier_generations,
+        breaks=accepts_commits_of_earlier_generations,
         knobs={**READERS, **LATE},
         says=("begins at", "records were made"),
         seeds=100,
@@ -238,16 +252,22 @@ MUTATIONS = [
     ),
     Mutation(
         name="commits of who was overtaken are taken",
-        breaks=takes_commits_of_the_overtaken,
+        breaks=accepts_commits_of_fenced_members,
         knobs=TWINS,
-        says=("had overtaken it",),
-        by="overtaken_members_commit_nothing",
+        says=("had fenced it",),
+        by="fenced_members_commit_nothing",
     ),
-    Mutation(name="programs do not go back", breaks=does_not_go_back, knobs=HASTY, says=("records were made",), by="made_once"),
+    Mutation(
+        name="programs do not go back",
+        breaks=does_not_seek_after_abort,
+        knobs=ABORTING,
+        says=("records were made",),
+        by="records_are_transformed_once",
+    ),
     Mutation(
         name="what is not found in time is taken for nothing",
-        breaks=finds_nothing_in_time,
-        knobs={**HASTY, "go_back_ms": 20},
+        breaks=treats_timeout_as_no_offset,
+        knobs={**ABORTING, "seek_timeout_ms": 20},
         says=("begins anew", "records were made"),
         first=5,
     ),
@@ -264,14 +284,14 @@ MUTATIONS = [
         breaks=begins_at_the_beginning,
         knobs={**READERS, "reads_latest": True},
         says=("the end lay between",),
-        by="members_begin_at_the_end",
+        by="members_start_at_the_end",
     ),
     Mutation(
         name="commits are not written down",
         breaks=keeps_commits_in_memory,
-        knobs={**READERS, "deeds": Deeds()},
+        knobs={**READERS, "fault_schedule": FaultSchedule()},
         says=("come after it",),
-        by="the_end_is_committed",
+        by="last_offset_is_committed",
     ),
     Mutation(name="commits are forgotten", breaks=forgets_commits, knobs=READERS, says=("stuck: work is left",)),
     Mutation(
@@ -279,11 +299,11 @@ MUTATIONS = [
         breaks=finds_no_epoch,
         knobs={**READERS, **MOVING},
         says=("out of order",),
-        by="delivered_in_order",
+        by="records_are_delivered_in_order",
     ),
 ]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+def test_mutation_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     find(mutation, monkeypatch)

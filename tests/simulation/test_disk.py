@@ -18,7 +18,7 @@ from simulation.world import World
 from tests.storage.batches import batch
 
 
-def test_a_process_dies_inside_the_operation_chosen() -> None:
+def test_process_dies_in_the_armed_operation() -> None:
     disk = Disk(World(1))
     file = disk.file_system.open("a")
     disk.arm(2)
@@ -64,7 +64,7 @@ def rewrite(disk: Disk) -> None:
         (rewrite, {"journal rewrite": len(["make the file", "write it", "sync it", "name it"])}),
     ],
 )
-def test_a_death_is_counted_by_the_work_that_it_ends(work: Callable[[Disk], None], expected: dict[str, int]) -> None:
+def test_death_is_counted_by_interrupted_work(work: Callable[[Disk], None], expected: dict[str, int]) -> None:
     """At each operation of it, and at no other."""
     names: Counter[str] = Counter()
     for operations in range(100):
@@ -94,14 +94,14 @@ def test_appends_are_torn_at_different_bytes() -> None:
     assert sizes == {0, 1, 2, 3, 4, 5}
 
 
-def test_after_the_end_nothing_is_armed() -> None:
+def test_end_disarms_the_disk() -> None:
     disk = Disk(World(1))
     disk.arm(0)
     disk.end(Death.KILLED)
     disk.file_system.open("a").append((b"lives",))
 
 
-def test_a_loss_of_power_keeps_what_was_synced_and_some_of_the_rest() -> None:
+def test_power_loss_keeps_synced_bytes_and_some_others() -> None:
     seen = set()
     for seed in range(40):
         disk = Disk(World(seed))
@@ -117,7 +117,7 @@ def test_a_loss_of_power_keeps_what_was_synced_and_some_of_the_rest() -> None:
     assert {b"synced", b"syncedrest"} < seen
 
 
-def test_a_full_disk_refuses_appends_until_there_is_space_again() -> None:
+def test_full_disk_refuses_appends_until_freed() -> None:
     disk = Disk(World(1))
     file = disk.file_system.open("a")
     disk.fill(5)
@@ -131,7 +131,7 @@ def test_a_full_disk_refuses_appends_until_there_is_space_again() -> None:
     assert (disk.is_full, file.size) == (False, 6)
 
 
-def test_a_kill_keeps_what_was_written() -> None:
+def test_kill_keeps_written_bytes() -> None:
     disk = Disk(World(1))
     disk.file_system.open("a").append((b"written",))
     disk.end(Death.KILLED)

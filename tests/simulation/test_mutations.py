@@ -25,8 +25,8 @@ from chaffinch.storage.files import StorageError
 from chaffinch.storage.memory_files import MemoryFile
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
-from simulation.nemesis import Deeds
-from simulation.network import CALM, Faults
+from simulation.nemesis import FaultSchedule
+from simulation.network import CALM, NetworkFaults
 from simulation.queries.cuts import Cut, CutKind
 from tests.simulation.mutation import (
     CORRUPT,
@@ -34,7 +34,7 @@ from tests.simulation.mutation import (
     PLAIN,
     POWER,
     QUERY,
-    REMADE,
+    RECREATED,
     TRANSACTIONAL,
     VERSION_2,
     Mutation,
@@ -174,13 +174,13 @@ BROKER = [
     Mutation(
         name="answers leave before the sync",
         breaks=answers_before_sync,
-        knobs={**PLAIN, "deeds": POWER, "flush_policy": "always"},
+        knobs={**PLAIN, "fault_schedule": POWER, "flush_policy": "always"},
         says=("is not there",),
     ),
     Mutation(
         name="once real: what a killed broker left is not synced",
         breaks=recovered_logs_are_not_synced,
-        knobs={**PLAIN, "deeds": Deeds(broker_death_ms=300, power_loss_share=0.5), "flush_policy": "always"},
+        knobs={**PLAIN, "fault_schedule": FaultSchedule(broker_death_ms=300, power_loss_share=0.5), "flush_policy": "always"},
         says=("is not there", "differs"),
         raises=(OUT_OF_RANGE, CORRUPT),
         seeds=60,
@@ -222,7 +222,7 @@ BROKER = [
     Mutation(
         name="recovery forgets the ends of transactions",
         breaks=forgets_markers,
-        knobs={**TRANSACTIONAL, "deeds": Deeds()},
+        knobs={**TRANSACTIONAL, "fault_schedule": FaultSchedule()},
         says=("the last stable offset stays",),
         by="logs_are_decided",
     ),
@@ -236,7 +236,7 @@ BROKER = [
     Mutation(
         name="decisions are not carried out after a crash",
         breaks=forgets_decisions,
-        knobs={**TRANSACTIONAL, "deeds": Deeds(broker_death_ms=300, in_operation_share=1.0)},
+        knobs={**TRANSACTIONAL, "fault_schedule": FaultSchedule(broker_death_ms=300, in_operation_share=1.0)},
         says=("stuck: work is left",),
         seeds=60,
     ),
@@ -251,9 +251,9 @@ BROKER = [
     Mutation(
         name="the coordinator does not fence",
         breaks=accepts_old_epochs,
-        knobs={**TRANSACTIONAL, "deeds": Deeds(broker_death_ms=2_000, zombie_ms=300)},
+        knobs={**TRANSACTIONAL, "fault_schedule": FaultSchedule(broker_death_ms=2_000, zombie_ms=300)},
         says=("records are visible",),
-        by="transactions_are_whole",
+        by="transactions_are_atomic",
         seeds=40,
         first=10,
     ),
@@ -329,21 +329,25 @@ def takes_what_did_not_fit(patch: Patch) -> None:
 
 
 COMPACTING: dict[str, Any] = {**TRANSACTIONAL, "plain_count": 1, "producer_records": 200, "faults": CALM}
-POWER_CUTS = {**COMPACTING, "flush_policy": "always", "deeds": Deeds(broker_death_ms=300, power_loss_share=0.9, in_operation_share=0.8)}
+POWER_CUTS = {
+    **COMPACTING,
+    "flush_policy": "always",
+    "fault_schedule": FaultSchedule(broker_death_ms=300, power_loss_share=0.9, in_operation_share=0.8),
+}
 DISK = [
     Mutation(
         name="a start after a loss of power drops what was flushed",
         breaks=lambda patch: drops_last_batch(patch, only_without_power=True),
-        knobs={**COMPACTING, "flush_policy": "os", "deeds": Deeds()},
+        knobs={**COMPACTING, "flush_policy": "os", "fault_schedule": FaultSchedule()},
         says=("was flushed, a loss of power took",),
-        by="only_the_end_is_lost",
+        by="power_loss_takes_only_the_unflushed_end",
     ),
     Mutation(
         name="topics are not synced when they are made",
         breaks=forgets_topics,
-        knobs={**REMADE, "flush_policy": "os"},
+        knobs={**RECREATED, "flush_policy": "os"},
         says=("topic remade was",),
-        by="topics_stay",
+        by="topics_survive_power_loss",
         seeds=40,
     ),
     Mutation(
@@ -370,7 +374,7 @@ DISK = [
     Mutation(
         name="a swap that was decided is not carried out",
         breaks=leaves_swaps_undone,
-        knobs={**COMPACTING, "deeds": Deeds(broker_death_ms=300, in_operation_share=0.9)},
+        knobs={**COMPACTING, "fault_schedule": FaultSchedule(broker_death_ms=300, in_operation_share=0.9)},
         raises=(CORRUPT,),
         seeds=60,
     ),
@@ -383,7 +387,7 @@ DISK = [
     Mutation(
         name="what did not fit on the disk is acknowledged",
         breaks=takes_what_did_not_fit,
-        knobs={**COMPACTING, "deeds": Deeds(full_disk_ms=300)},
+        knobs={**COMPACTING, "fault_schedule": FaultSchedule(full_disk_ms=300)},
         says=("is not there",),
         raises=("follower: no progress",),
     ),
@@ -433,7 +437,7 @@ SPARK = [
         breaks=forgets_dead_rows,
         knobs={**QUERY, "bad_share": 0.3},
         says=("the dead letter file of batch",),
-        by="dead_letter_files_are_whole",
+        by="dead_letter_files_are_complete",
     ),
     Mutation(
         name="once real: a driver that is fenced replaces the file of dead letters",
@@ -441,22 +445,27 @@ SPARK = [
         knobs={
             **QUERY,
             "bad_share": 0.3,
-            "deeds": Deeds(),
+            "fault_schedule": FaultSchedule(),
             "cuts": (Cut(kind=CutKind.ZOMBIE, step=Step.WRITE_DEAD_LETTERS),),
         },
         says=("the batch was written by",),
-        by="dead_letter_files_are_whole",
+        by="dead_letter_files_are_complete",
     ),
     Mutation(
         name="the marker is not looked at",
         breaks=returns(protocol, "judge", Verdict.WRITE),
-        knobs={**QUERY, "deeds": Deeds(), "cuts": (Cut(kind=CutKind.DRIVER_DIES_AFTER, step=Step.END_TRANSACTION),)},
+        knobs={**QUERY, "fault_schedule": FaultSchedule(), "cuts": (Cut(kind=CutKind.DRIVER_DIES_AFTER, step=Step.END_TRANSACTION),)},
         says=("row",),
     ),
     Mutation(
         name="once real: tickets of two attempts are mixed up",
         breaks=given_up_is_not_waited_for,
-        knobs={**QUERY, "deeds": Deeds(), "faults": Faults(latency_max_ms=30, lost_answer_share=0.1), "bad_share": 0.3},
+        knobs={
+            **QUERY,
+            "fault_schedule": FaultSchedule(),
+            "faults": NetworkFaults(latency_max_ms=30, lost_answer_share=0.1),
+            "bad_share": 0.3,
+        },
         says=("row",),
         raises=("KeyError",),
     ),
@@ -471,5 +480,5 @@ SPARK = [
 
 
 @pytest.mark.parametrize("mutation", [*BROKER, *DISK, *SPARK], ids=lambda mutation: mutation.name)
-def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+def test_mutation_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     find(mutation, monkeypatch)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.client.addresses import Address
-from simulation.network import CALM, Faults, Link, Network
+from simulation.network import CALM, Link, Network, NetworkFaults
 from simulation.world import World
 
-PLACE = Address("broker", 9092)
-ROUGH = Faults(cut_share=0.5, silent_share=0.3, slow_share=0.3)
+ADDRESS = Address("broker", 9092)
+ROUGH = NetworkFaults(cut_share=0.5, silent_share=0.3, slow_share=0.3)
 
 
 class Side:
@@ -35,11 +35,11 @@ class Side:
         link.to_broker.receiver = self
 
 
-def connected(world: World, faults: Faults) -> tuple[Network, Link, Side, Side]:
+def connected(world: World, faults: NetworkFaults) -> tuple[Network, Link, Side, Side]:
     network, client, broker = Network(world, faults), Side(), Side()
-    network.listen(PLACE, broker, 3)
+    network.listen(ADDRESS, broker, 3)
     links: list[Link | None] = []
-    network.connect("client", PLACE, links.append)
+    network.connect("client", ADDRESS, links.append)
     world.run(lambda: bool(broker.links), limit_ms=1_000, waiting_for="the connection")
     (link,) = links
     assert link is not None
@@ -55,15 +55,15 @@ def pass_time(world: World, ms: int = 20_000) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_each_end_gets_a_beginning_of_what_the_other_sent(seed: int) -> None:
+def test_each_end_receives_a_prefix_of_the_sent_bytes(seed: int) -> None:
     """All of it, unless the link was cut or fell silent."""
     world = World(seed)
     _, link, client, broker = connected(world, ROUGH)
-    sent = [world.dice.randbytes(world.dice.randrange(1, 5_000)) for _ in range(10)]
+    sent = [world.rng.randbytes(world.rng.randrange(1, 5_000)) for _ in range(10)]
     for data in sent:
         link.to_broker.send(data)
         link.to_client.send(data[::-1])
-        pass_time(world, world.dice.randrange(1, 50))
+        pass_time(world, world.rng.randrange(1, 50))
     pass_time(world)
     there, back = b"".join(sent), b"".join(data[::-1] for data in sent)
     assert there.startswith(broker.data)
@@ -73,7 +73,7 @@ def test_each_end_gets_a_beginning_of_what_the_other_sent(seed: int) -> None:
     assert len(client.ended) == len(broker.ended) <= 1, "both are told once, or nobody is"
 
 
-def test_some_links_are_cut_some_fall_silent_and_some_do_neither() -> None:
+def test_links_are_cut_silent_or_whole() -> None:
     world = World(1)
     seen = set()
     for _ in range(60):
@@ -86,7 +86,7 @@ def test_some_links_are_cut_some_fall_silent_and_some_do_neither() -> None:
 
 
 @pytest.mark.parametrize("closes", ["client", "broker"])
-def test_what_was_sent_before_a_close_arrives_or_not(closes: str) -> None:
+def test_bytes_sent_before_close_may_arrive(closes: str) -> None:
     seen = set()
     for seed in range(20):
         world = World(seed)
@@ -102,19 +102,19 @@ def test_what_was_sent_before_a_close_arrives_or_not(closes: str) -> None:
     assert seen == {b"", b"last words"}
 
 
-def test_nobody_listens() -> None:
+def test_connect_without_listener_is_refused() -> None:
     world = World(1)
     network = Network(world, CALM)
     found: list[Link | None] = []
-    network.connect("client", PLACE, found.append)
+    network.connect("client", ADDRESS, found.append)
     pass_time(world)
     assert found == [None]
 
 
-def test_an_address_may_not_answer_at_all() -> None:
+def test_unreachable_address_never_answers() -> None:
     world = World(1)
-    network = Network(world, Faults(unreachable_share=1.0))
-    network.connect("client", PLACE, lambda _link: pytest.fail("an answer"))
+    network = Network(world, NetworkFaults(unreachable_share=1.0))
+    network.connect("client", ADDRESS, lambda _link: pytest.fail("an answer"))
     pass_time(world)
 
 
@@ -122,9 +122,9 @@ def test_old_links_may_deliver_after_new_ones() -> None:
     """What an earlier connection still carries comes late: the reason for sequences and epochs."""
     for seed in range(20):
         world = World(seed)
-        network, old, _, broker = connected(world, Faults(slow_share=0.5))
+        network, old, _, broker = connected(world, NetworkFaults(slow_share=0.5))
         new: list[Link | None] = []
-        network.connect("client", PLACE, new.append)
+        network.connect("client", ADDRESS, new.append)
         pass_time(world)
         assert new[0] is not None
         old.to_broker.send(b"old")
@@ -135,10 +135,10 @@ def test_old_links_may_deliver_after_new_ones() -> None:
     pytest.fail("no seed turned them round")
 
 
-def test_healing_ends_silent_links_and_every_fault() -> None:
+def test_heal_ends_silent_links_and_faults() -> None:
     for seed in range(50):
         world = World(seed)
-        network, link, client, broker = connected(world, Faults(silent_share=1.0))
+        network, link, client, broker = connected(world, NetworkFaults(silent_share=1.0))
         link.to_broker.send(bytes(50_000))
         link.to_client.send(bytes(50_000))
         network.heal()

@@ -24,10 +24,10 @@ from chaffinch.producer.core.refusals import batch_responses, culprits
 from chaffinch.producer.core.refusals.batch_responses import RecordErrors
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.transactions.manager import TransactionManager
-from simulation.nemesis import Deeds
-from simulation.network import Faults
-from tests.simulation.kept_seeds import OVERTAKEN
-from tests.simulation.mutation import PLAIN, REMADE, SLOW, TRANSACTIONAL, TRANSACTIONAL_2, Mutation, Patch, find, returns
+from simulation.nemesis import FaultSchedule
+from simulation.network import NetworkFaults
+from tests.simulation.mutation import PLAIN, RECREATED, SLOW, TRANSACTIONAL, TRANSACTIONAL_2, Mutation, Patch, find, returns
+from tests.simulation.regression_seeds import OVERTAKEN
 
 
 def shifts_culprits(patch: Patch) -> None:
@@ -232,10 +232,10 @@ def sends_what_was_screened(patch: Patch) -> None:
     """Records that were told that they are not sent are."""
     without = ProducerBatch.without
 
-    def whole(self: ProducerBatch, indices: Any) -> Any:
+    def with_trimmed_records(self: ProducerBatch, indices: Any) -> Any:
         return without(self, indices if self.has_sequence else indices[:0])
 
-    patch.setattr(ProducerBatch, "without", whole)
+    patch.setattr(ProducerBatch, "without", with_trimmed_records)
 
 
 def screens_every_topic(patch: Patch) -> None:
@@ -255,8 +255,8 @@ def counts_rows_with_keys(patch: Patch) -> None:
     """Beside those without a key the first row of a batch that waits is screened."""
     head = Accumulator.ready_made_head
 
-    def with_a_null(self: Accumulator, place: Any) -> Any:
-        batch = head(self, place)
+    def with_a_null(self: Accumulator, tp: Any) -> Any:
+        batch = head(self, tp)
         if batch is not None and batch.key_valid is not None:
             batch.key_valid = batch.key_valid.copy()
             batch.key_valid[0] = 0
@@ -278,20 +278,20 @@ def keeps_the_first_id(patch: Patch) -> None:
 
 
 FIVE = {**PLAIN, "in_flight_max": 5}
-BACK: dict[str, Any] = {**REMADE, "plain_count": 1, "producer_records": 20, "bad_share": 0.0}
+BACK: dict[str, Any] = {**RECREATED, "plain_count": 1, "producer_records": 20, "bad_share": 0.0}
 TABLES: dict[str, Any] = {
     **PLAIN,
     "has_tables": True,
     "plain_count": 1,
     "value_bytes_max": 400,
-    "faults": Faults(latency_max_ms=20),
-    "deeds": Deeds(),
+    "faults": NetworkFaults(latency_max_ms=20),
+    "fault_schedule": FaultSchedule(),
 }
 PRODUCER = [
     Mutation(
         name="once real: late requests are taken for those of the next transaction",
         breaks=forgets_late_requests,
-        knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200},
+        knobs={**TRANSACTIONAL, "fault_schedule": FaultSchedule(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200},
         says=("transaction",),
     ),
     Mutation(
@@ -349,7 +349,7 @@ PRODUCER = [
     Mutation(
         name="once real: leaders that lost the partition have written nothing",
         breaks=ignores_where_it_was_written,
-        knobs={**OVERTAKEN, "has_express": False},
+        knobs={**OVERTAKEN, "has_inline_send": False},
         says=("stored 2 times", "as not stored"),
         first=260,
         seeds=60,
@@ -359,7 +359,7 @@ PRODUCER = [
         breaks=forgets_lost_attempts,
         knobs=PLAIN,
         says=("as not stored",),
-        by="outcomes_are_true",
+        by="outcomes_match_the_logs",
         seeds=40,
     ),
     Mutation(
@@ -369,9 +369,11 @@ PRODUCER = [
         says=("is innocent and was blamed",),
         by="only_culprits_are_blamed",
     ),
-    Mutation(name="outcomes are told twice", breaks=completes_twice, knobs=PLAIN, says=("2 outcomes",), by="every_record_ends_once"),
+    Mutation(name="outcomes are told twice", breaks=completes_twice, knobs=PLAIN, says=("2 outcomes",), by="every_record_has_one_outcome"),
     Mutation(name="innocents are forgotten", breaks=forgets_rows, knobs=PLAIN, says=("0 outcomes",)),
-    Mutation(name="innocents are overtaken", breaks=innocents_go_last, knobs=PLAIN, says=("which was sent later",), by="order_is_kept"),
+    Mutation(
+        name="innocents are overtaken", breaks=innocents_go_last, knobs=PLAIN, says=("which was sent later",), by="order_is_preserved"
+    ),
     Mutation(
         name="a gap is taken for proof that nothing is stored",
         breaks=takes_gaps_for_proof,
@@ -407,7 +409,14 @@ PRODUCER = [
     Mutation(
         name="once real: a close in the midst of a commit has half of it committed",
         breaks=commits_without_late_records,
-        knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200, "closes_hastily": True},
+        knobs={
+            **TRANSACTIONAL,
+            "fault_schedule": FaultSchedule(),
+            "faults": SLOW,
+            "bad_share": 0.0,
+            "producer_records": 200,
+            "closes_early": True,
+        },
         says=("not acknowledged", "records are visible"),
         first=13,
     ),
@@ -419,7 +428,7 @@ PRODUCER = [
         breaks=keeps_the_first_id,
         knobs=BACK,
         says=("in the end, and failed",),
-        by="all_is_well_in_the_end",
+        by="final_records_are_acknowledged",
         first=2,
     ),
     Mutation(name="what is to go again is lost", breaks=loses_a_retry, knobs=PLAIN, says=("stuck: work is left",)),
@@ -434,5 +443,5 @@ PRODUCER = [
 
 
 @pytest.mark.parametrize("mutation", PRODUCER, ids=lambda mutation: mutation.name)
-def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+def test_mutation_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     find(mutation, monkeypatch)

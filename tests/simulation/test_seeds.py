@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from simulation.scenario import run
-from tests.simulation.kept_seeds import KEPT, VERSION_2
-from tests.simulation.reached import REACHED
+from tests.simulation.reached_counters import REACHED
+from tests.simulation.regression_seeds import REGRESSIONS, VERSION_2
 
 CHUNKS, CHUNK = 4, 10
 
@@ -40,18 +40,18 @@ def test_every_promise_is_kept(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         report = played(seed)
         assert report.violations == (), f"replay: python -m simulation {seed} --verbose"
-        assert report.lacks == (), seed
+        assert report.missing == (), seed
 
 
 @pytest.mark.parametrize("thing", sorted(REACHED))
-def test_worlds_reach(thing: str) -> None:
+def test_counter_is_reached(thing: str) -> None:
     reports = [played(seed) for seed in REACHED[thing]]
     assert [report.violations for report in reports] == [()] * len(reports)
     assert any(report.counters.get(thing) for report in reports), f"no world of {REACHED[thing]}"
 
 
 @pytest.mark.parametrize("chunk", range(4))
-def test_writers_of_both_versions(chunk: int) -> None:
+def test_both_transaction_versions_have_no_violations(chunk: int) -> None:
     """Beside each other, with brokers that die in the middle of an end."""
     totals: Counter[str] = Counter()
     for seed in range(chunk * 10, (chunk + 1) * 10):
@@ -63,17 +63,17 @@ def test_writers_of_both_versions(chunk: int) -> None:
     assert totals["armed ends"] >= 5
 
 
-@pytest.mark.parametrize(("behaviour", "seed", "knobs"), KEPT, ids=[f"{behaviour}, {seed}" for behaviour, seed, _ in KEPT])
-def test_what_failed_once(behaviour: str, seed: int, knobs: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("behaviour", "seed", "knobs"), REGRESSIONS, ids=[f"{behaviour}, {seed}" for behaviour, seed, _ in REGRESSIONS])
+def test_regression_seeds_have_no_violations(behaviour: str, seed: int, knobs: dict[str, Any]) -> None:
     # They failed before our producers spoke another version of transactions.
     assert run(seed, **{"transaction_version": 1, **knobs}).violations == (), behaviour
 
 
 @pytest.mark.parametrize("seed", [3, 17])
-def test_a_seed_is_all_there_is_to_a_world(seed: int) -> None:
+def test_seed_determines_the_world(seed: int) -> None:
     """The same in one process, and in processes whose sets and dictionaries of strings are ordered differently."""
     expected = run(seed)
-    assert run(seed, keeps_story=True).digest == expected.digest
+    assert run(seed, keeps_trace=True).digest == expected.digest
     program = f"import json; from simulation.scenario import run; r = run({seed}); print(json.dumps([r.digest, dict(r.counters)]))"
     for hash_seed in ("1", "2"):
         done = subprocess.run(
@@ -82,5 +82,5 @@ def test_a_seed_is_all_there_is_to_a_world(seed: int) -> None:
         assert json.loads(done.stdout) == [expected.digest, dict(expected.counters)]
 
 
-def test_other_seeds_are_other_worlds() -> None:
+def test_different_seeds_give_different_worlds() -> None:
     assert run(1).digest != run(2).digest

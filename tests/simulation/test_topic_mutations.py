@@ -20,10 +20,10 @@ from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from chaffinch.storage.snapshot import SnapshotFiles
-from simulation.nemesis import Deeds
-from simulation.network import Faults
-from tests.simulation.kept_seeds import REMADE_ROUGHLY
-from tests.simulation.mutation import CORRUPT, REMADE, SHORTENED, Mutation, Patch, find, unnoted
+from simulation.nemesis import FaultSchedule
+from simulation.network import NetworkFaults
+from tests.simulation.mutation import CORRUPT, RECREATED, TRIMMED, Mutation, Patch, find, without_contents_record
+from tests.simulation.regression_seeds import RECREATED_ROUGHLY
 
 
 def takes_old_ids(patch: Patch) -> None:
@@ -86,7 +86,7 @@ def forgets_producers(patch: Patch) -> None:
     patch.setattr(PartitionLog, "persist_producers", lambda *_: None)
 
 
-ASKED: dict[str, Any] = {**REMADE, "has_handler": True}
+ASKED: dict[str, Any] = {**RECREATED, "has_handler": True}
 
 
 def repeats_what_may_be_stored(patch: Patch) -> None:
@@ -125,25 +125,25 @@ def starts_beyond_the_disk(patch: Patch) -> None:
 
 
 POWER_LOST: dict[str, Any] = {
-    **SHORTENED,
+    **TRIMMED,
     "transactional_count": 1,
     "flush_policy": "always",
-    "deeds": Deeds(broker_death_ms=400, power_loss_share=0.9, shorten_ms=200),
+    "fault_schedule": FaultSchedule(broker_death_ms=400, power_loss_share=0.9, trim_ms=200),
 }
 BEYOND: dict[str, Any] = {
     **POWER_LOST,
     "transactional_count": 0,
     "value_bytes_max": 50,
-    "deeds": Deeds(broker_death_ms=60, power_loss_share=0.95, shorten_ms=4),
+    "fault_schedule": FaultSchedule(broker_death_ms=60, power_loss_share=0.95, trim_ms=4),
 }
-READ: dict[str, Any] = {**SHORTENED, "reader_count": 2}
+READ: dict[str, Any] = {**TRIMMED, "reader_count": 2}
 MUTATIONS = [
     Mutation(
         name="ids of deleted topics are taken for those of new ones",
         breaks=takes_old_ids,
         knobs=ASKED,
         says=("was made",),
-        by="topics_are_told_apart",
+        by="records_stay_in_their_topic",
         seeds=40,
         first=12,
     ),
@@ -155,28 +155,28 @@ MUTATIONS = [
     Mutation(
         name="where a log begins is forgotten",
         breaks=forgets_where_logs_begin,
-        knobs=SHORTENED,
+        knobs=TRIMMED,
         says=("the log spanned",),
-        by="logs_survive",
+        by="logs_survive_a_death",
     ),
     Mutation(
         name="once real: what may be in a topic that is gone is sent to the next",
         breaks=repeats_what_may_be_stored,
-        knobs={**REMADE_ROUGHLY, "has_express": False},
+        knobs={**RECREATED_ROUGHLY, "has_inline_send": False},
         says=("which was sent later",),
         first=221,
     ),
     Mutation(
         name="positions of a topic that is gone are used in the next",
         breaks=reads_on_in_new_topics,
-        knobs={**REMADE, "reader_count": 2, "faults": Faults(latency_max_ms=4), "value_bytes_max": 100, "bad_share": 0.0},
+        knobs={**RECREATED, "reader_count": 2, "faults": NetworkFaults(latency_max_ms=4), "value_bytes_max": 100, "bad_share": 0.0},
         says=("nor begins a new topic",),
-        by="new_topics_are_read_anew",
+        by="recreated_topics_are_read_from_the_start",
         seeds=40,
     ),
     Mutation(
         name="once real: snapshots are lost after the records",
-        breaks=unnoted(loses_snapshots),
+        breaks=without_contents_record(loses_snapshots),
         knobs=POWER_LOST,
         says=("stored 2 times",),
         seeds=60,
@@ -191,16 +191,16 @@ MUTATIONS = [
     ),
     Mutation(
         name="a log starts beyond what is on disk, and nothing is noted of it",
-        breaks=unnoted(starts_beyond_the_disk),
+        breaks=without_contents_record(starts_beyond_the_disk),
         knobs=BEYOND,
         says=("has sequence",),
-        by="sequences_run_on",
+        by="sequences_ascend",
         first=5,
     ),
     Mutation(
         name="producers are forgotten with the last segment",
-        breaks=unnoted(forgets_producers),
-        knobs=SHORTENED,
+        breaks=without_contents_record(forgets_producers),
+        knobs=TRIMMED,
         says=("stored 2 times",),
         first=16,
     ),
@@ -208,5 +208,5 @@ MUTATIONS = [
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+def test_mutation_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     find(mutation, monkeypatch)

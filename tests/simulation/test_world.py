@@ -9,7 +9,7 @@ import pytest
 from simulation.world import BEGIN_MS, Stuck, World, all_hold
 
 
-def test_actions_happen_in_the_order_of_their_times_then_of_their_planning() -> None:
+def test_actions_run_by_time_then_by_planning_order() -> None:
     world = World(1)
     seen: list[tuple[str, int]] = []
 
@@ -22,7 +22,7 @@ def test_actions_happen_in_the_order_of_their_times_then_of_their_planning() -> 
     assert seen == [("now", 0), ("a", 10), ("b", 10), ("c", 20)]
 
 
-def test_a_time_that_has_passed_means_now() -> None:
+def test_past_time_runs_now() -> None:
     world = World(1)
     seen: list[int] = []
     world.after(7, lambda: world.at(BEGIN_MS, lambda: seen.append(world.elapsed_ms)))
@@ -30,7 +30,7 @@ def test_a_time_that_has_passed_means_now() -> None:
     assert seen == [7]
 
 
-def test_waiting_in_vain_names_what_was_waited_for() -> None:
+def test_stuck_names_the_awaited_condition() -> None:
     world = World(1)
     with pytest.raises(Stuck, match="rain: and nothing is planned"):
         world.run(lambda: False, limit_ms=10, waiting_for="rain")
@@ -39,7 +39,7 @@ def test_waiting_in_vain_names_what_was_waited_for() -> None:
         world.run(lambda: False, limit_ms=10, waiting_for="rain")
 
 
-def test_planning_for_now_for_ever_is_noticed() -> None:
+def test_endless_planning_for_now_is_stuck() -> None:
     world = World(1)
 
     def again() -> None:
@@ -50,17 +50,17 @@ def test_planning_for_now_for_ever_is_noticed() -> None:
         world.run(lambda: False, limit_ms=10, waiting_for="rain")
 
 
-def test_all_have_to_fulfil_a_condition_and_who_did_not_is_asked_first() -> None:
-    asked: list[str] = []
+def test_all_hold_checks_the_last_failure_first() -> None:
+    checked: list[str] = []
     fulfilled = {"a": True, "b": False, "c": False}
 
-    def of(name: str) -> bool:
-        asked.append(name)
+    def predicate(name: str) -> bool:
+        checked.append(name)
         return fulfilled[name]
 
-    holds = all_hold(of, fulfilled)
+    holds = all_hold(predicate, fulfilled)
     assert (holds(), holds()) == (False, False)
-    assert asked == ["a", "b", "b"]
+    assert checked == ["a", "b", "b"]
     fulfilled["b"] = True
     assert not holds()
     fulfilled["c"], fulfilled["b"] = True, False
@@ -69,21 +69,21 @@ def test_all_have_to_fulfil_a_condition_and_who_did_not_is_asked_first() -> None
     assert holds()
 
 
-def test_the_digest_is_of_the_whole_story() -> None:
+def test_digest_covers_the_whole_trace() -> None:
     worlds = [World(1), World(1), World(1)]
     for world in worlds[:2]:
-        world.tell("broker", "starts")
-        world.tell("broker", "dies")
-    worlds[2].tell("broker", "starts")
+        world.log("broker", "starts")
+        world.log("broker", "dies")
+    worlds[2].log("broker", "starts")
     assert worlds[0].digest == worlds[1].digest != worlds[2].digest
-    assert [line.split() for line in worlds[1].lines] == [["0", "broker:", "starts"], ["0", "broker:", "dies"]]
+    assert [line.split() for line in worlds[1].trace] == [["0", "broker:", "starts"], ["0", "broker:", "dies"]]
 
 
-def test_dice_of_different_actors_do_not_disturb_each_other() -> None:
+def test_generators_of_actors_are_independent() -> None:
     rolls = []
     for others_roll in (False, True):
         world = World(5)
-        first, second = world.new_dice(), world.new_dice()
+        first, second = world.new_rng(), world.new_rng()
         if others_roll:
             first.random()
         rolls.append(second.random())

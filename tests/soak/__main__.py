@@ -1,6 +1,6 @@
 """`make soak`: the broker killed under clients of others (`broker.py`), then under our own (`clients.py`), then around a Spark query
-(`spark.py`), around other ways to write (`spark_ways.py`, `spark_tokens.py`), at last Apache Kafka at the ends of commits
-(`commit_ends.py`) and around a query that writes to it; everything is counted.
+(`spark.py`), around other ways to write (`spark_variants.py`, `spark_tokens.py`), at last Apache Kafka at the ends of commits
+(`commit_completion.py`) and around a query that writes to it; everything is counted.
 
 `make spark-memory`: a micro-batch larger than the driver (`spark_memory.py`).
 """
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.interop.processes import NotRun
-from tests.soak import broker, clients, commit_ends, spark, spark_memory, spark_tokens, spark_ways
+from tests.soak import broker, clients, commit_completion, spark, spark_memory, spark_tokens, spark_variants
 
 BROKER_ROUNDS = 200
 APACHE_ROUNDS = 10
@@ -26,7 +26,7 @@ def with_apache_kafka(folder: Path, seed: int) -> list[str]:
         (folder / part).mkdir(parents=True)
     try:
         return [
-            *commit_ends.soaked(folder / "ends", commit_ends.ROUNDS, seed, on_apache=True),
+            *commit_completion.soaked(folder / "ends", commit_completion.ROUNDS, seed, on_apache=True),
             *spark.soaked(folder / "spark", APACHE_ROUNDS, seed, on_apache=True),
         ]
     except NotRun as reason:
@@ -59,7 +59,7 @@ def main() -> int:
     if arguments.part in (None, "spark"):
         faults += spark.soaked(folder, arguments.rounds or spark.SPARK_ROUNDS, arguments.seed, on_apache=arguments.apache)
     if arguments.part in (None, "spark-ways"):
-        faults += spark_ways.soaked(folder, arguments.seed, arguments.rounds if arguments.part else None)
+        faults += spark_variants.soaked(folder, arguments.seed, arguments.rounds if arguments.part else None)
     if arguments.part in (None, "spark-tokens"):
         faults += spark_tokens.soaked(folder / "tokens", arguments.seed, arguments.rounds if arguments.part else None)
     if arguments.part in (None, "apache"):

@@ -32,7 +32,7 @@ LIFE_SECONDS = (0.05, 1.5)
 """How long a broker lives in a round after it said it was ready: from nearly nothing to some thousand requests."""
 
 
-def soaked(folder: Path, flush_policy: str, rounds: int, dice: random.Random) -> list[str]:
+def soaked(folder: Path, flush_policy: str, rounds: int, rng: random.Random) -> list[str]:
     """Faults found after so many kills under one policy."""
     starts: list[float] = []
     with KilledBroker(folder / flush_policy, flush_policy=flush_policy, topics=TOPICS) as broker:
@@ -44,7 +44,7 @@ def soaked(folder: Path, flush_policy: str, rounds: int, dice: random.Random) ->
         for writer in writers:
             writer.start()
         for number in range(rounds):
-            threading.Event().wait(dice.uniform(*LIFE_SECONDS))
+            threading.Event().wait(rng.uniform(*LIFE_SECONDS))
             broker.kill()
             broker.start()
             starts.append(broker.seconds_to_ready)
@@ -76,8 +76,8 @@ def _counts(plain: PlainWriter, transactional: list[TransactionalWriter]) -> str
 
 def soaked_and_restarted(folder: Path, rounds: int, log_bytes: int, seed: int) -> list[str]:
     """Faults found after so many kills, half of them under each policy; a restart with `log_bytes` of log is timed unless that is 0."""
-    dice = random.Random(seed)
-    faults = [fault for flush_policy in ("os", "always") for fault in soaked(folder, flush_policy, rounds // 2, dice)]
+    rng = random.Random(seed)
+    faults = [fault for flush_policy in ("os", "always") for fault in soaked(folder, flush_policy, rounds // 2, rng)]
     if log_bytes:
         faults += timed_restart(folder / "large", log_bytes)
     return faults

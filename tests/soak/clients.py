@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.soak.clients_books import Books
+from tests.soak.clients_ledgers import Ledgers
 from tests.soak.clients_memory import Memory
 from tests.soak.clients_process import BROKER_RECORD_BYTES_MAX, COMPACTED, OUTPUT, PARTITIONS, PLAIN, ClientProcess, JournalReader
 from tests.soak.clients_verdict import faults_of_load, verdict
@@ -46,7 +46,7 @@ class Conductor:
         roles = ("sender", "transformer", "reader", "table_reader")
         self._clients = {role: ClientProcess(role, role, folder, broker.bootstrap_servers, seed) for role in roles}
         self._journals = {role: JournalReader(client.journal_path) for role, client in self._clients.items()}
-        self._books = Books()
+        self._ledgers = Ledgers()
         self._memory = Memory(across_lives=frozenset({"broker"}))
         self._began_s = time.monotonic()
         self._broker_starts: list[float] = []
@@ -64,18 +64,18 @@ class Conductor:
                 faults += self._finish_readers()
             elif client.role != "table_reader":
                 faults += client.finish()
-        self._books.catch_up(self._journals)
+        self._ledgers.catch_up(self._journals)
         lines, grown = self._memory.growth(self._began_s + max(WARM_SECONDS_MIN, WARM_SHARE * self._seconds))
         for line in lines:
             print(f"  memory of {line}", flush=True)
         last_sender = self._clients["sender"].lives
         faults += grown + faults_of_load(
-            self._seconds, len(self._broker_starts), CLIENT_KILLS_SHARE * self._seconds, self._client_kills, self._books.sender
+            self._seconds, len(self._broker_starts), CLIENT_KILLS_SHARE * self._seconds, self._client_kills, self._ledgers.sender
         )
-        faults += verdict(self._broker.bootstrap_servers, self._books, last_sender)
+        faults += verdict(self._broker.bootstrap_servers, self._ledgers, last_sender)
         self._broker.kill()
         self._broker.start()
-        faults += [f"after one more kill: {fault}" for fault in verdict(self._broker.bootstrap_servers, self._books, last_sender)]
+        faults += [f"after one more kill: {fault}" for fault in verdict(self._broker.bootstrap_servers, self._ledgers, last_sender)]
         return faults
 
     def _finish_readers(self) -> list[str]:
@@ -124,14 +124,14 @@ class Conductor:
             self._memory.look(name, client.process.pid, now_s)
 
     def _report(self, minute: int) -> None:
-        self._books.catch_up(self._journals)
+        self._ledgers.catch_up(self._journals)
         print(f"  minute {minute}: {self}; {self._memory.now()}", flush=True)
 
     def __str__(self) -> str:
         starts = self._broker_starts
         return (
             f"{len(starts)} kills of the broker (slowest start {max(starts, default=0):.1f} s), {self._client_kills} of clients, "
-            f"{self._books.transformer.fenced} fenced; {self._books}"
+            f"{self._ledgers.transformer.fenced} fenced; {self._ledgers}"
         )
 
     def errors(self) -> dict[str, int]:
@@ -139,7 +139,7 @@ class Conductor:
         return {
             f"{role}: {text}": count
             for role in ("transformer", "reader", "table_reader")
-            for text, count in getattr(self._books, role).errors.most_common(8)
+            for text, count in getattr(self._ledgers, role).errors.most_common(8)
         }
 
 

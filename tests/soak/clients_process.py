@@ -70,7 +70,7 @@ class Life:
 
     bootstrap_servers: str
     journal: Journal
-    dice: random.Random
+    rng: random.Random
     number: int
     stopping: threading.Event
 
@@ -80,7 +80,7 @@ class Life:
         return {"bootstrap.servers": self.bootstrap_servers, **CLIENT_OPTIONS, **own}
 
     def pause(self, seconds_max: float) -> None:
-        self.stopping.wait(self.dice.uniform(0, seconds_max))
+        self.stopping.wait(self.rng.uniform(0, seconds_max))
 
 
 def live(run: Callable[[Life], None]) -> None:

@@ -48,17 +48,17 @@ class Reader:
         )
         self._consumer.subscribe(list(PARTITIONS), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
-    def _assigned(self, places: list[TopicPartition]) -> None:
-        self._journal.write("assigned", len(places))
-        for place in places:
-            self._last.pop(place, None)
+    def _assigned(self, tps: list[TopicPartition]) -> None:
+        self._journal.write("assigned", len(tps))
+        for tp in tps:
+            self._last.pop(tp, None)
 
-    def _revoked(self, places: list[TopicPartition]) -> None:
+    def _revoked(self, tps: list[TopicPartition]) -> None:
         if self._is_table:
             self._commit(asynchronous=False)
 
-    def _lost(self, places: list[TopicPartition]) -> None:
-        self._journal.write("lost", len(places))
+    def _lost(self, tps: list[TopicPartition]) -> None:
+        self._journal.write("lost", len(tps))
 
     def read_until(self, end_s: float) -> bool:
         """Whether it ended because it shall."""
@@ -67,7 +67,7 @@ class Reader:
                 rows = self._polled()
                 self._write(rows)
                 if self._is_table and rows:
-                    self._commit(asynchronous=self._life.dice.random() < 0.5)
+                    self._commit(asynchronous=self._life.rng.random() < 0.5)
                 if not rows and self._life.stopping.is_set() and self._is_at_end():
                     return True
             except errors.InvalidConfigurationException:
@@ -85,11 +85,11 @@ class Reader:
     def _write(self, rows: Rows) -> None:
         for (topic, partition), group in itertools.groupby(rows, key=lambda row: row[:2]):
             found = list(group)
-            place, offsets = TopicPartition(topic, partition), [row[2] for row in found]
-            ordered = [self._last.get(place, -1), *offsets]
+            tp, offsets = TopicPartition(topic, partition), [row[2] for row in found]
+            ordered = [self._last.get(tp, -1), *offsets]
             if any(second <= first for first, second in itertools.pairwise(ordered)):
-                self._journal.write("fault", f"{place}: offsets {offsets[:3]}...{offsets[-3:]} after {ordered[0]} are out of order")
-            self._last[place] = offsets[-1]
+                self._journal.write("fault", f"{tp}: offsets {offsets[:3]}...{offsets[-3:]} after {ordered[0]} are out of order")
+            self._last[tp] = offsets[-1]
             self._journal.write("read", topic, partition, list(_runs(offsets)), digest(row[3] for row in found))
 
     def _commit(self, *, asynchronous: bool) -> None:
@@ -101,7 +101,7 @@ class Reader:
     def _is_at_end(self) -> bool:
         assignment = self._consumer.assignment()
         ends = self._consumer.end_offsets(assignment)
-        return bool(assignment) and all(self._consumer.position(place) >= end for place, end in ends.items())
+        return bool(assignment) and all(self._consumer.position(tp) >= end for tp, end in ends.items())
 
     def close(self) -> None:
         self._consumer.close()
@@ -123,7 +123,7 @@ def read(life: Life, *, is_table: bool) -> None:
     is_done = False
     while not is_done:
         reader = Reader(life, is_table)
-        is_done = reader.read_until(time.monotonic() + life.dice.uniform(*SESSION_SECONDS))
+        is_done = reader.read_until(time.monotonic() + life.rng.uniform(*SESSION_SECONDS))
         reader.close()
 
 

@@ -33,7 +33,7 @@ class Sender:
     """One life: rounds of records, and what came of them."""
 
     def __init__(self, life: Life) -> None:
-        self._journal, self._dice = life.journal, life.dice
+        self._journal, self._rng = life.journal, life.rng
         self._number = life.number * NUMBERS_PER_LIFE
         self._producer = Producer(life.options(linger_ms=5, max_request_size=REQUEST_BYTES_MAX, metadata_max_age_ms=5000))
         self._told: deque[tuple[int, Any, BaseException | None]] = deque()
@@ -41,13 +41,13 @@ class Sender:
         self._tables: list[tuple[str, int, Future[Any]]] = []
 
     def round(self) -> None:
-        topic, is_table = self._dice.choice((PLAIN, COMPACTED)), self._dice.random() < 0.3
-        count = self._dice.randint(1, ROWS_MAX if is_table else SENDS_MAX)
+        topic, is_table = self._rng.choice((PLAIN, COMPACTED)), self._rng.random() < 0.3
+        count = self._rng.randint(1, ROWS_MAX if is_table else SENDS_MAX)
         first, self._number = self._number, self._number + count
         kinds = [kind for kind in CULPRITS if kind != "null" or topic == COMPACTED]
         culprits = {}
-        if self._dice.random() < CULPRIT_ROUNDS:
-            culprits = {first + self._dice.randrange(count): self._dice.choice(kinds) for _ in range(self._dice.randint(1, 4))}
+        if self._rng.random() < CULPRIT_ROUNDS:
+            culprits = {first + self._rng.randrange(count): self._rng.choice(kinds) for _ in range(self._rng.randint(1, 4))}
         self._journal.write("sent", topic, first, count, culprits)
         rows = [self._row(number, culprits.get(number, ""), topic) for number in range(first, first + count)]
         if is_table:

@@ -22,7 +22,7 @@ class Transformer:
     """One consumer and one producer, from a start to the next."""
 
     def __init__(self, life: Life) -> None:
-        self._life, self._journal, self._dice = life, life.journal, life.dice
+        self._life, self._journal, self._rng = life, life.journal, life.rng
         self._consumer = Consumer(
             life.options(
                 group_id=TRANSFORMERS_GROUP,
@@ -60,7 +60,7 @@ class Transformer:
         records = self._consumer.poll(0.5)
         if not records:
             return False
-        plan = self._dice.choices(list(PLANS), list(PLANS.values()))[0]
+        plan = self._rng.choices(list(PLANS), list(PLANS.values()))[0]
         self._journal.write("begun", name, len(records), plan)
         producer = self._producer
         try:
@@ -69,8 +69,8 @@ class Transformer:
                 producer.send(OUTPUT, _value(name, index, record), key=record.value.partition(b":")[0])
             if plan == "culprit":
                 producer.send(OUTPUT, b"culprit of " + name.encode(), timestamp_ms=FUTURE_MS)
-            places = {record.topic_partition: OffsetAndMetadata(record.offset + 1) for record in records}
-            producer.send_offsets_to_transaction(places, self._consumer.group_metadata())
+            tps = {record.topic_partition: OffsetAndMetadata(record.offset + 1) for record in records}
+            producer.send_offsets_to_transaction(tps, self._consumer.group_metadata())
             self._end(plan, name)
         except errors.InvalidTimestampException:
             if plan != "culprit":
@@ -122,11 +122,11 @@ class Transformer:
 
     def _rewind(self) -> None:
         """Read again from where the group has committed."""
-        for place, found in self._consumer.committed(self._consumer.assignment()).items():
+        for tp, found in self._consumer.committed(self._consumer.assignment()).items():
             if found is None:
-                self._consumer.seek_to_beginning([place])
+                self._consumer.seek_to_beginning([tp])
             else:
-                self._consumer.seek(place, found.offset)
+                self._consumer.seek(tp, found.offset)
 
     def close(self) -> None:
         self._producer.close(timeout=20)

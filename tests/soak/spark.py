@@ -3,7 +3,7 @@ a second driver at times.
 
 Each round is one event at one step of one micro-batch: the commit waits there (`pause.py`), so nothing is left to luck. A query lives
 through several events until its driver is killed; the next life goes on from its checkpoint. In the end every row is counted
-(`spark_judge.py`).
+(`spark_checker.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 
 from chaffinch.spark.commit.operations import Step
 from tests.soak.killed_broker import KilledApacheKafka, KilledBroker, killed_broker
-from tests.soak.spark_judge import verdict
+from tests.soak.spark_checker import verdict
 from tests.soak.spark_process import QueryProcess
-from tests.soak.spark_query import Way, gate_name
+from tests.soak.spark_query import Variant, gate_name
 
 TOPIC, DEAD = "rows", "dead"
 TOPICS = [f"{TOPIC}:3,segment.bytes=1048576", f"{DEAD}:2"]
@@ -35,7 +35,7 @@ SLEEP_SECONDS = 2 * TRANSACTION_TIMEOUT_MS / 1000
 HANDED_ON_SECONDS = 2.0
 """For the rows that other tasks have, and that the one at its gate has handed on: they are staged, or sent."""
 SPARK_ROUNDS = 32
-LOCAL = Way()
+LOCAL = Variant()
 ROWS = 300
 BAD_EVERY = 20
 EVENTS_PER_LIFE = 5
@@ -66,7 +66,7 @@ LATE_PUSH = "was not acknowledged within transaction.timeout.ms"
 PUSHES = (Step.PUSH, Step.PUSH_DEAD_LETTERS)
 AT_GATE = (Kind.TASK_WORKER, Kind.SLOW_TASK, Kind.STOP_TASKS)
 ON_A_CLUSTER = (Kind.EXECUTOR, Kind.EXECUTORS)
-"""Local mode has no executors; see `spark_ways.py`."""
+"""Local mode has no executors; see `spark_variants.py`."""
 AT_ANY_STEP = (Kind.COMMITTER, Kind.BROKER, Kind.STOP)
 TWINS = (Kind.REFERENCE, Kind.COPY)
 LAST = (Kind.DRIVER, *TWINS)
@@ -89,14 +89,14 @@ class Event:
         return f"{self.kind.value} in the middle of a task" if self.kind is Kind.DRIVER else self.kind.value
 
 
-def events_of(rounds: int, dice: random.Random) -> list[Event]:
+def events_of(rounds: int, rng: random.Random) -> list[Event]:
     """The driver's death at each step, and the others in turn, at steps by chance; in any order. The transactional id is fixed first."""
     steps = [step for step in STEPS if step is not Step.FIX_TRANSACTIONAL_ID]
-    events = [Event(kind=Kind.DRIVER, step=step) for step in dice.sample(steps, len(steps))]
+    events = [Event(kind=Kind.DRIVER, step=step) for step in rng.sample(steps, len(steps))]
     others = {
-        **{kind: [Event(kind=kind, step=step) for step in dice.sample(steps, len(steps))] for kind in AT_ANY_STEP},
-        Kind.SLEEP: [Event(kind=Kind.SLEEP, step=step) for step in dice.sample(OPEN_STEPS, len(OPEN_STEPS))],
-        **{kind: [Event(kind=kind, step=step) for step in dice.sample(FENCED_STEPS, len(FENCED_STEPS))] for kind in TWINS},
+        **{kind: [Event(kind=kind, step=step) for step in rng.sample(steps, len(steps))] for kind in AT_ANY_STEP},
+        Kind.SLEEP: [Event(kind=Kind.SLEEP, step=step) for step in rng.sample(OPEN_STEPS, len(OPEN_STEPS))],
+        **{kind: [Event(kind=kind, step=step) for step in rng.sample(FENCED_STEPS, len(FENCED_STEPS))] for kind in TWINS},
         **{kind: [Event(kind=kind)] for kind in AT_GATE},
     }
     turns = cycle(zip(*(cycle(found) for found in others.values()), strict=True))
@@ -104,7 +104,7 @@ def events_of(rounds: int, dice: random.Random) -> list[Event]:
     # Half and half, so that few rounds have some of each.
     drivers = min(len(events), rounds // 2)
     chosen = [*events[:drivers], *islice(rest, max(0, rounds - 1 - drivers))]
-    dice.shuffle(chosen)
+    rng.shuffle(chosen)
     return [Event(kind=Kind.DRIVER, step=Step.FIX_TRANSACTIONAL_ID), *chosen][:rounds]
 
 
@@ -130,8 +130,8 @@ class Run:
         self,
         folder: Path,
         broker: KilledBroker | KilledApacheKafka,
-        dice: random.Random,
-        way: Way = LOCAL,
+        rng: random.Random,
+        way: Variant = LOCAL,
         options: Mapping[str, str] | None = None,
     ) -> None:
         self.good: set[str] = set()
@@ -139,7 +139,7 @@ class Run:
         self.done: Counter[str] = Counter()
         self.staged: list[int] = []
         """Files that tasks had staged when executors were killed."""
-        self._broker, self._dice = broker, dice
+        self._broker, self._rng = broker, rng
         self._next_batch = 0
         self._began_s = time.monotonic()
         self.options = {
@@ -181,9 +181,9 @@ class Run:
         """Rows for one more micro-batch: its id."""
         batch_id = self._next_batch
         self._next_batch += 1
-        size = self._way.large_value if self._dice.random() < self._way.large_share else 10
+        size = self._way.large_value if self._rng.random() < self._way.large_share else 10
         # Before a task has handed on a row, or when it has handed on all others.
-        gate_at = self._dice.choice((0, ROWS - 1)) if has_gate else None
+        gate_at = self._rng.choice((0, ROWS - 1)) if has_gate else None
         rows: list[Mapping[str, object]] = []
         for number in range(ROWS):
             key, is_bad = f"{batch_id}-{number}", number % BAD_EVERY == 1
@@ -270,12 +270,12 @@ def killed(pids: Sequence[int]) -> None:
 
 def soaked(folder: Path, rounds: int, seed: int, *, on_apache: bool) -> list[str]:
     """Faults found after so many events."""
-    dice = random.Random(f"{seed} spark")
+    rng = random.Random(f"{seed} spark")
     began_s = time.monotonic()
     with killed_broker(folder / "spark-broker", TOPICS, BROKER_CONFIG, on_apache=on_apache) as broker:
-        run = Run(folder / "spark", broker, dice)
+        run = Run(folder / "spark", broker, rng)
         try:
-            for life in lives_of(events_of(rounds, dice)):
+            for life in lives_of(events_of(rounds, rng)):
                 run.live(life)
             run.live([])
             faults = run.verdict()

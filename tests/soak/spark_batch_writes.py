@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chaffinch.spark import session
-from tests.soak.spark_query import SCHEMA, tell
+from tests.soak.spark_query import SCHEMA, write_line
 
 
 def dead_topic(number: int) -> str:
@@ -32,7 +32,7 @@ def main() -> None:
     for number in numbers:
         for _ in range(times):
             write(spark, folder, number)
-    tell(folder, "ended")
+    write_line(folder, "ended")
 
 
 if __name__ == "__main__":

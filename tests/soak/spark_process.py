@@ -14,7 +14,7 @@ from pathlib import Path
 
 from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE, go_path
-from tests.soak.spark_query import Way, gate_name, opened_path
+from tests.soak.spark_query import Variant, gate_name, opened_path
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 600.0
@@ -105,7 +105,9 @@ class QueryProcess(HeldProcess):
     `name`: of this process among those of the query; `checkpoint`: another one than the query's own.
     """
 
-    def __init__(self, folder: Path, options: Mapping[str, str], way: Way, *, name: str = "driver", checkpoint: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, options: Mapping[str, str], way: Variant, *, name: str = "driver", checkpoint: Path | None = None
+    ) -> None:
         super().__init__(folder / name)
         self._input, self._checkpoint = folder / "input", checkpoint or folder / "checkpoint"
         self._options, self._way = dict(options), way

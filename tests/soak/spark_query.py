@@ -32,7 +32,7 @@ IN_PIECES: Mapping[str, object] = {"spark.sql.execution.arrow.maxRecordsPerBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Variant:
     """Where a query runs, and how it writes. By default there are two tasks at a time, each tried up to four times."""
 
     master: str = "local[2,4]"
@@ -56,7 +56,7 @@ def opened_path(folder: Path, gate: str) -> Path:
     return folder / f"{gate}.go"
 
 
-def tell(folder: Path, line: str) -> None:
+def write_line(folder: Path, line: str) -> None:
     with (folder / "told").open("a") as file:
         file.write(f"{line}\n")
 
@@ -68,7 +68,7 @@ def through_gates(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator
             for gate in values.filter(pc.starts_with(values, GATE)).to_pylist():
                 opened = opened_path(folder, gate)
                 if not opened.exists():
-                    tell(folder, f"{gate} {os.getpid()}")
+                    write_line(folder, f"{gate} {os.getpid()}")
                 while not opened.exists():
                     threading.Event().wait(POLL_S)  # A slow task.
             yield batch
@@ -97,9 +97,9 @@ def run_to_end(query: Any, folder: Path) -> bool:
     while not query.awaitTermination(POLL_S):
         if stop.exists():
             stop.unlink()
-            tell(folder, "stopping")
+            write_line(folder, "stopping")
             query.stop()
-            tell(folder, "stopped")
+            write_line(folder, "stopped")
             return False
     return True
 
@@ -115,17 +115,17 @@ def main() -> None:
     folder = Path(sys.argv[1])
     plan = json.loads((folder / "query.json").read_text())
     gates = folder if plan["has_gates"] else None
-    way = Way(**plan["way"])
+    way = Variant(**plan["way"])
     spark = session("killed", master=way.master, config=way.config)
     source, checkpoint = Path(plan["input"]), Path(plan["checkpoint"])
     for _ in range(STARTS_MAX):
         try:
             query = started(spark, source, checkpoint, plan["options"], gates, is_for_each_batch=way.is_for_each_batch)
             if run_to_end(query, folder):
-                tell(folder, "ended")
+                write_line(folder, "ended")
                 return
         except Exception as error:  # Whatever it is: a supervisor would start the query again.
-            tell(folder, f"failed {essence(error)}")
+            write_line(folder, f"failed {essence(error)}")
     sys.exit(f"the query was started {STARTS_MAX} times")
 
 

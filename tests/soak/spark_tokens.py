@@ -15,7 +15,7 @@ from chaffinch.spark.commit.operations import Step
 from tests.soak.killed_broker import KilledBroker
 from tests.soak.spark import BAD_EVERY, BROKER_CONFIG, LOCAL, ROWS, TRANSACTION_TIMEOUT_MS
 from tests.soak.spark_batch_writes import dead_topic
-from tests.soak.spark_judge import keys_in_files, keys_in_topic, miscounted
+from tests.soak.spark_checker import keys_in_files, keys_in_topic, miscounted
 from tests.soak.spark_process import HeldProcess
 
 TOPIC, REPLAYED, REPLAYED_FILES = "rows", "replayed", "replayed-files"
@@ -35,10 +35,10 @@ BATCH_ID = 0
 class Tokens:
     """Writes and replays at one broker. Raises RuntimeError when a process does not come to where it ought to."""
 
-    def __init__(self, folder: Path, broker: KilledBroker, dice: random.Random) -> None:
+    def __init__(self, folder: Path, broker: KilledBroker, rng: random.Random) -> None:
         self.good: dict[int, set[str]] = {}
         self.bad: dict[int, set[str]] = {}
-        self._folder, self._servers, self._dice = folder, broker.bootstrap_servers, dice
+        self._folder, self._servers, self._rng = folder, broker.bootstrap_servers, rng
         self._letters = folder / "letters"
         self._process = HeldProcess(folder)
         self._began_s = time.monotonic()
@@ -84,7 +84,7 @@ class Tokens:
         yield from miscounted(REPLAYED_FILES, keys_in_topic(self._servers, REPLAYED_FILES), set().union(*self.bad.values()))
 
     def _add(self, number: int) -> None:
-        size = LOCAL.large_value if self._dice.random() < LOCAL.large_share else 10
+        size = LOCAL.large_value if self._rng.random() < LOCAL.large_share else 10
         is_bad = {f"{number}-{row}": row % BAD_EVERY == 1 for row in range(ROWS)}
         self.bad[number] = {key for key, bad in is_bad.items() if bad}
         self.good[number] = is_bad.keys() - self.bad[number]
@@ -115,12 +115,12 @@ class Tokens:
 def soaked(folder: Path, seed: int, rounds: int | None = None) -> list[str]:
     """Faults, each in a sentence; `rounds`: so many steps at most of each kind."""
     folder.mkdir()
-    dice = random.Random(f"{seed} tokens")
+    rng = random.Random(f"{seed} tokens")
     began_s = time.monotonic()
     topics = [f"{TOPIC}:3", f"{REPLAYED}:2", f"{REPLAYED_FILES}:2", *(f"{dead_topic(number)}:2" for number in range(len(WRITE_STEPS)))]
-    writes, replays, files = (dice.sample(steps, len(steps))[:rounds] for steps in (WRITE_STEPS, REPLAY_STEPS, FILE_STEPS))
+    writes, replays, files = (rng.sample(steps, len(steps))[:rounds] for steps in (WRITE_STEPS, REPLAY_STEPS, FILE_STEPS))
     with KilledBroker(folder / "broker", flush_policy="os", topics=topics, config=BROKER_CONFIG) as broker:
-        tokens = Tokens(folder / "driver", broker, dice)
+        tokens = Tokens(folder / "driver", broker, rng)
         try:
             faults = [*tokens.write_killed(writes), *tokens.replay_killed(replays), *tokens.replay_of_files_killed(files)]
         except RuntimeError as error:

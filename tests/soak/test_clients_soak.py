@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.clients_books import Books, SenderBook
+from tests.soak.clients_ledgers import Ledgers, SenderLedger
 from tests.soak.clients_memory import MEGABYTE, Memory, Sample, sample
 from tests.soak.clients_process import COMPACTED, NUMBERS_PER_LIFE, OUTPUT, PARTITIONS, PLAIN, Journal, JournalReader
 from tests.soak.clients_reader import digest
@@ -31,34 +31,34 @@ class World:
         self.stored[OUTPUT, 0] = [(0, b"1.1|0|0|0"), (1, b"1.1|2|0|1")]
         self.stored[OUTPUT, 1] = [(0, b"1.1|1|1|0")]
         self.transformed = {(PLAIN, partition): len(self.stored[PLAIN, partition]) for partition in range(PARTITIONS[PLAIN])}
-        self.committed = {place: len(records) for place, records in self.stored.items()}
-        self.books = Books()
-        self.tell("sender", "sent", PLAIN, FIRST, 4, {str(FIRST + 3): "large"})
-        self.tell("sender", "sent", COMPACTED, FIRST + 4, 2, {str(FIRST + 4): "null"})
+        self.committed = {tp: len(records) for tp, records in self.stored.items()}
+        self.ledgers = Ledgers()
+        self.journal("sender", "sent", PLAIN, FIRST, 4, {str(FIRST + 3): "large"})
+        self.journal("sender", "sent", COMPACTED, FIRST + 4, 2, {str(FIRST + 4): "null"})
         for (topic, partition), records in self.stored.items():
             if topic != OUTPUT:
-                self.tell("sender", "acked", topic, partition, [[int(value.split(b":")[0]), offset] for offset, value in records])
+                self.journal("sender", "acked", topic, partition, [[int(value.split(b":")[0]), offset] for offset, value in records])
             if records:
                 runs, crc = [[records[0][0], records[-1][0]]], digest(value for _, value in records)
-                self.tell("reader" if partition else "table_reader", "read", topic, partition, runs, crc)
-        self.tell(
+                self.journal("reader" if partition else "table_reader", "read", topic, partition, runs, crc)
+        self.journal(
             "sender", "failed", [[FIRST + 3, "RecordTooLargeException", "no", ""], [FIRST + 4, "InvalidCompactionKeyException", "no", ""]]
         )
-        self.tell("transformer", "begun", "1.1", 3, "commit")
-        self.tell("transformer", "ended", "1.1", "committed")
-        self.tell("transformer", "begun", "1.2", 3, "abort")
-        self.tell("transformer", "ended", "1.2", "aborted")
+        self.journal("transformer", "begun", "1.1", 3, "commit")
+        self.journal("transformer", "ended", "1.1", "committed")
+        self.journal("transformer", "begun", "1.2", 3, "abort")
+        self.journal("transformer", "ended", "1.2", "aborted")
 
-    def tell(self, role: str, *entry: object) -> None:
-        getattr(self.books, role).take(*entry)
+    def journal(self, role: str, *entry: object) -> None:
+        getattr(self.ledgers, role).take(*entry)
 
     def faults(self) -> list[str]:
         return [
-            *self.books.faults(),
-            *self.books.sender.outcome_faults(LIFE),
-            *faults_of_sender(self.stored, self.books.sender),
-            *faults_of_transactions(self.stored, self.books.transformer, self.transformed),
-            *faults_of_readers(self.stored, [self.books.reader, self.books.table_reader], self.committed),
+            *self.ledgers.faults(),
+            *self.ledgers.sender.outcome_faults(LIFE),
+            *faults_of_sender(self.stored, self.ledgers.sender),
+            *faults_of_transactions(self.stored, self.ledgers.transformer, self.transformed),
+            *faults_of_readers(self.stored, [self.ledgers.reader, self.ledgers.table_reader], self.committed),
         ]
 
 
@@ -66,32 +66,32 @@ def _record(number: int, kind: str = "") -> bytes:
     return b"%d:%s:..." % (FIRST + number, kind.encode())
 
 
-def test_what_is_right_has_no_faults() -> None:
+def test_correct_run_has_no_faults() -> None:
     assert World().faults() == []
 
 
-def _append(place: tuple[str, int], value: bytes) -> Callable[[World], None]:
+def _append(tp: tuple[str, int], value: bytes) -> Callable[[World], None]:
     def change(world: World) -> None:
-        records = world.stored[place]
+        records = world.stored[tp]
         records.append((records[-1][0] + 1 if records else 0, value))
 
     return change
 
 
-def _tell(role: str, *entry: object) -> Callable[[World], None]:
-    return lambda world: world.tell(role, *entry)
+def _journal(role: str, *entry: object) -> Callable[[World], None]:
+    return lambda world: world.journal(role, *entry)
 
 
-def _drop(place: tuple[str, int]) -> Callable[[World], None]:
-    return lambda world: world.stored[place].clear()
+def _drop(tp: tuple[str, int]) -> Callable[[World], None]:
+    return lambda world: world.stored[tp].clear()
 
 
 def _fail(number: int, name: str, stored: str) -> Callable[[World], None]:
-    return lambda world: world.books.sender.failed.update({FIRST + number: (name, stored, "")})
+    return lambda world: world.ledgers.sender.failed.update({FIRST + number: (name, stored, "")})
 
 
-def _commit(name: str, place: tuple[str, int], offset: int) -> Callable[[World], None]:
-    return lambda world: getattr(world, name).update({place: offset})
+def _commit(name: str, tp: tuple[str, int], offset: int) -> Callable[[World], None]:
+    return lambda world: getattr(world, name).update({tp: offset})
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,11 @@ def _commit(name: str, place: tuple[str, int], offset: int) -> Callable[[World],
         (_append((PLAIN, 2), _record(3, "large")), "surely not stored, and is at"),
         (_append((PLAIN, 2), _record(9)), "nobody sent it"),
         (_drop((PLAIN, 1)), "was acknowledged at ('plain', 1, 0), and is at None"),
-        (_tell("sender", "acked", PLAIN, 1, [[FIRST + 1, 0]]), "has two outcomes"),
-        (_tell("sender", "failed", [[FIRST + 3, "RecordTooLargeException", "no", ""]]), "has two outcomes"),
-        (_tell("sender", "acked", PLAIN, 1, [[FIRST + 3, 1]]), "culprit 1000000003 (large) was acknowledged"),
-        (_tell("sender", "sent", PLAIN, FIRST + 6, 2, {}), "2 records from 1000000006 on have no outcome"),
-        (_tell("sender", "fault", "told of twice"), "told of twice"),
+        (_journal("sender", "acked", PLAIN, 1, [[FIRST + 1, 0]]), "has two outcomes"),
+        (_journal("sender", "failed", [[FIRST + 3, "RecordTooLargeException", "no", ""]]), "has two outcomes"),
+        (_journal("sender", "acked", PLAIN, 1, [[FIRST + 3, 1]]), "culprit 1000000003 (large) was acknowledged"),
+        (_journal("sender", "sent", PLAIN, FIRST + 6, 2, {}), "2 records from 1000000006 on have no outcome"),
+        (_journal("sender", "fault", "told of twice"), "told of twice"),
         (_fail(3, "InvalidTimestampException", "no"), "culprit 1000000003 (large) failed with"),
         (_fail(1, "TimeoutException", "no"), "innocent 1000000001 failed with"),
         (_drop((OUTPUT, 1)), "transaction 1.1 (commit, committed): 2 of 3 records are seen"),
@@ -119,9 +119,9 @@ def _commit(name: str, place: tuple[str, int], offset: int) -> Callable[[World],
         (_append((PLAIN, 1), _record(9)), "records were never transformed"),
         (_append((OUTPUT, 2), b"1.1|1|1|0"), "('output', 2): 1 records were never read"),
         (_commit("committed", (PLAIN, 2), 50_000), "far beyond the end"),
-        (_tell("reader", "read", PLAIN, 1, [[0, 0]], 7), "what was read at [[0, 0]] is not what is there"),
-        (lambda world: world.books.reader.read.pop(0), "committed up to 1, and 1 records below were never read"),
-        (_tell("table_reader", "fault", "out of order"), "out of order"),
+        (_journal("reader", "read", PLAIN, 1, [[0, 0]], 7), "what was read at [[0, 0]] is not what is there"),
+        (lambda world: world.ledgers.reader.read.pop(0), "committed up to 1, and 1 records below were never read"),
+        (_journal("table_reader", "fault", "out of order"), "out of order"),
     ],
 )
 def test_each_fault_is_found(change: Callable[[World], object], fault: str) -> None:
@@ -131,11 +131,11 @@ def test_each_fault_is_found(change: Callable[[World], object], fault: str) -> N
 
 
 @pytest.mark.parametrize("change", [_fail(1, "NetworkException", "possibly"), _fail(3, "NetworkException", "possibly")])
-def test_what_nobody_can_know_is_no_fault(change: Callable[[World], object]) -> None:
+def test_unknown_outcome_is_no_fault(change: Callable[[World], object]) -> None:
     world = World()
     for number in (1, 3):
-        world.books.sender.acked.pop(FIRST + number, None)
-    world.books.sender.failed[FIRST + 1] = ("NetworkException", "possibly", "")
+        world.ledgers.sender.acked.pop(FIRST + number, None)
+    world.ledgers.sender.failed[FIRST + 1] = ("NetworkException", "possibly", "")
     change(world)
     assert world.faults() == []
 
@@ -159,7 +159,7 @@ def test_growth_is_found_by_medians(change: Callable[[int], tuple[int, int, int]
 
 
 @pytest.mark.parametrize(("samples", "is_known"), [(8, False), (9, True)])
-def test_too_few_samples_prove_nothing(samples: int, is_known: bool) -> None:
+def test_too_few_samples_give_no_verdict(samples: int, is_known: bool) -> None:
     memory = Memory()
     memory.samples["it"] = [Sample(second, 100 * MEGABYTE, 8, 4) for second in range(100 + samples)]
     lines, found = memory.growth(window_begins_s=100)
@@ -167,7 +167,7 @@ def test_too_few_samples_prove_nothing(samples: int, is_known: bool) -> None:
     assert is_known or found[0].startswith("it has only 8 samples of memory, 9 are needed")
 
 
-def test_a_process_that_nobody_could_look_at_is_told() -> None:
+def test_process_without_samples_is_reported() -> None:
     memory = Memory()
     memory.look("it", 0, 0.0)  # No process has this number.
     assert memory.growth(0)[1] == ["it has only 0 samples of memory, 9 are needed: whether it grows is not known"]
@@ -193,15 +193,15 @@ ENOUGH: dict[str, Any] = {
         ({"acked": 44_999}, "44999 of 50000 records that are no culprits acknowledged, at least 45000 are needed"),
     ],
 )
-def test_a_run_in_which_little_happened_proves_nothing(change: dict[str, int], fault: str | None) -> None:
+def test_run_with_little_load_is_a_fault(change: dict[str, int], fault: str | None) -> None:
     load = ENOUGH | change
-    book = SenderBook(acked=dict.fromkeys(range(load.pop("acked")), (PLAIN, 0, 0)), culprits=dict.fromkeys(range(100), "large"))
-    book.take("sent", PLAIN, FIRST, load.pop("sent"), {})
-    found = faults_of_load(**load, book=book)
+    ledger = SenderLedger(acked=dict.fromkeys(range(load.pop("acked")), (PLAIN, 0, 0)), culprits=dict.fromkeys(range(100), "large"))
+    ledger.take("sent", PLAIN, FIRST, load.pop("sent"), {})
+    found = faults_of_load(**load, ledger=ledger)
     assert found == ([] if fault is None else [f"{fault}: this run proves nothing"])
 
 
-def test_short_lives_are_compared_by_their_largest() -> None:
+def test_short_lives_are_compared_by_their_maximum() -> None:
     memory = Memory(across_lives=frozenset({"broker"}))
     memory.samples["broker"] = [Sample(life, (100 + (70 if life % 5 == 0 or life < 10 else 0)) * MEGABYTE, 30, 1) for life in range(60)]
     assert memory.growth(0)[1] == []
@@ -209,7 +209,7 @@ def test_short_lives_are_compared_by_their_largest() -> None:
     assert memory.growth(0)[1] == ["broker grew by 20.0 MB"]
 
 
-def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path: Path) -> None:
+def test_growing_journal_is_read_without_a_torn_line(tmp_path: Path) -> None:
     reader = JournalReader(tmp_path / "journal")
     assert list(reader) == []
     journal = Journal(reader.path)
@@ -223,7 +223,7 @@ def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path: Path) -
     assert list(reader) == [["torn", 2]]
 
 
-def test_files_of_a_log_are_no_descriptors_that_leak(tmp_path: Path) -> None:
+def test_log_files_do_not_count_as_leaked_descriptors(tmp_path: Path) -> None:
     def descriptors() -> int:
         found = sample(os.getpid(), 0.0)
         assert found is not None

@@ -9,10 +9,10 @@ import pytest
 
 from chaffinch.spark.commit.operations import Step
 from tests.soak.spark import AFTER_A_FAILURE, LAST, ON_A_CLUSTER, SPARK_ROUNDS, Kind, events_of, lives_of
-from tests.soak.spark_judge import doubled, lost, miscounted
+from tests.soak.spark_checker import doubled, lost, miscounted
 from tests.soak.spark_memory import APPLICATION, COMMITTER, JVM, PLANNER, TASK, Peaks
 from tests.soak.spark_query import essence
-from tests.soak.spark_ways import DIRECT_STEPS, PARTS
+from tests.soak.spark_variants import DIRECT_STEPS, PARTS
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ from tests.soak.spark_ways import DIRECT_STEPS, PARTS
         (["a", "b", "c"], ["t: 1 of 2 keys are there, but ought not to be, for example ['c']"]),
     ],
 )
-def test_what_is_wrong_is_said(found: list[str], says: list[str]) -> None:
+def test_miscounts_are_reported(found: list[str], says: list[str]) -> None:
     assert list(miscounted("t", Counter(found), {"a", "b"})) == says
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_rounds_have_every_kind_and_the_drivers_death_at_every_step(seed: int) -> None:
+def test_rounds_cover_every_kind_and_every_step(seed: int) -> None:
     events = events_of(SPARK_ROUNDS, random.Random(seed))
     assert len(events) == SPARK_ROUNDS
     assert {event.kind for event in events} == set(Kind) - set(ON_A_CLUSTER)
@@ -37,7 +37,7 @@ def test_the_rounds_have_every_kind_and_the_drivers_death_at_every_step(seed: in
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, SPARK_ROUNDS, 200])
-def test_lives_have_all_events_and_end_with_their_driver(rounds: int) -> None:
+def test_lives_contain_all_events_and_end_with_their_driver(rounds: int) -> None:
     events = events_of(rounds, random.Random(1))
     lives = list(lives_of(events))
     assert [event for life in lives for event in life] == events
@@ -54,9 +54,7 @@ def test_lives_have_all_events_and_end_with_their_driver(rounds: int) -> None:
         ("at-least-once", {Kind.STOP_TASKS, Kind.TASK_WORKER, Kind.DRIVER}, {None, *DIRECT_STEPS}),
     ],
 )
-def test_the_rounds_of_other_ways_have_what_they_are_there_for(
-    name: str, kinds: set[Kind], steps: set[Step | None] | None, seed: int
-) -> None:
+def test_rounds_of_each_variant_cover_their_events(name: str, kinds: set[Kind], steps: set[Step | None] | None, seed: int) -> None:
     (part,) = (part for part in PARTS if part.name == name)
     events = part.events(part.rounds, random.Random(seed))
     assert len(events) == part.rounds
@@ -64,7 +62,7 @@ def test_the_rounds_of_other_ways_have_what_they_are_there_for(
     assert steps is None or {event.step for event in events if event.kind is Kind.DRIVER} == steps
 
 
-def test_what_may_be_there_twice_is_counted_and_what_is_lost_is_said() -> None:
+def test_duplicates_are_counted_and_losses_reported() -> None:
     found = Counter({"a": 3, "b": 1, "d": 1})
     assert doubled(found) == "1 of 3 more than once, at most 3 times"
     assert lost("t", found, {"a", "b", "c"}) == [
@@ -80,10 +78,10 @@ def test_what_may_be_there_twice_is_counted_and_what_is_lost_is_said() -> None:
         ("f" * 300 + "\nNameError: name 'x' is not defined SQLSTATE: 1", ("f" * 300 + " NameError: name 'x' is not defined")[-240:]),
     ],
 )
-def test_a_failure_is_told_by_what_matters_in_it(text: str, says: str) -> None:
+def test_failure_is_reduced_to_its_essence(text: str, says: str) -> None:
     assert essence(Exception(text)) == says
 
 
-def test_the_driver_is_all_its_processes_and_no_tasks() -> None:
+def test_driver_memory_excludes_task_processes() -> None:
     sizes = {JVM: 1, APPLICATION: 10, COMMITTER: 100, PLANNER: 1_000, TASK: 10_000}
     assert Peaks(of={pid: (role, size) for pid, (role, size) in enumerate(sizes.items())}).driver == 1_111

@@ -93,8 +93,8 @@ def faults_of_transactions(values: dict[int, list[bytes]], outcomes: Outcomes) -
             transaction, _, index = value.partition(b":")
             found[int(transaction)].append(int(index))
     expectations = (("committed", outcomes.committed, True), ("aborted", outcomes.aborted, False), ("unknown", outcomes.unknown, None))
-    for kind, book, must_be_there in expectations:
-        for number, count in book.items():
+    for kind, ledger, must_be_there in expectations:
+        for number, count in ledger.items():
             seen = sorted(found.pop(number, []))
             is_right = seen == list(range(count)) if must_be_there or (must_be_there is None and seen) else not seen
             if not is_right:

@@ -82,28 +82,28 @@ class PlainWriter(Writer):
             reconnect_backoff_max_ms=100,
             retry_backoff_ms=20,
         )
-        room = threading.Semaphore(IN_FLIGHT_RECORDS_MAX)
+        capacity = threading.Semaphore(IN_FLIGHT_RECORDS_MAX)
         number = 0
         while not self._stopping.is_set():
-            room.acquire()
+            capacity.acquire()
             future = producer.send(PLAIN_TOPIC, b"%d" % number, partition=number % PLAIN_PARTITIONS)
-            future.add_callback(self._acknowledged(number, room))
-            future.add_errback(self._failed(number, room))
+            future.add_callback(self._acknowledged(number, capacity))
+            future.add_errback(self._failed(number, capacity))
             number += 1
         producer.flush(TIMEOUT_SECONDS)
         producer.close(TIMEOUT_SECONDS)
 
-    def _acknowledged(self, number: int, room: threading.Semaphore) -> Callable[[object], None]:
+    def _acknowledged(self, number: int, capacity: threading.Semaphore) -> Callable[[object], None]:
         def told(_metadata: object) -> None:
             self.acknowledged.add(number)
-            room.release()
+            capacity.release()
 
         return told
 
-    def _failed(self, number: int, room: threading.Semaphore) -> Callable[[BaseException], None]:
+    def _failed(self, number: int, capacity: threading.Semaphore) -> Callable[[BaseException], None]:
         def told(error: BaseException) -> None:
             self.failed[number] = repr(error)
-            room.release()
+            capacity.release()
 
         return told
 
@@ -135,8 +135,8 @@ class TransactionalWriter(Writer):
         number = self._index
         while not self._stopping.is_set():
             count = 1 + number % TRANSACTION_RECORDS_MAX
-            book, is_usable = self._transaction(producer, number, count)
-            book[number] = count
+            ledger, is_usable = self._transaction(producer, number, count)
+            ledger[number] = count
             if not is_usable:
                 producer = self._new_producer()
             number += TRANSACTIONAL_WRITERS

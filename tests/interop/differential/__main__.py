@@ -1,6 +1,7 @@
 """`make differential`: the same requests to Apache Kafka and to `chaffinch broker`; every difference is meant, or a defect.
 
-Prints what differs and is not in `meant.py`, and entries of `meant.py` that no longer differ; exits with 1 for either.
+Prints what differs and is not in `expected_differences.py`, and entries of `expected_differences.py` that no longer differ; exits with 1
+for either.
 `--apache HOST:PORT` uses a fresh Apache Kafka that runs already, `--version` starts another one than the pinned. `--seeds N` asks
 random sequences beside the fixed cases, from `--first` on; with `--only` nothing fixed but scenarios of that name (`--only -` for none).
 """
@@ -24,7 +25,7 @@ from tests.interop.differential import (
     cases_transactions,
 )
 from tests.interop.differential.comparison import differences
-from tests.interop.differential.meant import MEANT, compare_with, meant
+from tests.interop.differential.expected_differences import EXPECTED, compare_with, expected_difference
 from tests.interop.differential.peer import Peer
 from tests.interop.differential.random_sequences import Tried, try_all
 from tests.interop.other_kafka import apache_kafka
@@ -70,11 +71,11 @@ def main() -> int:
 
 def report(theirs: Peer, ours: Peer, tried: Tried, *, is_whole: bool) -> int:
     """Print what is not meant, and what is said to be meant and does not differ; the exit status."""
-    unused, count = {pattern: why for pattern, why in MEANT.items() if pattern not in tried.used}, tried.differences
+    unused, count = {pattern: why for pattern, why in EXPECTED.items() if pattern not in tried.used}, tried.differences
     for label, answer in theirs.answers.items():
         for path, one, other in differences(answer, ours.answers[label]):
             place = f"{label}: {path}"
-            pattern = meant(place, (path, one, other))
+            pattern = expected_difference(place, (path, one, other))
             if pattern is None:
                 count += 1
                 print(f"{place}: Apache Kafka {one!r:.150}, chaffinch {other!r:.150}")
@@ -84,7 +85,7 @@ def report(theirs: Peer, ours: Peer, tried: Tried, *, is_whole: bool) -> int:
     for pattern in stale:
         print(f"said to be meant, and nothing differs: {pattern}")
     asked = len(theirs.answers) + tried.requests
-    print(f"{asked} requests, {count} differences that are not meant, {len(MEANT) - len(unused)} kinds that are")
+    print(f"{asked} requests, {count} differences that are not meant, {len(EXPECTED) - len(unused)} kinds that are")
     return 1 if count or stale else 0
 
 

@@ -38,61 +38,61 @@ VALUES: dict[str, tuple[str, ...]] = {
 
 
 def _assignment(model: Model) -> tuple[str, str]:
-    name = model.dice.choice(list(VALUES))
-    return name, model.dice.choice(VALUES[name])
+    name = model.rng.choice(list(VALUES))
+    return name, model.rng.choice(VALUES[name])
 
 
 def alter(model: Model) -> Step:
-    dice = model.dice
+    rng = model.rng
     changes = []
-    for _ in range(dice.choice((1, 1, 1, 2))):
+    for _ in range(rng.choice((1, 1, 1, 2))):
         name, value = _assignment(model)
-        kind = dice.choices((SET, DELETE, APPEND, SUBTRACT), (12, 2, 2, 2))[0]
+        kind = rng.choices((SET, DELETE, APPEND, SUBTRACT), (12, 2, 2, 2))[0]
         if kind == DELETE and name == UNKNOWN:
             continue  # Apache Kafka has nothing against resetting what it does not know.
-        given = None if kind == DELETE or dice.random() < 0.03 else value
+        given = None if kind == DELETE or rng.random() < 0.03 else value
         changes.append({"name": name, "config_operation": kind, "value": given})
     resource = {"resource_type": TOPIC, "resource_name": _topic(model), "configs": changes}
-    values = {"resources": [resource], "validate_only": dice.random() < 0.2}
+    values = {"resources": [resource], "validate_only": rng.random() < 0.2}
     return Step(api="IncrementalAlterConfigs", version=model.version("IncrementalAlterConfigs"), values=values, settles=True)
 
 
 def replace(model: Model) -> Step:
     """The older request: what it does not name goes back to its default."""
-    changes = [{"name": name, "value": value} for name, value in dict(_assignment(model) for _ in range(model.dice.randrange(3))).items()]
+    changes = [{"name": name, "value": value} for name, value in dict(_assignment(model) for _ in range(model.rng.randrange(3))).items()]
     resource = {"resource_type": TOPIC, "resource_name": _topic(model), "configs": changes}
     values = {"resources": [resource], "validate_only": False}
     return Step(api="AlterConfigs", version=model.version("AlterConfigs"), values=values, settles=True)
 
 
 def describe(model: Model) -> Step:
-    keys = None if model.dice.random() < 0.3 else [model.dice.choice(list(VALUES)) for _ in range(2)]
+    keys = None if model.rng.random() < 0.3 else [model.rng.choice(list(VALUES)) for _ in range(2)]
     resource = {"resource_type": TOPIC, "resource_name": _topic(model), "configuration_keys": keys}
-    values = {"resources": [resource], "include_synonyms": model.dice.random() < 0.5}
+    values = {"resources": [resource], "include_synonyms": model.rng.random() < 0.5}
     return Step(api="DescribeConfigs", version=model.version("DescribeConfigs"), values=values)
 
 
 def create(model: Model) -> Step:
-    dice = model.dice
-    options = [{"name": name, "value": value} for name, value in dict(_assignment(model) for _ in range(dice.randrange(3))).items()]
+    rng = model.rng
+    options = [{"name": name, "value": value} for name, value in dict(_assignment(model) for _ in range(rng.randrange(3))).items()]
     topic: dict[str, Any] = {
-        "name": "{run}-" + dice.choice(("a", "new", "newer", "new.er", "new_er", "sp ace", "", "..", "x" * 240)),
-        "num_partitions": dice.choices((1, 2, -1, 0, -2), (6, 2, 2, 1, 1))[0],
-        "replication_factor": dice.choices((1, -1, 0, 5, -2), (8, 3, 1, 1, 1))[0],
+        "name": "{run}-" + rng.choice(("a", "new", "newer", "new.er", "new_er", "sp ace", "", "..", "x" * 240)),
+        "num_partitions": rng.choices((1, 2, -1, 0, -2), (6, 2, 2, 1, 1))[0],
+        "replication_factor": rng.choices((1, -1, 0, 5, -2), (8, 3, 1, 1, 1))[0],
         "configs": options,
     }
     if not topic["name"].removeprefix("{run}-"):
         topic["name"] = ""
-    if dice.random() < 0.2:
-        topic |= {"num_partitions": -1, "replication_factor": -1} if dice.random() < 0.7 else {}
-        topic["assignments"] = [{"partition_index": number, "broker_ids": []} for number in range(dice.choice((1, 2)))]
-    values = {"topics": [topic], "timeout_ms": 10_000, "validate_only": dice.random() < 0.3}
+    if rng.random() < 0.2:
+        topic |= {"num_partitions": -1, "replication_factor": -1} if rng.random() < 0.7 else {}
+        topic["assignments"] = [{"partition_index": number, "broker_ids": []} for number in range(rng.choice((1, 2)))]
+    values = {"topics": [topic], "timeout_ms": 10_000, "validate_only": rng.random() < 0.3}
     return Step(api="CreateTopics", version=model.version("CreateTopics"), values=values, settles=True)
 
 
 def grow(model: Model) -> Step:
-    topic = {"name": _topic(model), "count": model.dice.choice((0, 1, 2, 3, 4, -1)), "assignments": None}
-    values = {"topics": [topic], "timeout_ms": 10_000, "validate_only": model.dice.random() < 0.3}
+    topic = {"name": _topic(model), "count": model.rng.choice((0, 1, 2, 3, 4, -1)), "assignments": None}
+    values = {"topics": [topic], "timeout_ms": 10_000, "validate_only": model.rng.random() < 0.3}
     return Step(api="CreatePartitions", version=model.version("CreatePartitions"), values=values, settles=True)
 
 
@@ -102,13 +102,13 @@ def metadata(model: Model) -> Step:
 
 
 def delete(model: Model) -> Step:
-    name = model.dice.choice(("{run}-new", "{run}-newer", "{run}-nothing", ""))
+    name = model.rng.choice(("{run}-new", "{run}-newer", "{run}-nothing", ""))
     values = {"topic_names": [name], "timeout_ms": 10_000}
     return Step(api="DeleteTopics", version=model.version("DeleteTopics", 6), values=values, settles=True)
 
 
 def _topic(model: Model) -> str:
-    return model.dice.choice((*TOPICS, "{run}-new", "{run}-a", "{run}-a"))
+    return model.rng.choice((*TOPICS, "{run}-new", "{run}-a", "{run}-a"))
 
 
 OPTIONS: tuple[tuple[int, Make], ...] = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.interop.differential.cases_topics import created
 from tests.interop.differential.comparison import Difference
-from tests.interop.differential.meant import meant
+from tests.interop.differential.expected_differences import expected_difference
 from tests.interop.differential.peer import Peer
 from tests.interop.differential.random_groups import GROUPING
 from tests.interop.differential.random_model import TOPICS, Make, Model
@@ -33,7 +33,7 @@ def sequence(seed: int, begun_ms: int) -> list[Step]:
     table = list(KINDS.values())[seed % len(KINDS)]
     steps = [_topics()]
     while len(steps) < LENGTH:
-        made = model.dice.choices([make for _, make in table], [weight for weight, _ in table])[0](model)
+        made = model.rng.choices([make for _, make in table], [weight for weight, _ in table])[0](model)
         steps += made if isinstance(made, list) else [made]
     return steps
 
@@ -47,7 +47,7 @@ def _topics() -> Step:
 
 @dataclass
 class Tried:
-    """What came of all sequences. `used`: the patterns of `meant.py` that something needed."""
+    """What came of all sequences. `used`: the patterns of `expected_differences.py` that something needed."""
 
     requests: int = 0
     differences: int = 0
@@ -81,7 +81,7 @@ def _differences(peers: tuple[Peer, Peer], steps: Sequence[Step], used: set[str]
     with ThreadPoolExecutor(len(peers)) as pool:
         theirs, ours = pool.map(lambda peer: run(peer, steps, name), peers)
     for index, difference in compared(steps, theirs, ours):
-        pattern = meant(_place(steps[index], difference), difference)
+        pattern = expected_difference(_place(steps[index], difference), difference)
         if pattern is None:
             return index, difference
         used.add(pattern)

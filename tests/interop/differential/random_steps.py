@@ -25,10 +25,10 @@ def _if_well(answer: Any, value: Any) -> Any:
 
 
 def init_producer(model: Model) -> Step:
-    name = model.dice.choice((*TRANSACTIONAL, "idempotent"))
+    name = model.rng.choice((*TRANSACTIONAL, "idempotent"))
     values: dict[str, Any] = {"transactional_id": None if name == "idempotent" else name}
-    values["transaction_timeout_ms"] = model.dice.choices((60_000, 900_000, 900_001, 0, -1), (8, 2, 1, 1, 1))[0]
-    if model.dice.random() < 0.4:
+    values["transaction_timeout_ms"] = model.rng.choices((60_000, 900_000, 900_001, 0, -1), (8, 2, 1, 1, 1))[0]
+    if model.rng.random() < 0.4:
         values["producer_id"], values["producer_epoch"] = model.identity(name)
     for key in [key for key in model.sequences if key[0] == name]:
         del model.sequences[key]
@@ -36,23 +36,23 @@ def init_producer(model: Model) -> Step:
 
 
 def _batch(model: Model, place: tuple[str, int], name: str | None, *, is_transactional: bool) -> Batch:
-    dice = model.dice
-    count = dice.choice((1, 1, 2, 5))
-    values = tuple(bytes([97 + number]) * dice.choice((1, 1, 10, 3000)) for number in range(count))
+    rng = model.rng
+    count = rng.choice((1, 1, 2, 5))
+    values = tuple(bytes([97 + number]) * rng.choice((1, 1, 10, 3000)) for number in range(count))
     # In a transaction Apache Kafka lets a partition join before it looks at the records: an abort leaves one marker more.
-    keys = tuple(None if dice.random() < 0.15 and not is_transactional else b"k%d" % dice.randrange(3) for _ in range(count))
-    offsets = 0 if is_transactional else dice.choices((0, -DAY_MS, 2 * DAY_MS, -40 * 365 * DAY_MS), (12, 2, 1, 1))[0]
+    keys = tuple(None if rng.random() < 0.15 and not is_transactional else b"k%d" % rng.randrange(3) for _ in range(count))
+    offsets = 0 if is_transactional else rng.choices((0, -DAY_MS, 2 * DAY_MS, -40 * 365 * DAY_MS), (12, 2, 1, 1))[0]
     sequence = -1
     if name is not None:
         key = (name, *place)
-        sequence = model.sequences[key] + dice.choices((0, 1, -1, -count, 5), (14, 1, 1, 2, 1))[0]
+        sequence = model.sequences[key] + rng.choices((0, 1, -1, -count, 5), (14, 1, 1, 2, 1))[0]
         sequence = max(0, sequence)
         model.sequences[key] = sequence + count
     return Batch(
         values=values,
         keys=keys,
         timestamps=(model.wall_ms + offsets,) * count,
-        compression=dice.choices(list(Compression)[:5], (6, 1, 1, 1, 1))[0],
+        compression=rng.choices(list(Compression)[:5], (6, 1, 1, 1, 1))[0],
         producer=model.identity(name) if name else (-1, -1),
         sequence=sequence,
         is_transactional=is_transactional,
@@ -60,16 +60,16 @@ def _batch(model: Model, place: tuple[str, int], name: str | None, *, is_transac
 
 
 def produce(model: Model) -> Step:
-    dice = model.dice
-    place = model.place()
-    name = dice.choices((None, "idempotent", *TRANSACTIONAL), (2, 3, 6, 2))[0]
-    is_transactional = name in TRANSACTIONAL if dice.random() < 0.95 else dice.random() < 0.5
+    rng = model.rng
+    place = model.pick_partition()
+    name = rng.choices((None, "idempotent", *TRANSACTIONAL), (2, 3, 6, 2))[0]
+    is_transactional = name in TRANSACTIONAL if rng.random() < 0.95 else rng.random() < 0.5
     transactional_id = name if is_transactional else None
-    if dice.random() < 0.05:
-        transactional_id = dice.choice((None, *TRANSACTIONAL))
+    if rng.random() < 0.05:
+        transactional_id = rng.choice((None, *TRANSACTIONAL))
     part = {"index": place[1], "records": _batch(model, place, name, is_transactional=is_transactional)}
     topic = {"name": place[0], "partitions": [part]}
-    acks = dice.choices((-1, 1, 2), (10, 3, 0 if is_transactional else 1))[0]
+    acks = rng.choices((-1, 1, 2), (10, 3, 0 if is_transactional else 1))[0]
     version = max(8, model.transaction_version("Produce", 12) if is_transactional else model.version("Produce"))
     version = min(version, 12)  # Later ones go by ids of topics.
     return Step(
@@ -80,9 +80,9 @@ def produce(model: Model) -> Step:
 
 
 def add_partitions(model: Model) -> Step:
-    name = model.dice.choice(TRANSACTIONAL)
+    name = model.rng.choice(TRANSACTIONAL)
     producer_id, epoch = model.identity(name)
-    topics = [{"name": topic, "partitions": [partition]} for topic, partition in {model.place(), model.place()}]
+    topics = [{"name": topic, "partitions": [partition]} for topic, partition in {model.pick_partition(), model.pick_partition()}]
     topics = list({topic["name"]: topic for topic in topics}.values())
     values = {
         "v3_and_below_transactional_id": name,
@@ -94,19 +94,19 @@ def add_partitions(model: Model) -> Step:
 
 
 def add_offsets(model: Model) -> Step:
-    name = model.dice.choice(TRANSACTIONAL)
+    name = model.rng.choice(TRANSACTIONAL)
     producer_id, epoch = model.identity(name)
-    values = {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch, "group_id": model.dice.choice((*GROUPS, ""))}
+    values = {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch, "group_id": model.rng.choice((*GROUPS, ""))}
     return Step(api="AddOffsetsToTxn", version=model.version("AddOffsetsToTxn"), values=values)
 
 
 def commit_in_transaction(model: Model) -> Step:
-    name = model.dice.choice(TRANSACTIONAL)
+    name = model.rng.choice(TRANSACTIONAL)
     producer_id, epoch = model.identity(name)
-    topic, partition = model.place()
+    topic, partition = model.pick_partition()
     values = {
         "transactional_id": name,
-        "group_id": model.dice.choice(GROUPS),
+        "group_id": model.rng.choice(GROUPS),
         "producer_id": producer_id,
         "producer_epoch": epoch,
         "topics": [{"name": topic, "partitions": [committed(model, partition)]}],
@@ -116,27 +116,27 @@ def commit_in_transaction(model: Model) -> Step:
 
 def committed(model: Model, partition: int) -> dict[str, Any]:
     """One offset to be committed."""
-    dice = model.dice
-    metadata = dice.choices(("m", "", None, "x" * 5000), (6, 2, 1, 1))[0]
+    rng = model.rng
+    metadata = rng.choices(("m", "", None, "x" * 5000), (6, 2, 1, 1))[0]
     return {
         "partition_index": partition,
-        "committed_offset": dice.choice((0, 1, 5, 1000, INT64_MAX)) if dice.random() < 0.9 else -1,
-        "committed_leader_epoch": dice.choice((-1, 0)),
+        "committed_offset": rng.choice((0, 1, 5, 1000, INT64_MAX)) if rng.random() < 0.9 else -1,
+        "committed_leader_epoch": rng.choice((-1, 0)),
         "committed_metadata": metadata,
     }
 
 
 def end_transaction(model: Model) -> list[Step]:
-    name = model.dice.choice(TRANSACTIONAL)
+    name = model.rng.choice(TRANSACTIONAL)
     producer_id, epoch = model.identity(name)
-    values = {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch, "committed": model.dice.random() < 0.6}
+    values = {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch, "committed": model.rng.random() < 0.6}
     version = model.transaction_version("EndTxn", 5)
     return [Step(api="EndTxn", version=version, values=values, keeps=_identity_kept(name) if version >= 5 else {}), describe(model, name)]
 
 
 def describe(model: Model, name: str | None = None) -> Step:
     """Apache Kafka answers the end of a transaction before its markers are written: it is waited for."""
-    values = {"transactional_ids": [name or model.dice.choice((*TRANSACTIONAL, "{run}-nobody"))]}
+    values = {"transactional_ids": [name or model.rng.choice((*TRANSACTIONAL, "{run}-nobody"))]}
     return Step(api="DescribeTransactions", version=0, values=values, until=_has_ended)
 
 
@@ -145,52 +145,52 @@ def _has_ended(answer: Any) -> bool:
 
 
 def describe_producers(model: Model) -> Step:
-    topic, partition = model.place()
+    topic, partition = model.pick_partition()
     return Step(api="DescribeProducers", version=0, values={"topics": [{"name": topic, "partition_indexes": [partition]}]})
 
 
 def fetch(model: Model) -> Step:
-    dice = model.dice
-    topic, partition = model.place()
+    rng = model.rng
+    topic, partition = model.pick_partition()
     asked = {
         "partition": partition,
-        "fetch_offset": dice.choices((0, 1, 3, 10_000, -1), (8, 2, 2, 1, 1))[0],
+        "fetch_offset": rng.choices((0, 1, 3, 10_000, -1), (8, 2, 2, 1, 1))[0],
         "partition_max_bytes": 1 << 20,
     }
-    if dice.random() < 0.1:
-        asked["partition_max_bytes"] = dice.choice((0, 1, 100))
+    if rng.random() < 0.1:
+        asked["partition_max_bytes"] = rng.choice((0, 1, 100))
     values = {
         "max_wait_ms": 0,
         "min_bytes": 1,
         "max_bytes": 1 << 20,
-        "isolation_level": dice.choice((0, 1)),
+        "isolation_level": rng.choice((0, 1)),
         "topics": [{"topic": topic, "partitions": [asked]}],
     }
     return Step(api="Fetch", version=model.version("Fetch", 13), values=values)
 
 
 def list_offsets(model: Model) -> Step:
-    dice = model.dice
-    topic, partition = model.place()
+    rng = model.rng
+    topic, partition = model.pick_partition()
     asked = {
         "partition_index": partition,
-        "timestamp": dice.choice((-1, -2, -3, -4, -5, -6, 0, model.wall_ms, model.wall_ms + 3 * DAY_MS, model.wall_ms - DAY_MS, -7)),
+        "timestamp": rng.choice((-1, -2, -3, -4, -5, -6, 0, model.wall_ms, model.wall_ms + 3 * DAY_MS, model.wall_ms - DAY_MS, -7)),
     }
-    values = {"isolation_level": dice.choice((0, 1)), "topics": [{"name": topic, "partitions": [asked]}]}
+    values = {"isolation_level": rng.choice((0, 1)), "topics": [{"name": topic, "partitions": [asked]}]}
     return Step(api="ListOffsets", version=model.version("ListOffsets"), values=values)
 
 
 def delete_records(model: Model) -> Step:
-    topic, partition = model.place()
-    asked = {"partition_index": partition, "offset": model.dice.choice((0, 1, 2, 5, -1, -2, 10_000))}
+    topic, partition = model.pick_partition()
+    asked = {"partition_index": partition, "offset": model.rng.choice((0, 1, 2, 5, -1, -2, 10_000))}
     values = {"timeout_ms": 5000, "topics": [{"name": topic, "partitions": [asked]}]}
     return Step(api="DeleteRecords", version=model.version("DeleteRecords"), values=values)
 
 
 def offset_for_epoch(model: Model) -> Step:
-    dice = model.dice
-    topic, partition = model.place()
-    asked = {"partition": partition, "current_leader_epoch": dice.choice((-1, 0, 5)), "leader_epoch": dice.choice((0, 1, -1, 100))}
+    rng = model.rng
+    topic, partition = model.pick_partition()
+    asked = {"partition": partition, "current_leader_epoch": rng.choice((-1, 0, 5)), "leader_epoch": rng.choice((0, 1, -1, 100))}
     values = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [asked]}]}
     return Step(api="OffsetForLeaderEpoch", version=model.version("OffsetForLeaderEpoch"), values=values)
 

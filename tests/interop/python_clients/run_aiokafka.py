@@ -13,7 +13,7 @@ import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, main, records, tell
+from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, main, records, report
 
 TOPIC_ALREADY_EXISTS = 36
 
@@ -50,10 +50,10 @@ async def polled(client: AIOKafkaConsumer, wait_ms: int = 100) -> list[Any]:
 async def read(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
     """Everything that stands in the topic now."""
     async with consumer(servers, topic, isolation_level=isolation) as client:
-        places = client.assignment()
-        ends = await client.end_offsets(places)
+        tps = client.assignment()
+        ends = await client.end_offsets(tps)
         found: list[Any] = []
-        while [place for place in places if await client.position(place) < ends[place]]:
+        while [tp for tp in tps if await client.position(tp) < ends[tp]]:
             found += await polled(client)
         return found
 
@@ -62,13 +62,13 @@ async def produce(servers: str, name: str, codec: str) -> None:
     async with producer(servers, compression_type=None if codec == "none" else codec, linger_ms=20) as client:
         fates = await send(client, name, records())
     found = await read(servers, name)
-    tell(acknowledged=fates.count(None), read=len(found), same=sorted((each.key, each.value) for each in found) == sorted(records()))
+    report(acknowledged=fates.count(None), read=len(found), same=sorted((each.key, each.value) for each in found) == sorted(records()))
 
 
 async def headers(servers: str, name: str, _: str) -> None:
     async with producer(servers) as client:
         await send(client, name, records(1), headers=HEADERS)
-    tell(headers=[[key, value.decode()] for key, value in (await read(servers, name))[0].headers])
+    report(headers=[[key, value.decode()] for key, value in (await read(servers, name))[0].headers])
 
 
 async def group(servers: str, name: str, _: str) -> None:
@@ -87,61 +87,61 @@ async def group(servers: str, name: str, _: str) -> None:
     async with producer(servers) as writer, consumer(servers, name, group=f"{name}-group") as one:
         await fill(writer, "first")
         await poll([one], lambda: len(seen) == ROUND)
-        tell(alone=len(one.assignment()))
+        report(alone=len(one.assignment()))
         await one.commit()
         async with consumer(servers, name, group=f"{name}-group") as two:
             await poll([one, two], lambda: len(one.assignment()) == len(two.assignment()) == 2)
-            tell(together=[len(one.assignment()), len(two.assignment())])
+            report(together=[len(one.assignment()), len(two.assignment())])
             await fill(writer, "second")
             await poll([one, two], lambda: len(seen) == 2 * ROUND)
         await poll([one], lambda: len(one.assignment()) == 4)
         await fill(writer, "third")
         await poll([one], lambda: len(seen) == 3 * ROUND)
-        tell(after=len(one.assignment()), records=len(seen))
+        report(after=len(one.assignment()), records=len(seen))
 
 
 async def offsets(servers: str, name: str, _: str) -> None:
-    place = TopicPartition(name, 0)
+    tp = TopicPartition(name, 0)
     async with producer(servers) as client:
         for number, (key, value) in enumerate(records()):
             await client.send_and_wait(name, key=key, value=value, timestamp_ms=FIRST_TIMESTAMP_MS + 1000 * number)
     async with consumer(servers, name, group=f"{name}-group") as first:
         while (await first.getone()).offset < 29:
             pass
-        await first.commit({place: 30})
-        tell(committed=await first.committed(place))
+        await first.commit({tp: 30})
+        report(committed=await first.committed(tp))
     async with consumer(servers, name, group=f"{name}-group") as second:
-        tell(resumed=(await second.getone()).offset)
-        second.seek(place, 70)
-        tell(sought=(await second.getone()).offset)
-        by_time = await second.offsets_for_times({place: FIRST_TIMESTAMP_MS + 49_500})
-        beginning, end = await second.beginning_offsets([place]), await second.end_offsets([place])
-        tell(by_time=by_time[place].offset, beginning=beginning[place], end=end[place])
+        report(resumed=(await second.getone()).offset)
+        second.seek(tp, 70)
+        report(sought=(await second.getone()).offset)
+        by_time = await second.offsets_for_times({tp: FIRST_TIMESTAMP_MS + 49_500})
+        beginning, end = await second.beginning_offsets([tp]), await second.end_offsets([tp])
+        report(by_time=by_time[tp].offset, beginning=beginning[tp], end=end[tp])
 
 
 async def idempotent(servers: str, name: str, _: str) -> None:
     async with producer(servers, enable_idempotence=True) as client:
-        tell(acknowledged=(await send(client, name, records())).count(None))
+        report(acknowledged=(await send(client, name, records())).count(None))
 
 
 async def transactions(servers: str, name: str, _: str) -> None:
-    place = TopicPartition(name, 0)
+    tp = TopicPartition(name, 0)
     async with producer(servers, transactional_id=f"{name}-id") as client:
         for number, commits in enumerate((True, False, True)):
             await client.begin_transaction()
             await send(client, name, records(10, f"round {number}"))
             if number < 2:
-                await client.send_offsets_to_transaction({place: 5 + number}, f"{name}-group")
+                await client.send_offsets_to_transaction({tp: 5 + number}, f"{name}-group")
             if commits:
                 await client.commit_transaction()
             else:
                 await client.abort_transaction()
     async with consumer(servers, group=f"{name}-group") as member:
-        member.assign([place])
-        tell(offset=await member.committed(place))
+        member.assign([tp])
+        report(offset=await member.committed(tp))
     found = await read(servers, name)
-    tell(committed=len(found), rounds=sorted({int(each.value[6:7]) for each in found}))
-    tell(uncommitted=len(await read(servers, name, "read_uncommitted")))
+    report(committed=len(found), rounds=sorted({int(each.value[6:7]) for each in found}))
+    report(uncommitted=len(await read(servers, name, "read_uncommitted")))
 
 
 @asynccontextmanager
@@ -168,22 +168,22 @@ async def topics(servers: str, name: str, _: str) -> None:
 
         wanted = NewTopic(topic, 2, 1, topic_configs={"retention.ms": "7200000"})
         await admin.create_topics([wanted])
-        tell(created=await partitions())
+        report(created=await partitions())
         refused = await admin.create_topics([wanted])
-        tell(refused=refused.topic_errors[0][1] == TOPIC_ALREADY_EXISTS)
-        tell(config=await retention())
+        report(refused=refused.topic_errors[0][1] == TOPIC_ALREADY_EXISTS)
+        report(config=await retention())
         await admin.alter_configs([resource(configs={"retention.ms": "3600000"})])
         async with asyncio.timeout(TIMEOUT_S):
             while await retention() != "3600000":
                 pass
-        tell(altered=await retention())
+        report(altered=await retention())
         await admin.create_partitions({topic: NewPartitions(4)})
-        tell(partitions=await partitions())
+        report(partitions=await partitions())
         await send(client, topic, records(10), partition=3)
         deleted = await admin.delete_records({TopicPartition(topic, 3): RecordsToDelete(5)})
-        tell(records_deleted=deleted[TopicPartition(topic, 3)])
+        report(records_deleted=deleted[TopicPartition(topic, 3)])
         await admin.delete_topics([topic])
-        tell(deleted=topic not in await admin.list_topics())
+        report(deleted=topic not in await admin.list_topics())
 
 
 async def groups(servers: str, name: str, _: str) -> None:
@@ -194,20 +194,20 @@ async def groups(servers: str, name: str, _: str) -> None:
             pass
         await member.commit()
     async with administrator(servers) as admin:
-        tell(listed=f"{name}-group" in [each[0] for each in await admin.list_consumer_groups()])
+        report(listed=f"{name}-group" in [each[0] for each in await admin.list_consumer_groups()])
         (described,) = await admin.describe_consumer_groups([f"{name}-group"])
-        tell(state=described.groups[0][2].lower())
+        report(state=described.groups[0][2].lower())
         found = await admin.list_consumer_group_offsets(f"{name}-group")
-        tell(offset=found[TopicPartition(name, 0)].offset)
+        report(offset=found[TopicPartition(name, 0)].offset)
 
 
 async def culprits(servers: str, name: str, _: str) -> None:
     async with producer(servers, linger_ms=1000) as client:
-        tell(fates=await send(client, name, [(key, b"v") for key in CULPRIT_KEYS]))
+        report(fates=await send(client, name, [(key, b"v") for key in CULPRIT_KEYS]))
 
 
 async def versions(*_: str) -> None:
-    tell(version=aiokafka.__version__)
+    report(version=aiokafka.__version__)
 
 
 def limited(scenario: Callable[[str, str, str], Awaitable[None]], servers: str, name: str, option: str) -> None:

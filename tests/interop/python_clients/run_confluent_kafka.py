@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, main, records, tell, until
+from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, main, records, report, until
 
 Row = tuple[bytes | None, bytes]
 
@@ -48,8 +48,8 @@ def send(client: Producer, topic: str, rows: Iterable[Row], **more: Any) -> list
     """Each record's error, None for success, in order of the rows."""
     fates: list[str | None] = []
 
-    def note(place: int, error: KafkaError | None, _: Message) -> None:
-        fates[place] = error.name() if error else None
+    def note(tp: int, error: KafkaError | None, _: Message) -> None:
+        fates[tp] = error.name() if error else None
 
     for number, (key, value) in enumerate(rows):
         fates.append("no answer")
@@ -88,13 +88,13 @@ def only(futures: dict[Any, Any]) -> Any:
 def produce(servers: str, name: str, codec: str) -> None:
     fates = send(producer(servers, compression_type=codec, linger_ms=20), name, records())
     found = read(servers, name)
-    tell(acknowledged=fates.count(None), read=len(found), same=sorted((m.key(), m.value()) for m in found) == sorted(records()))
+    report(acknowledged=fates.count(None), read=len(found), same=sorted((m.key(), m.value()) for m in found) == sorted(records()))
 
 
 def headers(servers: str, name: str, _: str) -> None:
     send(producer(servers), name, records(1), headers=HEADERS)
     found: Any = read(servers, name)[0].headers()
-    tell(headers=[[key, value.decode()] for key, value in found])
+    report(headers=[[key, value.decode()] for key, value in found])
 
 
 def group(servers: str, name: str, protocol: str) -> None:
@@ -121,19 +121,19 @@ def group(servers: str, name: str, protocol: str) -> None:
     one = consumer(servers, f"{name}-group", **config)
     one.subscribe([name])
     poll([one], lambda: len(seen) == ROUND)
-    tell(alone=sizes(one)[0])
+    report(alone=sizes(one)[0])
     one.commit(asynchronous=False)
     two = consumer(servers, f"{name}-group", **config)
     two.subscribe([name])
     poll([one, two], lambda: sizes(one, two) == [2, 2])
-    tell(together=sizes(one, two))
+    report(together=sizes(one, two))
     fill("second")
     poll([one, two], lambda: len(seen) == 2 * ROUND)
     two.close()
     poll([one], lambda: sizes(one) == [4])
     fill("third")
     poll([one], lambda: len(seen) == 3 * ROUND)
-    tell(after=sizes(one)[0], records=len(seen))
+    report(after=sizes(one)[0], records=len(seen))
     one.close()
 
 
@@ -141,26 +141,26 @@ def offsets(servers: str, name: str, _: str) -> None:
     writer = producer(servers)
     for number, row in enumerate(records()):
         send(writer, name, [row], timestamp=FIRST_TIMESTAMP_MS + 1000 * number)
-    place = TopicPartition(name, 0)
+    tp = TopicPartition(name, 0)
     first = consumer(servers, f"{name}-group")
     first.subscribe([name])
     taken = first.consume(30, TIMEOUT_S)
     first.commit(message=taken[-1], asynchronous=False)
-    tell(committed=first.committed([place], TIMEOUT_S)[0].offset)
+    report(committed=first.committed([tp], TIMEOUT_S)[0].offset)
     first.close()
     second = consumer(servers, f"{name}-group")
     second.subscribe([name])
-    tell(resumed=second.consume(1, TIMEOUT_S)[0].offset())
+    report(resumed=second.consume(1, TIMEOUT_S)[0].offset())
     second.seek(TopicPartition(name, 0, 70))
-    tell(sought=second.consume(1, TIMEOUT_S)[0].offset())
+    report(sought=second.consume(1, TIMEOUT_S)[0].offset())
     by_time = second.offsets_for_times([TopicPartition(name, 0, FIRST_TIMESTAMP_MS + 49_500)], TIMEOUT_S)
-    beginning, end = second.get_watermark_offsets(place, TIMEOUT_S, cached=False)
-    tell(by_time=by_time[0].offset, beginning=beginning, end=end)
+    beginning, end = second.get_watermark_offsets(tp, TIMEOUT_S, cached=False)
+    report(by_time=by_time[0].offset, beginning=beginning, end=end)
     second.close()
 
 
 def idempotent(servers: str, name: str, _: str) -> None:
-    tell(acknowledged=send(producer(servers, enable_idempotence=True), name, records()).count(None))
+    report(acknowledged=send(producer(servers, enable_idempotence=True), name, records()).count(None))
 
 
 def transactions(servers: str, name: str, _: str) -> None:
@@ -171,8 +171,8 @@ def transactions(servers: str, name: str, _: str) -> None:
         client.begin_transaction()
         send(client, name, records(10, f"round {number}"))
         if number < 2:
-            place = TopicPartition(name, 0, 5 + number)
-            client.send_offsets_to_transaction([place], member.consumer_group_metadata(), TIMEOUT_S)
+            tp = TopicPartition(name, 0, 5 + number)
+            client.send_offsets_to_transaction([tp], member.consumer_group_metadata(), TIMEOUT_S)
         if commits:
             client.commit_transaction(TIMEOUT_S)
         else:
@@ -180,7 +180,7 @@ def transactions(servers: str, name: str, _: str) -> None:
     offset = member.committed([TopicPartition(name, 0)], TIMEOUT_S)[0].offset
     member.close()
     rounds = sorted({int((message.value() or b"")[6:7]) for message in read(servers, name)})
-    tell(committed=len(read(servers, name)), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")), offset=offset)
+    report(committed=len(read(servers, name)), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")), offset=offset)
 
 
 def topics(servers: str, name: str, _: str) -> None:
@@ -191,23 +191,23 @@ def topics(servers: str, name: str, _: str) -> None:
         return str(only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))["retention.ms"].value)
 
     only(admin.create_topics([NewTopic(topic, 2, 1, config={"retention.ms": "7200000"})]))
-    tell(created=len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions))
+    report(created=len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions))
     try:
         only(admin.create_topics([NewTopic(topic, 2, 1)]))
     except KafkaException as refused:
-        tell(refused=refused.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
-    tell(config=retention())
+        report(refused=refused.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+    report(config=retention())
     change = ConfigEntry("retention.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
     only(admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])]))
     until(lambda: retention() == "3600000")
-    tell(altered=retention())
+    report(altered=retention())
     only(admin.create_partitions([NewPartitions(topic, 4)]))
     send(producer(servers), topic, records(10), partition=3)
-    tell(partitions=len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions))
+    report(partitions=len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions))
     only(admin.delete_records([TopicPartition(topic, 3, 5)]))
-    tell(records_deleted=only(admin.list_offsets({TopicPartition(topic, 3): OffsetSpec.earliest()})).offset)
+    report(records_deleted=only(admin.list_offsets({TopicPartition(topic, 3): OffsetSpec.earliest()})).offset)
     only(admin.delete_topics([topic]))
-    tell(deleted=topic not in admin.list_topics(timeout=TIMEOUT_S).topics)
+    report(deleted=topic not in admin.list_topics(timeout=TIMEOUT_S).topics)
 
 
 def groups(servers: str, name: str, _: str) -> None:
@@ -219,23 +219,23 @@ def groups(servers: str, name: str, _: str) -> None:
     member.close()
     admin = AdminClient({"bootstrap.servers": servers})
     listed = admin.list_consumer_groups().result(TIMEOUT_S)
-    tell(listed=f"{name}-group" in [each.group_id for each in listed.valid])
+    report(listed=f"{name}-group" in [each.group_id for each in listed.valid])
     described = only(admin.describe_consumer_groups([f"{name}-group"]))
-    tell(state=described.state.name.lower())
+    report(state=described.state.name.lower())
     offsets = only(admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(f"{name}-group")]))
-    tell(offset=offsets.topic_partitions[0].offset)
+    report(offset=offsets.topic_partitions[0].offset)
     only(admin.delete_consumer_groups([f"{name}-group"]))
     listed = admin.list_consumer_groups().result(TIMEOUT_S)
-    tell(deleted=f"{name}-group" not in [each.group_id for each in listed.valid])
+    report(deleted=f"{name}-group" not in [each.group_id for each in listed.valid])
 
 
 def culprits(servers: str, name: str, _: str) -> None:
     client = producer(servers, linger_ms=1000, enable_idempotence=False)
-    tell(fates=send(client, name, [(key, b"v") for key in CULPRIT_KEYS]))
+    report(fates=send(client, name, [(key, b"v") for key in CULPRIT_KEYS]))
 
 
 def versions(*_: str) -> None:
-    tell(version=f"{version()[0] if isinstance(version(), tuple) else version()} (librdkafka {libversion()[0]})")
+    report(version=f"{version()[0] if isinstance(version(), tuple) else version()} (librdkafka {libversion()[0]})")
 
 
 if __name__ == "__main__":

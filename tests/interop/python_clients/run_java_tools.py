@@ -23,7 +23,7 @@ from tests.interop.python_clients.scenario_program import (
     Records,
     main,
     records,
-    tell,
+    report,
     until,
 )
 
@@ -102,14 +102,14 @@ def produce(servers: str, name: str, codec: str) -> None:
     problems = send(servers, name, lines(records()), "--compression-codec", codec)
     found = read(servers, name)
     same = sorted(found) == sorted(lines(records()).splitlines())
-    tell(acknowledged=COUNT - problems.count("Exception"), read=len(found), same=same)
+    report(acknowledged=COUNT - problems.count("Exception"), read=len(found), same=same)
 
 
 def headers(servers: str, name: str, _: str) -> None:
     given = ",".join(f"{key}:{value.decode()}" for key, value in HEADERS)
     send(servers, name, f"{given}\t{lines(records(1))}", parse_headers="true")
     printed = read(servers, name, "--max-messages", "1", print_headers="true")[0].split("\t")[0]
-    tell(headers=[pair.split(":", 1) for pair in printed.split(",")])
+    report(headers=[pair.split(":", 1) for pair in printed.split(",")])
 
 
 def group(servers: str, name: str, protocol: str) -> None:
@@ -122,16 +122,16 @@ def group(servers: str, name: str, protocol: str) -> None:
     fill("first")
     with joined(servers, name, protocol, seen) as one:
         until(lambda: len(seen) == ROUND)
-        tell(alone=one.assigned)
+        report(alone=one.assigned)
         with joined(servers, name, protocol, seen) as two:
             until(lambda: one.assigned == two.assigned == 2)
-            tell(together=[one.assigned, two.assigned])
+            report(together=[one.assigned, two.assigned])
             fill("second")
             until(lambda: len(seen) == 2 * ROUND)
         until(lambda: one.assigned == 4)
         fill("third")
         until(lambda: len(seen) == 3 * ROUND)
-        tell(after=one.assigned, records=len(seen))
+        report(after=one.assigned, records=len(seen))
 
 
 def offset_at(servers: str, topic: str, timestamp: int | str, partition: int = 0) -> int:
@@ -152,16 +152,16 @@ def offsets(servers: str, name: str, _: str) -> None:
     send(servers, name, lines(records()[50:]))
     in_group = ("--group", f"{name}-group", "--max-messages")
     read(servers, name, *in_group, "30")
-    tell(committed=described_offset(servers, f"{name}-group", name))
-    tell(resumed=int(read(servers, name, *in_group, "1", print_offset="true")[0].split("\t")[0].removeprefix("Offset:")))
+    report(committed=described_offset(servers, f"{name}-group", name))
+    report(resumed=int(read(servers, name, *in_group, "1", print_offset="true")[0].split("\t")[0].removeprefix("Offset:")))
     sought = read(servers, name, "--partition", "0", "--offset", "70", "--max-messages", "1", print_offset="true")
-    tell(sought=int(sought[0].split("\t")[0].removeprefix("Offset:")))
-    tell(by_time=offset_at(servers, name, middle_ms), beginning=offset_at(servers, name, -2), end=offset_at(servers, name, -1))
+    report(sought=int(sought[0].split("\t")[0].removeprefix("Offset:")))
+    report(by_time=offset_at(servers, name, middle_ms), beginning=offset_at(servers, name, -2), end=offset_at(servers, name, -1))
 
 
 def idempotent(servers: str, name: str, _: str) -> None:
     problems = send(servers, name, lines(records()), "--command-property", "enable.idempotence=true")
-    tell(acknowledged=COUNT - problems.count("Exception"))
+    report(acknowledged=COUNT - problems.count("Exception"))
 
 
 def transactionstates(servers: str, name: str, _: str) -> None:
@@ -176,8 +176,8 @@ def transactionstates(servers: str, name: str, _: str) -> None:
 
     until(lambda: state().startswith("complete"))
     printed = tool("transactions", servers, "describe-producers", "--topic", name, "--partition", "0")
-    tell(producers=len(printed.splitlines()) - 1, ended=state())
-    tell(listed=transactional_id in tool("transactions", servers, "list").split())
+    report(producers=len(printed.splitlines()) - 1, ended=state())
+    report(listed=transactional_id in tool("transactions", servers, "list").split())
 
 
 def topics(servers: str, name: str, _: str) -> None:
@@ -194,47 +194,47 @@ def topics(servers: str, name: str, _: str) -> None:
 
     create = ("--create", "--topic", topic, "--partitions", "2", "--replication-factor", "1", "--config", "retention.ms=7200000")
     tool("topics", servers, *create)
-    tell(created=partitions())
+    report(created=partitions())
     try:
         tool("topics", servers, *create)
     except RuntimeError as refused:
-        tell(refused="already exists" in str(refused))
-    tell(config=retention())
+        report(refused="already exists" in str(refused))
+    report(config=retention())
     tool("configs", servers, "--alter", *entity, "--add-config", "retention.ms=3600000")
     until(lambda: retention() == "3600000")
-    tell(altered=retention())
+    report(altered=retention())
     tool("topics", servers, "--alter", "--topic", topic, "--partitions", "4")
-    tell(partitions=partitions())
+    report(partitions=partitions())
     send(servers, topic, lines(records(COUNT)))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({"version": 1, "partitions": [{"topic": topic, "partition": 3, "offset": 5}]}, file)
         file.flush()
         tool("delete-records", servers, "--offset-json-file", str(Path(file.name)))
-    tell(records_deleted=offset_at(servers, topic, -2, partition=3))
+    report(records_deleted=offset_at(servers, topic, -2, partition=3))
     tool("topics", servers, "--delete", "--topic", topic)
-    tell(deleted=topic not in tool("topics", servers, "--list").split())
+    report(deleted=topic not in tool("topics", servers, "--list").split())
 
 
 def groups(servers: str, name: str, _: str) -> None:
     group_id = f"{name}-group"
     send(servers, name, lines(records(10)))
     read(servers, name, "--group", group_id, "--max-messages", "10")
-    tell(listed=group_id in tool("consumer-groups", servers, "--list").split())
+    report(listed=group_id in tool("consumer-groups", servers, "--list").split())
     described = tool("consumer-groups", servers, "--describe", "--group", group_id, "--state")
-    tell(state="empty" if " Empty " in f"{described} " else described)
-    tell(offset=described_offset(servers, group_id, name))
+    report(state="empty" if " Empty " in f"{described} " else described)
+    report(offset=described_offset(servers, group_id, name))
     tool("consumer-groups", servers, "--delete", "--group", group_id)
-    tell(deleted=group_id not in tool("consumer-groups", servers, "--list").split())
+    report(deleted=group_id not in tool("consumer-groups", servers, "--list").split())
 
 
 def culprits(servers: str, name: str, _: str) -> None:
     rows = "".join(f"{key.decode() if key else 'none'}\tv\n" for key in CULPRIT_KEYS)
     problems = send(servers, name, rows, null_marker="none")
-    tell(fates=re.findall(r"^[\w.]*\.(\w+Exception)", problems, re.MULTILINE))
+    report(fates=re.findall(r"^[\w.]*\.(\w+Exception)", problems, re.MULTILINE))
 
 
 def versions(*_: str) -> None:
-    tell(version=apache_kafka.kafka_version())
+    report(version=apache_kafka.kafka_version())
 
 
 if __name__ == "__main__":

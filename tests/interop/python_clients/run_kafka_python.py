@@ -13,7 +13,7 @@ import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
-from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, tell, until
+from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, report, until
 
 
 def consumer(servers: str, group: str | None, **config: Any) -> KafkaConsumer:
@@ -49,13 +49,13 @@ def attempts() -> Iterator[int]:
 def read(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
     """Everything that stands in the topic now."""
     client = consumer(servers, None, isolation_level=isolation)
-    places = [TopicPartition(topic, index) for index in client.partitions_for_topic(topic)]
-    client.assign(places)
+    tps = [TopicPartition(topic, index) for index in client.partitions_for_topic(topic)]
+    client.assign(tps)
     client.seek_to_beginning()
-    ends = client.end_offsets(places)
+    ends = client.end_offsets(tps)
     found: list[Any] = []
     for _ in attempts():
-        if all(client.position(place) >= ends[place] for place in places):
+        if all(client.position(tp) >= ends[tp] for tp in tps):
             break
         found += polled(client, 100)
     client.close()
@@ -66,12 +66,12 @@ def produce(servers: str, name: str, codec: str) -> None:
     client = KafkaProducer(bootstrap_servers=servers, compression_type=None if codec == "none" else codec, linger_ms=20)
     fates = send(client, name, records())
     found = read(servers, name)
-    tell(acknowledged=fates.count(None), read=len(found), same=sorted((each.key, each.value) for each in found) == sorted(records()))
+    report(acknowledged=fates.count(None), read=len(found), same=sorted((each.key, each.value) for each in found) == sorted(records()))
 
 
 def headers(servers: str, name: str, _: str) -> None:
     send(KafkaProducer(bootstrap_servers=servers), name, records(1), headers=HEADERS)
-    tell(headers=[[key, value.decode()] for key, value in read(servers, name)[0].headers])
+    report(headers=[[key, value.decode()] for key, value in read(servers, name)[0].headers])
 
 
 class Member:
@@ -120,42 +120,42 @@ def group(servers: str, name: str, _: str) -> None:
     with joined(servers, name, seen) as one:
         until(lambda: len(seen) == ROUND)
         until(lambda: one.assigned == 4)
-        tell(alone=one.assigned)
+        report(alone=one.assigned)
         with joined(servers, name, seen) as two:
             until(lambda: one.assigned == two.assigned == 2)
-            tell(together=[one.assigned, two.assigned])
+            report(together=[one.assigned, two.assigned])
             fill("second")
             until(lambda: len(seen) == 2 * ROUND)
         until(lambda: one.assigned == 4)
         fill("third")
         until(lambda: len(seen) == 3 * ROUND)
-        tell(after=one.assigned, records=len(seen))
+        report(after=one.assigned, records=len(seen))
 
 
 def offsets(servers: str, name: str, _: str) -> None:
     writer = KafkaProducer(bootstrap_servers=servers)
     for number, (key, value) in enumerate(records()):
         writer.send(name, key=key, value=value, timestamp_ms=FIRST_TIMESTAMP_MS + 1000 * number).get(TIMEOUT_S)
-    place = TopicPartition(name, 0)
+    tp = TopicPartition(name, 0)
     first = consumer(servers, f"{name}-group")
     first.subscribe([name])
     while next(first).offset < 29:
         pass
-    first.commit({place: OffsetAndMetadata(30, "", -1)})
-    tell(committed=first.committed(place))
+    first.commit({tp: OffsetAndMetadata(30, "", -1)})
+    report(committed=first.committed(tp))
     first.close()
     second = consumer(servers, f"{name}-group")
     second.subscribe([name])
-    tell(resumed=next(second).offset)
-    second.seek(place, 70)
-    tell(sought=next(iter(polled(second, TIMEOUT_S * 1000))).offset)
-    by_time = second.offsets_for_times({place: FIRST_TIMESTAMP_MS + 49_500})[place].offset
-    tell(by_time=by_time, beginning=second.beginning_offsets([place])[place], end=second.end_offsets([place])[place])
+    report(resumed=next(second).offset)
+    second.seek(tp, 70)
+    report(sought=next(iter(polled(second, TIMEOUT_S * 1000))).offset)
+    by_time = second.offsets_for_times({tp: FIRST_TIMESTAMP_MS + 49_500})[tp].offset
+    report(by_time=by_time, beginning=second.beginning_offsets([tp])[tp], end=second.end_offsets([tp])[tp])
     second.close()
 
 
 def idempotent(servers: str, name: str, _: str) -> None:
-    tell(acknowledged=send(KafkaProducer(bootstrap_servers=servers, enable_idempotence=True), name, records()).count(None))
+    report(acknowledged=send(KafkaProducer(bootstrap_servers=servers, enable_idempotence=True), name, records()).count(None))
 
 
 def transactions(servers: str, name: str, _: str) -> None:
@@ -175,12 +175,12 @@ def transactions(servers: str, name: str, _: str) -> None:
     member.close()
     found = read(servers, name)
     rounds = sorted({int(each.value[6:7]) for each in found})
-    tell(committed=len(found), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")), offset=offset)
+    report(committed=len(found), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")), offset=offset)
 
 
 def transactionstates(servers: str, name: str, _: str) -> None:
     transactional_id = f"{name}-id"
-    place = TopicPartition(name, 0)
+    tp = TopicPartition(name, 0)
     admin = KafkaAdminClient(bootstrap_servers=servers)
 
     def state() -> str:
@@ -190,11 +190,11 @@ def transactionstates(servers: str, name: str, _: str) -> None:
     client.init_transactions()
     client.begin_transaction()
     send(client, name, records(10))
-    tell(open=state(), producers=len(admin.describe_producers([place])[place].active_producers))
+    report(open=state(), producers=len(admin.describe_producers([tp])[tp].active_producers))
     client.commit_transaction()
     until(lambda: state().startswith("complete"))
     listed = [each.transactional_id for found in admin.list_transactions().values() for each in found]
-    tell(ended=state(), listed=transactional_id in listed)
+    report(ended=state(), listed=transactional_id in listed)
 
 
 def topics(servers: str, name: str, _: str) -> None:
@@ -210,24 +210,24 @@ def topics(servers: str, name: str, _: str) -> None:
 
     wanted = {topic: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "7200000"}}}
     admin.create_topics(wanted, wait_for_metadata=True)
-    tell(created=partitions())
+    report(created=partitions())
     try:
         admin.create_topics(wanted)
     except TopicAlreadyExistsError:
-        tell(refused=True)
-    tell(config=retention())
+        report(refused=True)
+    report(config=retention())
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "3600000"})])
     until(lambda: retention() == "3600000")
-    tell(altered=retention())
+    report(altered=retention())
     admin.create_partitions({topic: 4})
     admin.wait_for_topics([topic])
-    tell(partitions=partitions())
+    report(partitions=partitions())
     send(KafkaProducer(bootstrap_servers=servers), topic, records(10), partition=3)
     last = TopicPartition(topic, 3)
     admin.delete_records({last: 5})
-    tell(records_deleted=admin.list_partition_offsets({last: -2})[last].offset)
+    report(records_deleted=admin.list_partition_offsets({last: -2})[last].offset)
     admin.delete_topics([topic])
-    tell(deleted=topic not in admin.list_topics())
+    report(deleted=topic not in admin.list_topics())
     admin.close()
 
 
@@ -245,21 +245,21 @@ def groups(servers: str, name: str, _: str) -> None:
     def listed() -> bool:
         return group_id in [each["group_id"] for each in admin.list_groups()]
 
-    tell(listed=listed())
-    tell(state=str(admin.describe_groups([group_id])[group_id]["group_state"]).lower())
-    tell(offset=admin.list_group_offsets(group_id)[group_id][TopicPartition(name, 0)].offset)
+    report(listed=listed())
+    report(state=str(admin.describe_groups([group_id])[group_id]["group_state"]).lower())
+    report(offset=admin.list_group_offsets(group_id)[group_id][TopicPartition(name, 0)].offset)
     admin.delete_groups([group_id])
-    tell(deleted=not listed())
+    report(deleted=not listed())
     admin.close()
 
 
 def culprits(servers: str, name: str, _: str) -> None:
     client = KafkaProducer(bootstrap_servers=servers, linger_ms=1000, enable_idempotence=False)
-    tell(fates=send(client, name, [(key, b"v") for key in CULPRIT_KEYS]))
+    report(fates=send(client, name, [(key, b"v") for key in CULPRIT_KEYS]))
 
 
 def versions(*_: str) -> None:
-    tell(version=kafka.__version__)
+    report(version=kafka.__version__)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from scenario_program import COUNT, CULPRIT_KEYS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, tell, until
+from scenario_program import COUNT, CULPRIT_KEYS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, report, until
 
 FORMAT = r"%k\t%s\n"
 UNFINISHED = "x" * 16_384
@@ -83,14 +83,14 @@ def joined(servers: str, group: str, topic: str, seen: set[str]) -> Iterator[Mem
 def produce(servers: str, name: str, codec: str) -> None:
     produce_lines(servers, name, records(), "-z", codec)
     found = read(servers, name)
-    tell(acknowledged=COUNT, read=len(found), same=sorted(found) == sorted(lines(records()).splitlines()))
+    report(acknowledged=COUNT, read=len(found), same=sorted(found) == sorted(lines(records()).splitlines()))
 
 
 def headers(servers: str, name: str, _: str) -> None:
     given = [argument for key, value in HEADERS for argument in ("-H", f"{key}={value.decode()}")]
     produce_lines(servers, name, records(1), *given)
     printed = kcat(servers, "-C", "-t", name, "-o", "beginning", "-e", "-q", "-f", "%h").strip()
-    tell(headers=[pair.split("=", 1) for pair in printed.split(",")])
+    report(headers=[pair.split("=", 1) for pair in printed.split(",")])
 
 
 def group(servers: str, name: str, _: str) -> None:
@@ -104,16 +104,16 @@ def group(servers: str, name: str, _: str) -> None:
     fill("first")
     with joined(servers, f"{name}-group", name, seen) as one:
         until(lambda: len(seen) == ROUND)
-        tell(alone=one.assigned)
+        report(alone=one.assigned)
         with joined(servers, f"{name}-group", name, seen) as two:
             until(lambda: one.assigned == two.assigned == 2)
-            tell(together=[one.assigned, two.assigned])
+            report(together=[one.assigned, two.assigned])
             fill("second")
             until(lambda: len(seen) == 2 * ROUND)
         until(lambda: one.assigned == 4)
         fill("third")
         until(lambda: len(seen) == 3 * ROUND)
-        tell(after=one.assigned, records=len(seen))
+        report(after=one.assigned, records=len(seen))
 
 
 def offsets(servers: str, name: str, _: str) -> None:
@@ -132,14 +132,14 @@ def offsets(servers: str, name: str, _: str) -> None:
     until(lambda: time.time_ns() // 1_000_000 > middle_ms)
     produce_lines(servers, name, records()[50:])
     read_in_group(30)
-    tell(resumed=read_in_group(1)[0])
-    tell(sought=int(kcat(servers, "-C", "-t", name, "-p", "0", "-o", "70", "-c", "1", "-q", "-f", "%o")))
-    tell(by_time=query(middle_ms), beginning=query(-2), end=query(-1))
+    report(resumed=read_in_group(1)[0])
+    report(sought=int(kcat(servers, "-C", "-t", name, "-p", "0", "-o", "70", "-c", "1", "-q", "-f", "%o")))
+    report(by_time=query(middle_ms), beginning=query(-2), end=query(-1))
 
 
 def idempotent(servers: str, name: str, _: str) -> None:
     produce_lines(servers, name, records(), "-X", "enable.idempotence=true")
-    tell(acknowledged=COUNT)
+    report(acknowledged=COUNT)
 
 
 def transactions(servers: str, name: str, _: str) -> None:
@@ -156,14 +156,14 @@ def transactions(servers: str, name: str, _: str) -> None:
     produce_lines(servers, name, records(10, "round 2"), *transactional)
     found = read(servers, name)
     rounds = sorted({int(line.split("\t")[1][6]) for line in found})
-    tell(committed=len(found), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")))
+    report(committed=len(found), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")))
 
 
 def culprits(servers: str, name: str, _: str) -> None:
     rows = "".join(f"{key.decode() if key else ''}\tv\n" for key in CULPRIT_KEYS)
     command = ["kcat", "-b", servers, "-P", "-t", name, "-K", r"\t", "-Z", "-X", "linger.ms=1000"]
     done = subprocess.run(command, input=rows, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    tell(fates=re.findall(r"Delivery failed for message: (.*)", done.stderr))
+    report(fates=re.findall(r"Delivery failed for message: (.*)", done.stderr))
 
 
 def versions(*_: str) -> None:
@@ -171,7 +171,7 @@ def versions(*_: str) -> None:
     program, library = re.search(r"Version ([\d.]+)", printed), re.search(r"librdkafka ([\d.]+)", printed)
     assert program is not None
     assert library is not None
-    tell(version=f"{program[1]} (librdkafka {library[1]})")
+    report(version=f"{program[1]} (librdkafka {library[1]})")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def records(count: int = COUNT, label: str = "value") -> Records:
     return [(f"key-{number}".encode(), f"{label}-{number} ".encode() + b"x" * 100) for number in range(count)]
 
 
-def tell(**facts: Any) -> None:
+def report(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 

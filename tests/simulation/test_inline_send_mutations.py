@@ -92,7 +92,7 @@ def reads_behind_half_an_answer(patch: Patch) -> None:
     patch.setattr(InlineSender, "_receive", forgets)
 
 
-def forgets_who_waits_for_memory(patch: Patch) -> None:
+def forgets_memory_waiters(patch: Patch) -> None:
     """Once real: a record went by the lane, and who waited for its memory heard nothing of it."""
     written = InlineCore.written
 
@@ -107,26 +107,28 @@ def forgets_who_waits_for_memory(patch: Patch) -> None:
     patch.setattr(InlineCore, "written", careless)
 
 
-EXPRESS: dict[str, Any] = {**PLAIN, "has_express": True}
-NARROW: dict[str, Any] = {**EXPRESS, "value_bytes_max": 8_000}
+INLINE_SEND: dict[str, Any] = {**PLAIN, "has_inline_send": True}
+LITTLE_MEMORY: dict[str, Any] = {**INLINE_SEND, "value_bytes_max": 8_000}
 MUTATIONS = [
-    Mutation(name="its sequence is given again", breaks=keeps_the_sequence, knobs=EXPRESS, says=("is not there",)),
-    Mutation(name="it takes another sequence than the next", breaks=forgets_the_number, knobs=EXPRESS, raises=("(adopt, line",)),
-    Mutation(name="adopted, it is never in flight", breaks=is_never_in_flight, knobs=EXPRESS, raises=("not under way",)),
-    Mutation(name="nobody adopts it", breaks=returns(InlineCore, "adopt", None), knobs=EXPRESS, says=("stuck: work is left",)),
-    Mutation(name="what is over is adopted", breaks=adopts_what_is_over, knobs=EXPRESS, raises=("(adopt, line",)),
-    Mutation(name="who was interrupted leaves the connection", breaks=goes_on_after_interruptions, knobs=EXPRESS, raises=("the protocol",)),
-    Mutation(name="what has gone goes again", breaks=writes_again, knobs=EXPRESS, raises=("the protocol",)),
-    Mutation(name="half an answer is read over", breaks=reads_behind_half_an_answer, knobs=EXPRESS, raises=("the protocol",)),
+    Mutation(name="its sequence is given again", breaks=keeps_the_sequence, knobs=INLINE_SEND, says=("is not there",)),
+    Mutation(name="it takes another sequence than the next", breaks=forgets_the_number, knobs=INLINE_SEND, raises=("(adopt, line",)),
+    Mutation(name="adopted, it is never in flight", breaks=is_never_in_flight, knobs=INLINE_SEND, raises=("not under way",)),
+    Mutation(name="nobody adopts it", breaks=returns(InlineCore, "adopt", None), knobs=INLINE_SEND, says=("stuck: work is left",)),
+    Mutation(name="what is over is adopted", breaks=adopts_what_is_over, knobs=INLINE_SEND, raises=("(adopt, line",)),
+    Mutation(
+        name="who was interrupted leaves the connection", breaks=goes_on_after_interruptions, knobs=INLINE_SEND, raises=("the protocol",)
+    ),
+    Mutation(name="what has gone goes again", breaks=writes_again, knobs=INLINE_SEND, raises=("the protocol",)),
+    Mutation(name="half an answer is read over", breaks=reads_behind_half_an_answer, knobs=INLINE_SEND, raises=("the protocol",)),
     Mutation(
         name="once real: its memory is free, and nobody tells who waits",
-        breaks=forgets_who_waits_for_memory,
-        knobs=NARROW,
+        breaks=forgets_memory_waiters,
+        knobs=LITTLE_MEMORY,
         raises=("memory is free",),
     ),
 ]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+def test_mutation_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     find(mutation, monkeypatch)

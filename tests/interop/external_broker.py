@@ -51,7 +51,7 @@ MARKERS_S = 3.0
 """A commit is acknowledged before its markers are in the partitions; an open transaction is never over."""
 
 
-class BorrowedBroker:
+class ExternalBroker:
     """The arguments and methods of `EmbeddedBroker` that can be had on a broker of others. `close` deletes its topics and groups."""
 
     address: ClassVar[str] = ""
@@ -81,7 +81,7 @@ class BorrowedBroker:
         foreign = {name: value for name, value in settings.items() if SETTINGS.get(name, "none") != value}
         if foreign or data_dir is not None or brokers != 1 or port or users:
             _skip(f"a broker with {foreign or 'files, ports, nodes or users of its own'}")
-        if self._version != NEWEST and not transaction_version.tell(self.address, self._version):
+        if self._version != NEWEST and not transaction_version.set_version(self.address, self._version):
             _skip(f"version {self._version} of transactions where it is told to clients")
         self._admin = AdminClient({"bootstrap.servers": self.address, "client.id": "judge", "log_level": 0})
         self._groups_before = self._groups()
@@ -130,7 +130,7 @@ class BorrowedBroker:
         if groups:
             self._forget_commits()
         if self._version != NEWEST:
-            transaction_version.tell(self.address, NEWEST)
+            transaction_version.set_version(self.address, NEWEST)
 
     def restart(self, *, kill: bool = True) -> None:
         if self.kafka is None or not kill:
@@ -149,10 +149,10 @@ class BorrowedBroker:
     def read(self, topic: str, isolation: str = "read_committed") -> pa.Table:
         """What librdkafka reads, with the columns and the order of `EmbeddedBroker.read`."""
         partitions = self._admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions  # A test may have made it anew.
-        places = [TopicPartition(topic, index, 0) for index in sorted(partitions)]
+        tps = [TopicPartition(topic, index, 0) for index in sorted(partitions)]
         if isolation == "read_committed":
-            _holds_within(MARKERS_S, lambda: self._ends(places, isolation) == self._ends(places, "read_uncommitted") is not None)
-        rows = sorted(_read(self.address, places, isolation), key=lambda row: row[:2])
+            _holds_within(MARKERS_S, lambda: self._ends(tps, isolation) == self._ends(tps, "read_uncommitted") is not None)
+        rows = sorted(_read(self.address, tps, isolation), key=lambda row: row[:2])
         numbers, offsets, timestamps, keys, values, headers = zip(*rows, strict=True) if rows else ((),) * 6
         arrow = to_arrow(RecordColumns.from_lists(list(keys), list(values), list(timestamps), list(headers)))
         columns = [pa.array(numbers, pa.int32()), pa.array(offsets, pa.int64()), *arrow.columns]
@@ -187,7 +187,7 @@ class BorrowedBroker:
     def _has_offsets(self, group: str) -> bool:
         """Whether a group still remembers deleted topics: their coordinator hears of it later, and a static member keeps its group."""
         (found,) = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-        return any(place.topic in self._made for place in found.result(REQUEST_S).topic_partitions)
+        return any(tp.topic in self._made for tp in found.result(REQUEST_S).topic_partitions)
 
     def _forget_commits(self) -> None:
         """The coordinator remembers how the last transaction of an id ended; the next test's query of that id is a new one to it."""
@@ -204,10 +204,10 @@ class BorrowedBroker:
             with SyncClient(self.address) as client:
                 client.coordinator_request(group, "group", LeaveGroupRequest(group_id=group, members=left))
 
-    def _ends(self, places: list[TopicPartition], isolation: str) -> list[int] | None:
+    def _ends(self, tps: list[TopicPartition], isolation: str) -> list[int] | None:
         """None: a leader of a topic made just now does not know yet that it is one."""
         level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
-        asked = self._admin.list_offsets({place: OffsetSpec.latest() for place in places}, isolation_level=level)
+        asked = self._admin.list_offsets({tp: OffsetSpec.latest() for tp in tps}, isolation_level=level)
         try:
             return [found.result(REQUEST_S).offset for found in asked.values()]
         except KafkaException as error:
@@ -235,7 +235,7 @@ class Faults:
         self._proxy.change(lambda script: script.clear(fault_id))
 
 
-def _read(address: str, places: list[TopicPartition], isolation: str) -> list[tuple[Any, ...]]:
+def _read(address: str, tps: list[TopicPartition], isolation: str) -> list[tuple[Any, ...]]:
     """Everything up to the end of each partition: partition, offset, timestamp, key, value, headers.
 
     From offset 0 or, where that is gone, the earliest: librdkafka takes half a second to ask where the beginning is.
@@ -251,8 +251,8 @@ def _read(address: str, places: list[TopicPartition], isolation: str) -> list[tu
     reader = Consumer({**options, "isolation.level": isolation, "fetch.wait.max.ms": 10, "log_level": 0})
     rows: list[tuple[Any, ...]] = []
     try:
-        reader.assign(places)
-        left = len(places)
+        reader.assign(tps)
+        left = len(tps)
         while left:
             for message in reader.consume(1000, 0.01):
                 error = message.error()

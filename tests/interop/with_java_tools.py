@@ -45,22 +45,22 @@ def whole_table(broker: EmbeddedBroker, topic: str, isolation: str = "read_commi
     """Everything up to the end, through `poll_table`."""
     parts = []
     with consumer_of(broker, isolation_level=isolation) as consumer:
-        places = consumer.partitions_for(topic)
-        consumer.assign(places)
-        ends = consumer.end_offsets(places)
-        while any(consumer.position(place) < end for place, end in ends.items()):
+        tps = consumer.partitions_for(topic)
+        consumer.assign(tps)
+        ends = consumer.end_offsets(tps)
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
             parts.append(consumer.poll_table(1.0))
     return pa.concat_tables(part for part in parts if part.num_rows)
 
 
 def rows(table: pa.Table) -> list[dict[str, Any]]:
-    """In the order of the log, without what `BorrowedBroker.read` lacks; no headers are None, as librdkafka has them."""
+    """In the order of the log, without what `ExternalBroker.read` lacks; no headers are None, as librdkafka has them."""
     ordered = table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
     return [{column: None if value == [] else value for column, value in row.items() if column not in LEFT_OUT} for row in ordered]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_java_wrote(broker: EmbeddedBroker, topic: str, codec: str) -> None:
+def test_consumer_reads_records_written_by_java(broker: EmbeddedBroker, topic: str, codec: str) -> None:
     broker.create_topic(topic, 2)
     lines = [f"key-{number}\t{number} {'x' * 50}" for number in range(COUNT)]
     given = ["--topic", topic, "--compression-codec", codec, "--reader-property", "parse.key=true"]
@@ -76,7 +76,7 @@ def test_what_java_wrote(broker: EmbeddedBroker, topic: str, codec: str) -> None
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_tables_are_what_librdkafka_reads(broker: EmbeddedBroker, topic: str, isolation: Any) -> None:
+def test_table_equals_records_of_librdkafka(broker: EmbeddedBroker, topic: str, isolation: Any) -> None:
     """Every codec, headers, null keys and values, committed and aborted transactions of another client."""
     broker.create_topic(topic, 1)
     for codec in CODECS:
@@ -98,10 +98,10 @@ def test_tables_are_what_librdkafka_reads(broker: EmbeddedBroker, topic: str, is
     assert rows(whole_table(broker, topic, isolation)) == expected
 
 
-def test_a_group_with_the_console_consumer(broker: EmbeddedBroker, topic: str) -> None:
+def test_group_with_console_consumer_reads_each_record_once(broker: EmbeddedBroker, topic: str) -> None:
     """Java joins, takes half, and leaves: every record is read once by one of the two."""
     broker.create_topic(topic, 4)
-    places = [TopicPartition(topic, index) for index in range(4)]
+    tps = [TopicPartition(topic, index) for index in range(4)]
     group = ["--group", topic, "--max-messages", "20", "--timeout-ms", "30000"]
     command = java_command(TOOLS["console-consumer"], "--bootstrap-server", broker.bootstrap_servers, "--topic", topic, *group)
     with consumer_of(broker, group_id=topic, partition_assignment_strategy="range", heartbeat_interval_ms=20) as ours:
@@ -109,17 +109,17 @@ def test_a_group_with_the_console_consumer(broker: EmbeddedBroker, topic: str) -
         poll_until(lambda: len(ours.assignment()) == 4, ours)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as java:
             poll_until(lambda: len(ours.assignment()) == 2, ours)
-            for place in places:
-                write(broker, topic, [b"%d-%d" % (place.partition, number) for number in range(10)], place.partition)
-            mine = poll_until(lambda: all(ours.position(place) == 10 for place in ours.assignment()), ours)
+            for tp in tps:
+                write(broker, topic, [b"%d-%d" % (tp.partition, number) for number in range(10)], tp.partition)
+            mine = poll_until(lambda: all(ours.position(tp) == 10 for tp in ours.assignment()), ours)
             printed, _ = java.communicate(timeout=LATEST_S)
         mine += poll_until(lambda: len(ours.assignment()) == 4, ours)
-        mine += poll_until(lambda: all(ours.position(place) == 10 for place in places), ours)
+        mine += poll_until(lambda: all(ours.position(tp) == 10 for tp in tps), ours)
     seen = sorted([*(record.value.decode() for record in mine), *printed.split()])
     assert seen == sorted(f"{partition}-{number}" for partition in range(4) for number in range(10))
 
 
-def test_what_java_reads_of_ours(broker: EmbeddedBroker, topic: str) -> None:
+def test_java_reads_committed_records_of_our_producer(broker: EmbeddedBroker, topic: str) -> None:
     """Committed records of a producer of ours, without those of a transaction that was aborted."""
     broker.create_topic(topic, 1)
     with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:

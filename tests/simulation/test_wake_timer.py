@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from simulation.wakes import WAKES_FREE, WakeTimer
+from simulation.wake_timer import WAKES_ALLOWANCE, WakeTimer
 from simulation.world import World
 
 
@@ -36,13 +36,13 @@ def woken(*deadlines: tuple[int, int | None], until: int = 100) -> list[int]:
     ],
     ids=["once", "later", "earlier", "earlier, then later", "not at all", "after all", "again, and at once when it has passed"],
 )
-def test_the_deadline_set_last_counts(deadlines: list[tuple[int, int | None]], expected: list[int]) -> None:
+def test_last_deadline_wins(deadlines: list[tuple[int, int | None]], expected: list[int]) -> None:
     assert woken(*deadlines) == expected
 
 
-def test_who_wakes_all_the_time_is_named() -> None:
+def test_busy_looping_actor_is_named() -> None:
     world = World(1)
     timer = WakeTimer(world, "the sender", lambda: timer.set(world.steady_ms + 1))
     timer.set(world.steady_ms)
     with pytest.raises(AssertionError, match="the sender spins"):
-        world.run(lambda: False, limit_ms=2 * WAKES_FREE, waiting_for="rain")
+        world.run(lambda: False, limit_ms=2 * WAKES_ALLOWANCE, waiting_for="rain")

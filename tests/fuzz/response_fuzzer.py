@@ -3,7 +3,7 @@
 The broker answers as it should; on the way to the client some fields of some answers get other values, and connections break. Whatever
 comes, the core goes on: no exception but those that its callers are to hear, each record ends once, and closing comes to an end.
 
-`python -m tests.fuzz.answer_fuzzer SEED ROUNDS`. Not collected by pytest; `test_answers.py` runs it.
+`python -m tests.fuzz.response_fuzzer SEED ROUNDS`. Not collected by pytest; `test_answers.py` runs it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Wire:
         """Let the broker have what the client has to say."""
         while self.connection.needs_write and self.closed is None:
             data = b"".join(self.connection.buffers())
-            self._world.heard += self.connection.written(len(data))
+            self._world.events_received += self.connection.written(len(data))
             self._backlog += self._server.receive(data)
             self.proceed()
 
@@ -77,22 +77,22 @@ class Wire:
             buffer = self.connection.get_buffer()
             count = min(len(buffer), len(data))
             buffer[:count], data = data[:count], data[count:]
-            self._world.heard += self.connection.received(count, self._world.cluster.steady_ms)
+            self._world.events_received += self.connection.received(count, self._world.cluster.steady_ms)
 
 
 class World:
     """A core under test, and a broker that is misheard."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
-        self.cluster = Cluster({"group.initial.rebalance.delay.ms": 0, "transaction.version": self.dice.choice((1, 2))}, seed=seed)
+        self.rng = random.Random(seed)
+        self.cluster = Cluster({"group.initial.rebalance.delay.ms": 0, "transaction.version": self.rng.choice((1, 2))}, seed=seed)
         self.cluster.topic("orders", 3)
         self.cluster.topic("compacted", 1, cleanup_policy="compact")
-        self.heard: list[Any] = []
+        self.events_received: list[Any] = []
         self.outcomes: set[Outcome] = set()
-        self.maker = RequestMaker(self.dice, [topic.topic_id for topic in self.cluster.core.topics])
+        self.maker = RequestMaker(self.rng, [topic.topic_id for topic in self.cluster.core.topics])
         self._wires: dict[Address, Wire] = {}
-        self._nonsense = self.dice.choice((0.0, 0.1, 0.5, 0.9))
+        self._nonsense = self.rng.choice((0.0, 0.1, 0.5, 0.9))
         self.ended: Counter[Any] = Counter()
         """How often each record, and each call, has ended."""
 
@@ -100,29 +100,29 @@ class World:
         for _ in range(STEPS):
             with suppress(KafkaException):  # What callers are told.
                 act()
-            self.carry_out(core.handle_all(self.take_heard(), self.cluster.steady_ms))
-            if self._wires and self.dice.random() < 0.03:
-                self._lose(self.dice.choice(list(self._wires)))
+            self.carry_out(core.handle_all(self.take_events(), self.cluster.steady_ms))
+            if self._wires and self.rng.random() < 0.03:
+                self._lose(self.rng.choice(list(self._wires)))
         finish("close")
         for _ in range(3):
             self.cluster.advance(CLOSE_MS)
-            self.carry_out(core.handle_all(self.take_heard(), self.cluster.steady_ms))
+            self.carry_out(core.handle_all(self.take_events(), self.cluster.steady_ms))
         assert self.ended["close"], "closing does not come to an end"
         assert max(self.ended.values()) == 1, f"ended more than once: {self.ended.most_common(1)}"
         return self.outcomes
 
-    def take_heard(self) -> list[Any]:
+    def take_events(self) -> list[Any]:
         """What the client hears, some of it otherwise than it was said."""
         for wire in list(self._wires.values()):
             wire.write()
-        heard, self.heard = self.heard, []
-        for event in heard:
+        events_received, self.events_received = self.events_received, []
+        for event in events_received:
             if isinstance(event, ResponseReceived):
-                if self.dice.random() < self._nonsense:
-                    for _ in range(self.dice.randint(1, 3)):
+                if self.rng.random() < self._nonsense:
+                    for _ in range(self.rng.randint(1, 3)):
                         self.maker.change(event.message, event.version or 0)
                 self.outcomes.add((type(event.message).__name__, str(getattr(event.message, "error_code", ""))))
-        return heard
+        return events_received
 
     def carry_out(self, effects: list[Any]) -> None:
         for effect in effects:
@@ -147,7 +147,7 @@ class World:
             number = len(self.cluster.clients) + 1
             wire = self._wires[request.address] = Wire(self, request.address, number)
             self.cluster.clients[number] = wire  # type: ignore[assignment]
-        self.heard += wire.connection.send(
+        self.events_received += wire.connection.send(
             request.message,
             request.token,
             self.cluster.steady_ms,
@@ -157,35 +157,35 @@ class World:
         )
 
     def _lose(self, address: Address) -> None:
-        self.heard += self._wires.pop(address).connection.lost("closed by the broker", steady_ms=self.cluster.steady_ms)
+        self.events_received += self._wires.pop(address).connection.lost("closed by the broker", steady_ms=self.cluster.steady_ms)
 
 
 def produce(seed: int) -> set[Outcome]:
     """A world with a producer."""
     world = World(seed)
-    dice, cluster = world.dice, world.cluster
-    kind = dice.choice(({}, {}, {"transactional.id": "txn"}, {"enable.idempotence": False}, {"acks": "0"}))
+    rng, cluster = world.rng, world.cluster
+    kind = rng.choice(({}, {}, {"transactional.id": "txn"}, {"enable.idempotence": False}, {"acks": "0"}))
     options = {"bootstrap.servers": str(SERVER), "delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000, **kind}
     core = ProducerCore(producer_options(options), random.Random(seed))
     numbers = iter(range(10**6))
     sent: list[int] = []
 
     def act() -> None:
-        what, transaction = dice.random(), core.transaction
+        what, transaction = rng.random(), core.transaction
         if transaction is not None and transaction.state is not State.IN_TRANSACTION and what < 0.7:
             world.carry_out(core.handle(_call(transaction.state), cluster.steady_ms))
         elif what < 0.5:
-            place, key = TopicPartition(dice.choice(TOPICS[:2]), dice.randrange(3)), dice.choice((None, b"k"))
-            world.carry_out(core.handle(events.TopicRequested(topic=place.topic), cluster.steady_ms))
-            for _ in range(dice.choice((1, 3)) if core.usable_count(*place) and _takes_records(core) else 0):
+            tp, key = TopicPartition(rng.choice(TOPICS[:2]), rng.randrange(3)), rng.choice((None, b"k"))
+            world.carry_out(core.handle(events.TopicRequested(topic=tp.topic), cluster.steady_ms))
+            for _ in range(rng.choice((1, 3)) if core.usable_count(*tp) and _takes_records(core) else 0):
                 sent.append(next(numbers))
-                core.append(place, new_record(key, b"v", sent[-1], place.partition, timestamp_ms=cluster.steady_ms), cluster.steady_ms)
+                core.append(tp, new_record(key, b"v", sent[-1], tp.partition, timestamp_ms=cluster.steady_ms), cluster.steady_ms)
         elif what < 0.6:
             world.carry_out(core.handle(events.FlushCalled(call=f"flush {next(numbers)}"), cluster.steady_ms))
         elif what < 0.65:
-            world.carry_out(core.handle(events.TopicRequested(topic=dice.choice(TOPICS), is_stale=True), cluster.steady_ms))
+            world.carry_out(core.handle(events.TopicRequested(topic=rng.choice(TOPICS), is_stale=True), cluster.steady_ms))
         else:
-            cluster.advance(dice.choice(WAITS_MS))
+            cluster.advance(rng.choice(WAITS_MS))
 
     def _call(state: State) -> events.Event:
         call, deadline_ms = f"call {next(numbers)}", cluster.steady_ms + CALL_MS
@@ -193,7 +193,7 @@ def produce(seed: int) -> set[Outcome]:
             return events.InitTransactionsCalled(call=call, deadline_ms=deadline_ms)
         if state is State.READY:
             return events.BeginTransactionCalled(call=call)
-        return dice.choice((events.CommitCalled, events.AbortCalled))(call=call, deadline_ms=deadline_ms)
+        return rng.choice((events.CommitCalled, events.AbortCalled))(call=call, deadline_ms=deadline_ms)
 
     def finish(call: str) -> None:
         world.carry_out(core.handle(events.CloseCalled(call=call, deadline_ms=cluster.steady_ms + CLOSE_MS), cluster.steady_ms))
@@ -210,48 +210,48 @@ def _takes_records(core: ProducerCore) -> bool:
 def consume(seed: int) -> set[Outcome]:
     """A world with a consumer."""
     world = World(seed)
-    dice, cluster = world.dice, world.cluster
+    rng, cluster = world.rng, world.cluster
     for partition in range(3):
         with suppress(AssertionError):
             cluster.client().produce("orders", world.maker.records(), partition=partition)
     options = {
         "bootstrap.servers": str(SERVER),
         "group.id": "group-a",
-        "auto.offset.reset": dice.choice(("earliest", "latest", "none", "by_duration:PT1H")),
-        "auto.offset.reset.new.partitions": dice.choice(("earliest", "latest")),
-        "partition.assignment.strategy": dice.choice(("range", "sticky", "cooperative-sticky")),
-        "isolation.level": dice.choice(("read_committed", "read_uncommitted")),
+        "auto.offset.reset": rng.choice(("earliest", "latest", "none", "by_duration:PT1H")),
+        "auto.offset.reset.new.partitions": rng.choice(("earliest", "latest")),
+        "partition.assignment.strategy": rng.choice(("range", "sticky", "cooperative-sticky")),
+        "isolation.level": rng.choice(("read_committed", "read_uncommitted")),
         "auto.commit.interval.ms": 100,
-        "max.poll.interval.ms": dice.choice((6_000, 300_000)),
+        "max.poll.interval.ms": rng.choice((6_000, 300_000)),
     }
     core = ConsumerCore(consumer_options(options), random.Random(seed))
-    places = [TopicPartition("orders", partition) for partition in (0, 1, 9)]
-    if dice.random() < 0.7:
+    tps = [TopicPartition("orders", partition) for partition in (0, 1, 9)]
+    if rng.random() < 0.7:
         core.subscribe(TOPICS)
     else:
-        core.assign(places, cluster.steady_ms)
+        core.assign(tps, cluster.steady_ms)
 
     def act() -> None:
-        what = dice.random()
+        what = rng.random()
         if what < 0.5:
             core.poll_started(cluster.steady_ms, cluster.wall_ms)
             try:
                 while (callback := core.next_callback(cluster.steady_ms)) is not None:
                     core.callback_done(callback)
                 core.raise_error()
-                core.take(dice.choice((1, 500)))
+                core.take(rng.choice((1, 500)))
             finally:
                 core.poll_ended(cluster.steady_ms)
         elif what < 0.6:
-            named = {dice.choice(places): OffsetAndMetadata(3)}  # None commits the positions, by topic id.
+            named = {rng.choice(tps): OffsetAndMetadata(3)}  # None commits the positions, by topic id.
             assert core.group is not None, "there is a group.id"
             core.group.commits.commit(
-                dice.choice((named, None)), cluster.steady_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5
+                rng.choice((named, None)), cluster.steady_ms + CALL_MS, lambda error: None, retries=rng.random() < 0.5
             )
         elif what < 0.65:
             core.seek_to(core.subscriptions.assigned, core.context.reset_strategy)
         else:
-            cluster.advance(dice.choice(WAITS_MS))
+            cluster.advance(rng.choice(WAITS_MS))
         world.carry_out(core.handle(ConsumerTimePassed(), cluster.steady_ms))
 
     return world.run(core, act, lambda call: core.close(call, cluster.steady_ms + CLOSE_MS))

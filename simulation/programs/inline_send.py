@@ -18,7 +18,7 @@ from chaffinch.producer.core.batches.batch import BatchFutures
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.inline_send import InlineSender
 from chaffinch.runtime.clock import Clock
-from simulation.programs.programs import Told
+from simulation.programs.programs import SentRecord
 from simulation.records import Record
 from simulation.transport import Connection, Transport
 from simulation.world import World
@@ -29,24 +29,24 @@ IN_PART_SHARE, REFUSED_SHARE, INTERRUPTED_SHARE = 0.06, 0.02, 0.04
 """Of writes, and of reads."""
 SLOW_WAKE_MS: Final = (0, 0, 1, 4)
 """How long a thread takes to wake up."""
-WAITING, ELSEWHERE, NOBODY = "the caller waits", "another thread waits", "nobody waits"
+WAITING, ANOTHER_THREAD, NO_WAITER = "the caller waits", "another thread waits", "nobody waits"
 
 
 class Owner(Protocol):
     """The process."""
 
-    def look(self) -> None: ...
-    def is_told(self, told: Told) -> None: ...
+    def run_sender(self) -> None: ...
+    def outcome_received(self, sent: SentRecord) -> None: ...
 
 
-class _Ticket:
+class _Future:
     """In place of a future."""
 
     batch: Any = None
     index = 0
 
 
-class _Lent:
+class _SimulatedSocket:
     """What `InlineSocket` is to a socket, and the bell of the system beside it."""
 
     def __init__(self, world: World, end: Connection, is_used: Callable[[Connection], None]) -> None:
@@ -61,15 +61,15 @@ class _Lent:
         assert link is not None
         self._is_used(self.end)
         if world.chance(REFUSED_SHARE):
-            raise world.dice.choice((BlockingIOError, BrokenPipeError))
+            raise world.rng.choice((BlockingIOError, BrokenPipeError))
         is_interrupted = world.chance(INTERRUPTED_SHARE)
-        count = world.dice.randrange(len(frame)) if is_interrupted or world.chance(IN_PART_SHARE) else len(frame)
+        count = world.rng.randrange(len(frame)) if is_interrupted or world.chance(IN_PART_SHARE) else len(frame)
         if count:
             link.to_broker.send(frame[:count])
         if is_interrupted:
             raise KeyboardInterrupt
         if count < len(frame):
-            world.count("express records written in part")
+            world.count("inline records written in part")
         return count
 
     def look(self, _timeout_ms: int) -> list[int]:
@@ -87,10 +87,10 @@ class _Lent:
         return data
 
     def suspend_reads(self) -> None:
-        self.end.is_unheard = True
+        self.end.reads_suspended = True
 
     def resume_reads(self) -> None:
-        self.end.is_unheard = False
+        self.end.reads_suspended = False
 
     def notify(self) -> None:
         raise AssertionError("callers here come when the answer is there: none waits while another is served")
@@ -99,20 +99,20 @@ class _Lent:
         pass
 
 
-class Lane:
+class InlineSendShell:
     """The lane of one process. `is_open`: from one round of the core to the next thing that wakes the sender up."""
 
-    def __init__(self, world: World, who: str, core: ProducerCore, transport: Transport, owner: Owner) -> None:
+    def __init__(self, world: World, actor: str, core: ProducerCore, transport: Transport, owner: Owner) -> None:
         self.is_open = False
         self._world = world
-        self._who = who
+        self._actor = actor
         self._core = core
         self._transport = transport
         self._owner = owner
         self._end: Connection | None = None
         """Over which the last one went."""
         self._is_waking = False
-        self._express = InlineSender(core, cast(Network, self), cast(Clock, self), RLock(), self.wakeup)
+        self._sender = InlineSender(core, cast(Network, self), cast(Clock, self), RLock(), self.wakeup)
 
     @property
     def is_busy(self) -> bool:
@@ -127,15 +127,15 @@ class Lane:
         self.is_open, deadline_ms = core.allows_inline_send and core.is_idle, core.next_deadline_ms
         if not self.is_open:
             return deadline_ms
-        look_at_ms = self._world.steady_ms + self._express.open()
+        look_at_ms = self._world.steady_ms + self._sender.open()
         return look_at_ms if deadline_ms is None else min(look_at_ms, deadline_ms)
 
     def close(self) -> None:
         """The sender is awake."""
         inline_request, self.is_open = self._core.inline_request, False
-        self._express.close()
+        self._sender.close()
         if inline_request is not None and inline_request.received and not inline_request.is_complete:
-            self._world.count("express answers handed over")
+            self._world.count("inline answers handed over")
         if self._end is not None:
             self._end.caller = None
         self._transport.drain()
@@ -144,67 +144,67 @@ class Lane:
         """The sender is to wake up."""
         if not self._is_waking:
             self._is_waking = True
-            self._world.after(self._world.dice.choice(SLOW_WAKE_MS), self._woken)
+            self._world.after(self._world.rng.choice(SLOW_WAKE_MS), self._woken)
 
     def _woken(self) -> None:
         self._is_waking = False
-        self._owner.look()
+        self._owner.run_sender()
 
     # By a caller.
 
-    def send(self, record: Record, size: int, note: Callable[[Record], Told], *, waits: bool) -> bool:
+    def send(self, record: Record, size: int, note: Callable[[Record], SentRecord], *, waits: bool) -> bool:
         """Whether the record, for which there are a topic and memory, is on its way. `waits`: its caller waits for its outcome."""
         world = self._world
-        if not self._express.is_free or world.chance(ORDINARY_SHARE):
+        if not self._sender.is_free or world.chance(ORDINARY_SHARE):
             return False
-        place, ticket, was_interrupted = record.topic_partition, _Ticket(), False
+        tp, future, was_interrupted = record.topic_partition, _Future(), False
         try:
-            if not self._express.send(place, record.key, record.value, record.timestamp_ms, size, cast(Any, ticket)):
+            if not self._sender.send(tp, record.key, record.value, record.timestamp_ms, size, cast(Any, future)):
                 return False
         except KeyboardInterrupt:
             was_interrupted = True
-            world.tell(self._who, "the caller is interrupted while he writes")
-        told, receipts = note(record), ticket.batch
-        told.was_interrupted = was_interrupted
-        receipts[0] = told
-        world.count("express records sent")
-        way = WAITING if waits else world.dice.choice((ELSEWHERE, NOBODY))
-        world.tell(self._who, f"record {record.number} goes by the lane, {way}")
+            world.log(self._actor, "the caller is interrupted while he writes")
+        sent, futures = note(record), future.batch
+        sent.was_interrupted = was_interrupted
+        futures[0] = sent
+        world.count("inline records sent")
+        waiter = WAITING if waits else world.rng.choice((ANOTHER_THREAD, NO_WAITER))
+        world.log(self._actor, f"record {record.number} goes by the lane, {waiter}")
         assert self._end is not None
-        if way != NOBODY:
-            self._end.caller = lambda: self._fetch(told, receipts)
+        if waiter != NO_WAITER:
+            self._end.caller = lambda: self._fetch(sent, futures)
         return True
 
-    def _fetch(self, told: Told, receipts: BatchFutures) -> None:
+    def _fetch(self, sent: SentRecord, futures: BatchFutures) -> None:
         """Bytes have come, and their caller looks at them."""
         world, inline_request = self._world, self._core.inline_request
         assert self._end is not None
         assert inline_request is not None
         self._end.caller = None
         try:
-            self._express.read_response(receipts, None)
+            self._sender.read_response(futures, None)
         except KeyboardInterrupt:
-            told.was_interrupted = True
-            world.tell(self._who, "the caller is interrupted while he reads")
-        if receipts.outcome is not None:
-            offset = receipts.outcome(0).offset
-            told.offsets.append(offset)
-            world.count("express records written")
-            world.tell(self._who, f"record {told.record.number} is written in {told.record.topic_partition} at offset {offset}")
-            assert not self._core.callers.memory_waiters, f"{self._who}: memory is free again, and nobody tells who waits for it"
-            self._owner.is_told(told)
+            sent.was_interrupted = True
+            world.log(self._actor, "the caller is interrupted while he reads")
+        if futures.outcome is not None:
+            offset = futures.outcome(0).offset
+            sent.offsets.append(offset)
+            world.count("inline records written")
+            world.log(self._actor, f"record {sent.record.number} is written in {sent.record.topic_partition} at offset {offset}")
+            assert not self._core.callers.memory_waiters, f"{self._actor}: memory is free again, and nobody tells who waits for it"
+            self._owner.outcome_received(sent)
         elif self._core.inline_request is inline_request:  # Half an answer, say. There are more callers than one.
-            self._end.caller = lambda: self._fetch(told, receipts)
+            self._end.caller = lambda: self._fetch(sent, futures)
 
     # In place of network and clock.
 
-    def lend(self, address: Address) -> tuple[BrokerConnection, _Lent] | None:
+    def lend(self, address: Address) -> tuple[BrokerConnection, _SimulatedSocket] | None:
         end = self._transport.lend(address)
         if end is None:
             return None
         if self._world.chance(INTERRUPTED_SHARE):
             end.core.take_correlation_id()  # By a caller who came no further.
-        return end.core, _Lent(self._world, end, self._goes_over)
+        return end.core, _SimulatedSocket(self._world, end, self._goes_over)
 
     def _goes_over(self, end: Connection) -> None:
         self._end = end
@@ -212,12 +212,12 @@ class Lane:
     def prepare_to_lend(self) -> None:
         pass
 
-    def was_used(self, addresses: Iterable[Address]) -> None:
+    def note_traffic(self, addresses: Iterable[Address]) -> None:
         pass
 
     def take_back(self, address: Address, events: Sequence[ConnectionEvent], *, is_lost: bool) -> None:
-        self._world.count("express records interrupted" if is_lost else "express records adopted")
-        self._world.tell(self._who, f"the record on the lane is a batch in flight, {'interrupted' if is_lost else 'as sent'}")
+        self._world.count("inline records interrupted" if is_lost else "inline records adopted")
+        self._world.log(self._actor, f"the record on the lane is a batch in flight, {'interrupted' if is_lost else 'as sent'}")
         self._transport.take_back(address, events, is_lost=is_lost)
 
     def steady_ms(self) -> int:

@@ -42,7 +42,7 @@ class Ends:
 
     def __init__(self, broker: KilledBroker | KilledApacheKafka, seed: int) -> None:
         self._broker = broker
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._is_armed = False
         self._send = SyncClient.request
         self.seen: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Ends:
             if is_finishing:
                 ends.seen["told to leaders"] += 1
                 ends._die("behind what is told to leaders", 1 / 4)
-                if ends._dice.random() < 1 / 4:
+                if ends._rng.random() < 1 / 4:
                     ends._kill("behind what is told to leaders")
             return answer
 
@@ -97,7 +97,7 @@ class Ends:
         self._broker.start()
 
     def _die(self, when: str, share: float) -> None:
-        if self._dice.random() < share:
+        if self._rng.random() < share:
             self.seen[f"deaths of who commits {when}"] += 1
             raise Died
 

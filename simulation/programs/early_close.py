@@ -19,32 +19,32 @@ ENDS_MS_MAX: Final = 30
 CLOSE: Final = Call(Verb.CLOSE)
 
 
-class HastyProcess(ProducerProcess):
+class EarlyCloseProcess(ProducerProcess):
     """At times somebody closes it in the midst of a commit; its program then asks for a new one."""
 
     _is_closed = False
 
     def _call(self, call: Call) -> None:
         if self._is_closed:
-            self._go_on_soon(IllegalStateException("the producer is closed"))
+            self._resume_soon(IllegalStateException("the producer is closed"))
             return
         if call.verb is Verb.COMMIT and self._world.chance(CLOSES_SHARE):
-            self._world.after(self._world.dice.randint(0, BEGINS_MS_MAX), self._close_meanwhile)
+            self._world.after(self._world.rng.randint(0, BEGINS_MS_MAX), self._close_during_commit)
         super()._call(call)
 
-    def _close_meanwhile(self) -> None:
+    def _close_during_commit(self) -> None:
         if self._awaited is None or self._awaited.verb is not Verb.COMMIT or self._is_closed:
             return
         self._is_closed = True
-        limit_ms = self._world.dice.randint(0, LIMIT_MS_MAX)
-        self._world.count("closes in the midst of a commit")
-        self._world.tell(self.who, f"is closed within {limit_ms} ms")
+        limit_ms = self._world.rng.randint(0, LIMIT_MS_MAX)
+        self._world.count("closes during a commit")
+        self._world.log(self.actor, f"is closed within {limit_ms} ms")
         self._core.shut()
         self.handle(events.CloseCalled(call=CLOSE, deadline_ms=self._world.steady_ms + limit_ms))
 
     def _returned(self, call: Call | None, error: KafkaException | None) -> None:
         if call is CLOSE:
-            self._world.after(self._world.dice.randint(0, ENDS_MS_MAX), self._end_sender)
+            self._world.after(self._world.rng.randint(0, ENDS_MS_MAX), self._end_sender)
         elif call is not None:  # Else it is the abort that close itself wants.
             super()._returned(call, error)
 

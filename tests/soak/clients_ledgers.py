@@ -9,11 +9,11 @@ from typing import Any
 from tests.soak.clients_process import NUMBERS_PER_LIFE, JournalReader
 from tests.soak.clients_sender import CULPRITS
 
-Place = tuple[str, int]
+Tp = tuple[str, int]
 
 
 @dataclass(slots=True)
-class SenderBook:
+class SenderLedger:
     """Records by number."""
 
     topics: list[tuple[int, int, str]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class SenderBook:
 
 
 @dataclass(slots=True)
-class TransformerBook:
+class TransformerLedger:
     """Transactions by name."""
 
     begun: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -107,10 +107,10 @@ class TransformerBook:
 
 
 @dataclass(slots=True)
-class ReaderBook:
+class ReaderLedger:
     """What one reader has read, in its order."""
 
-    read: list[tuple[Place, list[tuple[int, int]], int]] = field(default_factory=list)
+    read: list[tuple[Tp, list[tuple[int, int]], int]] = field(default_factory=list)
     """Place, runs of offsets, digest of their values."""
     errors: Counter[str] = field(default_factory=Counter)
     rebalances: int = 0
@@ -133,23 +133,23 @@ class ReaderBook:
 
 
 @dataclass(slots=True)
-class Books:
+class Ledgers:
     """Those of all clients."""
 
-    sender: SenderBook = field(default_factory=SenderBook)
-    transformer: TransformerBook = field(default_factory=TransformerBook)
-    reader: ReaderBook = field(default_factory=ReaderBook)
-    table_reader: ReaderBook = field(default_factory=ReaderBook)
+    sender: SenderLedger = field(default_factory=SenderLedger)
+    transformer: TransformerLedger = field(default_factory=TransformerLedger)
+    reader: ReaderLedger = field(default_factory=ReaderLedger)
+    table_reader: ReaderLedger = field(default_factory=ReaderLedger)
 
     def catch_up(self, journals: dict[str, JournalReader]) -> None:
         for role, journal in journals.items():
-            book = getattr(self, role)
+            ledger = getattr(self, role)
             for entry in journal:
-                book.take(*entry)
+                ledger.take(*entry)
 
     def faults(self) -> list[str]:
         """Those that the clients noticed themselves."""
-        return [fault for book in (self.sender, self.transformer, self.reader, self.table_reader) for fault in book.faults]
+        return [fault for ledger in (self.sender, self.transformer, self.reader, self.table_reader) for fault in ledger.faults]
 
     def __str__(self) -> str:
         sender, transformer = self.sender, self.transformer

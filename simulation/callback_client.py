@@ -26,14 +26,14 @@ Found = Callable[[Address | None, str], None]
 """Called with the address, or with None and the reason."""
 
 
-class Lookups:
+class CallbackClient:
     """See the module. Each client asks a bootstrap address chosen by the dice when it knows no better."""
 
     def __init__(
         self,
         world: World,
         network: Network,
-        who: str,
+        actor: str,
         bootstrap: Sequence[Address],
         *,
         request_timeout_ms: int,
@@ -47,8 +47,8 @@ class Lookups:
         self._transport = Transport(
             world,
             network,
-            who,
-            self._told,
+            actor,
+            self._on_events,
             request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
             connection=connection,
@@ -80,7 +80,7 @@ class Lookups:
             else:
                 found(None, answer.code.name)
 
-        self.request(self._any(), find_request(key, kind), answered)
+        self.request(self._any_bootstrap(), find_request(key, kind), answered)
 
     def with_leader(self, topic_partition: TopicPartition, refresh: bool, found: Found) -> None:
         if not refresh and (known := self._leader(topic_partition)) is not None:
@@ -95,16 +95,16 @@ class Lookups:
             found(self._leader(topic_partition), f"no leader of {topic_partition}")
 
         topics = [MetadataRequestTopic(name=topic_partition.topic)]
-        self.request(self._any(), MetadataRequest(topics=topics, allow_auto_topic_creation=False), answered)
+        self.request(self._any_bootstrap(), MetadataRequest(topics=topics, allow_auto_topic_creation=False), answered)
 
     def _leader(self, topic_partition: TopicPartition) -> Address | None:
         leader = self.cluster.leader_of(topic_partition)
         return None if leader is None else self.cluster.address_of(leader)
 
-    def _any(self) -> Address:
-        return self._world.dice.choice(self._bootstrap)
+    def _any_bootstrap(self) -> Address:
+        return self._world.rng.choice(self._bootstrap)
 
-    def _told(self, events: Sequence[ConnectionEvent]) -> None:
+    def _on_events(self, events: Sequence[ConnectionEvent]) -> None:
         for event in events:
             if isinstance(event, ResponseReceived | RequestFailed) and not self._transport.is_closed:
                 done: Any = event.token

@@ -1,6 +1,7 @@
 """What the members of one group were given, did with it, and committed: facts for `consumer_checkers`, in the order in which they happened.
 
-`Span`: one partition in the hands of one member. `Commit`: one attempt to write one committed offset, as it left for the coordinator;
+`Span`: one partition in the hands of one member. `CommitAttempt`: one attempt to write one committed offset, as it left for the
+coordinator;
 an attempt without an answer may be carried out at any later time.
 """
 
@@ -18,7 +19,7 @@ class Span:
     """From when a partition was given to a member, or it went back, to when it gave it up, went back, or died."""
 
     member: str
-    place: TopicPartition
+    tp: TopicPartition
     began: int
     """Moment after which its position was looked up."""
     start: int | None = None
@@ -36,10 +37,10 @@ class Span:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Commit:
-    """`offset` of `place` as the offset to read next. `ended` None: nobody knows whether it was, or will be, written."""
+class CommitAttempt:
+    """`offset` of `tp` as the offset to read next. `ended` None: nobody knows whether it was, or will be, written."""
 
-    place: TopicPartition
+    tp: TopicPartition
     offset: int
     began: int
     generation: int = -1
@@ -51,17 +52,17 @@ class Commit:
     """How many records of the span the program was done with when this was sent."""
 
 
-class Taking(NamedTuple):
-    """A process was a member under a group.instance.id. `began`: moment at which the process did; `taken`: at which it was told."""
+class StaticMembership(NamedTuple):
+    """A process was a member under a group.instance.id. `began`: moment at which the process did; `joined`: at which it was told."""
 
     instance: str
     member: str
     began: int
-    taken: int
+    joined: int
 
 
 @dataclass(slots=True, kw_only=True)
-class Diary:
+class History:
     """Everything of one group. `members_of`: who was given a partition in which generation."""
 
     group: str
@@ -71,9 +72,9 @@ class Diary:
     end_of: Callable[[TopicPartition], int | None] = lambda _place: None
     """Where a partition ends at the moment, for who begins there; None: nobody can say."""
     spans: list[Span] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[CommitAttempt] = field(default_factory=list)
     members_of: dict[tuple[int, TopicPartition], set[str]] = field(default_factory=dict)
-    takings: list[Taking] = field(default_factory=list)
+    static_memberships: list[StaticMembership] = field(default_factory=list)
     moment: int = 0
 
     def next_moment(self) -> int:
@@ -81,6 +82,6 @@ class Diary:
         self.moment += 1
         return self.moment
 
-    def assigned(self, generation: int, member_id: str, places: Iterable[TopicPartition]) -> None:
-        for place in places:
-            self.members_of.setdefault((generation, place), set()).add(member_id)
+    def assigned(self, generation: int, member_id: str, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self.members_of.setdefault((generation, tp), set()).add(member_id)

@@ -44,7 +44,7 @@ from simulation.world import World
 READ_BYTES: Final = 1 << 30
 REMEMBERED_BYTES_MAX: Final = 4_000
 FOLLOW_MS_MAX: Final = 1_500
-ELSEWHERE: Final = frozenset({codes.NOT_LEADER_OR_FOLLOWER.number, codes.OFFSET_NOT_AVAILABLE.number})
+LEADER_MOVED: Final = frozenset({codes.NOT_LEADER_OR_FOLLOWER.number, codes.OFFSET_NOT_AVAILABLE.number})
 """Errors of a partition whose leader has just moved."""
 FETCH_BYTES_MIN: Final = 20_000
 """Small, so that aborted transactions begin in one answer and end in another."""
@@ -93,7 +93,7 @@ def read_log(partition: Partition, offset: int) -> LogContents:
         assert parts, f"nothing at offset {offset} of {partition.topic_partition}, which ends at {log.log_end_offset}"
         for part in parts:
             for view in batches.views(part):
-                _note(view, records, markers)
+                _collect_batch(view, records, markers)
                 offset = view.header.last_offset + 1
     return LogContents(
         records=[record for record in records if record.offset >= start],
@@ -123,7 +123,7 @@ def flushed_end(partition: Partition, file_system: MemoryFileSystem) -> int:
     return end
 
 
-def _note(view: BatchView, records: list[LogRecord], markers: list[Marker]) -> None:
+def _collect_batch(view: BatchView, records: list[LogRecord], markers: list[Marker]) -> None:
     header = view.header
     assert view.crc_is_valid(), f"the batch at offset {header.base_offset} has a wrong CRC"
     if header.is_control:
@@ -168,23 +168,23 @@ class CommittedReader:
         network: Network,
         broker: BrokerProcess,
         partitions: Sequence[TopicPartition],
-        who: str,
+        actor: str,
         *,
         fetch_bytes: int = FETCH_BYTES_MIN,
     ) -> None:
         self.found: dict[TopicPartition, list[LogRecord]] = {topic_partition: [] for topic_partition in partitions}
-        self._who = who
+        self._actor = actor
         self._fetch_bytes = max(fetch_bytes, FETCH_BYTES_MIN)
         self._world = world
         self._broker = broker
-        self._transport = Transport(world, network, who, self._told, request_timeout_ms=1_000, connect_timeout_ms=500)
+        self._transport = Transport(world, network, actor, self._on_events, request_timeout_ms=1_000, connect_timeout_ms=500)
         self._aborted: dict[TopicPartition, set[int]] = {topic_partition: set() for topic_partition in partitions}
         self._offsets = dict.fromkeys(partitions, 0)
         self._idle = list(partitions)
         """Partitions that no request asks about now."""
         self._open = set(partitions)
         self._is_finishing = False
-        self._ask()
+        self._fetch()
 
     @property
     def is_done(self) -> bool:
@@ -194,77 +194,77 @@ class CommittedReader:
         """Read what there is, then stop."""
         self._is_finishing = True
 
-    def _ask(self) -> None:
+    def _fetch(self) -> None:
         """One request to each leader, for all of its partitions that nobody asks about; what was read last comes last."""
         by_leader: dict[Address, list[TopicPartition]] = {}
-        for place in self._idle:
-            by_leader.setdefault(self._broker.leader_address(place), []).append(place)
+        for tp in self._idle:
+            by_leader.setdefault(self._broker.leader_address(tp), []).append(tp)
         self._idle.clear()
-        for address, places in by_leader.items():
+        for address, tps in by_leader.items():
             request = FetchRequest(
-                max_wait_ms=0 if self._is_finishing else self._world.dice.choice((0, 100)),
+                max_wait_ms=0 if self._is_finishing else self._world.rng.choice((0, 100)),
                 min_bytes=1,
                 max_bytes=self._fetch_bytes,
                 isolation_level=READ_COMMITTED,
-                topics=[FetchTopic(topic=place.topic, partitions=[self._part(place)]) for place in places],
+                topics=[FetchTopic(topic=tp.topic, partitions=[self._part(tp)]) for tp in tps],
             )
-            self._transport.send(address, request, (places, self._is_finishing))
+            self._transport.send(address, request, (tps, self._is_finishing))
 
-    def _part(self, place: TopicPartition) -> FetchPartition:
-        return FetchPartition(partition=place.partition, fetch_offset=self._offsets[place], partition_max_bytes=self._fetch_bytes)
+    def _part(self, tp: TopicPartition) -> FetchPartition:
+        return FetchPartition(partition=tp.partition, fetch_offset=self._offsets[tp], partition_max_bytes=self._fetch_bytes)
 
-    def _told(self, events: Sequence[ConnectionEvent]) -> None:
+    def _on_events(self, events: Sequence[ConnectionEvent]) -> None:
         is_behind = False
         for event in events:
             if isinstance(event, ResponseReceived):
-                places, is_last_look = event.token
+                tps, is_last_look = event.token
                 response: FetchResponse = event.message
                 parts = [part for topic in response.responses for part in topic.partitions]
-                is_behind |= self._take_all(dict(zip(places, parts, strict=True)), is_last_look)
+                is_behind |= self._take_all(dict(zip(tps, parts, strict=True)), is_last_look)
             elif isinstance(event, RequestFailed):
                 self._idle += event.token[0]
         if self._idle:
-            wait_ms = 0 if is_behind else 10 if self._is_finishing else self._world.dice.randint(10, FOLLOW_MS_MAX)
-            self._world.after(wait_ms, self._ask)
+            wait_ms = 0 if is_behind else 10 if self._is_finishing else self._world.rng.randint(10, FOLLOW_MS_MAX)
+            self._world.after(wait_ms, self._fetch)
 
     def _take_all(self, answer: Mapping[TopicPartition, PartitionData], is_last_look: bool) -> bool:
         """Whether there is more to read now."""
-        began = [self._offsets[place] for place in answer]
-        behind = [place for place, data in answer.items() if self._take(place, data, is_last_look)]
-        has_moved = began != [self._offsets[place] for place in answer]
-        assert has_moved or not behind, f"{self._who}: no progress in {behind[0]} at {self._offsets[behind[0]]}"
+        began = [self._offsets[tp] for tp in answer]
+        behind = [tp for tp, data in answer.items() if self._take(tp, data, is_last_look)]
+        has_moved = began != [self._offsets[tp] for tp in answer]
+        assert has_moved or not behind, f"{self._actor}: no progress in {behind[0]} at {self._offsets[behind[0]]}"
         self._idle[:0] = behind
         return bool(behind)
 
-    def _take(self, place: TopicPartition, data: PartitionData, is_last_look: bool) -> bool:
+    def _take(self, tp: TopicPartition, data: PartitionData, is_last_look: bool) -> bool:
         """Whether there is more to read in this partition now."""
-        offset = self._offsets[place]
-        if data.error_code in ELSEWHERE:
-            self._idle.append(place)
+        offset = self._offsets[tp]
+        if data.error_code in LEADER_MOVED:
+            self._idle.append(tp)
             return False
         if data.error_code == codes.OFFSET_OUT_OF_RANGE.number:
-            return self._begin_later(place)
-        assert data.error_code == 0, f"{self._who}: {place} at offset {offset}: error {data.error_code}"
-        self._offsets[place] = self._collect(place, offset, data.records, list(data.aborted_transactions or ()))
-        if self._offsets[place] < data.last_stable_offset:
+            return self._skip_to_log_start(tp)
+        assert data.error_code == 0, f"{self._actor}: {tp} at offset {offset}: error {data.error_code}"
+        self._offsets[tp] = self._collect(tp, offset, data.records, list(data.aborted_transactions or ()))
+        if self._offsets[tp] < data.last_stable_offset:
             return True
         if is_last_look:
-            self._open.discard(place)
+            self._open.discard(tp)
         else:
-            self._idle.append(place)
+            self._idle.append(tp)
         return False
 
-    def _begin_later(self, place: TopicPartition) -> bool:
+    def _skip_to_log_start(self, tp: TopicPartition) -> bool:
         """Go on where the log begins now; True unless that cannot be known at present."""
         core = self._broker.core
-        partition = None if core is None else core.topics.partition(*place)
+        partition = None if core is None else core.topics.partition(*tp)
         if partition is None:
-            self._idle.append(place)
+            self._idle.append(tp)
             return False
         start = partition.log.log_start_offset
-        assert self._offsets[place] < start, f"{self._who}: {place} at offset {self._offsets[place]} is out of range, it begins at {start}"
-        self._offsets[place] = start
-        self._aborted[place].clear()
+        assert self._offsets[tp] < start, f"{self._actor}: {tp} at offset {self._offsets[tp]} is out of range, it begins at {start}"
+        self._offsets[tp] = start
+        self._aborted[tp].clear()
         return True
 
     def _collect(self, topic_partition: TopicPartition, offset: int, records: Records, starting: list[AbortedTransaction]) -> int:

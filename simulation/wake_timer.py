@@ -8,16 +8,16 @@ from typing import Final
 from simulation.world import World
 
 WAKES_PER_S_MAX: Final = 300
-WAKES_FREE: Final = 600
+WAKES_ALLOWANCE: Final = 600
 """Who wakes by its own deadlines more often than this is spinning."""
 
 
 class WakeTimer:
     """Calls `wake` at the deadline that was set last. It may be set as often as one likes: most deadlines are moved on before they come."""
 
-    def __init__(self, world: World, who: str, wake: Callable[[], None]) -> None:
+    def __init__(self, world: World, actor: str, wake: Callable[[], None]) -> None:
         self._world = world
-        self._who = who
+        self._actor = actor
         self._wake = wake
         self._deadline_ms: int | None = None
         self._planned_ms: int | None = None
@@ -45,5 +45,7 @@ class WakeTimer:
             self._deadline_ms = None
             self._wakes += 1
             life_ms = steady_ms - self._began_ms
-            assert self._wakes <= WAKES_FREE + WAKES_PER_S_MAX * life_ms // 1000, f"{self._who} spins: {self._wakes} wakes in {life_ms} ms"
+            assert self._wakes <= WAKES_ALLOWANCE + WAKES_PER_S_MAX * life_ms // 1000, (
+                f"{self._actor} spins: {self._wakes} wakes in {life_ms} ms"
+            )
             self._wake()

@@ -1,6 +1,7 @@
 """Where our clients come to another end on Apache Kafka than on our broker: a pattern of the test, why, and in which versions.
 
-Each of them must fail there, unless it is a matter of time. `OURS_ALONE`: those that are not run there, and why. `PAGES`, `SPARK_PAGES`:
+Each of them must fail there, unless it is a matter of time. `NOT_RUN_ON_KAFKA`: those that are not run there, and why. `PAGES`,
+`SPARK_PAGES`:
 which tests each page tells of, in its part `seen by make interop`.
 """
 
@@ -14,7 +15,7 @@ from tests.interop.other_kafka import numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meant:
+class ExpectedDifference:
     """A difference: `test` as a pattern of its short name, in the versions from `since` up to, and without, `before`."""
 
     test: str
@@ -73,26 +74,36 @@ _ALTERED = (
     r"test_spark_write\.py::test_a_topic_whose_limits_change_while_a_stream_runs",
 )
 
-MEANT = (
-    Meant(test=r"test_groups\.py::TestStaticMembers::test_restarted_leader_finds_partitions_added\[.*", why=_NO_LEADER, before=(3, 2)),
-    Meant(test=r"test_mixed_groups\.py::test_group_of_the_consumer_protocol_is_named", why=_MIGRATED, since=(4,)),
-    Meant(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas", why=_CAPPED, since=(3, 7)),
-    Meant(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
-    Meant(test=r"test_recreated_topics\.py::test_fewer_partitions_are_noticed", why=_BY_NAME, before=(4, 1), is_certain=False),
-    Meant(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options0-13\]", why=_BY_NAME, before=(4, 1)),
-    Meant(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options1-13\]", why=_VERSION_1, before=(4,)),
-    Meant(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options1-13\]", why=_BY_NAME, before=(4, 1)),
-    Meant(test=r"test_producer_transactions\.py::TestTransactions::test_many_in_a_row\[2\]", why=_VERSION_1, before=(4,)),
-    Meant(test=r"test_recreated_topics\.py::test_what_comes_after_is_in_the_new_one\[.*", why=_ANEW, before=(4, 1), is_certain=False),
-    Meant(test=r"test_concurrent_changes\.py::test_a_transaction_that_takes_too_long", why=_UNTOLD, before=(3,)),
-    Meant(test=r"test_endings\.py::TestLeftOpen::test_a_close_without_time_aborts\[.*", why=_UNTOLD, before=(3,)),
-    Meant(test=r"test_endings\.py::TestLeftOpen::test_a_close_in_a_callback_aborts\[.*", why=_UNTOLD, before=(3,)),
-    Meant(test=r"test_kip_467_outcomes\.py::test_innocents_arrive_once_and_in_order\[timestamp-(?!none).*", why=_NO_LIMIT, before=(3, 6)),
-    Meant(test=r"test_kip_467_outcomes\.py::test_scenario_has_the_fates_of_its_table\[timestamps-.*", why=_NO_LIMIT, before=(3, 6)),
-    Meant(test=r"test_kip_467_outcomes\.py::test_each_record_of_one_batch_has_its_own_error", why=_NO_LIMIT, before=(3, 6)),
-    Meant(test=r"test_commit_shell\.py::test_brokers_that_do_not_say_what_is_open_hold_nothing_up\[.*", why=_NOT_ASKED, before=(3,)),
-    *(Meant(test=test, why=_NOT_AT_ONCE, before=(3, 3), is_certain=False) for test in _ALTERED),
-    Meant(
+EXPECTED = (
+    ExpectedDifference(
+        test=r"test_groups\.py::TestStaticMembers::test_restarted_leader_finds_partitions_added\[.*", why=_NO_LEADER, before=(3, 2)
+    ),
+    ExpectedDifference(test=r"test_mixed_groups\.py::test_group_of_the_consumer_protocol_is_named", why=_MIGRATED, since=(4,)),
+    ExpectedDifference(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas", why=_CAPPED, since=(3, 7)),
+    ExpectedDifference(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
+    ExpectedDifference(test=r"test_recreated_topics\.py::test_fewer_partitions_are_noticed", why=_BY_NAME, before=(4, 1), is_certain=False),
+    ExpectedDifference(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options0-13\]", why=_BY_NAME, before=(4, 1)),
+    ExpectedDifference(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options1-13\]", why=_VERSION_1, before=(4,)),
+    ExpectedDifference(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options1-13\]", why=_BY_NAME, before=(4, 1)),
+    ExpectedDifference(test=r"test_producer_transactions\.py::TestTransactions::test_many_in_a_row\[2\]", why=_VERSION_1, before=(4,)),
+    ExpectedDifference(
+        test=r"test_recreated_topics\.py::test_what_comes_after_is_in_the_new_one\[.*", why=_ANEW, before=(4, 1), is_certain=False
+    ),
+    ExpectedDifference(test=r"test_concurrent_changes\.py::test_a_transaction_that_takes_too_long", why=_UNTOLD, before=(3,)),
+    ExpectedDifference(test=r"test_endings\.py::TestLeftOpen::test_a_close_without_time_aborts\[.*", why=_UNTOLD, before=(3,)),
+    ExpectedDifference(test=r"test_endings\.py::TestLeftOpen::test_a_close_in_a_callback_aborts\[.*", why=_UNTOLD, before=(3,)),
+    ExpectedDifference(
+        test=r"test_kip_467_outcomes\.py::test_innocents_arrive_once_and_in_order\[timestamp-(?!none).*", why=_NO_LIMIT, before=(3, 6)
+    ),
+    ExpectedDifference(
+        test=r"test_kip_467_outcomes\.py::test_scenario_has_the_fates_of_its_table\[timestamps-.*", why=_NO_LIMIT, before=(3, 6)
+    ),
+    ExpectedDifference(test=r"test_kip_467_outcomes\.py::test_each_record_of_one_batch_has_its_own_error", why=_NO_LIMIT, before=(3, 6)),
+    ExpectedDifference(
+        test=r"test_commit_shell\.py::test_brokers_that_do_not_say_what_is_open_hold_nothing_up\[.*", why=_NOT_ASKED, before=(3,)
+    ),
+    *(ExpectedDifference(test=test, why=_NOT_AT_ONCE, before=(3, 3), is_certain=False) for test in _ALTERED),
+    ExpectedDifference(
         test=r"test_producer\.py::TestSend::test_timestamps_out_of_range_and_null_keys_in_one_batch_each_get_their_own",
         why=_NO_LIMIT,
         before=(3, 6),
@@ -103,7 +114,7 @@ _INSIDE = "the test changes what `chaffinch broker` does inside"
 _ITS_OWN = "the proxy would refuse Apache Kafka's own WriteTxnMarkers, too"
 _ENDED = "the test ends its broker for good"
 
-OURS_ALONE: Mapping[str, str] = {
+NOT_RUN_ON_KAFKA: Mapping[str, str] = {
     r"test_commit_shell\.py::test_what_an_earlier_attempt_left_open_is_not_made_visible\[.*": _INSIDE,
     r"test_commit_shell\.py::test_what_is_committed_and_was_forgotten_is_told_to_the_leaders\[.*": _INSIDE,
     r"test_commit_shell\.py::test_where_leaders_may_not_be_told_a_short_transaction_commits_it\[.*": _ITS_OWN,
@@ -116,15 +127,15 @@ OURS_ALONE: Mapping[str, str] = {
 """A pattern of the test's short name -> why no broker of others can have it."""
 
 
-def ours_alone(test: str) -> str | None:
+def reason_not_run(test: str) -> str | None:
     """Why a test is not run on Apache Kafka; None where it is."""
-    return next((why for pattern, why in OURS_ALONE.items() if re.fullmatch(pattern, test)), None)
+    return next((why for pattern, why in NOT_RUN_ON_KAFKA.items() if re.fullmatch(pattern, test)), None)
 
 
-def difference(test: str, version: str) -> Meant | None:
+def difference(test: str, version: str) -> ExpectedDifference | None:
     """Why a test ends otherwise on this version of Apache Kafka; None where it shall not."""
     number = numbers(version)
-    return next((each for each in MEANT if each.since <= number < each.before and re.fullmatch(each.test, test)), None)
+    return next((each for each in EXPECTED if each.since <= number < each.before and re.fullmatch(each.test, test)), None)
 
 
 SPARK_PAGES: dict[str, str] = {"docs/spark.md": r".*"}
@@ -142,5 +153,5 @@ PAGES: dict[str, str] = {
         r"|.*InTransaction.*|.*in_a_transaction.*"
     ),
     "docs/producer.md": r"(test_kip_|test_producer|test_endings|test_futures|test_public_face|test_send_).*",
-    "docs/consumer.md": r"(test_groups|test_group_commits|test_mixed_groups|test_reading|test_call_rules|beside_java).*",
+    "docs/consumer.md": r"(test_groups|test_group_commits|test_mixed_groups|test_reading|test_call_rules|with_java).*",
 }

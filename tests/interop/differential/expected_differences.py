@@ -10,7 +10,7 @@ import re
 
 from tests.interop.other_kafka import numbers
 
-MEANT: dict[str, str] = {
+EXPECTED: dict[str, str] = {
     r".*error_message": "Every refusal carries its reason where the protocol has room for one; Apache Kafka often leaves it out.",
     r".*partition_responses\[\d+\]\.log_start_offset": (
         "The log's start is told whenever the partition is known; Apache Kafka leaves it out where it refuses before it looks at the log."
@@ -100,11 +100,11 @@ def compare_with(version: str) -> None:
     """Take what this version of Apache Kafka has added for meant, too."""
     for since, more in SINCE.items():
         if numbers(version) >= since:
-            MEANT.update(more)
+            EXPECTED.update(more)
 
 
-def meant(place: str, difference: tuple[str, object, object]) -> str | None:
+def expected_difference(place: str, difference: tuple[str, object, object]) -> str | None:
     """The pattern that says why two brokers differ in this; None: nothing does."""
     _, one, other = difference
     valued = f"{place}: {one!r:.60}, {other!r:.60}"
-    return next((pattern for pattern in MEANT if re.fullmatch(pattern, place) or re.fullmatch(pattern, valued)), None)
+    return next((pattern for pattern in EXPECTED if re.fullmatch(pattern, place) or re.fullmatch(pattern, valued)), None)
