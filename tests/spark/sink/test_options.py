@@ -245,13 +245,13 @@ class TestColumns:
     @pytest.mark.parametrize(
         ("schema", "text"),
         [
-            ("key string", "column 'value' is missing (there are: key); it must be string or binary"),
+            ("key string", "column 'value' is missing (columns: key); it must be string or binary"),
             ("value int", "column 'value' has type int; allowed: string, binary"),
             ("value string, key bigint", "column 'key' has type bigint; allowed: string, binary"),
             ("value string, timestamp bigint", "column 'timestamp' has type bigint; allowed: timestamp, timestamp_ntz"),
             ("value string, partition string", "column 'partition' has type string; allowed: int"),
             ("value string, headers map<string,string>", "column 'headers' has type map<string,string>; allowed: array<struct"),
-            ("value string, key string, value string", "column 'value' is there 2 times: a row has one of each, leave out the others"),
+            ("value string, key string, value string", "column 'value' occurs 2 times: keep one of them"),
             ("values string", "column 'values' would not be written, the nearest known one is 'value'; select among: key, value, headers"),
             ("Value string", "column 'Value' would not be written, the nearest known one is 'value'; select among: key"),
             (
@@ -266,7 +266,7 @@ class TestColumns:
         assert text in str(caught.value)
 
     def test_a_topic_has_to_come_from_somewhere(self) -> None:
-        with pytest.raises(ConfigException, match="neither an option topic nor a column 'topic'"):
+        with pytest.raises(ConfigException, match="neither the option topic nor a column 'topic'"):
             check_schema(schema_of("value string"), has_topic=False)
 
 

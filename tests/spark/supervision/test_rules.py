@@ -39,7 +39,7 @@ def test_every_class_is_decided() -> None:
 
 
 def test_an_error_that_is_not_of_kafka() -> None:
-    assert decide(None, [], 0, LIMITS) == Stop("this error is not Kafka's, and nothing says that a restart would help")
+    assert decide(None, [], 0, LIMITS) == Stop("this is not an error of Kafka, and a restart may not help")
 
 
 @pytest.mark.parametrize(

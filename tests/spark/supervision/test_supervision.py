@@ -105,9 +105,9 @@ def test_it_is_started_again_after_growing_pauses(clock: SimpleNamespace) -> Non
         (INVALID, "ROWS_REJECTED",
          f"{INVALID}; not started again: a restart alone fails again: correct the data, the options or the topic"),
         (TAKEN, "ANOTHER_WRITER",
-         f"{TAKEN}; not started again: another query has taken over this checkpoint: each would fence the other for ever"),
+         f"{TAKEN}; not started again: another query has taken over this checkpoint: after a restart each would fence the other again"),
         ("[DIVIDE_BY_ZERO] Division by zero.\n at z", None,
-         "[DIVIDE_BY_ZERO] Division by zero.; not started again: this error is not Kafka's, and nothing says that a restart would help"),
+         "[DIVIDE_BY_ZERO] Division by zero.; not started again: this is not an error of Kafka, and a restart may not help"),
         ("[STREAM_FAILED] x\nModuleNotFoundError: No module named 'numba'\n at z", None,
          "[STREAM_FAILED] x; not started again: the Python of a worker, or that of PYSPARK_PYTHON on the driver, lacks the package numba: "
          "install it for that Python on every worker, or ship it with the query (docs/spark-cluster.md)"),
@@ -175,7 +175,7 @@ def test_an_interruption_stops_the_query(clock: SimpleNamespace) -> None:
         (Py4JError('An error occurred while calling o57.start.\n: java.io.IOException: No FileSystem for scheme "s3"\n\tat x'),
          'java.io.IOException: No FileSystem for scheme "s3"; not started again: Spark has no driver for locations that begin with s3: '),
         (AnalysisException("checkpointLocation must be specified\nplan"),
-         "checkpointLocation must be specified; not started again: this error is not Kafka's"),
+         "checkpointLocation must be specified; not started again: this is not an error of Kafka"),
     ],
 )  # fmt: skip
 def test_what_spark_cannot_start_is_told_in_one_line(clock: SimpleNamespace, error: AnalysisException | Py4JError, text: str) -> None:
@@ -259,7 +259,8 @@ def test_ctrl_c_is_noted_whoever_makes_the_session(
         signal.signal(signal.SIGINT, before)
     assert said == ["Java has answered"]
     assert queries.started[0].is_stopped
-    assert [record.message for record in caplog.records] == ["interrupted: the query is being stopped; once more, and nobody waits for it"]
+    line = "interrupted: stopping the query; interrupt again to exit without waiting for it"
+    assert [record.message for record in caplog.records] == [line]
 
 
 def test_ctrl_c_while_a_query_starts_that_ends_at_once(clock: SimpleNamespace) -> None:
@@ -351,9 +352,9 @@ def test_an_interruption_comes_through_whatever_becomes_of_the_query(
     [
         ({"restarts_max": -1}, "restarts_max cannot be -1"),
         ({"metrics": "127.0.0.1:0"}, "metrics needs checkpoint"),
-        ({"checkpoint": "/x"}, "checkpoint is only for metrics"),
+        ({"checkpoint": "/x"}, "checkpoint is only used with metrics"),
         ({"metrics": "nowhere", "checkpoint": "/x"}, "metrics cannot be 'nowhere': it must be HOST:PORT"),
-        ({"metrics": "203.0.113.1:1", "checkpoint": "/x"}, "metrics=203.0.113.1:1: nothing can listen there: "),
+        ({"metrics": "203.0.113.1:1", "checkpoint": "/x"}, "metrics=203.0.113.1:1: cannot listen on it: "),
         ({"on_restart": 5}, "on_restart cannot be 5: it must be a function"),
         ({"restarts_max": 1.5}, "restarts_max cannot be 1.5: it must be a whole number, 0 or more"),
         ({"restarts_max": True}, "restarts_max cannot be True: it must be a whole number, 0 or more"),
@@ -481,7 +482,7 @@ class TestMetrics:
 
         with Broken("127.0.0.1:0", str(tmp_path)) as metrics, pytest.raises(OSError, match="closed connection"):
             self.read(metrics)
-        assert "metrics could not be given to ('127.0.0.1'" in caplog.text
+        assert "metrics could not be sent to ('127.0.0.1'" in caplog.text
         assert "no text" in caplog.text
         assert capsys.readouterr().err == ""
 

@@ -151,8 +151,8 @@ class TestWhatIsAsked:
         handler = RowHandler(globals()[name]())
         assert handler.rejected(*blamed()) == frozenset()
         (line,) = caplog.messages  # Once, however many rows it is asked about.
-        assert line.startswith(f"the exception handler {name} failed, its rows stay bad ones: ")
-        assert line.endswith(", asked about row 10 for orders-0: INVALID_COMPACTION_KEY: why")
+        assert line.startswith(f"the exception handler {name} failed, its rows stay bad rows: ")
+        assert line.endswith(", called for row 10 for orders-0: INVALID_COMPACTION_KEY: why")
 
     def test_ctrl_c_is_nobody_s_answer(self) -> None:
         with pytest.raises(KeyboardInterrupt):
@@ -324,7 +324,7 @@ def test_a_topic_that_comes_while_it_is_waited_for(query: HandledQuery) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("no.such.module.Handler", r"No module named 'no'\); each Python that Spark starts has to find its module"),
+        ("no.such.module.Handler", r"No module named 'no'\); each Python that Spark starts must find its module"),
         (f"{HERE}.HERE", "must be a ProducerExceptionHandler"),
         (f"{HERE}.CannotBeMade", "raised RuntimeError"),
         (f"{HERE}.LeavesAtOnce", r"LeavesAtOnce\(\) raised SystemExit\('a script'\)"),

@@ -262,7 +262,7 @@ class TestRejected:
     def test_a_time_before_1970_is_refused_and_becomes_a_header(self, timestamp_ms: int) -> None:
         outcome = run({"value": [b"v", b"w"], "timestamp": pa.array([timestamp_ms, 0], pa.timestamp("ms"))})
         (found,) = outcome.rejections
-        assert (found.row, found.code.name, found.message) == (0, "INVALID_TIMESTAMP", f"timestamp {timestamp_ms} ms lies before 1970")
+        assert (found.row, found.code.name, found.message) == (0, "INVALID_TIMESTAMP", f"timestamp {timestamp_ms} ms is before 1970")
         assert headers_of(outcome.dead_batches[0])[0]["chaffinch.error.timestamp"] == str(timestamp_ms).encode()
         assert [value for _, _, value in records(outcome.batches)] == [b"w"]
 
@@ -326,7 +326,7 @@ class TestTopicColumn:
         assert [(found.row, found.code) for found in outcome.rejections] == [
             (2, codes.INVALID_TOPIC_EXCEPTION), (1, codes.UNKNOWN_TOPIC_OR_PARTITION),
         ]  # fmt: skip
-        no_topic = "the row names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..."
+        no_topic = "the row has no topic and the option topic is not set; set it in a replay with --to or --repair topic=..."
         assert [found.message for found in outcome.rejections] == [no_topic, "there is no topic 'nowhere'"]
 
     def test_a_name_that_no_topic_can_have_is_never_looked_for(self) -> None:
@@ -400,7 +400,7 @@ def test_a_header_without_a_key_is_its_row_s_fault_alone(chunks: int) -> None:
     rows = {"value": [b"a", b"b", b"c", b"d", b"e"], "headers": pa.array([good, bad, None, [], bad], pa.list_(pair))}
     outcome = run(rows, chunks=chunks)
     assert [(found.row, found.code) for found in outcome.rejections] == [(1, codes.INVALID_RECORD), (4, codes.INVALID_RECORD)]
-    assert outcome.rejections[0].message == "a header without a key; a dead letter leaves the row's headers out"
+    assert outcome.rejections[0].message == "a header without a key; the dead letter has none of the row's headers"
     assert sorted(value or b"" for _, _, value in records(outcome.batches)) == [b"a", b"c", b"d"]
     assert sorted(value or b"" for _, _, value in records(outcome.dead_batches)) == [b"b", b"e"]
     assert [dict(headers) for batch in outcome.batches for headers in headers_of(batch)].count({"h": b"1"}) == 1

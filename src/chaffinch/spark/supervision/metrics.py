@@ -1,7 +1,7 @@
-"""What a supervised query has written, as Prometheus text at `/metrics`: the counts that its sinks keep in the checkpoint.
+"""Prometheus endpoint `/metrics` of a supervised query: the counts that its sinks store in the checkpoint.
 
-Spark gives a sink in Python no way to report numbers, so the sink notes them in `<checkpoint>/chaffinch/state.json`, in a folder below
-for each named sink, and here they are read when somebody asks. They go on where they were when the query is started again.
+Spark has no metrics for Python sinks, so the sink stores its counts in `<checkpoint>/chaffinch/state.json`, each named sink in its own
+subfolder. They are read for each request. Counts continue after a restart of the query.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _log = plain_text.logger("chaffinch.spark")
 
 PREFIX: Final = "chaffinch_spark_"
 PEER_SECONDS_MAX: Final = 10.0
-"""A peer that neither asks nor reads for so long is cut off."""
+"""A connection that is idle for this long is closed."""
 
 
 class Metrics:
-    """The listener, and what of a query the checkpoint does not know. Use it with `with`."""
+    """HTTP server of the metrics, with the facts that the checkpoint does not have: restarts and the name of the query. Use it with
+    `with`."""
 
     def __init__(self, address: str, checkpoint: str) -> None:
         self._checkpoint = checkpoint
@@ -65,13 +66,13 @@ class Metrics:
 
     @property
     def address(self) -> str:
-        """host:port; port 0 has become the one that the system has given."""
+        """host:port, with the actual port for port 0."""
         host, port = map(str, self._server.server_address[:2])
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def watch(self, query: StreamingQuery) -> None:
-        """The query was started: its name, or where it has none its id, is the label of its series. Its sinks keep their counts on the file
-        system of the session that started it."""
+        """Serve the metrics of a query that was started. The label of its series is its name, or else its id. Its sinks store their
+        counts on the default file system of the session that started it."""
         self._query = query.name or str(query.id)
         self._folder = self._state_folder(default_file_system())
 
@@ -79,14 +80,14 @@ class Metrics:
         return Folder(located(self._checkpoint, default), "checkpoint").below("chaffinch")
 
     def restarted(self, tag: ErrorTag) -> None:
-        """The query is about to be started again for this error."""
+        """Count a restart for this error."""
         self._restarts[tag.group.value] += 1
 
     def text(self) -> str:
         return "".join(family.text for family in families(self._query, self._states(), self._restarts))
 
     def _states(self) -> dict[str, CheckpointState]:
-        """The state of each sink by its name, empty for the query's own; those that cannot be read are left out and logged."""
+        """Name of each sink -> its state; the name of the query's own sink is empty. Unreadable states are logged and left out."""
         found: dict[str, CheckpointState] = {}
         try:
             for name in ("", *self._folder.names()):
@@ -101,39 +102,39 @@ class Metrics:
 
 
 def families(query: str, states: Mapping[str, CheckpointState], restarts: Mapping[str, int]) -> Iterator[Family]:
-    """All metrics, in the order in which they are shown. A series of a named sink has its name as the label `sink`."""
+    """All metric families, in output order. Series of a named sink have the label `sink`."""
     labels = {name: {"query": query} | ({"sink": name} if name else {}) for name in states}
     totals = {name: state.totals or BatchCounts() for name, state in states.items()}
     newest = {name: state.remembered for name, state in states.items() if state.remembered is not None}
-    yield Family(f"{PREFIX}rows_written_total", "rows that Kafka holds",
+    yield Family(f"{PREFIX}rows_written_total", "rows written to Kafka",
                  [(labels[name], counts.rows_written) for name, counts in totals.items()])  # fmt: skip
-    for what, help_text in (("rejected", "rows set aside, by error"), ("dropped", "rows that a handler left out, by error")):
+    for what, help_text in (("rejected", "rejected rows, by error"), ("dropped", "rows dropped by the exception handler, by error")):
         series = [
             (labels[name] | {"error": error}, count)
             for name, counts in totals.items() for error, count in sorted(getattr(counts, what).items())
         ]  # fmt: skip
         yield Family(f"{PREFIX}rows_{what}_total", help_text, series)
     for field, name, help_text in (
-        ("byte_count", "bytes_total", "bytes of record batches in Kafka, dead letters among them"),
-        ("staged_bytes", "staged_bytes_total", "bytes of these record batches that came from staging files"),
+        ("byte_count", "bytes_total", "bytes of record batches written to Kafka, including dead letters"),
+        ("staged_bytes", "staged_bytes_total", "bytes of these record batches that were read from staging files"),
     ):
         yield Family(PREFIX + name, help_text, [(labels[sink], getattr(counts, field)) for sink, counts in totals.items()])
-    yield Family(f"{PREFIX}restarts_total", "restarts by the class of the error",
+    yield Family(f"{PREFIX}restarts_total", "restarts, by error group",
                  [({"query": query, "group": group}, count) for group, count in sorted(restarts.items())])  # fmt: skip
     yield Family(f"{PREFIX}last_batch_id", "the newest batch", [(labels[name], batch.batch_id) for name, batch in newest.items()])
     pushed = [(labels[name], batch.counts.push_ms / 1000) for name, batch in newest.items() if batch.counts is not None]
-    yield Family(f"{PREFIX}push_seconds", "how long the newest batch was pushed to Kafka", pushed)
+    yield Family(f"{PREFIX}push_seconds", "time to push the newest batch to Kafka", pushed)
 
 
 class _Server(ThreadingTCPServer):
-    """Not http.server's own, which asks for the name of its address, and waits where no name server answers."""
+    """Not the class of http.server: that one resolves its own address, and blocks if no name server responds."""
 
     allow_reuse_address = True
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """One line, such as for a peer that has gone in the middle; socketserver prints a traceback."""
-        _log.warning("metrics could not be given to %s: %s", client_address, sys.exception())
+        """Log one line, for example for a closed connection; socketserver would print a traceback."""
+        _log.warning("metrics could not be sent to %s: %s", client_address, sys.exception())
 
 
 def _listening(address: str, text: Callable[[], str]) -> _Server:
@@ -157,10 +158,10 @@ def _listening(address: str, text: Callable[[], str]) -> _Server:
         do_HEAD = do_GET
 
         def _refusal(self) -> tuple[int, str]:
-            """Status and error; no error for what is answered."""
+            """Status and error of a request; the error is empty for a valid request."""
             header = self.headers.get("Host", "")
-            if not is_expected(header, [host.strip("[]")]):  # A web page whose domain was made to point here.
-                return 403, f"Host {host_of(header)!r} is neither an address nor the name that metrics= has: use its address"
+            if not is_expected(header, [host.strip("[]")]):  # DNS rebinding: a web page whose domain resolves to this address.
+                return 403, f"Host {host_of(header)!r} is neither an address nor the host of metrics=: use its address"
             if self.path.partition("?")[0] != "/metrics":
                 return 404, f"there is no {self.path}: only /metrics"
             return 200, ""
@@ -174,6 +175,4 @@ def _listening(address: str, text: Callable[[], str]) -> _Server:
     try:
         return Server((host.strip("[]"), int(port)), Handler)
     except OSError as error:
-        raise ConfigException(
-            f"metrics={address}: nothing can listen there: {error.strerror or error}; choose another port or host"
-        ) from None
+        raise ConfigException(f"metrics={address}: cannot listen on it: {error.strerror or error}; choose another port or host") from None

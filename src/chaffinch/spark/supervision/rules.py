@@ -1,4 +1,4 @@
-"""Whether a query that failed is started again, and when (decision 43): a table over the error's class, and limits. Pure."""
+"""Restart policy of a supervised query (decision 43): by the group of the error, with limits. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from chaffinch.spark.refusals import ErrorTag
 ANOTHER_WRITER: Final = "ANOTHER_WRITER"
 
 PAUSE_MAX_S: Final = 1e6
-"""No system sleeps for any time."""
+"""Largest pause: systems limit the time of a sleep."""
 
-# Why a restart would be in vain, by the error's class; the other classes are those that a restart may cure.
+# Groups of errors that a restart cannot fix -> the reason. For the other groups a restart can help.
 _NOT_RETRIED: Final[Mapping[Group, str]] = {
     Group.INVALID_CONFIGURATION: "a restart alone fails again: correct the data, the options or the topic",
 }
-_FENCED: Final = "another query has taken over this checkpoint: each would fence the other for ever"
-_NOT_KAFKA: Final = "this error is not Kafka's, and nothing says that a restart would help"
+_FENCED: Final = "another query has taken over this checkpoint: after a restart each would fence the other again"
+_NOT_KAFKA: Final = "this is not an error of Kafka, and a restart may not help"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """At most `restarts_max` restarts within any `window_s`; the pause doubles with each other one in the window, up to `pause_max_s`."""
+    """At most `restarts_max` restarts within any `window_s` seconds. The pause doubles with each restart in the window, up to
+    `pause_max_s`."""
 
     restarts_max: int = 10
     window_s: float = 3600.0
@@ -53,13 +54,13 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Leave it. `reason`: why, for the end of a line."""
+    """Do not restart. `reason`: for the end of a log line."""
 
     reason: str
 
 
 def decide(tag: ErrorTag | None, restarts: Sequence[float], now_s: float, limits: Limits) -> Restart | Stop:
-    """What follows on an error. `restarts`: the times of earlier ones, on the clock that `now_s` is on."""
+    """Decide after an error. `restarts`: times of earlier restarts, on the same clock as `now_s`."""
     if tag is None:
         return Stop(_NOT_KAFKA)
     if tag.name == ANOTHER_WRITER:
@@ -69,5 +70,5 @@ def decide(tag: ErrorTag | None, restarts: Sequence[float], now_s: float, limits
     recent = sum(now_s - then < limits.window_s for then in restarts)
     if recent >= limits.restarts_max:
         return Stop(f"{recent} restarts within {limits.window_s:g} s are the limit (restarts_max={limits.restarts_max})")
-    # The exponent is bounded: beyond it no pause is below any maximum that makes sense, and 2.0 ** 1024 is an error.
+    # The exponent is bounded, because 2.0 ** 1024 overflows. A pause with this exponent exceeds any sensible maximum.
     return Restart(min(limits.pause_s * 2.0 ** min(recent, 64), limits.pause_max_s))

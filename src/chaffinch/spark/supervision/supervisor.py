@@ -1,4 +1,4 @@
-"""`supervise`: keeps a query running. What an error asks for is `rules.decide`; here are the query, the clock and the log."""
+"""Query supervisor: `supervise` restarts a failed query. `rules.decide` has the policy; this module handles query, clock and log."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ _log = logging.getLogger("chaffinch.spark")
 
 POLL_S: Final = 1
 _SPARK_ERROR_MODULES: Final = ("pyspark.errors", "py4j.")
-"""Modules of errors that are long traces of Java's, such as of a checkpointLocation that cannot be written."""
+"""Modules of Spark errors. Their texts are long Java stack traces, such as for a checkpointLocation that is not writable."""
 OnRestart = Callable[[ErrorTag, int, float], None]
 
 
 class SupervisionEnded(RuntimeError):
-    """A query that is not started again. `tag`: of its last error, None for one that is not Kafka's; Spark's exception is the cause."""
+    """The query has failed and is not restarted. The exception of Spark is the cause.
+
+    Attributes:
+        tag: tag of the last error; None if it is not an error of Kafka.
+        restarts: number of restarts before it.
+    """
 
     def __init__(self, text: str, tag: ErrorTag | None, restarts: int) -> None:
         super().__init__(text)
@@ -49,18 +54,31 @@ def supervise(
     checkpoint: str | None = None,
     on_restart: OnRestart | None = None,
 ) -> StreamingQuery:
-    """Calls `start`, waits for the query to end, and starts it again as long as its errors ask for that; returns it when it ended without.
+    """Start a query and wait for it. Restart it after errors that a restart can fix.
 
-    `start` builds and starts the query; it is called for each restart. A query that somebody stopped, or that a trigger ended, is done;
-    during a pause there is none that could be stopped.
-    Restarts: at most `restarts_max` within any `window_s` seconds, after `pause_s` seconds, doubled each time up to `pause_max_s`;
-    `on_restart` is told the error, the number of the restart (from 1) and the pause. `metrics`: HOST:PORT where Prometheus finds
-    /metrics; the counts are those that the sink keeps in `checkpoint`, the option `checkpointLocation` of the query.
-    An interruption (Ctrl-C), or an error that `on_restart` raises, ends it, and the query if there is one. Errors: SupervisionEnded;
-    ConfigException for wrong limits; what `start` raises itself.
+    A query that was stopped, or whose trigger has completed, is not restarted. Ctrl-C, or an exception of `on_restart`, stops the query and
+    is raised.
+
+    Args:
+        start: builds and starts the query, and returns it. It is called for each restart.
+        restarts_max: largest number of restarts within any `window_s`.
+        window_s: length of that window in seconds.
+        pause_s: pause before a restart in seconds; doubled for each other restart in the window. At most 1e6.
+        pause_max_s: largest pause in seconds. At most 1e6.
+        metrics: HOST:PORT on which Prometheus finds `/metrics`; port 0 takes a free one. Requires `checkpoint`.
+        checkpoint: the option `checkpointLocation` of the query, in which its sinks store their counts.
+        on_restart: is called before each pause with the error, the number of the restart (from 1) and the pause in seconds.
+
+    Returns:
+        The query, when it has ended without an error.
+
+    Raises:
+        SupervisionEnded: the query failed and is not restarted.
+        ConfigException: an argument is wrong, or `metrics` cannot be served.
+        Exception: exceptions of `start` that are not errors of Kafka or Spark are raised unchanged.
     """
     if not callable(start):
-        raise ConfigException(f"start cannot be {start!r}: it must be a function that starts the query, it is called for each restart")
+        raise ConfigException(f"start cannot be {start!r}: it must be a function that starts the query; it is called for each restart")
     if on_restart is not None and not callable(on_restart):
         raise ConfigException(
             f"on_restart cannot be {on_restart!r}: it must be a function of the error, the restart's number and the pause"
@@ -76,10 +94,10 @@ def _listener(address: str | None, checkpoint: str | None) -> Metrics | nullcont
             raise ConfigException(f"{name} cannot be {value!r}: it must be a string such as {example}")
     if address is None:
         if checkpoint is not None:
-            raise ConfigException("checkpoint is only for metrics: give metrics=HOST:PORT too, or leave it out")
+            raise ConfigException("checkpoint is only used with metrics: give metrics=HOST:PORT too, or leave it out")
         return nullcontext()
     if checkpoint is None:
-        raise ConfigException("metrics needs checkpoint: the option checkpointLocation of the query, where the sink keeps its counts")
+        raise ConfigException("metrics needs checkpoint: the option checkpointLocation of the query, where the sink stores its counts")
     from chaffinch.spark.supervision.metrics import Metrics
 
     return Metrics(address, checkpoint)
@@ -106,12 +124,12 @@ def _supervised(
             metrics.restarted(tag)
         if on_restart is not None:
             on_restart(tag, number, decision.pause_s)
-        time.sleep(decision.pause_s)  # The caller waits for the query anyway; an interruption ends it.
+        time.sleep(decision.pause_s)  # The caller waits for the query anyway; Ctrl-C ends the pause.
         restarts.append(time.monotonic())
 
 
 def _run_once(start: Callable[[], StreamingQuery], metrics: Metrics | None) -> StreamingQuery | Exception:
-    """One run of the query: itself when it ended well, else its error."""
+    """Run the query once: returns the query if it ended without an error, or else the error."""
     with interruption.deferred() as presses:
         ended = _start_and_wait(start, metrics, presses)
     if presses:
@@ -120,7 +138,7 @@ def _run_once(start: Callable[[], StreamingQuery], metrics: Metrics | None) -> S
 
 
 def _start_and_wait(start: Callable[[], StreamingQuery], metrics: Metrics | None, presses: list[int]) -> StreamingQuery | Exception:
-    """What `start` raises counts as an error of the query if it has a tag or is Spark's."""
+    """An exception of `start` counts as an error of the query if it has a tag or comes from Spark."""
     try:
         activate_session()
         query = start()
@@ -129,7 +147,7 @@ def _start_and_wait(start: Callable[[], StreamingQuery], metrics: Metrics | None
             raise
         return error
     if not hasattr(query, "awaitTermination"):
-        raise ConfigException(f"start returned {query!r}: it must return the query that it has started, which else runs unwatched")
+        raise ConfigException(f"start returned {query!r}: it must return the query that it has started, which otherwise runs unsupervised")
     with _stopped_on_error(query):
         if metrics is not None:
             metrics.watch(query)
@@ -137,11 +155,11 @@ def _start_and_wait(start: Callable[[], StreamingQuery], metrics: Metrics | None
 
 
 def _wait(query: StreamingQuery, presses: list[int]) -> StreamingQuery | Exception:
-    with interruption.deferred(presses):  # Where `start` has made the session, PySpark has set a handler of its own.
+    with interruption.deferred(presses):  # If `start` created the session, PySpark has replaced the handler.
         try:
             while not query.awaitTermination(POLL_S):
                 if presses:
-                    _log.warning("interrupted: the query is being stopped; once more, and nobody waits for it")
+                    _log.warning("interrupted: stopping the query; interrupt again to exit without waiting for it")
                     raise KeyboardInterrupt
         except Exception as error:
             return error
@@ -150,13 +168,13 @@ def _wait(query: StreamingQuery, presses: list[int]) -> StreamingQuery | Excepti
 
 @contextmanager
 def _stopped_on_error(query: StreamingQuery) -> Iterator[None]:
-    """Whoever leaves by an error leaves no query that runs unwatched."""
+    """Stop the query if the block raises, so that it does not run unsupervised."""
     try:
         yield
     except BaseException:
         try:
             with interruption.silenced_log():
                 query.stop()
-        except Exception as error:  # It must not stand for what was raised.
+        except Exception as error:  # It must not replace the original exception.
             _log.warning("the query could not be stopped: %s", first_line(None, str(error)))
         raise

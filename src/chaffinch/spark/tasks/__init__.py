@@ -1,1 +1,1 @@
-"""What tasks of the sink do: rows in, bad ones told from good ones, record batches staged or sent."""
+"""Tasks of the sink: check rows, make dead letters of bad ones, and stage or send the others as record batches."""

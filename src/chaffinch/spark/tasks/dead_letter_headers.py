@@ -1,6 +1,6 @@
-"""The headers of dead letters: those of the row, then why it was rejected, under Kafka Connect's names and ours. Pure.
+"""Headers of dead letters: those of the row, then the reasons under the names of Kafka Connect and Chaffinch. Pure.
 
-Put together for all rows at once: rows share most values, so each different one is made once and gathered as often as it is needed.
+Built for all rows at once: rows share most values, so each distinct value is encoded once and gathered for its rows.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection
 
 STAGE: Final = "KAFKA_PRODUCE"
-"""Connect's name for what was being done."""
+"""Stage of the error, as Kafka Connect names it."""
 _KAFKA_CLASSES: Final = "org.apache.kafka.common.errors."
 ROW: Final = "chaffinch.error.row"
-"""The row's number in its task, or among those that the broker refused: with query, batch and task it is the letter's identity, in the
-topic and in the Parquet file alike. Letters of earlier versions have none in the topic."""
+"""The row's number in its task, or among those that the broker rejected. Together with query, batch and task it identifies the letter,
+in the topic and in the Parquet file. Letters of earlier versions have no such header in the topic."""
 TIMESTAMP: Final = "chaffinch.error.timestamp"
-"""Of rows whose own timestamp their dead letter cannot have."""
+"""The timestamp of the row, if the dead letter cannot have it."""
 
 Header = tuple[str, bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where dead letters come from: the query (its id, or the token or a random name of a batch write), the batch, the task (-1: the broker
-    found them)."""
+    """Source of dead letters: the query (its id, or the token or random name of a batch write), the batch, and the task (-1: rejected by
+    the broker)."""
 
     query: str
     batch_id: int
@@ -40,8 +40,8 @@ class Origin:
 
     @property
     def first_partition(self) -> int:
-        """Where rows without a key begin, modulo the partitions: tasks, micro-batches and queries each at another one, or the small
-        micro-batches of few tasks would all go to the same few partitions."""
+        """The first partition of rows without a key, modulo the partition count. It differs between tasks, micro-batches and queries;
+        otherwise small micro-batches of few tasks would all go to the same few partitions."""
         return zlib.crc32(self.query.encode()) + self.batch_id + self.task
 
 
@@ -71,7 +71,8 @@ _MESSAGES: Final = ("__connect.errors.exception.message", "chaffinch.error.messa
 def with_reasons(
     columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, is_out_of_time: npt.NDArray[np.bool_], wall_ms: int
 ) -> RecordColumns:
-    """The records with the reasons behind their own headers. Those that are out of time get `wall_ms`, and their own time as a header."""
+    """The records with the reasons after their own headers. Those of `is_out_of_time` get the timestamp `wall_ms`, and their own as a
+    header."""
     if not rejections:
         return columns
     kinds: dict[tuple[str, object], int] = {}
@@ -95,7 +96,7 @@ def with_reasons(
     own_counts = np.diff(columns.header_offsets)
     counts = own_counts + len(names) + 1 + is_out_of_time
     header_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    # Per header: its record, and its slot among the reasons, below 0 for the record's own.
+    # Per header: its record, and its index among the reasons; negative for the record's own headers.
     record = np.repeat(np.arange(len(counts)), counts)
     slot = np.arange(header_offsets[-1]) - header_offsets[record] - own_counts[record]
     own = columns.header_offsets[record + 1] + slot

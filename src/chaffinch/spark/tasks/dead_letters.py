@@ -1,8 +1,8 @@
-"""Rows that may not be written, as dead letters: records for a topic, rows for a Parquet file (decisions 42 and 43).
+"""Dead letters of rejected rows: records for a topic, rows for a Parquet file (decisions 42 and 43).
 
-A dead letter keeps key, value and headers of the original. Its reason stands in headers under the names that Kafka Connect
-uses (`__connect.errors.*`) and in ours (`chaffinch.error.*`). One that is too large for its topic carries size and SHA-256 in
-place of the value; the Parquet row always has the value. Pure.
+A dead letter keeps key, value and headers of the row. Headers contain the reason, under the names of Kafka Connect
+(`__connect.errors.*`) and Chaffinch (`chaffinch.error.*`). If it is too large for its topic, size and SHA-256 replace the value; the
+Parquet row always has the value. Pure.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ BATCH_BYTES: Final = 1_000_000
 
 
 def parquet_name(origin: Origin) -> str:
-    """The file of one batch of one query: a batch that is written again replaces its own file."""
+    """The file name of one batch of one query. A batch that is written again replaces its own file."""
     return f"chaffinch-{safe_name(origin.query)}-{origin.batch_id:09d}.parquet"
 
 
 def pending_name(origin: Origin, writer_id: str) -> str:
-    """Of one writer's file of the batch until the batch is committed. Spark and pyarrow pass over names that begin with a dot; its end is
-    for all who look for `*.parquet`."""
+    """The file name of one writer until the batch is committed. Spark and pyarrow ignore names that begin with a dot; the suffix hides
+    the file from programs that read `*.parquet`."""
     return f".{parquet_name(origin)}.{safe_name(writer_id)}.pending"
 
 
 def leftover_pattern(origin: Origin) -> str:
-    """A regular expression for the names of all that attempts at the batch may leave: pending files, and those half written."""
+    """A regular expression for the file names that attempts at the batch can leave behind: pending and incomplete files."""
     return rf"\.{{1,2}}{re.escape(parquet_name(origin))}\..+"
 
 
 def dead_letter_records(
     columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, target: TopicSnapshot, wall_ms: int
 ) -> RecordColumns:
-    """The rejected records (row i was rejected for `rejections[i]`) as records for the dead letter topic, within its limits."""
+    """Dead letters of rejected records (row i was rejected for `rejections[i]`), within the limits of the dead letter topic."""
     age_ms = wall_ms - columns.timestamps
-    # The topic would refuse these for their time alone, or they have none.
+    # Records without a timestamp, or with one that the topic would refuse.
     is_out_of_time = (columns.timestamps < 0) | (age_ms < -target.timestamp_after_max_ms) | (age_ms > target.timestamp_before_max_ms)
     dead_letters = with_reasons(columns, rejections, origin, is_out_of_time, wall_ms)
     large = np.flatnonzero(dead_letters.sizes() + batches.HEADER_BYTES > target.batch_bytes_max)
@@ -63,7 +63,7 @@ def dead_letter_records(
 
 
 def _truncate(columns: RecordColumns, dead_letters: RecordColumns, indices: Sequence[int], bytes_max: int) -> RecordColumns:
-    """Those letters with as much of key, value and headers as fits."""
+    """These dead letters, with as much of key, value and headers as fits."""
     parts = []
     for index in indices:
         original = columns.headers(index)
@@ -74,7 +74,7 @@ def _truncate(columns: RecordColumns, dead_letters: RecordColumns, indices: Sequ
 
 
 def dead_letter_batches(records: RecordColumns, target: TopicSnapshot, sticky: int) -> list[tuple[TopicPartition, int, bytearray]]:
-    """Encoded batches (partition, record count, bytes) for the dead letter topic; null keys go to partition `sticky` modulo the count."""
+    """Encoded batches (partition, record count, bytes) for the dead letter topic. Null keys go to partition `sticky` modulo the count."""
     partitions = records.murmur2_partitions(target.partition_count)
     partitions = np.where(partitions < 0, np.int32(sticky % target.partition_count), partitions)
     limit = min(BATCH_BYTES, target.batch_bytes_max)
@@ -91,14 +91,14 @@ def dead_letter_batches(records: RecordColumns, target: TopicSnapshot, sticky: i
 def broker_dead_letter_batches(
     columns: RecordColumns, rejections: list[Rejection], origin: Origin, target: TopicSnapshot | None, wall_ms: int
 ) -> list[tuple[TopicPartition, int, bytearray]]:
-    """Dead letters of records that only the broker could refuse: row i was refused for `rejections[i]`."""
+    """Dead letters of records that the broker refused: row i was refused for `rejections[i]`."""
     if target is None:
         return []
     return dead_letter_batches(dead_letter_records(columns, rejections, origin, target, wall_ms), target, origin.first_partition)
 
 
 class RecordGroup(NamedTuple):
-    """Records for one batch of a partition: those at `rows`, in this order. Uncompressed they take at most `size_max` bytes."""
+    """Records of one batch of a partition: those at `rows`, in this order. Uncompressed they take at most `size_max` bytes."""
 
     partition: int
     rows: npt.NDArray[np.int64]
@@ -108,14 +108,14 @@ class RecordGroup(NamedTuple):
 def groups_by_partition(
     columns: RecordColumns, partitions: npt.NDArray[np.int32], bytes_max: int, picked: npt.NDArray[np.int64] | None = None
 ) -> list[RecordGroup]:
-    """Records grouped by partition, in their order, cut so that each group's batch takes at most `bytes_max` uncompressed.
+    """Group records by partition, in their order, so that each group's batch takes at most `bytes_max` bytes uncompressed.
 
-    A record larger than that has a batch of its own. `picked`: the records that are meant, ascending (None: all), to which `partitions`
-    belong. Nothing is copied: `batch.encode_measured` takes the rows.
+    A larger record gets its own batch. `picked`: indices of the records that `partitions` belong to, ascending; None: all. Nothing is
+    copied: `batch.encode_measured` takes the rows.
     """
     if not len(partitions):
         return []
-    # Of 16 bits numpy sorts by counting, five times as fast.
+    # For 16 bits numpy uses a radix sort, which is five times as fast.
     narrow = partitions.astype(np.int16) if int(partitions.max()) < 2**15 else partitions
     order = np.argsort(narrow, kind="stable")
     rows = order if picked is None else picked[order]
@@ -170,8 +170,8 @@ def _none_if_negative(number: int) -> int | None:
 def _fit(
     key: bytes | None, value: bytes | None, original: list[Header], reasons: list[Header], bytes_max: int
 ) -> tuple[bytes | None, bytes | None, list[Header]]:
-    """Key, value and headers that fit: the value goes first, then the original headers, the key, and of a topic that none can be called so
-    all but its begin; each leaves size and SHA-256."""
+    """Key, value and headers that fit. Removed in this order until they fit: the value, the original headers, the key, and all but the
+    start of an illegal topic name. Each leaves its size and SHA-256, the headers their count."""
     headers = original + reasons
     if _fits(key, value, headers, bytes_max):
         return key, value, headers
@@ -188,7 +188,7 @@ def _fit(
 
 
 def _with_short_topic(reasons: list[Header]) -> list[Header]:
-    """A row may name as its topic what is none, of any length."""
+    """Shorten the topic header: a row may contain an illegal topic name of any length."""
     (name, topic), *others = reasons
     short = shortened((topic or b"").decode())
     return reasons if short.encode() == topic else [(name, short.encode()), *others, *_digest("topic", topic)]

@@ -1,4 +1,4 @@
-"""What one task of the sink knows: what options say about its rows, and what was found out for it. Plain data."""
+"""Plan of a sink task: its options, and the facts that were determined for it. Plain data."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class TaskOptions:
     compression_level: int | None
     batch_bytes: int
     request_bytes_max: int | None = None
-    """Of the largest row; None: what the topic takes."""
+    """Size limit of a row; None: the limit of the topic."""
     topic_wait_ms: int = 0
-    """How long a task looks for a topic that a row names."""
+    """How long a task waits for an unknown topic of a row."""
     dead_letter_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
-    """One task. `snapshot_of` finds a topic, for which it may look for this many ms: None when there is no such topic."""
+    """The plan of one task. `snapshot_of(topic, wait_ms)` looks up a topic for at most that long; None if it does not exist."""
 
     options: TaskOptions
     context: TaskContextFacts

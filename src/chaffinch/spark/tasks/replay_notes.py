@@ -1,14 +1,13 @@
-"""What the writes of a replay leave beside their rows: notes in a dead letter topic, and letters that it passes over. Pure.
+"""Replay notes: records in a dead letter topic that mark letters as replayed; and retained rows of Parquet files. Pure.
 
-Notes say which letters of the topic are done with. They are no rows. The committing process writes them, in the transaction of the rows:
-no option limits them, none ever becomes a dead letter, and a topic that refuses one ends the transaction. So rows are never written
-without their notes.
+The committing process writes notes in the transaction of the replayed rows, so rows are never written without their notes. Notes are not
+rows: no option limits them, they never become dead letters, and a topic that rejects one aborts the transaction.
 
 A note has one of two formats:
 
-- 1: all letters below an offset of each partition are done with. A replay of a whole topic leaves it.
-- 2: letters in ranges of offsets are done with. A replay of selected letters leaves it, and a replay of a Parquet file whose letters are
-  in the topic too. Versions that know format 1 only fail on its header, and write nothing.
+- 1: all letters below an offset of each partition are replayed. Written by a replay of a whole topic.
+- 2: letters in ranges of offsets are replayed. Written by a replay of selected letters, and by one of a Parquet file whose letters are
+also in the topic. Versions that only know format 1 fail on its header and write nothing.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import StagedBatch, StagedBytes
 
 NOTE: Final = "chaffinch.replayed"
-"""Header of a note. In format 1 up to which offset letters are done with, of each partition: JSON, `{"0":23}`.
+"""Header of a note. In format 1 its value is JSON, `{"0":23}`: for each partition the offset below which letters are replayed.
 
-Each note speaks of all partitions, so that it does not matter which of a replay's notes can be seen already.
+Each note covers all partitions, so a reader needs only one of the notes of a replay.
 """
 NOTE_TOKEN: Final = "chaffinch.replayed.by"
 NEWER_FORMAT: Final = "format of this note, which an earlier version of Chaffinch cannot read"
-"""What stands in place of a partition in the header of a note of another format than 1, with the format's number. Earlier versions take it
-for a number, and fail with this text."""
+"""Key in the header of notes above format 1, in place of a partition; its value is the format number. Earlier versions parse the key as
+a number and fail with this text."""
 RANGES_FORMAT: Final = 2
 
 Ranges = Mapping[int, tuple[tuple[int, int], ...]]
-"""Partition -> ranges of offsets, each from its first to behind its last."""
+"""Partition -> ranges of offsets, each from its first to one after its last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayNotes:
-    """Those of one replay, all alike, one in each partition of which they speak.
+    """The notes of one replay, which are identical, one in each partition that they cover.
 
-    `ends`: partition -> up to where its letters are done with (format 1). `ranges`: which letters are done with (format 2).
-    `file`: the Parquet file whose letters were replayed, by the token that it has by itself; empty for a replay of the topic.
-    `run`: tells this replay from another one that began where it did, under the same token.
+    `ends`: partition -> offset below which its letters are replayed (format 1). `ranges`: the replayed letters (format 2). `file`: the
+    default token of the Parquet file that was replayed; empty for a replay of the topic. `run`: distinguishes this replay from another
+    one with the same start and token.
     """
 
     ends: Mapping[int, int] = field(default_factory=dict)
@@ -50,24 +49,24 @@ class ReplayNotes:
     run: str
     file: str = ""
     number: int = 0
-    """Of a note of format 2: one more than that of the newest one before it."""
+    """For format 2: the number of the newest earlier note plus one."""
     partition_count: int = 0
-    """Of the topic: notes of format 2 lie in each partition. Whoever sees one of them sees all that it was written after."""
+    """Partition count of the topic, for format 2: each partition has a note. A reader of one of them sees everything written before it."""
 
     @property
     def partitions(self) -> Iterable[int]:
-        """Where the notes lie."""
+        """The partitions with a note."""
         return self.ends or range(self.partition_count)
 
     def to_option(self) -> str:
-        """As the sink is told of them."""
+        """The option value that passes them to the sink."""
         if self.ends:
             return json.dumps({"ends": self._by_name(), "run": self.run})
         return json.dumps({**self._fields(), "partitions": self.partition_count})
 
     @classmethod
     def of_option(cls, text: str) -> ReplayNotes | None:
-        """From what `to_option` gave; None where it is anything else."""
+        """Parse a value of `to_option`; None if it is not one."""
         match _parsed(text):
             case {"ends": dict(ends), "run": str(run)} as found if len(found) == 2 and all(_is_end(*pair) for pair in ends.items()):
                 return cls(ends={int(name): end for name, end in ends.items()}, run=run)
@@ -78,7 +77,7 @@ class ReplayNotes:
 
     @classmethod
     def of_ranges(cls, text: str) -> ReplayNotes | None:
-        """From the value of a note of format 2; None where it is anything else."""
+        """Parse the value of a note of format 2; None if it is not one."""
         match _parsed(text):
             case {"ranges": dict(ranges), "run": str(run), "file": str(file), "number": int(number)}:
                 if all(_is_ranges(*pair) for pair in ranges.items()):
@@ -87,7 +86,7 @@ class ReplayNotes:
         return None
 
     def encoded(self, token: str, wall_ms: int) -> bytes:
-        """One of them as a record batch; they are all alike."""
+        """The record batch of one note; all are identical."""
         from chaffinch.records import batch as batches
         from chaffinch.records.columns import RecordColumns
 
@@ -98,7 +97,7 @@ class ReplayNotes:
         return bytes(batches.encode(record, is_transactional=True))
 
     def staged(self, topic: str, token: str, wall_ms: int) -> tuple[StagedBatch, ...]:
-        """All of them, so that none goes before the letters that it speaks of."""
+        """The batches of all notes: one in each partition, so that retention never deletes a note before the letters that it covers."""
         one = self.encoded(token, wall_ms)
         staged = StagedBytes(data=one, byte_count=len(one))
         return tuple(StagedBatch(topic_partition=TopicPartition(topic, number), record_count=1, bytes=staged) for number in self.partitions)
@@ -113,18 +112,18 @@ class ReplayNotes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedRows:
-    """Rows of a Parquet file of letters that a replay passes over: those in `ranges` of its row numbers. They stay letters as they are."""
+    """Rows of a Parquet file that a replay does not select, as `ranges` of row numbers. They stay dead letters unchanged."""
 
     name: str
     ranges: tuple[tuple[int, int], ...]
 
     def to_option(self) -> str:
-        """As the sink is told of them."""
+        """The option value that passes them to the sink."""
         return json.dumps({"name": self.name, "ranges": self.ranges})
 
     @classmethod
     def of_option(cls, text: str) -> RetainedRows | None:
-        """From what `to_option` gave; None where it is anything else."""
+        """Parse a value of `to_option`; None if it is not one."""
         match _parsed(text):
             case {"name": str(name), "ranges": list(ranges)} if "/" not in name and _is_ranges("0", ranges):
                 return cls(name=name, ranges=tuple((start, end) for start, end in ranges))

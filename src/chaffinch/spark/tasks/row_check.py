@@ -1,7 +1,7 @@
-"""What a target would refuse, found in a task before anything is sent: good rows topic by topic, bad rows with their reasons.
+"""Row validation in a task, before anything is sent: good rows by topic, bad rows with their reasons.
 
-The topics' snapshots say what is refused (decision 40). The user's handler is asked about bad rows (`row_handler.py`); those that it
-swallows are counted, the others become dead letters.
+The snapshots of the topics contain the limits (decision 40). The user's exception handler is called for bad rows (`row_handler.py`).
+Rows that it swallows are counted as dropped, the others become dead letters.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES = 16 << 20
-"""Rows are taken in chunks of about this size, so that record batches become large although Spark's Arrow batches are not."""
+"""Rows are processed in chunks of about this size, so that record batches become large although the Arrow batches of Spark are small."""
 CHUNK_ROWS = 250_000
-"""Of short rows fewer bytes: each bad one of a chunk takes some hundred bytes beside its own, until its letter is staged."""
+"""Row limit of a chunk, for short rows: each bad row of a chunk takes some hundred extra bytes until its dead letter is staged."""
 BAD_ROWS_PER_STEP = 20_000
-"""A dead letter has 15 headers: so many of them at a time take some 50 MB, those of a whole chunk could take gigabytes."""
+"""Dead letters are built in steps of this many rows. With 15 headers each they take some 50 MB; those of a whole chunk could take
+gigabytes."""
 LOG_APPEND_TIME = "LogAppendTime"
-_NO_TOPIC = "the row names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..."
+_NO_TOPIC = "the row has no topic and the option topic is not set; set it in a replay with --to or --repair topic=..."
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 
 class GoodRows(NamedTuple):
-    """Rows of one topic that it takes: those of `columns` at `picked`, ascending, or all (None).
+    """Valid rows of one topic: those of `columns` at `picked`, ascending; None: all.
 
-    `rows` int64[n]: their numbers in the task; `partitions`: where they go.
+    `rows` int64[n]: their numbers in the task; `partitions`: their target partitions.
     """
 
     snapshot: TopicSnapshot
@@ -59,9 +60,9 @@ class GoodRows(NamedTuple):
 
 
 class BadRows:
-    """All rejected rows of a task: counted, the first ones named, made dead letters of.
+    """Rejected rows of a task: counts them, keeps the first reasons, and makes dead letters.
 
-    `write_dead_letters` gets dead letters for the topic; rows for Parquet go to `writer`.
+    `write_dead_letters` receives dead letters for the topic; rows for Parquet go to `writer`.
     """
 
     def __init__(self, plan: TaskPlan, writer: StagedWriter, write_dead_letters: Callable[[RecordColumns, TopicSnapshot], None]) -> None:
@@ -74,7 +75,7 @@ class BadRows:
         self._row_spans: list[tuple[int, int]] = []
 
     def add(self, columns: RecordColumns, rejections: Sequence[Rejection], swallowed: frozenset[int] = frozenset()) -> None:
-        """Row i of `columns` is set aside for `rejections[i]`, or left out if i is among the `swallowed`."""
+        """Row i of `columns` becomes a dead letter for `rejections[i]`, or is dropped if i is in `swallowed`."""
         self.dropped_by_code.update(rejections[index].code.name for index in swallowed)
         if swallowed:
             not_swallowed = [index for index in range(len(rejections)) if index not in swallowed]
@@ -94,12 +95,12 @@ class BadRows:
             self._row_spans.append(self._writer.append(rows_stream(columns, rejections, plan.origin)))
 
     def rows_staged(self) -> tuple[StagedBytes, ...]:
-        """For the Parquet file; only after the writer is closed."""
+        """The staged rows for the Parquet file. Call it after the writer is closed."""
         return tuple(self._writer.staged(span) for span in self._row_spans)
 
 
 class RowCheck:
-    """Takes the rows of one task, chunk by chunk."""
+    """Validates the rows of one task, chunk by chunk."""
 
     def __init__(self, plan: TaskPlan, bad_rows: BadRows) -> None:
         self.row_count = 0
@@ -109,11 +110,11 @@ class RowCheck:
         self._snapshots: dict[str, TopicSnapshot | None] = {}
         self._swallowed_topics: set[str] = set()
         self._has_waited = False
-        # Null keys stick to one partition per run of about one batch.
+        # Rows with null keys go to one partition until about one batch is full.
         self._sticky = plan.origin.first_partition
 
     def good(self, arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[GoodRows]:
-        """Consumes the rows. Raises what `snapshot_of` raises."""
+        """Validate the rows and yield the good ones. Raises the exceptions of `snapshot_of`."""
         for data in _chunks(arrow_batches):
             self._has_waited = False
             rows = rows_of(data, self._plan.options.topic, timestamp_default_ms=self._plan.wall_ms)
@@ -122,7 +123,7 @@ class RowCheck:
             self.row_count += len(rows)
 
     def outcome(self) -> TaskOutcome:
-        """Of the rows so far, as far as the check knows it; only after the writer of the bad ones is closed."""
+        """The outcome of the rows so far, without the written batches. Call it after the writer of the bad rows is closed."""
         bad_rows = self._bad_rows
         return TaskOutcome(
             context=self._plan.context,
@@ -135,13 +136,13 @@ class RowCheck:
         )
 
     def _of_topic(self, topic: str | None, rows: Rows, indices: Int64s) -> Iterator[GoodRows]:
-        """Rows of one topic; `indices` are theirs within the chunk, ascending."""
+        """Validate rows of one topic; `indices` are their positions in the chunk, ascending."""
         columns = rows.columns if len(indices) == len(rows) else rows.columns.take(indices)
         numbers = indices + self.row_count
         if topic is None:
             self._reject_all(columns, numbers, TopicPartition("", -1), codes.INVALID_TOPIC_EXCEPTION, _NO_TOPIC)
             return
-        if (illegal := illegal_topic_error(topic)) is not None:  # Nobody can create it: neither waiting nor a handler helps.
+        if (illegal := illegal_topic_error(topic)) is not None:  # Such a topic cannot exist: no wait and no handler.
             self._reject_all(columns, numbers, TopicPartition(topic, -1), codes.INVALID_TOPIC_EXCEPTION, illegal.message)
             return
         snapshot = self._snapshot(topic, columns, numbers)
@@ -160,11 +161,11 @@ class RowCheck:
     def _without_bad(
         self, columns: RecordColumns, numbers: Int64s, partitions: Int32s, snapshot: TopicSnapshot, keyless: Int64s
     ) -> Int64s | None:
-        """Indices of the good rows, the others being set aside; None: all are good."""
+        """Indices of the good rows; None: all. The others are added to the bad rows."""
         large = self._too_large(columns)
         faults = self._faults(columns, partitions, snapshot)
         for row in keyless.tolist():
-            faults.setdefault(row, (codes.INVALID_RECORD, "a header without a key; a dead letter leaves the row's headers out"))
+            faults.setdefault(row, (codes.INVALID_RECORD, "a header without a key; the dead letter has none of the row's headers"))
         for row in large:
             faults.pop(row, None)
         handler = self._plan.handler
@@ -184,7 +185,7 @@ class RowCheck:
         return np.setdiff1d(np.arange(len(columns), dtype=np.int64), np.array([*large, *faults], np.int64), assume_unique=True)
 
     def _partitions(self, columns: RecordColumns, wanted: Int32s | None, snapshot: TopicSnapshot) -> Int32s:
-        """The column's partition, else the key's as every Kafka client has it, else the sticky one."""
+        """The partition of the column, or else of the key as in every Kafka client, or else the sticky one."""
         partitions = columns.murmur2_partitions(snapshot.partition_count)
         keyless = partitions < 0
         if wanted is not None:
@@ -208,7 +209,7 @@ class RowCheck:
         }
 
     def _faults(self, columns: RecordColumns, partitions: Int32s, snapshot: TopicSnapshot) -> dict[int, tuple[ErrorCode, str]]:
-        """Rows that the target would refuse, with the reason; at most one per row."""
+        """Rows that the target would reject, with one reason per row."""
         plan = self._plan
         policy = ValidationPolicy(
             topic_partition=TopicPartition(snapshot.topic, NO_PARTITION),
@@ -221,8 +222,8 @@ class RowCheck:
         found = validate_columns(columns, policy, plan.wall_ms, compression=self._compression, level=plan.options.compression_level)
         faults = {culprit.batch_index: (culprit.code, reason_of(culprit.message)) for culprit in found}
         for row in np.flatnonzero(columns.timestamps < 0).tolist():
-            # Brokers take them. -1 says that there is no timestamp, and no client of Kafka's sends others (ProducerRecord.java).
-            faults.setdefault(row, (codes.INVALID_TIMESTAMP, f"timestamp {int(columns.timestamps[row])} ms lies before 1970"))
+            # Brokers accept them. -1 means no timestamp, and the clients of Kafka refuse other negative values (ProducerRecord.java).
+            faults.setdefault(row, (codes.INVALID_TIMESTAMP, f"timestamp {int(columns.timestamps[row])} ms is before 1970"))
         for row in np.flatnonzero((partitions < 0) | (partitions >= snapshot.partition_count)).tolist():
             seen = "a negative partition" if partitions[row] < 0 else f"partition {int(partitions[row])}"
             text = f"{seen} of topic {snapshot.topic!r}, which has {snapshot.partition_count}"
@@ -230,8 +231,11 @@ class RowCheck:
         return faults
 
     def _snapshot(self, topic: str, columns: RecordColumns, numbers: Int64s) -> TopicSnapshot | None:
-        """The topic, looked for once per task. Before it is waited for, the handler is asked with its first row. All that a chunk names
-        are waited for together: one wait in vain is over for those that are looked for after it, too, of which there may be thousands."""
+        """The snapshot of a topic, looked up once per task. Before the wait for an unknown topic the handler is called with its first row.
+
+        One wait covers all unknown topics of a chunk, of which there may be thousands: after one wait without success, the others are
+        looked up once.
+        """
         if topic not in self._snapshots:
             plan = self._plan
             found = plan.snapshot_of(topic, 0)
@@ -257,7 +261,7 @@ class RowCheck:
 
 
 def _chunks(arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of about CHUNK_BYTES, or of CHUNK_ROWS and what is left of an Arrow batch, none of them empty."""
+    """Tables of about CHUNK_BYTES, or CHUNK_ROWS plus the rest of an Arrow batch; none is empty."""
     import pyarrow as pa
 
     chunk: list[pa.RecordBatch] = []
@@ -290,6 +294,6 @@ def _unknown(topic: str) -> tuple[TopicPartition, ErrorCode, str]:
 
 
 def reason_of(message: str) -> str:
-    """Why a record is refused, without its place in a batch: a row's place is told by the row."""
+    """The reason of a rejection without the position in the batch, because rows have their own numbers."""
     _, separator, reason = message.partition(" rejected: ")
     return reason if separator else message

@@ -1,4 +1,4 @@
-"""Rows of Spark to `RecordColumns`: which columns a row that is written may have, and what they become.
+"""Conversion of Spark rows to `RecordColumns`: allowed columns and their types.
 
 Input: Arrow tables with the columns of Spark's Kafka sink. The other direction is `source/rows.py`.
 """
@@ -25,7 +25,7 @@ NO_PARTITION: Final = -1
 NEGATIVE_PARTITION: Final = -2
 BYTES_TYPES: Final = ("string", "binary")
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
-# Column -> the types it may have, in Spark's own short spelling.
+# Column -> its allowed types, in the short notation of Spark.
 WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "key": BYTES_TYPES,
     "value": BYTES_TYPES,
@@ -34,7 +34,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "partition": ("int", "smallint", "tinyint"),
     "topic": ("string",),
 }
-# What reading a topic adds; a row that was read may be written as it is, these say where it came from.
+# Columns that only the source has. Rows from the source may be written unchanged; these columns are ignored.
 READ_ONLY: Final = ("offset", "timestampType")
 _COLLATION: Final = re.compile(r"(?<=\bstring) collate \w+")
 
@@ -44,23 +44,24 @@ class _Schema(Protocol):
 
 
 def check_schema(schema: _Schema, *, has_topic: bool) -> None:
-    """Refuses a schema (Spark's StructType) that cannot be written: ConfigException naming the column, its type and what is allowed."""
-    # In small letters: names inside of types have any case, as in Spark's own sink. How strings are compared changes no byte of them.
+    """Refuse a schema (Spark's StructType) that cannot be written. Raises ConfigException with the column, its type and the allowed
+    types."""
+    # Lower case, because names inside types may have any case, as in Spark's Kafka sink. A collation does not change the bytes.
     types = {field.name: _COLLATION.sub("", field.dataType.simpleString().lower()) for field in schema.fields}
     allowed = ", ".join(WRITTEN)
     names = [field.name for field in schema.fields]
     for name in types:
         if (count := names.count(name)) > 1:
-            raise ConfigException(f"column {name!r} is there {count} times: a row has one of each, leave out the others")
+            raise ConfigException(f"column {name!r} occurs {count} times: keep one of them")
     if unknown := [name for name in types if name not in WRITTEN and name not in READ_ONLY]:
         raise ConfigException(f"{'; '.join(map(_unknown, unknown))}; select among: {allowed}")
     for name, seen in types.items():
         if name not in READ_ONLY and seen not in WRITTEN[name]:
             raise ConfigException(f"column {name!r} has type {seen}; allowed: {', '.join(WRITTEN[name])}")
     if "value" not in types:
-        raise ConfigException(f"column 'value' is missing (there are: {', '.join(types) or 'none'}); it must be {' or '.join(BYTES_TYPES)}")
+        raise ConfigException(f"column 'value' is missing (columns: {', '.join(types) or 'none'}); it must be {' or '.join(BYTES_TYPES)}")
     if not has_topic and "topic" not in types:
-        raise ConfigException("there is neither an option topic nor a column 'topic': name the target topic")
+        raise ConfigException("neither the option topic nor a column 'topic' is given: name the target topic")
 
 
 def _unknown(name: str) -> str:
@@ -70,10 +71,10 @@ def _unknown(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows of a task as records: `topics` holds one name for all of them, or one per row by `topic_index` int32[n] (-1: null).
+    """Rows of a task as records. `topics` has one name for all rows, or `topic_index` int32[n] selects the name of each row (-1: null).
 
-    `partitions` int32[n]: what the column says, NO_PARTITION where it is null, NEGATIVE_PARTITION where it is below 0; None without
-    such a column. `keyless_headers`: rows with a header that has no key; they hold no headers here and cannot be written.
+    `partitions` int32[n]: the values of the column, NO_PARTITION for null, NEGATIVE_PARTITION below 0; None without the column.
+    `keyless_headers`: rows with a header without a key; their headers are left out here, and the rows cannot be written.
     """
 
     columns: RecordColumns
@@ -87,7 +88,7 @@ class Rows:
 
 
 def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> Rows:
-    """Rows of Arrow data that passed `check_schema`. `topic`: the option; it wins over a column, as in Spark."""
+    """Convert Arrow data that passed `check_schema`. `topic`: the option, which overrides the column, as in Spark."""
     import pyarrow as pa
 
     from chaffinch.records.arrow_columns import from_arrow
@@ -107,13 +108,13 @@ def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> 
         return Rows(columns=columns, topics=(topic,), topic_index=None, partitions=partitions, keyless_headers=keyless_headers)
     encoded = data.column("topic").combine_chunks().dictionary_encode()
     index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-    # Spark's strings may hold any bytes. No topic has such a name, so its row is a bad one.
+    # Strings of Spark can contain any bytes. Such a name is not a legal topic, so the row is rejected.
     topics = tuple(name.decode(errors="replace") for name in encoded.dictionary.cast(pa.large_binary()).to_pylist())
     return Rows(columns=columns, topics=topics, topic_index=index, partitions=partitions, keyless_headers=keyless_headers)
 
 
 def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The table with null in place of headers one of which has no key, and the indices of those rows: no type forbids them, Kafka does."""
+    """The table with null for headers that lack a key, and the indices of those rows. The column type allows them, Kafka does not."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -130,10 +131,10 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
         data = data.set_column(column_index, "headers", headers)
     pairs = headers.flatten()
     assert isinstance(pairs, pa.StructArray)
-    keys = pairs.flatten()[0]  # With the validity of the pairs themselves, which `field` leaves out.
+    keys = pairs.flatten()[0]  # `flatten` respects the validity of the pairs, `field` does not.
     if not keys.null_count:
         return data, none
-    # A list that is null may have pairs all the same: `flatten` passes them over.
+    # A null list may still have pairs, which `flatten` skips.
     lists = np.flatnonzero(headers.is_valid().to_numpy(zero_copy_only=False))
     parents = pc.list_parent_indices(headers.take(pa.array(lists)))
     rows = lists[np.unique(parents.filter(keys.is_null()).to_numpy(zero_copy_only=False))].astype(np.int64)

@@ -1,7 +1,7 @@
-"""What a user's exception handler (KIP-1038) says about bad rows: those that it swallows are left out, the others stay bad rows.
+"""Exception handler of the user (KIP-1038) for bad rows: rows that it swallows are dropped, the others stay bad rows.
 
-Asked in tasks about what they find, in the committing process about what only the broker finds. One handler per process and options;
-a process of Spark's ends without a word, so `close` is called only where a process has met several others since.
+Tasks call it for rows that they reject, the committing process for rows that the broker rejects. There is one handler per process and
+options. Spark ends a worker without notice, so `close` is only called when the cache evicts a handler.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 _log = plain_text.logger(__name__)
 
-# A program that ends itself would end a task of Spark's, or the commit, with it.
+# SystemExit in a handler would end the task or the commit.
 _CAUGHT: Final = (Exception, SystemExit)
 _MODULE_ADVICE: Final = (
-    "each Python that Spark starts has to find its module, beside the driver and on every worker: "
+    "each Python that Spark starts must find its module, on the driver's machine and on every worker: "
     "install it there, or ship it, as with --py-files"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """What is asked about bad rows (KIP-1038). Hashable: a process keeps one handler per value of this."""
+    """Options of the exception handler (KIP-1038). Hashable: a process caches one handler per value."""
 
     class_name: str | None
     drops_large: bool
     settings: tuple[tuple[str, Any], ...]
-    """All `kafka.*` options given, without that prefix, for the handler's `configure`."""
+    """All given `kafka.*` options without the prefix, for the handler's `configure`."""
 
 
 def handler_for(options: HandlerOptions | None) -> RowHandler | None:
-    """This process's handler for these options. ConfigException for one that cannot be imported, made or configured."""
+    """The cached handler for these options. Raises ConfigException if it cannot be imported, created or configured."""
     if options is None:
         return None
     with with_spark_names():
@@ -73,9 +73,10 @@ def _create(options: HandlerOptions) -> RowHandler:
 
 
 class RowHandler:
-    """A handler over rows. Each method takes records, row i of which is rejected for `rejections[i]`, and gives those i that are left out.
+    """Calls a handler for rows. Each method takes records, row i of which is rejected for `rejections[i]`, and returns the indices to
+    drop.
 
-    What a handler answers that it may not, or raises, counts as FAIL, as in the producer: its row stays a bad one. The log has the first.
+    An exception or an invalid response counts as FAIL, as in the producer: the row stays a bad row. The first one is logged.
     """
 
     def __init__(self, handler: ProducerExceptionHandler) -> None:
@@ -87,22 +88,25 @@ class RowHandler:
         self._has_failed = False
 
     def close(self) -> None:
-        """It is not asked any more. What its own `close` raises is logged."""
+        """Close the handler. Exceptions of its `close` are logged."""
         try:
             self._handler.close()
         except _CAUGHT:
             _log.warning("close() of the exception handler %s failed", type(self._handler).__qualname__, exc_info=True)
 
     def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection], indices: Sequence[int] | None = None) -> frozenset[int]:
-        """Of records above `kafka.max.request.size`, or above what the topic takes. `indices`: those i that are meant; None: all."""
+        """For records above `kafka.max.request.size` or above the limit of the topic. `indices`: the records to handle; None: all."""
         if self._handles_large:
             return self._swallowed(self._handler.handle, columns, rejections, indices)
         chosen = range(len(rejections)) if indices is None else indices
         return frozenset(chosen) if self._handler.drops_large_records else frozenset()
 
     def rejected(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
-        """Of records that the target refuses for good, in a task or in the commit. Both methods of KIP-1038 apply to them: to a record that
-        is larger than the topic takes, and to one for a partition that does not exist, for which RETRY is no answer."""
+        """For records that the target rejects permanently, in a task or in the commit.
+
+        Both methods of KIP-1038 apply: to a record that is too large for the topic, and to one for a partition that does not exist, for
+        which RETRY is not a valid response.
+        """
 
         def with_code(*wanted: ErrorCode) -> list[int]:
             return [index for index, rejection in enumerate(rejections) if rejection.code in wanted]
@@ -117,7 +121,7 @@ class RowHandler:
         return swallowed
 
     def unknown_topic(self, columns: RecordColumns, rejection: Rejection) -> RetriableResponse:
-        """Of records whose topic nobody knows; asked with the first of them, for all."""
+        """For records of an unknown topic. The handler is called with the first of them; its response counts for all."""
         if not self._handles_unknown_topics:
             return RetriableResponse.RETRY
         return self._call(RetriableResponse, self._handler.handle, _record(columns, rejection, 0), rejection)
@@ -142,7 +146,7 @@ class RowHandler:
         result = call_handler(allowed, method, record, _error(rejection), caught=_CAUGHT)
         if result.failure is not None and not self._has_failed:
             self._has_failed = True
-            text = "the exception handler %s failed, its rows stay bad ones: %r, asked about %s"
+            text = "the exception handler %s failed, its rows stay bad rows: %r, called for %s"
             _log.warning(text, type(self._handler).__qualname__, result.failure, rejection, exc_info=result.failure)
         return result.response
 

@@ -1,8 +1,8 @@
-"""Where tasks leave encoded batches for the committing process: inside their message, or in a file beyond 1 MiB (decision 36).
+"""Staging of encoded batches for the committing process: in the task message up to 1 MiB, otherwise in a file (decision 36).
 
-Any file system that pyarrow knows. A file belongs to one task attempt alone and is complete before its message exists, so
-attempts never meet: retried, speculated and zombie tasks are harmless. Layout below the staging location:
-`<query id>/<batch id>/<task>-<random>`; the committing process removes the batch's folder, and older ones, after the commit.
+Any file system of pyarrow. A file belongs to one task attempt and is complete before its message exists, so retried, speculative and
+zombie tasks cannot interfere. Layout below the staging location: `<query id>/<batch id>/<task>-<random>`. After the commit the
+committing process removes the batch's folder and older ones.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from chaffinch.spark.worker_cache import LruCache
 
 _UNWRITTEN = "cannot be written"
 FILES_OPEN_MAX = 256
-"""Each task has one. A process may often open no more than 1024, sockets among them."""
+"""Each task has one file. Many systems limit a process to 1024 open files, including sockets."""
 
 
 class StagedWriter:
-    """Collects what one task attempt stages: in memory up to `inline_bytes_max`, then in one file below what `spill` gives.
+    """Stages the bytes of one task attempt: in memory up to `inline_bytes_max`, then in one file in the folder that `spill` returns.
 
-    `spill` is asked when a file is needed, and refuses where none can be. Positions are those of the file; without one, `staged` cuts
-    the bytes out of memory.
+    `spill` is called when a file is needed, and raises Refusal if none can be created. Positions are offsets in the file, or in memory
+    without one.
     """
 
     def __init__(self, spill: Callable[[], Folder], name: str, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
@@ -43,7 +43,7 @@ class StagedWriter:
         self._file: Any = None
 
     def append(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
-        """Takes the bytes; returns position and count for `staged`. Raises Refusal where they need a file and none can be written."""
+        """Add bytes; returns their position and count for `staged`. Raises Refusal if a file is needed and cannot be written."""
         start = self._position
         self._position += len(data)
         self._crcs[start] = _crc(data)
@@ -56,7 +56,7 @@ class StagedWriter:
         return start, len(data)
 
     def staged(self, span: tuple[int, int]) -> StagedBytes:
-        """What `append` returned, as it travels in the message; only after `close`."""
+        """The staged bytes of an `append`, for the task message. Call it after `close`."""
         position, count = span
         if self._file is not None:
             return StagedBytes(file=self._name, position=position, byte_count=count, crc=self._crcs[position])
@@ -71,7 +71,7 @@ class StagedWriter:
                 self._file.close()
 
     def discard(self) -> None:
-        """Removes what was staged: the attempt has failed. Never raises, so that its own reason is told."""
+        """Remove the staged file of a failed attempt. Never raises, so that the cause of the failure is reported."""
         if self._file is not None:
             assert self._folder is not None
             with suppress(OSError, ValueError):
@@ -94,21 +94,21 @@ class StagedWriter:
 
 
 class DeadLetterStore:
-    """Dead letters that the committing process makes itself, until they are pushed: in memory up to `inline_bytes_max`, then in files
-    of about that size. They live as long as one commit: `discard` them at its end.
+    """Dead letters that the committing process creates, until they are pushed: in memory up to `inline_bytes_max`, then in files of
+    about that size. Call `discard` at the end of the commit.
     """
 
     def __init__(self, folder: Folder, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
-        """`folder`: the batch's."""
+        """`folder`: the staging folder of the batch."""
         self.files: list[str] = []
         self._folder = folder
         self._inline_bytes_max = inline_bytes_max
         self._inline_bytes = 0
         self._open: bytearray | None = None
-        """What the last of the files will hold."""
+        """Content of the last file, not written yet."""
 
     def keep(self, data: bytes | bytearray) -> StagedBytes:
-        """Takes the bytes. Raises Refusal where they need a file and none can be written."""
+        """Add bytes. Raises Refusal if a file is needed and cannot be written."""
         if self._inline_bytes + len(data) <= self._inline_bytes_max:
             self._inline_bytes += len(data)
             return StagedBytes(data=bytes(data), byte_count=len(data))
@@ -122,7 +122,7 @@ class DeadLetterStore:
         return staged
 
     def flush(self) -> None:
-        """From here on everything kept can be read."""
+        """Write the open file, so that everything added so far can be read."""
         if self._open is None:
             return
         data, self._open = self._open, None
@@ -130,7 +130,7 @@ class DeadLetterStore:
             out.write(data)
 
     def discard(self) -> None:
-        """Removes the files. Never raises: it is only space."""
+        """Remove the files. Never raises, because leftover files only take space."""
         self._open = None
         for name in self.files:
             with suppress(Refusal):
@@ -138,14 +138,14 @@ class DeadLetterStore:
 
 
 class StagedReader:
-    """Reads what tasks staged; keeps open the files that were read last, up to `FILES_OPEN_MAX`, until `close`."""
+    """Reads staged bytes of tasks. Keeps the most recently used files open, up to `FILES_OPEN_MAX`, until `close`."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._files: LruCache[str, Any] = LruCache(lambda file: file.close(), count_max=FILES_OPEN_MAX)
 
     def read(self, staged: StagedBytes) -> bytearray:
-        """The bytes, in a buffer of the caller's own. Raises Refusal where the file is gone, shorter than promised, or torn."""
+        """Read staged bytes into a new buffer. Raises Refusal if the file is missing, too short, or does not match its checksum."""
         if staged.data is not None:
             return bytearray(staged.data)
         assert staged.file is not None
@@ -175,7 +175,7 @@ class StagedReader:
 
 
 def _crc(data: bytes | bytearray | memoryview) -> int:
-    from chaffinch.records.checksum import crc32c  # A planner imports this module, and has nothing to check.
+    from chaffinch.records.checksum import crc32c  # Imported late: planners import this module and never compute checksums.
 
     return crc32c(data)
 

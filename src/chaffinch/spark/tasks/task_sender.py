@@ -1,7 +1,8 @@
-"""A task's half of the sink without transactions: Arrow batches in, records in Kafka (`at-least-once`, `none`; decision 41).
+"""Task side of the sink without transactions: sends rows with a producer (`at-least-once`, `none`; decision 41).
 
-Bad rows are set aside as ever (`row_check.py`); good ones go through a producer of the process, which names those that only the broker
-refuses. A task ends when each of its rows has an outcome. An attempt that dies, or runs twice, has written rows twice.
+Bad rows become dead letters, as in the exactly-once sink (`row_check.py`). Good rows go through a producer of the process, which reports
+rows that only the broker rejects. A task ends when every row has an outcome. A task attempt that dies, or runs twice, can write rows
+twice.
 """
 
 from __future__ import annotations
@@ -37,20 +38,21 @@ if TYPE_CHECKING:
     from chaffinch.producer.futures import RecordFuture
 
 CHUNKS_IN_FLIGHT_MAX = 4
-"""Chunks whose rows are kept until their outcome is known: some may be refused, and become dead letters. So many of letters, too."""
-# Errors that say something of a row, not of the cluster.
+"""Largest number of chunks in flight. Their rows stay in memory until the outcome is known, because rejected rows become dead letters.
+The same limit applies to chunks of dead letters."""
+# Errors that concern a row, not the cluster.
 ROW_CODES = RECORD_CODES | {codes.UNKNOWN_TOPIC_OR_PARTITION}
 
 ProducerOptions = tuple[tuple[str, Any], ...]
 _topic_ids: dict[ProducerOptions, dict[str, bytes]] = {}
-"""By the options of a producer: the ids of the topics that it was used for."""
+"""Producer options -> topic -> id of the topic that the producer has written to."""
 _producers: LruCache[ProducerOptions, Producer] = LruCache(lambda producer: producer.close(0))
 
 
 def producer_for(options: ProducerOptions, topics: Sequence[TopicSnapshot] = ()) -> Producer:
-    """This process's producer with these options; tasks of a Spark worker use it one after another. ConfigException.
+    """The cached producer with these options; tasks of a worker use it one after another. Raises ConfigException.
 
-    A producer that has written to a topic of the same name with another id is not used again: without acknowledgements it would not notice
+    A producer that has written to a topic of the same name with another id is replaced: without acknowledgements it would not notice
     that the topic was deleted, and its batches would be lost.
     """
     written = _topic_ids.setdefault(options, {})
@@ -62,13 +64,13 @@ def producer_for(options: ProducerOptions, topics: Sequence[TopicSnapshot] = ())
 
 
 def forget_producer(options: ProducerOptions) -> None:
-    """Closes the process's producer, and gives up what it has under way: after an error the next task begins with a new one."""
+    """Close the cached producer and drop its batches in flight: after an error the next task starts with a new producer."""
     _producers.forget(options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InFlight:
-    """Records on their way. `rows`: their numbers in the task; None for dead letters."""
+    """Records in flight. `rows`: their numbers in the task; None for dead letters."""
 
     future: RecordFuture[SendTableResult]
     columns: RecordColumns
@@ -77,10 +79,10 @@ class _InFlight:
 
 
 class TaskSender:
-    """Sends the rows of one task attempt. `run` once."""
+    """Sends the rows of one task attempt. Call `run` once."""
 
     def __init__(self, plan: TaskPlan, producer: Producer, writer: StagedWriter, *, stops_at_bad_rows: bool) -> None:
-        """`stops_at_bad_rows`: the batch fails when there are any, so nothing is sent after the first."""
+        """`stops_at_bad_rows`: bad rows fail the batch, so nothing is sent after the first."""
         self._plan = plan
         self._producer = producer
         self._writer = writer
@@ -91,7 +93,7 @@ class TaskSender:
         self._byte_count = 0
 
     def run(self, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
-        """Consumes the rows, and waits for the outcome of each. Raises Refusal for an error that no row is to blame for."""
+        """Send all rows and wait for their outcomes. Raises Refusal for an error that no row caused."""
         start_ns = time.monotonic_ns()
         check = RowCheck(self._plan, self._bad_rows)
         for good in check.good(arrow_batches):
@@ -132,12 +134,12 @@ class TaskSender:
         return _InFlight(future=future, columns=columns, rows=rows, topic=topic)
 
     def _settle_all_but(self, count: int, in_flight: deque[_InFlight]) -> None:
-        """Rows may become letters by this, letters nothing."""
+        """Wait for the oldest, until `count` are left. Rows may become dead letters; rejected dead letters raise Refusal."""
         while len(in_flight) > count:
             self._settle(in_flight.popleft())
 
     def _settle(self, sent: _InFlight) -> None:
-        """Waits for the outcome, and sets aside the rows that were refused. `delivery.timeout.ms` ends it."""
+        """Wait for the outcome, at most `delivery.timeout.ms`. Rejected rows become dead letters."""
         result = sent.future.result()
         if not result.rejected_count:
             return
@@ -167,13 +169,12 @@ class TaskSender:
 
 
 def _topic_deleted(topic: str) -> Refusal:
-    """Each row would say the same: the one topic of all of them was there when the batch was planned. The next attempt plans again, and
-    says whether the topic is there."""
+    """One error for all rows: their topic existed when the batch was planned. The next attempt plans again and checks the topic."""
     text = f"topic {topic!r} (option topic) was deleted, or created again with fewer partitions, while its rows were sent"
     return Refusal(Group.APPLICATION_RECOVERABLE, codes.UNKNOWN_TOPIC_OR_PARTITION.name, text, Remedy.AGAIN)
 
 
 def _underlying_error(error: KafkaException) -> KafkaException:
-    """The error that says what is wrong: a topic that was waited for in vain shows as a time-out."""
+    """The actual error: a wait for an unknown topic ends with a time-out, whose cause names the topic."""
     cause = error.__cause__
     return cause if isinstance(error, TimeoutException) and isinstance(cause, UnknownTopicOrPartitionException) else error

@@ -1,7 +1,7 @@
-"""A task's half of the exactly-once sink: Arrow batches in, staged record batches and dead letters out (decision 36).
+"""Task side of the exactly-once sink: Arrow batches in, staged record batches and dead letters out (decision 36).
 
-Per chunk: bad rows are set aside (`row_check.py`), good ones encoded per partition without producer id, and staged. Nothing is written
-to Kafka here, so an attempt may die or run twice without harm.
+For each chunk, bad rows become dead letters (`row_check.py`). Good rows are encoded per partition without a producer id, and staged.
+Tasks write nothing to Kafka, so an attempt can die or run twice without harm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Span = tuple[TopicPartition, int, tuple[int, int]]
 
 
 class TaskStager:
-    """Stages the rows of one task attempt. `run` once."""
+    """Stages the rows of one task attempt. Call `run` once."""
 
     def __init__(self, plan: TaskPlan, writer: StagedWriter) -> None:
         self._plan = plan
@@ -38,7 +38,7 @@ class TaskStager:
         self._dead_spans: list[_Span] = []
 
     def run(self, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
-        """Consumes the rows. Raises Refusal where staging fails, and what `snapshot_of` raises."""
+        """Stage all rows. Raises Refusal if staging fails, and exceptions of `snapshot_of`."""
         check = RowCheck(self._plan, BadRows(self._plan, self._writer, self._stage_dead_letters))
         for good in check.good(arrow_batches):
             self._stage(good)
