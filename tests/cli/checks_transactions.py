@@ -66,10 +66,10 @@ def transaction_is_aborted_in_one_partition(shell: Shell) -> None:
     topic, name = topic_of(shell, "aborted"), shell.name("id")
     place = ("--topic", topic, "--partition", "0")
     with open_transaction(shell, topic, name):
-        shell.refused("transactions", "abort", *place, "--start-offset", "7", says="open ones begin at 0")
+        shell.refused("transactions", "abort", *place, "--start-offset", "7", says="open transactions start at 0")
         (found,) = shell.ok("transactions", "describe-producers", *place, "--json").json
         stranger = ("--producer-id", "987654321", "--producer-epoch", "0", "--coordinator-epoch", "0")
-        shell.refused("transactions", "abort", *place, *stranger, says=f"open ones are of {found['producer_id']}")
+        shell.refused("transactions", "abort", *place, *stranger, says=f"open transactions belong to {found['producer_id']}")
         aborted = shell.ok("transactions", "abort", *place, "--start-offset", "0", "--json").json
         assert (aborted["producer_id"], aborted["producer_epoch"]) == (found["producer_id"], found["producer_epoch"])
         (found,) = shell.ok("transactions", "describe-producers", *place, "--json").json
@@ -85,7 +85,7 @@ def invalid_transaction_arguments_are_refused(shell: Shell) -> None:
     shell.refused("transactions", "terminate", "--transactional-id", name, says="TRANSACTIONAL_ID_NOT_FOUND")
     for command in ("describe", "terminate"):
         shell.refused("transactions", command, "--transactional-id", "", says="--transactional-id is empty", status=2)
-    shell.refused("transactions", "list", "--state", "Running", says="state 'Running'; there are Empty, Ongoing,")
+    shell.refused("transactions", "list", "--state", "Running", says="state 'Running'; the states are Empty, Ongoing,")
     shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
     shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)
     for option in ("--producer-epoch", "--coordinator-epoch"):

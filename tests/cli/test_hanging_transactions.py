@@ -54,7 +54,8 @@ def test_abort_by_producer_reports_what_is_known(tmp_path: Path) -> None:
         shell = Shell(broker.bootstrap_servers, tmp_path, "hanging")
         producer = hang(broker, "orders").producer_id
         abort = ("transactions", "abort", "--topic", "orders", "--partition", "0", "--producer-epoch", "3", "--coordinator-epoch", "0")
-        shell.refused(*abort, "--producer-id", "4712", says=f"4712 has no open transaction in orders-0; open ones are of {producer}")
+        says = f"4712 has no open transaction in orders-0; open transactions belong to {producer}"
+        shell.refused(*abort, "--producer-id", "4712", says=says)
         ended = shell.ok(*abort, "--producer-id", str(producer))
         assert ended.out == f"aborted the transaction of producer {producer} epoch 3 in orders-0\n"
         shell.refused(*abort, "--producer-id", str(producer), says="none is open there")

@@ -93,7 +93,7 @@ class TestTree:
 
     @pytest.mark.parametrize("error_class", CLASSES, ids=lambda error_class: error_class.__name__)
     def test_every_class_is_documented(self, error_class: type[errors.KafkaException]) -> None:
-        assert error_class.__dict__["__doc__"].endswith((".", "?"))
+        assert error_class.__dict__["__doc__"].rstrip().endswith((".", "?"))
 
 
 class TestFacts:

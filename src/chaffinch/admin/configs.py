@@ -1,4 +1,4 @@
-"""Configurations of topics and brokers: read, and change one by one (DescribeConfigs, IncrementalAlterConfigs)."""
+"""Configurations of topics: read them, and change single ones (DescribeConfigs, IncrementalAlterConfigs)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,20 @@ SOURCES: Final[Mapping[int, str]] = {
     messages.SOURCE_STATIC_BROKER: "broker",
     messages.SOURCE_DEFAULT: "default",
 }
-"""Where a value comes from, in words."""
+"""Names of the sources of a value, by number in DescribeConfigs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One configuration. `value` is None for a secret; `source` is one of `SOURCES`; `default` None where the broker does not tell."""
+    """One configuration value of a topic.
+
+    Attributes:
+        name: name of the option, as in Kafka's topic configurations.
+        value: the effective value; None for a secret.
+        source: where it is set, one of the values of `SOURCES`.
+        default: the default; None if the broker does not return it.
+        is_sensitive: whether the value is a secret.
+    """
 
     name: str
     value: str | None
@@ -45,12 +53,23 @@ class ConfigEntry:
 
     @property
     def differs_from_default(self) -> bool:
-        """Whether it was set for this resource, or set elsewhere to another value than the default."""
+        """Whether it is set for this topic, or set elsewhere to a value that differs from the default."""
         return self.source == SOURCES[messages.SOURCE_TOPIC] or (self.source != "default" and self.value != self.default)
 
 
 def describe_topic_configs(client: SyncClient, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
-    """Each topic's configurations by name. Raises the exception of the first topic that cannot be described."""
+    """Configurations of topics.
+
+    Args:
+        client: client of `options.connect`.
+        topics: names of topics; without a name no request is sent.
+
+    Returns:
+        Configurations by name, by topic.
+
+    Raises:
+        ApiException: for the first topic that cannot be described, UnknownTopicOrPartitionException for example.
+    """
     resources = [
         DescribeConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=name, configuration_keys=None) for name in topics
     ]
@@ -73,7 +92,17 @@ def _entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
 
 
 def alter_topic_configs(client: SyncClient, topic: str, *, changed: Mapping[str, str], deleted: Iterable[str] = ()) -> None:
-    """Set some of a topic's configurations and give others back to their defaults, all or none. Raises what the broker refuses with."""
+    """Change configurations of a topic: all of them, or none if one is rejected.
+
+    Args:
+        client: client of `options.connect`.
+        topic: name of the topic.
+        changed: values to set, by name.
+        deleted: names to reset to their defaults.
+
+    Raises:
+        ApiException: InvalidConfigurationException for an unknown name or an invalid value, UnknownTopicOrPartitionException, and others.
+    """
     changes = [AlterableConfig(name=name, config_operation=OPERATION_SET, value=value) for name, value in changed.items()]
     changes += [AlterableConfig(name=name, config_operation=OPERATION_DELETE, value=None) for name in deleted]
     resource = AlterConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=topic, configs=changes)

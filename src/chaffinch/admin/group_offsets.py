@@ -1,6 +1,6 @@
-"""Offsets that a group has committed: read them, and set them from outside the group (OffsetFetch, OffsetCommit).
+"""Committed offsets of a group: read them, and set them from outside the group (OffsetFetch, OffsetCommit).
 
-Setting them works for groups without members, and for those that no member was ever in: simple groups.
+Setting works for a group without members, including one that never had a member (a simple group).
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """The offset that a group reads next in a partition, the epoch of the leader that told it (-1: none), and a text of the committer's."""
+    """A committed offset.
+
+    Attributes:
+        offset: offset of the next record that the group reads.
+        leader_epoch: leader epoch of the record before it; -1 if unknown.
+        metadata: text stored by the member that committed.
+    """
 
     offset: int
     leader_epoch: int
@@ -33,7 +39,16 @@ class CommittedOffset:
 def committed_offsets(
     client: SyncClient, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, CommittedOffset]:
-    """What the group has committed for these partitions, or for all there are; those without a commit are left out."""
+    """Committed offsets of a group.
+
+    Args:
+        client: client of `options.connect`.
+        group: id of the group.
+        partitions: the partitions of interest; None for all with a commit.
+
+    Returns:
+        The commits by partition; partitions without a commit are missing.
+    """
     wanted = None if partitions is None else list(partitions)
     if wanted == []:
         return {}
@@ -53,10 +68,19 @@ def committed_offsets(
 def commit_offsets(
     client: SyncClient, group: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID] = MappingProxyType({})
 ) -> None:
-    """Set what the group reads next. UnknownMemberIdException when the group has members: only they may commit then.
+    """Set the committed offsets of a group without members.
 
-    `topic_ids`: of the topics that the offsets belong to. UnknownTopicIdException when one was deleted and created again since: its offsets
-    are not committed. Coordinators before Apache Kafka 4.2 take no ids; there the ids are compared with metadata first.
+    Coordinators before Apache Kafka 4.2 do not accept topic ids; with them the ids are compared with metadata before the commit.
+
+    Args:
+        client: client of `options.connect`.
+        group: id of the group.
+        offsets: offset of the next record to read, by partition.
+        topic_ids: ids of the topics to which the offsets belong, as far as known.
+
+    Raises:
+        UnknownMemberIdException: the group has members, and only they may commit.
+        UnknownTopicIdException: a topic has another id, because it was deleted and created again; its offsets are not committed.
     """
     known = {topic: topic_id for topic, topic_id in topic_ids.items() if topic_id != ZERO_UUID}
     names = by_topic(offsets)
@@ -72,7 +96,7 @@ def commit_offsets(
         answer = _commit(client, group, offsets, {})
     for code, message in response_errors.codes_in(answer):
         if code is codes.UNKNOWN_MEMBER_ID:
-            message = f"group {group!r} has members: only they commit its offsets; stop them first"
+            message = f"group {group!r} has members, and only they can commit its offsets: stop them first"
         elif code is codes.UNKNOWN_TOPIC_ID:
             gone = {topic.topic_id for topic in answer.topics if any(part.error_code == code.number for part in topic.partitions)}
             message = _created_again(", ".join(name for name in names if known[name] in gone))
@@ -80,11 +104,11 @@ def commit_offsets(
 
 
 def _created_again(topic: str) -> str:
-    return f"topic {topic!r} was deleted, and perhaps created again, since the offsets were read: they mean nothing in a new topic"
+    return f"topic {topic!r} was deleted, and perhaps created again, since the offsets were read: they are invalid for a new topic"
 
 
 def _commit(client: SyncClient, group: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]) -> Any:
-    """By id where ids are given, by name otherwise."""
+    """Commit with topic ids if they are given, otherwise with names."""
     committed = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
     ids = {tp: topic_ids[tp.topic] for tp in offsets} if topic_ids else {}
     version_max = VERSION_WITH_IDS if topic_ids else None

@@ -1,6 +1,6 @@
-"""Groups: list, describe with members and lag, delete, reset and forget offsets. What `kafka-consumer-groups` does, with typed results.
+"""Groups: list, describe with members and lag, delete, and reset or delete offsets, like `kafka-consumer-groups`, with typed results.
 
-Groups of the classic protocol, groups of KIP-848, and simple ones that only have offsets. Share and streams groups are listed, no more.
+Supports groups of the classic protocol, of KIP-848, and simple groups, which only have offsets. Share and streams groups are only listed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-# As Kafka 4.3 spells them: of classic groups, of KIP-848, and of share and streams groups.
+# States of classic groups, of KIP-848, and of share and streams groups, as in Kafka 4.3.
 STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady")
 TYPES: Final = (CLASSIC, CONSUMER, "share", "streams")
 LEADERLESS_MS: Final = 1_000
-"""How long leaders of partitions are waited for: leadership moves faster, and a broker that is away may stay away."""
+"""Limit of the wait for leaders of partitions. Leadership moves faster, and a broker that is down may stay down."""
 WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
-"""States in which a group's offsets may be set from outside."""
+"""States in which a group's offsets can be set from outside."""
 
 
 class UnknownGroup(GroupIdNotFoundException):
-    """A group that no node knows, after all were asked."""
+    """No node knows the group. Do not retry: the name is wrong."""
 
     def __str__(self) -> str:
         return self.message
@@ -46,7 +46,15 @@ class UnknownGroup(GroupIdNotFoundException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """One group as its coordinator lists it. `state` and `group_type` (in small letters) are empty where a broker is too old to tell."""
+    """One group, as its coordinator lists it.
+
+    Attributes:
+        group: id of the group.
+        group_type: one of `TYPES`; empty if the broker is too old to return it.
+        protocol_type: `consumer` for consumers; empty for a simple group.
+        state: one of `STATES`; empty if the broker is too old to return it.
+        coordinator: node id of the coordinator.
+    """
 
     group: str
     group_type: str
@@ -57,7 +65,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One member, and the partitions it has now."""
+    """One member and its current partitions. `instance_id` is None for a dynamic member; `host` is as the coordinator sees it."""
 
     member_id: str
     instance_id: str | None
@@ -68,8 +76,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """A partition that the group has committed or been given. `end` None: the topic is gone, or nobody leads the partition; `lag` None: no
-    commit, or no end."""
+    """A partition with a commit of the group, or assigned to a member.
+
+    Attributes:
+        topic_partition: the partition.
+        committed: offset of the next record to read; None without a commit.
+        end: end offset; None if the topic does not exist, or the partition has no leader.
+        member: the member to which the partition is assigned; None without one.
+    """
 
     topic_partition: TopicPartition
     committed: int | None
@@ -78,12 +92,13 @@ class GroupOffset:
 
     @property
     def lag(self) -> int | None:
+        """Records from the committed offset to the end; None if one of the two is None."""
         return None if self.committed is None or self.end is None else max(0, self.end - self.committed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group with members and offsets; `assignor` is empty while nothing is assigned."""
+    """A group with its members and offsets. `assignor` is empty while nothing is assigned."""
 
     listing: GroupListing
     assignor: str
@@ -95,7 +110,7 @@ Kind = Literal["earliest", "latest", "offset", "time", "shift", "current"]
 
 
 class Target(NamedTuple):
-    """Where to: `number` is the offset, the time in ms, or how far to shift."""
+    """Target of a reset. `number` is the offset for `offset`, ms since 1970 for `time`, or the number of records for `shift`."""
 
     kind: Kind
     number: int = 0
@@ -103,7 +118,14 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """One partition: where the group stood (None: nowhere), and where it is to go on: the nearest to `wanted` that can be read."""
+    """The planned reset of one partition.
+
+    Attributes:
+        topic_partition: the partition.
+        before: committed offset; None without a commit.
+        wanted: the requested offset.
+        after: the offset to commit: the one nearest to `wanted` that can be read.
+    """
 
     topic_partition: TopicPartition
     before: int | None
@@ -112,10 +134,16 @@ class Reset:
 
 
 def list_groups(client: SyncClient, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
-    """The groups of every node, by name; filters as Kafka spells states and types, without regard to case."""
+    """The groups of all nodes, in the order of their ids.
+
+    Args:
+        client: client of `options.connect`.
+        states: only groups in one of these states (see `STATES`, in any case); all if empty.
+        types: only groups of one of these types (see `TYPES`, in any case); all if empty.
+    """
     wanted_states, wanted_types = {state.lower() for state in states}, {kind.lower() for kind in types}
     found: dict[str, GroupListing] = {}
-    # Filtered here: a broker that is too old for a filter would be refused the question.
+    # Filtered here, because a request with filters cannot be sent to a broker that is too old for them.
     for node, answer in ask_nodes(client, ListGroupsRequest()):
         for group in answer.groups:
             if (not wanted_states or group.group_state.lower() in wanted_states) and (
@@ -132,7 +160,20 @@ def list_groups(client: SyncClient, *, states: Iterable[str] = (), types: Iterab
 
 
 def describe_groups(client: SyncClient, names: Iterable[str] | None = None) -> list[GroupDescription]:
-    """These groups (None: all). UnknownGroup names the nearest for one that no node knows."""
+    """Describe groups with members, committed offsets and lag.
+
+    Args:
+        client: client of `options.connect`.
+        names: ids of groups; None for all.
+
+    Returns:
+        Descriptions in the order of `names`; for None in the order of the ids.
+
+    Raises:
+        UnknownGroup: a group does not exist; the message suggests the most similar id.
+        UnsupportedVersionException: a share or streams group.
+        TypeError: `names` is a single string.
+    """
     named = None if names is None else checked_names(names)
     known = {listing.group: listing for listing in list_groups(client)}
     wanted = list(known) if named is None else named
@@ -143,8 +184,20 @@ def describe_groups(client: SyncClient, names: Iterable[str] | None = None) -> l
 
 
 def delete_groups(client: SyncClient, names: Iterable[str]) -> None:
-    """Forget groups with their offsets. One that is not there is found out before any other goes. Raises for the first that is refused, as
-    one with members is; those before it are deleted then, and named."""
+    """Delete groups with their offsets.
+
+    If one of several groups does not exist, none is deleted. If one is rejected, the groups before it have been deleted; the message
+    names them.
+
+    Args:
+        client: client of `options.connect`.
+        names: ids of the groups.
+
+    Raises:
+        UnknownGroup: a group does not exist.
+        GroupNotEmptyException: a group has members.
+        TypeError: `names` is a single string.
+    """
     wanted = checked_names(names)
     if len(wanted) > 1:
         known = [listing.group for listing in list_groups(client)]
@@ -161,7 +214,17 @@ def delete_groups(client: SyncClient, names: Iterable[str]) -> None:
 
 
 def delete_offsets(client: SyncClient, group: str, partitions: Sequence[TopicPartition]) -> None:
-    """Forget what the group has committed for these partitions. Refused for topics that its members read."""
+    """Delete committed offsets of a group.
+
+    Args:
+        client: client of `options.connect`.
+        group: id of the group.
+        partitions: the partitions whose commits are deleted.
+
+    Raises:
+        UnknownGroup: the group does not exist.
+        GroupSubscribedToTopicException: members of the group read the topic.
+    """
     topics_wanted = [
         OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers])
         for topic, numbers in by_topic(partitions).items()
@@ -174,7 +237,17 @@ def delete_offsets(client: SyncClient, group: str, partitions: Sequence[TopicPar
 
 
 def plan_reset(client: SyncClient, group: str, partitions: Iterable[TopicPartition], target: Target) -> list[Reset]:
-    """What a reset would do. Partitions without a committed offset are left out of a shift, and go to their end for `current`."""
+    """Plan a reset without executing it.
+
+    Args:
+        client: client of `options.connect`.
+        group: id of the group.
+        partitions: the partitions to reset.
+        target: the offset to set. Partitions without a commit are left out of a shift, and go to their end for `current`.
+
+    Returns:
+        The resets in the order of the partitions.
+    """
     tps = sorted(partitions)
     first, end = offsets.earliest(client, tps), offsets.latest(client, tps)
     before = {tp: found.offset for tp, found in committed_offsets(client, group, tps).items()}
@@ -191,8 +264,17 @@ def plan_reset(client: SyncClient, group: str, partitions: Iterable[TopicPartiti
 
 
 def execute_reset(client: SyncClient, group: str, plan: Iterable[Reset]) -> None:
-    """Commit what was planned. GroupNotEmptyException while the group has members; UnknownTopicIdException if a topic was deleted and
-    created again since the plan was made."""
+    """Commit the offsets of a plan.
+
+    Args:
+        client: the client of `plan_reset`, which knows the topic ids.
+        group: id of the group.
+        plan: the result of `plan_reset`.
+
+    Raises:
+        GroupNotEmptyException: the group has members.
+        UnknownTopicIdException: a topic was deleted and created again after the plan was made.
+    """
     wanted = {reset.topic_partition: reset.after for reset in plan}
     topic_ids = {tp.topic: client.cluster.topic_id(tp.topic) or ZERO_UUID for tp in wanted}
     for listing in list_groups(client):
@@ -203,7 +285,7 @@ def execute_reset(client: SyncClient, group: str, plan: Iterable[Reset]) -> None
     commit_offsets(client, group, wanted, topic_ids)
 
 
-# Inside -------------------------------------------------------------------------------------------------------------------------------
+# Internal -------------------------------------------------------------------------------------------------------------------------------
 
 
 def _unknown(name: str, known: list[str]) -> UnknownGroup:
@@ -242,7 +324,7 @@ def _of_consumer(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]
 def _of_classic(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]]:
     answer = client.coordinator_request(name, "group", DescribeGroupsRequest(groups=[name]))
     for code, message in response_errors.codes_in(answer):
-        # From version 6 on the answer about a group that only has offsets, or has none any more.
+        # Since version 6 the response for a group that only has offsets, or none any more.
         if code is codes.GROUP_ID_NOT_FOUND:
             return "", ()
         raise exception_for(code, message=message, api="DescribeGroups")
@@ -261,7 +343,7 @@ def _of_classic(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]]
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a consumer's assignment (ConsumerProtocolAssignment, any version); none where it is not one."""
+    """The partitions in a consumer's assignment (ConsumerProtocolAssignment of any version); none for other data."""
     found: list[TopicPartition] = []
     try:
         (topic_count,) = struct.unpack_from(">i", data, 2)
@@ -300,7 +382,7 @@ def _with_offsets(client: SyncClient, found: list[GroupDescription]) -> list[Gro
 
 
 def _ends(client: SyncClient, tps: set[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends of the partitions that there are and that have a leader, of all groups at once: what has none is waited for once."""
+    """End offsets of the partitions that exist and have a leader. One call for all groups, which waits for missing leaders once."""
     if not tps:
         return {}
     cluster = client.refresh_metadata({tp.topic for tp in tps})

@@ -1,4 +1,4 @@
-"""One question to many brokers: to the leaders of partitions, one request each and again for what moved meanwhile, or to every node."""
+"""Requests to several brokers: to the leaders of partitions, with retries for partitions that have moved, or to every node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAUSE_MS: Final = 100
 
 
 class PartitionAnswer(NamedTuple):
-    """What a leader said of one partition: `code` as it travels, the broker's words for it, and the result where it is 0."""
+    """A leader's response for one partition: the error code (0: none), the broker's message, and the result if the code is 0."""
 
     topic_partition: TopicPartition
     code: int
@@ -45,10 +45,23 @@ def ask_leaders(
     leaderless_ms: int | None = None,
     version_max: int | None = None,
 ) -> dict[TopicPartition, Any]:
-    """The result of each partition. Raises the exception of the first code that is final, TimeoutException when time is over.
+    """Send requests to the leaders of partitions, one per leader, until every partition has a result.
 
-    `leaderless_ms`: partitions that have no leader (any more) after so long, all together, are left out; None: they are waited for.
-    `version_max` as `SyncClient.request`.
+    Args:
+        client: client of `options.connect`.
+        wanted: the partitions.
+        request_for: makes the request for partitions with the same leader.
+        read: the results in a response.
+        timeout_ms: limit for all requests together; None: the client's timeout.
+        leaderless_ms: partitions without a leader after this time, all together, are left out; None: they are waited for.
+        version_max: as for `SyncClient.request`.
+
+    Returns:
+        The results by partition.
+
+    Raises:
+        ApiException: the first code that is not retriable, and UNKNOWN_TOPIC_OR_PARTITION.
+        TimeoutException: at the timeout.
     """
     api = api_of(request_for([])).name
     what = f"{api} request to the leaders of {pluralize(len(wanted), 'partition')}"
@@ -67,7 +80,7 @@ def ask_leaders(
             except (
                 RetriableException,
                 BrokerNotAvailableException,
-            ) as error:  # The latter: it has left the cluster since it was looked up.
+            ) as error:  # The latter: the leader has left the cluster after the lookup.
                 deadline.note(error)
                 continue
             for given in read(answer):
@@ -89,7 +102,7 @@ def ask_leaders(
 
 
 def _with_leaders(client: SyncClient, partitions: list[TopicPartition], leader_deadline: Deadline) -> list[TopicPartition]:
-    """The partitions without those that have no leader while there is leader_deadline; of each the metadata is known."""
+    """The partitions that have a leader, after a wait for missing leaders until `leader_deadline`. Their metadata must be known."""
     while leaderless := {partition for partition in partitions if client.cluster.leader_of(partition) is None}:
         if leader_deadline.is_over:
             return [partition for partition in partitions if partition not in leaderless]
@@ -99,10 +112,16 @@ def _with_leaders(client: SyncClient, partitions: list[TopicPartition], leader_d
 
 
 def ask_nodes(client: SyncClient, message: Message) -> list[tuple[int, Any]]:
-    """Each node's answer, by node id. One that still loads what it coordinates, as after its start, is asked again.
+    """Send a request to every node. A coordinator that is still loading, as after its start, is retried.
 
-    If a node leaves the cluster in the meantime, all nodes are asked again: other nodes coordinate its groups and ids now. Raises the
-    exception of the first final code, and TimeoutException, with the last code in it, when the client's timeout for all nodes is over.
+    If a node leaves the cluster in the meantime, all nodes are requested again: other nodes coordinate its groups and ids now.
+
+    Returns:
+        (node id, response) pairs, by node id.
+
+    Raises:
+        ApiException: the first code that is not retriable.
+        TimeoutException: the client's timeout for all nodes is over; the message contains the last code.
     """
     deadline = client.deadline(None, "to every node", message)
     while True:
@@ -125,7 +144,7 @@ def _answer(client: SyncClient, node: int, message: Message, deadline: Deadline)
 def group_by_leader(
     client: SyncClient, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
 ) -> dict[int, list[TopicPartition]]:
-    """Partitions by the node that leads them, waiting for leaders. Raises as `SyncClient.leader`."""
+    """Partitions by the node id of their leader; waits for leaders. Raises the exceptions of `SyncClient.leader`."""
     groups: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
         leader = client.cluster.leader_of(partition)
@@ -144,8 +163,8 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def last_code(error: BaseException | None) -> str:
-    """The name of an error's code, for a message; where no broker has answered, the reason."""
+    """The name of an error's code, for a message; without a response from a broker, the reason."""
     if isinstance(error, NetworkException | TimeoutException):
-        return error.message  # It names the address, and why.
+        return error.message  # It contains the address and the reason.
     code = getattr(error, "code", None)
     return code.name if isinstance(code, ErrorCode) else str(error)

@@ -1,4 +1,4 @@
-"""Offsets of partitions: the first, the next to be written, and that of a time (ListOffsets)."""
+"""Offsets of partitions: the first, the end, and the first after a time (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,20 @@ def list_offsets(
     timeout_ms: int | None = None,
     leaderless_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition's time: ms since 1970, OFFSET_EARLIEST or OFFSET_LATEST.
+    """Offsets of partitions by time.
 
-    Of a time: the first record that is not older; -1 where none is. With `read_committed` the latest is the last stable offset.
-    `leaderless_ms` as `ask_leaders`.
+    Args:
+        client: client of `options.connect`.
+        timestamps: for each partition ms since 1970, OFFSET_EARLIEST or OFFSET_LATEST.
+        isolation: with `read_committed` OFFSET_LATEST is the last stable offset.
+        timeout_ms: limit for all requests together; None: the client's timeout.
+        leaderless_ms: partitions without a leader after this time are left out; None: they are waited for.
+
+    Returns:
+        The offset of the first record that is not older; -1 if there is none. Of the two constants: the first offset, and the end.
+
+    Raises:
+        UnknownTopicOrPartitionException: a partition does not exist.
     """
 
     def request_for(partitions: list[TopicPartition]) -> ListOffsetsRequest:
@@ -55,7 +65,7 @@ def _read(answer: ListOffsetsResponse) -> Iterator[PartitionAnswer]:
 
 
 def earliest(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The first offset that is still there, of each partition."""
+    """The first available offset of each partition. Raises the exceptions of `list_offsets`."""
     return list_offsets(client, dict.fromkeys(partitions, OFFSET_EARLIEST))
 
 
@@ -66,5 +76,5 @@ def latest(
     isolation: Isolation = "read_uncommitted",
     leaderless_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
-    """The offset that comes next, of each partition; with `read_committed` the last stable offset. `leaderless_ms` as `ask_leaders`."""
+    """The end offset of each partition: that of the next record. Arguments and exceptions are those of `list_offsets`."""
     return list_offsets(client, dict.fromkeys(partitions, OFFSET_LATEST), isolation=isolation, leaderless_ms=leaderless_ms)

@@ -1,7 +1,7 @@
-"""The options of administration and reading: names and meanings as in Apache Kafka (AdminClientConfig, ConsumerConfig).
+"""Options of administration and of reading records: names and meanings as in Apache Kafka (AdminClientConfig, ConsumerConfig).
 
-The one default that differs is `default.api.timeout.ms`: a person waits for the answer, so it is shorter than Kafka's minute.
-Names in `WITHOUT_EFFECT` are Kafka's, accepted so that files of options can be shared.
+One default differs: `default.api.timeout.ms` is shorter than Kafka's minute, because a person waits for the result. Names in
+`WITHOUT_EFFECT` are Kafka's; they are accepted so that option files can be shared.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 
 CLIENT_OPTIONS: Final = (
     *connection_options("chaffinch-admin"),
-    Option("default.api.timeout.ms", "int", 15_000, "how long one operation is tried, all attempts together", minimum=1, maximum=INT_MAX),
+    Option("default.api.timeout.ms", "int", 15_000, "time limit of one operation with all its attempts", minimum=1, maximum=INT_MAX),
 )
 READING_OPTIONS: Final = (
     Option(
         "isolation.level",
         "string",
         "read_committed",
-        "leave out what transactions have not committed, or read everything",
+        "`read_committed` skips records of open and aborted transactions, `read_uncommitted` reads all records",
         choices=("read_committed", "read_uncommitted"),
     ),
-    Option("fetch.max.bytes", "int", 50 << 20, "bytes of one answer of a broker", minimum=1),
-    Option("fetch.max.wait.ms", "int", 500, "how long a broker may wait for records to come", minimum=0),
-    Option("max.partition.fetch.bytes", "int", 4 << 20, "bytes per partition in one answer", minimum=1),
-    Option("check.crcs", "bool", True, "check the checksum of every batch that is read"),
+    Option("fetch.max.bytes", "int", 50 << 20, "bytes of one response", minimum=1),
+    Option("fetch.max.wait.ms", "int", 500, "how long a broker may wait for records", minimum=0),
+    Option("max.partition.fetch.bytes", "int", 4 << 20, "bytes per partition in one response", minimum=1),
+    Option("check.crcs", "bool", True, "verify the checksum of every batch"),
 )
 
 WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
@@ -59,7 +59,15 @@ READING_TABLE: Final = OptionTable((*CLIENT_OPTIONS, *READING_OPTIONS), WITHOUT_
 
 
 def open_client(settings: Settings, on_wait: Callable[[str], None] | None = None) -> SyncClient:
-    """A client with these settings of one of the tables; nothing is sent yet. `on_wait`: see `SyncClient`."""
+    """Make a client from parsed settings of one of the tables. No request is sent yet.
+
+    Args:
+        settings: result of `ADMIN_TABLE.parse` or `READING_TABLE.parse`.
+        on_wait: called with one line about each long wait, see `SyncClient`.
+
+    Raises:
+        ConfigException: contradictory security options, or a certificate file that cannot be read.
+    """
     return SyncClient(
         settings["bootstrap.servers"],
         timeout_ms=settings["default.api.timeout.ms"],
@@ -71,5 +79,16 @@ def open_client(settings: Settings, on_wait: Callable[[str], None] | None = None
 
 
 def connect(options: Mapping[str, Any] | None = None, **keywords: Any) -> SyncClient:
-    """A client for the functions of this package, with options of `ADMIN_TABLE`. ConfigException for what is wrong with them."""
+    """Make a client for the functions of this package. Close it, or use it in a `with` statement.
+
+    Args:
+        options: options of `ADMIN_TABLE` by dotted name; `bootstrap.servers` is required.
+        **keywords: the same options, with underscores instead of dots.
+
+    Returns:
+        The client. No request is sent yet.
+
+    Raises:
+        ConfigException: an option is unknown or invalid; the message lists all errors.
+    """
     return open_client(ADMIN_TABLE.parse(options, **keywords))

@@ -1,7 +1,7 @@
-"""Reading records of partitions as columns, without a group: from given offsets, up to given ends or for ever.
+"""Record reader: reads partitions as columns, without a group, from given offsets up to given ends or for ever.
 
-One request per leader and round, each batch's checksum checked, aborted transactions left out where only committed records are
-wanted. Records become objects nowhere here.
+One Fetch per leader and round. The checksum of each batch is verified, and records of aborted transactions are skipped with
+`read_committed`. No objects are made for single records.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from chaffinch.records.fetched import FetchedRecords
 from chaffinch.settings import Settings
 
 RECORDS_MAX: Final = 2**31
-"""More than an answer holds."""
+"""More records than a response can contain."""
 TOPIC_RECREATED_CODES: Final = frozenset({codes.UNKNOWN_TOPIC_ID.number, codes.INCONSISTENT_TOPIC_ID.number})
-"""Also said by brokers that have yet to hear of a topic: what metadata says decides."""
+"""Also returned by brokers that do not know a new topic yet, so metadata decides."""
 
 
 class RecordReader:
-    """Reads partitions from `starts` to just before `ends` (None: for ever). `settings` are those of `options.READING_TABLE`.
+    """Iterator over records of partitions, from `starts` to just before `ends`.
 
-    `positions` are the offsets after the last records handed out: what to commit once they are dealt with. Raises
-    OffsetOutOfRangeException for a start that is not there (any more), CorruptRecordException for bytes that contradict themselves,
-    TimeoutException when a partition gives nothing although it has not ended. A topic that was deleted and made anew meanwhile is an
-    OffsetOutOfRangeException, too, and has no positions then: in the new one they would leave records out.
+    `positions` are the offsets after the last returned records: commit them after the records are processed.
+
+    Iteration raises:
+
+    - OffsetOutOfRangeException: a start offset is not available. Also if a topic was deleted and created again; then `positions` no longer
+      contains the topic, because its offsets would skip records of the new one.
+    - CorruptRecordException: a batch has a wrong checksum or is inconsistent.
+    - TimeoutException: a partition returns no records although its end is not reached.
     """
 
     def __init__(
@@ -46,6 +50,15 @@ class RecordReader:
         settings: Settings,
         records_max: int | None = None,
     ) -> None:
+        """Make a reader.
+
+        Args:
+            client: client of `options.open_client`.
+            starts: offset of the first record, by partition.
+            ends: offset after the last record, by partition; None: read for ever.
+            settings: result of `options.READING_TABLE.parse`.
+            records_max: stop after this number of records; None: no limit.
+        """
         self.positions = dict(starts)
         self._client = client
         self._ends = ends
@@ -55,7 +68,7 @@ class RecordReader:
         self._learn_topic_ids()
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, RecordColumns]]:
-        """Records of one partition at a time, in the order of their offsets; `columns.offsets` has them."""
+        """Records of one partition at a time, in the order of their offsets (`columns.offsets`)."""
         read_deadline = self._client.deadline(None, "reading")
         while (open_partitions := self._open_partitions()) and self._left != 0:
             before = dict(self.positions)
@@ -70,8 +83,9 @@ class RecordReader:
                 read_deadline = self._client.deadline(None, "reading")
             elif self._ends is not None and read_deadline.is_over:
                 tp = open_partitions[0]
+                position, waited_ms = self.positions[tp], read_deadline.waited_ms
                 raise TimeoutException(
-                    f"{tp} gave nothing at offset {self.positions[tp]} for {read_deadline.waited_ms} ms; it ends at {self._ends[tp]}",
+                    f"{tp} returned no records at offset {position} for {waited_ms} ms; its end is {self._ends[tp]}",
                     topic_partition=tp,
                     stored=Stored.NO,
                     api="Fetch",
@@ -79,7 +93,7 @@ class RecordReader:
 
     @property
     def topic_ids(self) -> Mapping[str, UUID]:
-        """Of the topics that the positions belong to, where brokers tell ids."""
+        """Ids of the topics to which the positions belong, if brokers return ids."""
         return self._topic_ids
 
     def _open_partitions(self) -> list[TopicPartition]:
@@ -110,24 +124,24 @@ class RecordReader:
                     self._check_position(tp, code, is_by_name=bool(topic.topic))
                     yield PartitionAnswer(tp, code, None, data)
 
-        # By ids, where brokers tell them: by its name a topic made anew would be read on as if it were the one before.
+        # With topic ids, if brokers return them: by name a topic that was created again would be read like the previous one.
         has_ids = all(tp.topic in self._topic_ids for tp in partitions)
         version_max = api_of(FetchRequest).reach[-1] if has_ids else None
         return ask_leaders(self._client, partitions, request_for, read, version_max=version_max)
 
     def _learn_topic_ids(self) -> None:
-        """The ids of the topics as they are first heard of: positions belong to these."""
+        """Remember the first known id of each topic: the positions belong to it."""
         for topic in {tp.topic for tp in self.positions} - self._topic_ids.keys():
             topic_id = self._client.cluster.topic_id(topic)
             if topic_id is not None and topic_id != ZERO_UUID:
                 self._topic_ids[topic] = topic_id
 
     def _check_position(self, tp: TopicPartition, code: int, *, is_by_name: bool) -> None:
-        """Raise OffsetOutOfRangeException where the answer says that the position is not, or may be that of another record."""
+        """Raise OffsetOutOfRangeException if the position is not available, or may belong to a topic that was created again."""
         if code == codes.OFFSET_OUT_OF_RANGE.number:
-            text = f"offset {self.positions[tp]} is not there, or not any more"
+            text = f"offset {self.positions[tp]} does not exist, or not any more"
         elif (is_by_name or code in TOPIC_RECREATED_CODES) and self._was_recreated(tp.topic):
-            text = f"topic {tp.topic!r} was deleted and created anew: offset {self.positions[tp]} was one of the topic before"
+            text = f"topic {tp.topic!r} was deleted and created again: offset {self.positions[tp]} belongs to the previous topic"
             self.positions = {other: position for other, position in self.positions.items() if other.topic != tp.topic}
         else:
             return
@@ -147,14 +161,14 @@ class RecordReader:
             for number in numbers
         ]
         found = FetchTopic(topic=topic, partitions=partitions)
-        # Not that of a topic made anew: its leader does not know it by this id, and says so.
+        # Even if the topic was created again: its leader rejects the old id.
         if topic in self._topic_ids:
             found.topic_id = self._topic_ids[topic]
         return found
 
     def _parts(self, tp: TopicPartition, data: PartitionData) -> Iterator[tuple[RecordColumns, int]]:
-        """The records of an answer in parts, each with the position after it. A part may be empty."""
-        assert not isinstance(data.records, list), "records that were received are one buffer"
+        """The records of a response in parts, each with the position after it. A part may be empty."""
+        assert not isinstance(data.records, list), "received records are one buffer"
         end = None if self._ends is None else self._ends[tp]
         aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
         records = FetchedRecords(data.records or b"", self.positions[tp], aborted=aborted, checks_crc=self._settings["check.crcs"])

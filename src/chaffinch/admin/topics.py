@@ -1,4 +1,4 @@
-"""Topics: list, describe, create, add partitions, delete. What `kafka-topics` does, over one client, with typed results."""
+"""Topics: list, describe, create, add partitions, delete, like `kafka-topics`, with typed results."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataReques
 
 NO_LEADER: Final = -1
 BY_BROKER: Final = -1
-"""A number that the broker is to choose."""
+"""Number of partitions or replicas: the broker's default."""
 MIN_IN_SYNC: Final = "min.insync.replicas"
 CHANGE_TIMEOUT_MS: Final = 30_000
 
 
 class UnknownTopic(UnknownTopicOrPartitionException):
-    """A topic that the cluster does not have, after its list was read: to be corrected, not tried again."""
+    """The topic is not in the cluster's list of topics. Do not retry: the name is wrong."""
 
     def __str__(self) -> str:
         return self.message
@@ -42,7 +42,17 @@ class UnknownTopic(UnknownTopicOrPartitionException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDetails:
-    """One partition. `leader` is -1 without one; offsets are None where no leader told them."""
+    """One partition.
+
+    Attributes:
+        partition: number of the partition, from 0.
+        leader: node id; -1 without a leader.
+        leader_epoch: epoch of the leader.
+        replicas: node ids of all replicas, the preferred leader first.
+        in_sync: node ids of the in-sync replicas.
+        first_offset: first available offset; None if no leader returned it.
+        end_offset: offset of the next record; None if no leader returned it.
+    """
 
     partition: int
     leader: int
@@ -55,7 +65,7 @@ class PartitionDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic as Metadata tells it."""
+    """One topic, as in metadata."""
 
     name: str
     topic_id: UUID
@@ -64,33 +74,51 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        """That of the first partition, as Kafka's tools have it; 0 without partitions."""
+        """Replicas of the first partition, as in Kafka's tools; 0 without partitions."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic with its offsets and configurations; `warnings` say what will go wrong with it, each with the remedy."""
+    """A topic with offsets and configurations. `warnings`: lines about a wrong configuration, each with the remedy."""
 
     topic: Topic
     configs: Mapping[str, ConfigEntry]
     warnings: tuple[str, ...]
     offsets_error: ApiException | None = None
-    """Why the offsets are not known of partitions that have a leader."""
+    """Why offsets of partitions with a leader are unknown."""
 
     @property
     def unknown_count(self) -> int:
-        """How many partitions have a leader whose offsets are not known."""
+        """Number of partitions with a leader but without offsets."""
         return sum(part.leader != NO_LEADER and part.end_offset is None for part in self.topic.partitions)
 
 
 def list_topics(client: SyncClient, *, node: Target = "any", timeout_ms: int | None = None) -> list[Topic]:
-    """Every topic, by name, internal ones too, as `node` knows them."""
+    """All topics by name, including internal ones.
+
+    Args:
+        client: client of `options.connect`.
+        node: node id or address of the broker whose metadata is returned; `any` broker by default.
+        timeout_ms: limit of the call; None: the client's timeout.
+    """
     return _metadata(client, None, node, timeout_ms)
 
 
 def find_topics(client: SyncClient, names: Iterable[str]) -> list[Topic]:
-    """These topics, in the order given. UnknownTopic names the nearest for one that does not exist."""
+    """Topics by name.
+
+    Args:
+        client: client of `options.connect`.
+        names: names of topics.
+
+    Returns:
+        The topics in the order of `names`, without duplicates.
+
+    Raises:
+        UnknownTopic: a topic does not exist; the message suggests the most similar name.
+        TypeError: `names` is a single string.
+    """
     wanted = checked_names(names)
     found = {topic.name: topic for topic in _metadata(client, wanted)}
     missing = [name for name in wanted if name not in found]
@@ -100,7 +128,16 @@ def find_topics(client: SyncClient, names: Iterable[str]) -> list[Topic]:
 
 
 def describe_topics(client: SyncClient, names: Iterable[str] | None = None) -> list[TopicDescription]:
-    """These topics (None: all but internal ones), with configurations and offsets. UnknownTopic as `find_topics`."""
+    """Describe topics with configurations and offsets.
+
+    Args:
+        client: client of `options.connect`.
+        names: names of topics; None for all except internal ones.
+
+    Raises:
+        UnknownTopic: a topic does not exist; the message suggests the most similar name.
+        TypeError: `names` is a single string.
+    """
     found = [topic for topic in list_topics(client) if not topic.is_internal] if names is None else find_topics(client, names)
     entries = configs.describe_topic_configs(client, [topic.name for topic in found])
     with_offsets, error = _with_offsets(client, found)
@@ -118,7 +155,21 @@ def create_topic(
     replication_factor: int = BY_BROKER,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic. Raises what the controller refuses it with."""
+    """Create a topic.
+
+    Args:
+        client: client of `options.connect`.
+        name: name of the topic: 1 to 249 letters, digits, '.', '_' and '-'.
+        partitions: number of partitions; by default the broker's.
+        replication_factor: number of replicas; by default the broker's.
+        config: configuration values by name.
+
+    Raises:
+        TopicExistsException: a topic has the name.
+        InvalidTopicException: the name is not legal.
+        InvalidReplicationFactorException: there are not enough brokers.
+        InvalidConfigurationException: a configuration value is not legal.
+    """
     topic = CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -132,7 +183,18 @@ def create_topic(
 
 
 def wait_for_topic(client: SyncClient, name: str) -> list[TopicDescription]:
-    """The description of a topic that was created a moment ago, once a broker has heard of it, with a leader for each partition."""
+    """Wait until a new topic is in the metadata of a broker, with a leader for each partition.
+
+    Args:
+        client: client of `options.connect`.
+        name: name of the topic.
+
+    Returns:
+        A list of one description; at the timeout also one of a topic with partitions that have no leader.
+
+    Raises:
+        UnknownTopic: no broker knows the topic until the timeout.
+    """
     deadline = client.deadline(None, f"waiting for topic {name!r}")
     while True:
         try:
@@ -146,21 +208,41 @@ def wait_for_topic(client: SyncClient, name: str) -> list[TopicDescription]:
 
 
 def add_partitions(client: SyncClient, name: str, partitions: int, *, is_trial: bool = False) -> None:
-    """Let a topic have `partitions` in all. The broker refuses fewer than there are, and as many; with `is_trial` it does no more."""
+    """Increase the number of partitions of a topic.
+
+    Args:
+        client: client of `options.connect`.
+        name: name of the topic.
+        partitions: the new total; it must be larger than the present one.
+        is_trial: only validate the request.
+
+    Raises:
+        InvalidPartitionsException: the total is not larger than the present one.
+        UnknownTopicOrPartitionException: the topic does not exist.
+    """
     topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
     request = CreatePartitionsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS, validate_only=is_trial)
     response_errors.raise_for(client.controller_request(request))
 
 
 def delete_topics(client: SyncClient, names: Iterable[str]) -> None:
-    """Delete topics. Raises for the first that is refused; others may be deleted then."""
+    """Delete topics with their records.
+
+    Args:
+        client: client of `options.connect`.
+        names: names of the topics.
+
+    Raises:
+        ApiException: the error of the first topic that is rejected; other topics may have been deleted.
+        TypeError: `names` is a single string.
+    """
     wanted = checked_names(names)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in wanted], topic_names=wanted, timeout_ms=CHANGE_TIMEOUT_MS)
     response_errors.raise_for(client.controller_request(request))
 
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:
-    """The topic's partitions by number."""
+    """The partitions of a topic, in the order of their numbers."""
     return [TopicPartition(topic.name, details.partition) for details in topic.partitions]
 
 
@@ -168,18 +250,18 @@ def partitions_of(topic: Topic) -> list[TopicPartition]:
 
 
 def _metadata(client: SyncClient, names: list[str] | None, node: Target = "any", timeout_ms: int | None = None) -> list[Topic]:
-    """Topics that exist; unknown ones are left out, other codes raised."""
+    """The topics that exist. Unknown topics are left out; other codes are raised."""
     wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
     answer: MetadataResponse = client.request(request, node, timeout_ms=timeout_ms)
-    if answer.error_code and not answer.topics:  # No list at all is not an empty one; told since version 13.
+    if answer.error_code and not answer.topics:  # A failed request is not an empty list. Only since version 13.
         response_errors.raise_for(answer)
     known = []
     for topic in answer.topics:
         code = codes.by_number(topic.error_code)
         if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
             continue
-        # Without a leader a topic is there all the same.
+        # A topic without a leader exists.
         if code not in (codes.NONE, codes.LEADER_NOT_AVAILABLE):
             raise exception_for(code, message=f"topic {topic.name!r}: {code.text}", api="Metadata")
         known.append(_topic(topic))
@@ -212,7 +294,7 @@ def _unknown(name: str, known: list[str]) -> UnknownTopic:
 
 
 def _with_offsets(client: SyncClient, found: list[Topic]) -> tuple[list[Topic], ApiException | None]:
-    """The topics with the offsets of their partitions; without them the error says why."""
+    """The topics with the offsets of their partitions. Without offsets the error is the reason."""
     led = [TopicPartition(topic.name, part.partition) for topic in found for part in topic.partitions if part.leader != NO_LEADER]
     if not led:
         return found, None
@@ -220,7 +302,7 @@ def _with_offsets(client: SyncClient, found: list[Topic]) -> tuple[list[Topic], 
         client.refresh_metadata({partition.topic for partition in led})
         first, end = offsets.earliest(client, led), offsets.latest(client, led)
     except ApiException as error:
-        # A leader lost meanwhile: the rest of the description is worth showing.
+        # A leader was lost in the meantime: the rest of the description is still useful.
         return found, error
     known = [
         replace(
@@ -245,11 +327,11 @@ def _warnings(topic: Topic, entries: Mapping[str, ConfigEntry]) -> tuple[str, ..
 
 
 def mismatch_warning(topic: str, min_in_sync: int, replicas: int) -> tuple[str, ...]:
-    """What KIP-579 asks to tell: one line, or nothing where the numbers agree."""
+    """The warning of KIP-579 if `min.insync.replicas` exceeds the number of replicas; otherwise nothing."""
     if min_in_sync <= replicas:
         return ()
     counted = "1 replica" if replicas == 1 else f"{replicas} replicas"
     return (
-        f"{MIN_IN_SYNC} is {min_in_sync} and topic {topic!r} has {counted}: acks=all can never be answered by that many (KIP-579); "
+        f"{MIN_IN_SYNC} is {min_in_sync} and topic {topic!r} has {counted}: writes with acks=all can never succeed (KIP-579); "
         f"set {MIN_IN_SYNC} to {replicas} or less, or give the topic {min_in_sync} replicas",
     )

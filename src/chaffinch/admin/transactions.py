@@ -1,7 +1,7 @@
-"""Transactions: list, describe, find those that hang, and end them by hand. What `kafka-transactions` does (KIP-664), with typed results.
+"""Transactions: list, describe, find hanging ones, and abort them, like `kafka-transactions` (KIP-664), with typed results.
 
-A transaction hangs in a partition when its coordinator does not know of it any more: nobody will end it, and readers of committed
-records wait before it for ever.
+A transaction hangs in a partition if its coordinator does not know it any more. It is never completed, and readers of committed records
+wait before it for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chaffinch.protocol.messages.list_transactions import ListTransactionsReques
 from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersResponse as MarkersResponse
 
-# Kafka's default for transaction.max.timeout.ms: no transaction of a producer that is alive is older.
+# Kafka's default of transaction.max.timeout.ms: no transaction of a running producer is older.
 TRANSACTION_TIMEOUT_MAX_MS: Final = 900_000
 # TransactionState.java.
 STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead")
@@ -36,7 +36,7 @@ STATES_WITHOUT_END: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "Prepar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """One transactional id as its coordinator lists it."""
+    """One transactional id, as its coordinator lists it. `state` is one of `STATES`; `coordinator` is a node id."""
 
     transactional_id: str
     producer_id: int
@@ -46,7 +46,17 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """One transactional id. `started_ms` (since 1970) is None while no transaction is open."""
+    """One transactional id.
+
+    Attributes:
+        transactional_id: the id.
+        producer_id: id of its current producer.
+        producer_epoch: epoch of its current producer.
+        state: one of `STATES`.
+        timeout_ms: transaction timeout of the producer.
+        started_ms: start of the open transaction, ms since 1970; None if there is none.
+        partitions: the partitions in the open transaction.
+    """
 
     transactional_id: str
     producer_id: int
@@ -59,7 +69,17 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProducer:
-    """One producer that a partition remembers. `transaction_start_offset` None: no open transaction there."""
+    """Producer state in one partition.
+
+    Attributes:
+        topic_partition: the partition.
+        producer_id: id of the producer.
+        producer_epoch: epoch of its last batch.
+        coordinator_epoch: epoch of the coordinator that wrote the last marker; -1 without one.
+        last_sequence: sequence of its last record; -1 without one.
+        last_timestamp_ms: time of its last batch, ms since 1970.
+        transaction_start_offset: first offset of its open transaction; None if there is none.
+    """
 
     topic_partition: TopicPartition
     producer_id: int
@@ -73,7 +93,18 @@ class PartitionProducer:
 def list_transactions(
     client: SyncClient, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), duration_min_ms: int | None = None
 ) -> list[TransactionListing]:
-    """The transactional ids of every coordinator, by name. UnsupportedVersionException for a duration that a broker cannot filter by."""
+    """The transactional ids of all coordinators, in their order.
+
+    Args:
+        client: client of `options.connect`.
+        states: only ids in one of these states (see `STATES`); all if empty.
+        producer_ids: only ids of these producers; all if empty.
+        duration_min_ms: only transactions that have been open for at least this time; None: all.
+
+    Raises:
+        InvalidTxnStateException: an unknown state.
+        UnsupportedVersionException: a broker is too old to filter by duration.
+    """
     found: list[TransactionListing] = []
     request = ListTransactionsRequest(
         state_filters=list(states),
@@ -83,7 +114,7 @@ def list_transactions(
     for node, answer in ask_nodes(client, request):
         if answer.unknown_state_filters:
             raise InvalidTxnStateException(
-                f"no transaction is ever in state {answer.unknown_state_filters[0]!r}; there are {', '.join(STATES)}",
+                f"unknown state {answer.unknown_state_filters[0]!r}; the states are {', '.join(STATES)}",
                 api="ListTransactions",
             )
         found += [
@@ -96,13 +127,21 @@ def list_transactions(
 
 
 def describe_transaction(client: SyncClient, transactional_id: str) -> TransactionDescription:
-    """What the coordinator knows. TransactionalIdNotFoundException for an id that nobody used, or not for a long time."""
+    """Describe a transactional id.
+
+    Args:
+        client: client of `options.connect`.
+        transactional_id: the id.
+
+    Raises:
+        TransactionalIdNotFoundException: the id was never used, or its coordinator has expired it.
+    """
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     answer = client.coordinator_request(transactional_id, "transaction", request)
     for code, _ in response_errors.codes_in(answer):
         raise exception_for(code, message=f"transactional id {transactional_id!r}: {code.text}", api="DescribeTransactions")
     state: DescribeTransactionsState = answer.transaction_states[0]
-    # Brokers may go on telling when the last one began.
+    # Brokers may return the start of a completed transaction.
     is_open = state.transaction_state in STATES_WITHOUT_END
     return TransactionDescription(
         transactional_id=state.transactional_id,
@@ -116,7 +155,15 @@ def describe_transaction(client: SyncClient, transactional_id: str) -> Transacti
 
 
 def describe_producers(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[PartitionProducer]]:
-    """The producers that each partition's leader remembers, by producer id."""
+    """Producer states in partitions (DescribeProducers, since Kafka 2.8).
+
+    Args:
+        client: client of `options.connect`.
+        partitions: the partitions.
+
+    Returns:
+        The states by partition, in the order of the producer ids.
+    """
 
     def request_for(asked: list[TopicPartition]) -> DescribeProducersRequest:
         topics = [DescribeProducersTopicRequest(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(asked).items()]
@@ -147,7 +194,17 @@ def _read_producers(answer: DescribeProducersResponse) -> Iterator[PartitionAnsw
 def find_hanging(
     client: SyncClient, partitions: Iterable[TopicPartition], *, wall_ms: int, older_than_ms: int = TRANSACTION_TIMEOUT_MAX_MS
 ) -> list[PartitionProducer]:
-    """Open transactions in these partitions, older than a living one can be, of which no coordinator knows (any more)."""
+    """Hanging transactions: open in a partition, older than a running producer can have, and unknown to every coordinator.
+
+    Args:
+        client: client of `options.connect`.
+        partitions: the partitions to search.
+        wall_ms: the present time, ms since 1970.
+        older_than_ms: minimum time since the producer's last batch.
+
+    Returns:
+        The producers with such a transaction, by partition and producer id.
+    """
     suspects = [
         producer
         for producers in describe_producers(client, partitions).values()
@@ -172,22 +229,40 @@ def find_hanging(
 
 
 def open_transaction_at(client: SyncClient, tp: TopicPartition, start_offset: int) -> PartitionProducer:
-    """The producer whose open transaction begins at this offset. InvalidTxnStateException names those there are when none does."""
+    """The producer whose open transaction starts at an offset.
+
+    Args:
+        client: client of `options.connect`.
+        tp: the partition.
+        start_offset: first offset of the transaction.
+
+    Raises:
+        InvalidTxnStateException: there is none; the message lists the offsets at which open transactions start.
+    """
     producers = _with_open_transactions(client, tp)
     for producer in producers:
         if producer.transaction_start_offset == start_offset:
             return producer
     starts = ", ".join(str(producer.transaction_start_offset) for producer in producers)
-    hint = f"open ones begin at {starts}" if starts else "none is open there"
-    raise InvalidTxnStateException(f"no open transaction begins at offset {start_offset} of {tp}; {hint}", api="DescribeProducers")
+    hint = f"open transactions start at {starts}" if starts else "none is open there"
+    raise InvalidTxnStateException(f"no open transaction starts at offset {start_offset} of {tp}; {hint}", api="DescribeProducers")
 
 
 def check_open(client: SyncClient, tp: TopicPartition, producer_id: int) -> None:
-    """InvalidTxnStateException, naming those that have one, unless this producer has an open transaction in the partition: brokers write
-    an abort marker for anyone. UnsupportedVersionException of brokers that do not tell (before Kafka 2.8)."""
+    """Check that a producer has an open transaction in a partition, because brokers write an abort marker for any producer id.
+
+    Args:
+        client: client of `options.connect`.
+        tp: the partition.
+        producer_id: id of the producer.
+
+    Raises:
+        InvalidTxnStateException: it has none; the message lists the producers with an open transaction.
+        UnsupportedVersionException: the broker is older than Kafka 2.8.
+    """
     having = [producer.producer_id for producer in _with_open_transactions(client, tp)]
     if producer_id not in having:
-        hint = f"open ones are of {', '.join(map(str, having))}" if having else "none is open there"
+        hint = f"open transactions belong to {', '.join(map(str, having))}" if having else "none is open there"
         raise InvalidTxnStateException(f"producer {producer_id} has no open transaction in {tp}; {hint}", api="DescribeProducers")
 
 
@@ -196,11 +271,19 @@ def _with_open_transactions(client: SyncClient, tp: TopicPartition) -> list[Part
 
 
 def abort_in_partition(client: SyncClient, tp: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-    """Write an abort marker into one partition, past the coordinator: for transactions that hang, and for no others."""
+    """Write an abort marker into one partition, bypassing the coordinator. Use it only for hanging transactions.
+
+    Args:
+        client: client of `options.connect`.
+        tp: the partition.
+        producer_id: id of the producer.
+        producer_epoch: epoch of the producer in the partition.
+        coordinator_epoch: epoch of the coordinator in the partition; negative without one.
+    """
     marker = WritableTxnMarker(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        # A partition that never saw a marker of this producer has no epoch of its coordinator.
+        # Without a previous marker of this producer the partition has no coordinator epoch.
         coordinator_epoch=max(0, coordinator_epoch),
         transaction_result=False,
         topics=[WritableTxnMarkerTopic(name=tp.topic, partition_indexes=[tp.partition])],
@@ -216,7 +299,15 @@ def abort_in_partition(client: SyncClient, tp: TopicPartition, *, producer_id: i
 
 
 def terminate(client: SyncClient, transactional_id: str) -> None:
-    """Abort what is open under a transactional id and fence its producer, by introducing a new one under its name (KIP-939)."""
+    """Abort the open transaction of a transactional id and fence its producer, by initializing a new producer (KIP-939).
+
+    Args:
+        client: client of `options.connect`.
+        transactional_id: the id.
+
+    Raises:
+        TransactionalIdNotFoundException: the id was never used, or its coordinator has expired it.
+    """
     describe_transaction(client, transactional_id)
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
     answer = client.coordinator_request(transactional_id, "transaction", request)

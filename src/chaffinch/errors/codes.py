@@ -123,13 +123,13 @@ UNKNOWN_TOPIC_OR_PARTITION = _row("UNKNOWN_TOPIC_OR_PARTITION", 3, "UnknownTopic
 INVALID_FETCH_SIZE = _row("INVALID_FETCH_SIZE", 4, "InvalidFetchSizeException", _PLAIN, "", _MAYBE, "The fetch size is negative or not usable. Set fetch.max.bytes and max.partition.fetch.bytes above 0.")
 LEADER_NOT_AVAILABLE = _row("LEADER_NOT_AVAILABLE", 5, "LeaderNotAvailableException", _REFRESH, "PT", _NO, "The partition has no leader right now: an election is running, or every replica is down.")
 NOT_LEADER_OR_FOLLOWER = _row("NOT_LEADER_OR_FOLLOWER", 6, "NotLeaderOrFollowerException", _REFRESH, "PT", _MAYBE, "The broker asked is not the partition's leader any more. With acks=all the batch may already be on the new leader.")
-REQUEST_TIMED_OUT = _row("REQUEST_TIMED_OUT", 7, "TimeoutException", _RETRY, "PT", _MAYBE, "The answer did not come in time: brokers overloaded, followers slow, or the network stuck. The write may have happened.")
+REQUEST_TIMED_OUT = _row("REQUEST_TIMED_OUT", 7, "TimeoutException", _RETRY, "PT", _MAYBE, "The response did not come in time: overloaded brokers, slow followers, or a network failure. The write may have happened.")
 BROKER_NOT_AVAILABLE = _row("BROKER_NOT_AVAILABLE", 8, "BrokerNotAvailableException", _RESTART, "P", _MAYBE, "The broker is not running or not reachable (a code of old brokers). Check that it is up.")
 REPLICA_NOT_AVAILABLE = _row("REPLICA_NOT_AVAILABLE", 9, "ReplicaNotAvailableException", _REFRESH, "P", _MAYBE, "The replica asked for is not on this broker at the moment.")
 MESSAGE_TOO_LARGE = _row("MESSAGE_TOO_LARGE", 10, "RecordTooLargeException", _CONFIG, "P", _NO, "A record, or the batch it is in, is larger than the topic's max.message.bytes. Make it smaller, compress it, or raise the limit.")
 STALE_CONTROLLER_EPOCH = _row("STALE_CONTROLLER_EPOCH", 11, "ControllerMovedException", _PLAIN, "", _MAYBE, "The request comes from a controller that was replaced. Between brokers only.")
-OFFSET_METADATA_TOO_LARGE = _row("OFFSET_METADATA_TOO_LARGE", 12, "OffsetMetadataTooLarge", _RESTART, "T", _MAYBE, "The metadata text beside a committed offset is longer than the broker's offset.metadata.max.bytes.")
-NETWORK_EXCEPTION = _row("NETWORK_EXCEPTION", 13, "NetworkException", _REFRESH, "PT", _MAYBE, "The connection was lost before the answer came. The write may have happened.")
+OFFSET_METADATA_TOO_LARGE = _row("OFFSET_METADATA_TOO_LARGE", 12, "OffsetMetadataTooLarge", _RESTART, "T", _MAYBE, "The metadata text of a committed offset is longer than the broker's offset.metadata.max.bytes.")
+NETWORK_EXCEPTION = _row("NETWORK_EXCEPTION", 13, "NetworkException", _REFRESH, "PT", _MAYBE, "The connection was lost before the response came. The write may have happened.")
 COORDINATOR_LOAD_IN_PROGRESS = _row("COORDINATOR_LOAD_IN_PROGRESS", 14, "CoordinatorLoadInProgressException", _RETRY, "PT", _NO, "The coordinator is reading its state after a move or a restart and cannot answer yet.")
 COORDINATOR_NOT_AVAILABLE = _row("COORDINATOR_NOT_AVAILABLE", 15, "CoordinatorNotAvailableException", _REFRESH, "PT", _NO, "There is no coordinator to ask yet: its internal topic is being created or has no leader.")
 NOT_COORDINATOR = _row("NOT_COORDINATOR", 16, "NotCoordinatorException", _REFRESH, "PT", _NO, "The broker asked is not the coordinator any more; it is looked up again.")
@@ -205,7 +205,7 @@ NO_REASSIGNMENT_IN_PROGRESS = _row("NO_REASSIGNMENT_IN_PROGRESS", 85, "NoReassig
 GROUP_SUBSCRIBED_TO_TOPIC = _row("GROUP_SUBSCRIBED_TO_TOPIC", 86, "GroupSubscribedToTopicException", _PLAIN, "", _MAYBE, "A member of the group still subscribes to the topic, so its offsets cannot be deleted.")
 INVALID_RECORD = _row("INVALID_RECORD", 87, "InvalidRecordException", _CONFIG, "PT", _NO, "One or more records failed the broker's validation; the message of each says why. The other records of the batch are not at fault.", number_kip=85)
 UNSTABLE_OFFSET_COMMIT = _row("UNSTABLE_OFFSET_COMMIT", 88, "UnstableOffsetCommitException", _RETRY, "", _MAYBE, "An open transaction has offsets of this partition pending; ask again when it has ended.")
-THROTTLING_QUOTA_EXCEEDED = _row("THROTTLING_QUOTA_EXCEEDED", 89, "ThrottlingQuotaExceededException", _RETRY, "", _MAYBE, "Topic or partition changes exceed the quota controller_mutation_rate. Try again after the throttle time in the answer.")
+THROTTLING_QUOTA_EXCEEDED = _row("THROTTLING_QUOTA_EXCEEDED", 89, "ThrottlingQuotaExceededException", _RETRY, "", _MAYBE, "Topic or partition changes exceed the quota controller_mutation_rate. Try again after the throttle time in the response.")
 PRODUCER_FENCED = _row("PRODUCER_FENCED", 90, "ProducerFencedException", _RESTART, "PT", _NO, "Another producer with the same transactional.id has taken over. Close this one; if both should live, give each an id of its own.")
 RESOURCE_NOT_FOUND = _row("RESOURCE_NOT_FOUND", 91, "ResourceNotFoundException", _PLAIN, "", _MAYBE, "The resource named does not exist.")
 DUPLICATE_RESOURCE = _row("DUPLICATE_RESOURCE", 92, "DuplicateResourceException", _PLAIN, "", _MAYBE, "The request names the same resource twice, or one that exists already.")
@@ -269,11 +269,16 @@ _BY_NUMBER_KIP: Final = {85: INVALID_RECORD, 89: INCONSISTENT_REPLICATION_FACTOR
 
 
 def by_number(number: int, numbering: Numbering = "apache", *, has_culprits: bool = False, message: str | None = None) -> ErrorCode:
-    """The row of a number from a response; never fails: an unknown number gets its own row.
+    """The row of a number from a response. An unknown number gets a row of its own.
 
-    `has_culprits`: the response lists records (KIP-467's `record_errors`); under `kip` numbering that makes 45 INVALID_COMPACTION_KEY.
-    `message`: the response's `error_message`; under `apache` numbering it makes a 40 INCONSISTENT_REPLICATION_FACTOR if it begins with that
-    name. The producer, which knows the record's key, recognises INVALID_COMPACTION_KEY under 87.
+    Args:
+        number: the error code in the response.
+        numbering: the broker's numbering: `apache`, or `kip` for the numbers printed in the KIPs.
+        has_culprits: whether the response lists records (KIP-467's `record_errors`); under `kip` this makes 45 INVALID_COMPACTION_KEY.
+        message: the response's `error_message`; under `apache` it makes 40 INCONSISTENT_REPLICATION_FACTOR if it begins with that name.
+
+    Returns:
+        The row. The producer, which knows the record's key, recognises INVALID_COMPACTION_KEY under 87.
     """
     if numbering == "kip":
         if number in _BY_NUMBER_KIP:
@@ -286,7 +291,14 @@ def by_number(number: int, numbering: Numbering = "apache", *, has_culprits: boo
 
 
 def by_name(name: str) -> ErrorCode:
-    """The row of a name or an alias. Raises KeyError, with the nearest name, for any other text."""
+    """The row of a name or an alias.
+
+    Args:
+        name: name of the code, such as `INVALID_RECORD`.
+
+    Raises:
+        KeyError: no code has this name; the text contains the most similar one.
+    """
     code = _BY_NAME.get(ALIASES.get(name, name))
     if code is None:
         raise KeyError(f"no error code is named {name!r}; the nearest is {nearest_names(name)[0]}")
@@ -294,7 +306,15 @@ def by_name(name: str) -> ErrorCode:
 
 
 def nearest_names(text: str, count_max: int = 1) -> list[str]:
-    """The known names most similar to the text, best first; at least one."""
+    """The known names most similar to a text.
+
+    Args:
+        text: the text, in any case.
+        count_max: maximum number of names.
+
+    Returns:
+        The names, best first; at least one.
+    """
     return difflib.get_close_matches(text.upper(), [*_BY_NAME, *ALIASES], n=count_max, cutoff=0.0)
 
 

@@ -94,7 +94,17 @@ class Culprit(NamedTuple):
 
 
 class KafkaException(Exception):
-    """Base class of all exceptions of Chaffinch. A plain KafkaException is an unclassified failure: application-recoverable."""
+    """Base class of all exceptions of Chaffinch. A plain KafkaException is an unclassified failure: application-recoverable.
+
+    Attributes:
+        message: the text without code, location and advice, as from the broker.
+        code: row of the error table in `errors.codes`.
+        topic_partition: partition of the error; None if it belongs to none. Its `partition` is -1 for a whole topic.
+        culprits: the records that caused the error, empty if unknown.
+        group: KIP-1050 group: how the application reacts.
+        stored: whether a record with this error is in the log.
+        api: name of the request, such as `Produce`; None for errors without one.
+    """
 
     class_code: ClassVar[ErrorCode] = codes.UNKNOWN_SERVER_ERROR
     class_group: ClassVar[Group] = Group.APPLICATION_RECOVERABLE
@@ -433,9 +443,22 @@ def exception_for(
     api: str | None = None,
     cause: BaseException | None = None,
 ) -> ApiException:
-    """The exception of a code, not raised. `api` is the request's name, such as `Produce` or `EndTxn`; `cause` becomes `__cause__`.
+    """Make the exception of a code, without raising it.
 
-    An unknown code becomes an UnknownServerException with its number. Raises ValueError for NONE, which is not an error.
+    Args:
+        code: row of the error table. An unknown code becomes an UnknownServerException with its number.
+        message: the broker's message; by default the row's text.
+        topic_partition: partition of the error.
+        culprits: the records that caused the error.
+        stored: whether the record may be in the log; by default that of the code, or NO with culprits.
+        api: name of the request, such as `Produce` or `EndTxn`, on which the group may depend.
+        cause: becomes `__cause__`.
+
+    Returns:
+        An instance of the code's class.
+
+    Raises:
+        ValueError: the code is NONE, which is not an error.
     """
     if code is codes.NONE:
         raise ValueError("code NONE is success: there is no exception for it")
@@ -450,7 +473,14 @@ def exception_for(
 
 
 def group_of(exception: BaseException) -> Group:
-    """The group of any exception. Exceptions of other libraries are unclassified, and so application-recoverable (KIP-1050)."""
+    """The KIP-1050 group of any exception.
+
+    Args:
+        exception: an exception of Chaffinch or of another library.
+
+    Returns:
+        The group; APPLICATION_RECOVERABLE for exceptions of other libraries, which are unclassified.
+    """
     return exception.group if isinstance(exception, KafkaException) else Group.APPLICATION_RECOVERABLE
 
 

@@ -14,10 +14,10 @@ SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 TLS_OPTIONS: Final = (
     Option("ssl.truststore.location", "string", None, "file with the certificates to trust, as PEM"),
-    Option("ssl.truststore.type", "string", "PEM", "what that file is; only PEM is read"),
+    Option("ssl.truststore.type", "string", "PEM", "format of that file; only PEM is supported"),
     Option("ssl.truststore.certificates", "string", None, "the certificates to trust themselves, as PEM, instead of a file"),
     Option("ssl.keystore.location", "string", None, "file with the own private key and its certificates, as PEM"),
-    Option("ssl.keystore.type", "string", "PEM", "what that file is; only PEM is read"),
+    Option("ssl.keystore.type", "string", "PEM", "format of that file; only PEM is supported"),
     Option("ssl.keystore.key", "string", None, "the own private key itself, as PEM, instead of a file"),
     Option("ssl.keystore.certificate.chain", "string", None, "the certificates of ssl.keystore.key, its own first, as PEM"),
     Option("ssl.key.password", "string", None, "password of an encrypted private key"),

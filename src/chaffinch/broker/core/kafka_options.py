@@ -28,29 +28,29 @@ from chaffinch.settings import INT_MAX, Kind, Option
 SHORT_MAX: Final = 2**15 - 1
 DOCUMENTATION: Final = "Known to Apache Kafka; without effect here."
 
-_ALL_ALIKE: Final = "all listeners here have the same options"
-_NO_POLICY: Final = "classes of Java are not loaded, so that nothing would enforce the policy; leave it out"
+_ALL_ALIKE: Final = "all listeners have the same options"
+_NO_POLICY: Final = "Java classes are not loaded, so the policy would not be enforced; leave it out"
 _NO_RIGHTS: Final = (
-    "rights are not checked here, each client that may connect may do everything; leave it out, and restrict who may connect with "
+    "there are no ACLs: every client that can connect may do everything; leave it out, and restrict connections with "
     "--listener-security (in Python security.protocol) and --users"
 )
-_PEM: Final = "only PEM is read: give ssl.keystore.location a PEM file, and the password of its private key as ssl.key.password"
+_PEM: Final = "only PEM files are supported: set ssl.keystore.location to one, and ssl.key.password to the password of its private key"
 
 REFUSED: Final[Mapping[str, str]] = {
     "allow.everyone.if.no.acl.found": _NO_RIGHTS,
     "alter.config.policy.class.name": _NO_POLICY,
     "authorizer.class.name": _NO_RIGHTS,
-    "config.providers": "values are taken as they are written; write them into the file of --config-file",
+    "config.providers": "variables are not resolved; write the values themselves into the file of --config-file",
     "create.topic.policy.class.name": _NO_POLICY,
     "remote.log.storage.system.enable": "there is no tiered storage, all records stay in the data directory; leave it out",
-    "sasl.jaas.config": "users who may log in are in the file that --users names (in Python users=)",
-    "sasl.server.callback.handler.class": "classes of Java are not loaded; users who may log in are in the file that --users names",
-    "ssl.engine.factory.class": "classes of Java are not loaded; give the key as ssl.keystore.location, a PEM file",
+    "sasl.jaas.config": "list the users in the file of --users (in Python users=)",
+    "sasl.server.callback.handler.class": "Java classes are not loaded; list the users in the file of --users",
+    "ssl.engine.factory.class": "Java classes are not loaded; set ssl.keystore.location to a PEM file with the key",
     "ssl.keystore.password": _PEM,
-    "ssl.truststore.password": "only PEM is read, which has no password: give ssl.truststore.location a PEM file",
+    "ssl.truststore.password": "only PEM files are supported, without a password: set ssl.truststore.location to one",
     "super.users": _NO_RIGHTS,
 }
-"""Option -> why only its default is accepted, and what to do instead. The two that the table lacks belong to Apache Kafka's authorizer."""
+"""Option -> why only its default is accepted, and the alternative. The two that are not in the table are of Apache Kafka's authorizer."""
 
 INSTEAD: Final[Mapping[str, str]] = {
     "advertised.listeners": "--advertise",
@@ -126,7 +126,7 @@ def unprotected_listeners(settings: Mapping[str, Any], ignored: Mapping[str, Any
             continue
         if any(protocol in stricter and own not in stricter for stricter in (TLS_PROTOCOLS, SASL_PROTOCOLS)):
             yield (
-                f"listeners: {name} speaks {protocol} in Apache Kafka, and would speak {own} here: set security.protocol={protocol} "
+                f"listeners: {name} uses {protocol} in Apache Kafka, but would use {own} here: set security.protocol={protocol} "
                 "(--listener-security), or leave listeners and listener.security.protocol.map out"
             )
 
@@ -137,7 +137,7 @@ def missing_flushes(settings: Mapping[str, Any]) -> Iterator[str]:
         value = settings.get(name)
         if value is not None and value < 2**63 - 1 and settings["flush.policy"] != "always":
             yield (
-                f"{name}={value} has no effect here, and a power cut could take more than its owner expects: set flush.policy=always, "
+                f"{name}={value} has no effect here, and a power failure could lose more data than expected: set flush.policy=always, "
                 "which syncs all data before it is acknowledged, or leave the option out"
             )
 

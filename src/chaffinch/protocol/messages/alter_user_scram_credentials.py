@@ -7,14 +7,14 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class ScramCredentialDeletion(Message):
-    """A credential to forget."""
+    """A credential to delete."""
 
     name: str = wire(String)
     mechanism: int = wire(Int8)
 
 
 class ScramCredentialUpsertion(Message):
-    """A credential to add or replace. The password itself does not travel."""
+    """A credential to add or replace. The password itself is not sent."""
 
     name: str = wire(String)
     mechanism: int = wire(Int8)
@@ -24,7 +24,7 @@ class ScramCredentialUpsertion(Message):
 
 
 class AlterUserScramCredentialsRequest(Message, api_key=51, versions=(0, 0), flexible_since=0):
-    """Each user may be named once."""
+    """A user may appear only once."""
 
     deletions: list[ScramCredentialDeletion] = wire(Array(ScramCredentialDeletion))
     upsertions: list[ScramCredentialUpsertion] = wire(Array(ScramCredentialUpsertion))

@@ -27,7 +27,7 @@ class ApiVersion(Message):
 
 
 class SupportedFeatureKey(Message):
-    """A feature the broker can have, with its range of levels (KIP-584)."""
+    """A feature that the broker supports, with its range of levels (KIP-584)."""
 
     name: str = wire(String, since=3)
     min_version: int = wire(Int16, since=3)
@@ -35,7 +35,7 @@ class SupportedFeatureKey(Message):
 
 
 class FinalizedFeatureKey(Message):
-    """A feature the whole cluster has, at which level (KIP-584)."""
+    """A finalized feature of the cluster, with its level (KIP-584)."""
 
     name: str = wire(String, since=3)
     max_version_level: int = wire(Int16, since=3)

@@ -46,7 +46,7 @@ class DescribedMember(Message):
 
 
 class DescribedConsumerGroup(Message):
-    """One group, or why there is none."""
+    """One group, or its error."""
 
     error_code: int = wire(Int16)
     error_message: str | None = wire(String, nullable_since=0, default=None)

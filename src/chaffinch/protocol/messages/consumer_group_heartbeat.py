@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (key 68): the whole conversation of a member with its group (KIP-848).
+"""ConsumerGroupHeartbeat (key 68): all communication of a member with its group's coordinator (KIP-848).
 
 Versions 0-1, both flexible. 1 adds subscription by regular expression, and members choose their id themselves (KIP-1082).
 """
@@ -25,7 +25,7 @@ class TopicPartitions(Message):
 
 
 class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexible_since=0):
-    """`member_epoch` 0 joins, -1 leaves, -2 leaves for a while. None (-1 for the timeout) where nothing changed since the last one."""
+    """`member_epoch` 0 joins, -1 leaves, -2 leaves temporarily. Unchanged fields are None (-1 for the timeout)."""
 
     group_id: str = wire(String)
     member_id: str = wire(String)
@@ -46,7 +46,7 @@ class Assignment(Message):
 
 
 class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions=(0, 1), flexible_since=0):
-    """`assignment` None where it did not change."""
+    """`assignment` is None if it is unchanged."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16)

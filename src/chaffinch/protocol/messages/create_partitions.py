@@ -1,4 +1,4 @@
-"""CreatePartitions (key 37): give topics more partitions (KIP-195).
+"""CreatePartitions (key 37): add partitions to topics (KIP-195).
 
 Versions 0-3. 2 is flexible; 3 may answer with a quota's code (KIP-599).
 """
@@ -10,13 +10,13 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class CreatePartitionsAssignment(Message):
-    """The brokers that are to hold one new partition, the preferred leader first."""
+    """Replicas of one new partition: broker ids, the preferred leader first."""
 
     broker_ids: list[int] = wire(Array(Int32))
 
 
 class CreatePartitionsTopic(Message):
-    """`count`: how many partitions there are to be in all. `assignments`, one per new partition; None leaves them to the broker."""
+    """`count`: the new total. `assignments`: one per new partition; None: the broker chooses."""
 
     name: str = wire(String)
     count: int = wire(Int32)
@@ -24,7 +24,7 @@ class CreatePartitionsTopic(Message):
 
 
 class CreatePartitionsRequest(Message, api_key=37, versions=(0, 3), flexible_since=2):
-    """Topics to widen."""
+    """Topics with their new partition counts."""
 
     topics: list[CreatePartitionsTopic] = wire(Array(CreatePartitionsTopic))
     timeout_ms: int = wire(Int32)

@@ -13,7 +13,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class CreatableReplicaAssignment(Message):
-    """The brokers that are to hold one partition, the preferred leader first."""
+    """Replicas of one partition: broker ids, the preferred leader first."""
 
     partition_index: int = wire(Int32)
     broker_ids: list[int] = wire(Array(Int32))

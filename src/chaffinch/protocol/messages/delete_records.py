@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21): move the beginning of logs (KIP-107). Versions 0-2; 2 is flexible."""
+"""DeleteRecords (key 21): delete records at the start of logs (KIP-107). Versions 0-2; 2 is flexible."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from chaffinch.protocol.primitives import Array, Int16, Int32, Int64, String
 from chaffinch.protocol.schema import Message, wire
 
 OFFSET_HIGH_WATERMARK: Final = -1
-"""Delete everything that readers can see."""
+"""Delete all records below the high watermark."""
 
 
 class DeleteRecordsPartition(Message):
-    """Records below `offset` are to go; -1 stands for the high watermark."""
+    """Delete the records below `offset`; -1 is the high watermark."""
 
     partition_index: int = wire(Int32)
     offset: int = wire(Int64)
@@ -26,14 +26,14 @@ class DeleteRecordsTopic(Message):
 
 
 class DeleteRecordsRequest(Message, api_key=21, versions=(0, 2), flexible_since=2):
-    """`timeout_ms`: how long followers may take."""
+    """`timeout_ms`: limit for the replication to followers."""
 
     topics: list[DeleteRecordsTopic] = wire(Array(DeleteRecordsTopic))
     timeout_ms: int = wire(Int32)
 
 
 class DeleteRecordsPartitionResult(Message):
-    """`low_watermark`: where the log begins now; -1 with an error."""
+    """`low_watermark`: the new log start offset; -1 with an error."""
 
     partition_index: int = wire(Int32)
     low_watermark: int = wire(Int64)

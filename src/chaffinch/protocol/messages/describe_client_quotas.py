@@ -15,14 +15,14 @@ class ComponentData(Message):
 
 
 class DescribeClientQuotasRequest(Message, api_key=48, versions=(0, 1), flexible_since=1):
-    """`strict`: entities with more components than asked for do not count."""
+    """`strict`: exclude entities with more components than the filter has."""
 
     components: list[ComponentData] = wire(Array(ComponentData))
     strict: bool = wire(Bool)
 
 
 class EntityData(Message):
-    """A component of an entity; the name None is the default's."""
+    """A component of an entity; the name is None for the default."""
 
     entity_type: str = wire(String)
     entity_name: str | None = wire(String, nullable_since=0)

@@ -11,7 +11,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class DescribeClusterRequest(Message, api_key=60, versions=(0, 2), flexible_since=0):
-    """`endpoint_type` 1 asks for brokers, 2 for controllers."""
+    """`endpoint_type`: 1 for brokers, 2 for controllers."""
 
     include_cluster_authorized_operations: bool = wire(Bool)
     endpoint_type: int = wire(Int8, since=1, default=1, essential=True)
@@ -19,7 +19,7 @@ class DescribeClusterRequest(Message, api_key=60, versions=(0, 2), flexible_sinc
 
 
 class DescribeClusterBroker(Message):
-    """Where a broker listens."""
+    """Address of a broker."""
 
     broker_id: int = wire(Int32)
     host: str = wire(String)
@@ -29,7 +29,7 @@ class DescribeClusterBroker(Message):
 
 
 class DescribeClusterResponse(Message, api_key=60, versions=(0, 2), flexible_since=0):
-    """The cluster as the answering node sees it."""
+    """The cluster as known to the responding node."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16)

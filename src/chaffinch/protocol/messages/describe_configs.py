@@ -35,7 +35,7 @@ TYPE_PASSWORD: Final = 9
 
 
 class DescribeConfigsResource(Message):
-    """A topic or a broker; `configuration_keys` None asks for all."""
+    """A topic or a broker; `configuration_keys` None requests all."""
 
     resource_type: int = wire(Int8)
     resource_name: str = wire(String)
@@ -51,7 +51,7 @@ class DescribeConfigsRequest(Message, api_key=32, versions=(0, 4), flexible_sinc
 
 
 class DescribeConfigsSynonym(Message):
-    """Another place where this configuration could come from; `source` is one of the SOURCE constants."""
+    """Another source of this configuration; `source` is one of the SOURCE constants."""
 
     name: str = wire(String, since=1)
     value: str | None = wire(String, since=1, nullable_since=1)

@@ -42,7 +42,7 @@ class DescribedGroup(Message):
 
 
 class DescribeGroupsResponse(Message, api_key=15, versions=(0, 6), flexible_since=5):
-    """One entry per group asked for."""
+    """One entry per requested group."""
 
     throttle_time_ms: int = wire(Int32, since=1)
     groups: list[DescribedGroup] = wire(Array(DescribedGroup))

@@ -1,6 +1,6 @@
 """DescribeLogDirs (key 35): the directories of a broker and the sizes of its logs in them (KIP-113).
 
-Versions 0-5. 2 is flexible; 3 adds a top-level error code; 4 the volume's size (KIP-827); 5 whether new logs are kept away (KIP-1066).
+Versions 0-5. 2 is flexible; 3 adds a top-level error code; 4 the volume's size (KIP-827); 5 whether the directory is cordoned (KIP-1066).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class DescribableLogDirTopic(Message):
 
 
 class DescribeLogDirsRequest(Message, api_key=35, versions=(0, 5), flexible_since=2):
-    """`topics` None asks for all."""
+    """`topics` None requests all."""
 
     topics: list[DescribableLogDirTopic] | None = wire(Array(DescribableLogDirTopic), nullable_since=0)
 
 
 class DescribeLogDirsPartition(Message):
-    """Bytes of one log; `offset_lag` is how far it is behind its leader."""
+    """Size in bytes of one log; `offset_lag` is the number of records that it lags behind its leader."""
 
     partition_index: int = wire(Int32)
     partition_size: int = wire(Int64)

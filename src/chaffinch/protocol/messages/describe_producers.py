@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61): the producers that a partition remembers, with their open transactions (KIP-664). Version 0, flexible."""
+"""DescribeProducers (key 61): producer state of partitions, with open transactions (KIP-664). Version 0, flexible."""
 
 from __future__ import annotations
 

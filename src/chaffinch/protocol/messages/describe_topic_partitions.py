@@ -10,20 +10,20 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class TopicRequest(Message):
-    """A topic asked for."""
+    """A requested topic."""
 
     name: str = wire(String)
 
 
 class Cursor(Message):
-    """Where the next page begins."""
+    """The start of the next page."""
 
     topic_name: str = wire(String)
     partition_index: int = wire(Int32)
 
 
 class DescribeTopicPartitionsRequest(Message, api_key=75, versions=(0, 0), flexible_since=0):
-    """No topics means all. At most `response_partition_limit` partitions come, from `cursor` on."""
+    """Without topics all are requested. The response has at most `response_partition_limit` partitions, from `cursor` on."""
 
     topics: list[TopicRequest] = wire(Array(TopicRequest))
     response_partition_limit: int = wire(Int32, default=2000)
@@ -31,7 +31,7 @@ class DescribeTopicPartitionsRequest(Message, api_key=75, versions=(0, 0), flexi
 
 
 class DescribeTopicPartitionsResponsePartition(Message):
-    """One partition; `leader_id` is -1 when there is none. Eligible leaders (KIP-966) are None where they are not kept."""
+    """One partition; `leader_id` is -1 when there is none. Eligible leaders (KIP-966) are None if the broker does not maintain them."""
 
     error_code: int = wire(Int16)
     partition_index: int = wire(Int32)
@@ -45,7 +45,7 @@ class DescribeTopicPartitionsResponsePartition(Message):
 
 
 class DescribeTopicPartitionsResponseTopic(Message):
-    """One topic, or why it is not described."""
+    """One topic, or its error."""
 
     error_code: int = wire(Int16)
     name: str | None = wire(String, nullable_since=0)

@@ -20,7 +20,7 @@ class DescribeTransactionsTopicData(Message):
 
 
 class DescribeTransactionsState(Message):
-    """One transactional id. `transaction_start_time_ms` is -1 while no transaction was begun since its producer introduced itself."""
+    """One transactional id. `transaction_start_time_ms` is -1 if no transaction was started since InitProducerId."""
 
     error_code: int = wire(Int16)
     transactional_id: str = wire(String)

@@ -7,13 +7,13 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class UserName(Message):
-    """A user asked for."""
+    """A requested user."""
 
     name: str = wire(String)
 
 
 class DescribeUserScramCredentialsRequest(Message, api_key=50, versions=(0, 0), flexible_since=0):
-    """`users` None or empty asks for all."""
+    """`users` None or empty requests all."""
 
     users: list[UserName] | None = wire(Array(UserName), nullable_since=0)
 

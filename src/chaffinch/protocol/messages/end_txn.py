@@ -19,7 +19,7 @@ class EndTxnRequest(Message, api_key=26, versions=(0, 5), flexible_since=3):
 
 
 class EndTxnResponse(Message, api_key=26, versions=(0, 5), flexible_since=3):
-    """The outcome is decided when this says so; the markers may still be on their way."""
+    """Without an error the outcome is final; the markers may not be written yet."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16)

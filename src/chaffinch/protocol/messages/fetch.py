@@ -19,7 +19,7 @@ from chaffinch.protocol.schema import Message, wire
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-"""By the names that clients' options have for them."""
+"""Isolation levels by their names in client options."""
 
 
 class ReplicaState(Message):
@@ -30,7 +30,7 @@ class ReplicaState(Message):
 
 
 class FetchPartition(Message):
-    """From where and how much of one partition."""
+    """Fetch offset and size limit of one partition."""
 
     partition: int = wire(Int32)
     current_leader_epoch: int = wire(Int32, since=9, default=-1)
@@ -121,7 +121,7 @@ class FetchableTopicResponse(Message):
 
 
 class FetchResponse(Message, api_key=1, versions=(0, 18), flexible_since=12):
-    """`session_id` 0 means that the broker keeps no session."""
+    """`session_id` is 0 without a session."""
 
     throttle_time_ms: int = wire(Int32, since=1)
     error_code: int = wire(Int16, since=7)

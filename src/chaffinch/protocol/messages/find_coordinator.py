@@ -24,7 +24,7 @@ class FindCoordinatorRequest(Message, api_key=10, versions=(0, 6), flexible_sinc
 
 
 class Coordinator(Message):
-    """The coordinator of one key, or why there is none."""
+    """The coordinator of one key, or its error."""
 
     key: str = wire(String, since=4)
     node_id: int = wire(Int32, since=4)

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): a member of a classic group is alive.
+"""Heartbeat (key 12): keeps a member of a classic group alive.
 
 Versions 0-4. 1 adds the throttle time; 3 static members (KIP-345); 4 is flexible.
 """
@@ -10,7 +10,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible_since=4):
-    """Within the session timeout the member joined with."""
+    """Sent within the session timeout of the member."""
 
     group_id: str = wire(String)
     generation_id: int = wire(Int32)

@@ -1,4 +1,4 @@
-"""InitProducerId (key 22): a producer's identity; with a transactional id it also fences that id's earlier users (KIP-98).
+"""InitProducerId (key 22): a producer's identity; with a transactional id it also fences the earlier producers of that id (KIP-98).
 
 Versions 0-6. 2 is flexible; 3 carries the current identity, so that its epoch can be bumped (KIP-360); 4 may answer with PRODUCER_FENCED;
 5 with TRANSACTION_ABORTABLE (KIP-890); 6 prepares two-phase commit (KIP-939), which Apache Kafka 4.3 describes and does not offer yet.
@@ -22,7 +22,7 @@ class InitProducerIdRequest(Message, api_key=22, versions=(0, 6), flexible_since
 
 
 class InitProducerIdResponse(Message, api_key=22, versions=(0, 6), flexible_since=2):
-    """The identity to write with from now on; that of a transaction that was kept."""
+    """The identity for further writes, and that of a prepared transaction that was kept."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16)

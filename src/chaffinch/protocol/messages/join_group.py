@@ -19,7 +19,7 @@ class JoinGroupRequestProtocol(Message):
 
 
 class JoinGroupRequest(Message, api_key=11, versions=(0, 9), flexible_since=6):
-    """`protocols` in order of preference; an empty `member_id` for a newcomer."""
+    """`protocols` in order of preference; `member_id` is empty for a new member."""
 
     group_id: str = wire(String)
     session_timeout_ms: int = wire(Int32)

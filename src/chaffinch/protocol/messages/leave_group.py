@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13): members go, or are sent away (classic protocol).
+"""LeaveGroup (key 13): members leave, or are removed (classic protocol).
 
 Versions 0-5. 1 adds the throttle time; 3 names several members, static ones too (KIP-345); 4 is flexible; 5 gives a reason (KIP-800).
 """
@@ -26,7 +26,7 @@ class LeaveGroupRequest(Message, api_key=13, versions=(0, 5), flexible_since=4):
 
 
 class MemberResponse(Message):
-    """How it went for one of them."""
+    """Result of one member."""
 
     member_id: str = wire(String, since=3)
     group_instance_id: str | None = wire(String, since=3, nullable_since=3, default=None)

@@ -11,7 +11,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class ListConfigResourcesRequest(Message, api_key=74, versions=(0, 1), flexible_since=0):
-    """`resource_types` as in DescribeConfigs; none means every type there is."""
+    """`resource_types` as in DescribeConfigs; empty for all types."""
 
     resource_types: list[int] = wire(Array(Int8), since=1)
 

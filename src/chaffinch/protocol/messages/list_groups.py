@@ -1,4 +1,4 @@
-"""ListGroups (key 16): the groups that the asked node coordinates.
+"""ListGroups (key 16): the groups that one node coordinates.
 
 Versions 0-5. 1 adds the throttle time; 3 is flexible; 4 states and a filter by them (KIP-518); 5 types and a filter by them (KIP-848).
 """
@@ -10,7 +10,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class ListGroupsRequest(Message, api_key=16, versions=(0, 5), flexible_since=3):
-    """Empty filters let everything through."""
+    """Empty filters match all groups."""
 
     states_filter: list[str] = wire(Array(String), since=4, essential=True)
     types_filter: list[str] = wire(Array(String), since=5, essential=True)

@@ -12,7 +12,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class ListOffsetsPartition(Message):
-    """`timestamp` in ms, or -1 latest, -2 earliest, -3 of the largest timestamp."""
+    """`timestamp` in ms, or -1 for the end, -2 for the first offset, -3 for the largest timestamp."""
 
     partition_index: int = wire(Int32)
     current_leader_epoch: int = wire(Int32, since=4, default=-1)
@@ -37,7 +37,7 @@ class ListOffsetsRequest(Message, api_key=2, versions=(0, 11), flexible_since=6)
 
 
 class ListOffsetsPartitionResponse(Message):
-    """`offset` -1 when no record is that late."""
+    """`offset` is -1 if no record is at or after the timestamp."""
 
     partition_index: int = wire(Int32)
     error_code: int = wire(Int16)
@@ -55,7 +55,7 @@ class ListOffsetsTopicResponse(Message):
 
 
 class ListOffsetsResponse(Message, api_key=2, versions=(0, 11), flexible_since=6):
-    """One offset per partition asked for."""
+    """One offset per requested partition."""
 
     throttle_time_ms: int = wire(Int32, since=2)
     topics: list[ListOffsetsTopicResponse] = wire(Array(ListOffsetsTopicResponse))

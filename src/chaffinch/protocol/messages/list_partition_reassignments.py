@@ -14,7 +14,7 @@ class ListPartitionReassignmentsTopics(Message):
 
 
 class ListPartitionReassignmentsRequest(Message, api_key=46, versions=(0, 0), flexible_since=0):
-    """`topics` None asks for all."""
+    """`topics` None requests all."""
 
     timeout_ms: int = wire(Int32, default=60_000)
     topics: list[ListPartitionReassignmentsTopics] | None = wire(Array(ListPartitionReassignmentsTopics), nullable_since=0, default=None)

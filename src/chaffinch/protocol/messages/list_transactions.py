@@ -10,7 +10,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class ListTransactionsRequest(Message, api_key=66, versions=(0, 2), flexible_since=0):
-    """Filters; an empty list, a negative duration and no pattern let everything through. `duration_filter` in ms."""
+    """Filters; an empty list, a negative duration or no pattern match all. `duration_filter` in ms."""
 
     state_filters: list[str] = wire(Array(String))
     producer_id_filters: list[int] = wire(Array(Int64))

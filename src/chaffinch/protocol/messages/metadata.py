@@ -15,18 +15,18 @@ from chaffinch.protocol.primitives import Array, Bool, Int16, Int32, String, Uui
 from chaffinch.protocol.schema import Message, wire
 
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
-"""Authorized operations that were not requested."""
+"""Value if authorized operations were not requested."""
 
 
 class MetadataRequestTopic(Message):
-    """A topic asked for by name or, since version 12, by id with name None."""
+    """A topic requested by name or, since version 12, by id with name None."""
 
     topic_id: UUID = wire(Uuid, since=10, essential=True)
     name: str | None = wire(String, nullable_since=10)
 
 
 class MetadataRequest(Message, api_key=3, versions=(0, 13), flexible_since=9):
-    """`topics` None asks for all topics (in version 0: the empty list does), the empty list for brokers only."""
+    """`topics` None requests all topics (in version 0 the empty list does); the empty list requests brokers only."""
 
     topics: list[MetadataRequestTopic] | None = wire(Array(MetadataRequestTopic), nullable_since=1)
     allow_auto_topic_creation: bool = wire(Bool, since=4, default=True)
@@ -35,7 +35,7 @@ class MetadataRequest(Message, api_key=3, versions=(0, 13), flexible_since=9):
 
 
 class MetadataResponseBroker(Message):
-    """Where a broker listens."""
+    """Address of a broker."""
 
     node_id: int = wire(Int32)
     host: str = wire(String)
@@ -67,7 +67,7 @@ class MetadataResponseTopic(Message):
 
 
 class MetadataResponse(Message, api_key=3, versions=(0, 13), flexible_since=9):
-    """The cluster as one broker sees it."""
+    """The cluster as known to one broker."""
 
     throttle_time_ms: int = wire(Int32, since=3)
     brokers: list[MetadataResponseBroker] = wire(Array(MetadataResponseBroker))

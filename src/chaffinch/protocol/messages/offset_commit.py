@@ -13,7 +13,7 @@ from chaffinch.protocol.schema import Message, wire
 
 
 class OffsetCommitRequestPartition(Message):
-    """The offset to read next, and the caller's text."""
+    """The offset of the next record to read, and the caller's text."""
 
     partition_index: int = wire(Int32)
     committed_offset: int = wire(Int64)

@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47): forget a group's offsets of topics it does not read (KIP-496). Version 0, not flexible."""
+"""OffsetDelete (key 47): delete a group's offsets of topics that it does not read (KIP-496). Version 0, not flexible."""
 
 from __future__ import annotations
 

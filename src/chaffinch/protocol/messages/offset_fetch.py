@@ -28,7 +28,7 @@ class OffsetFetchRequestTopics(Message):
 
 
 class OffsetFetchRequestGroup(Message):
-    """One group; `topics` None asks for all."""
+    """One group; `topics` None requests all."""
 
     group_id: str = wire(String, since=8)
     member_id: str | None = wire(String, since=9, nullable_since=9, default=None)

@@ -4,7 +4,7 @@ Versions 0-13. 0 and 1 carry message sets of magic 0 and 1; 2 adds the append ti
 5 the log's start; 7 zstd (KIP-110); 8 the culprits of a rejected batch (KIP-467); 9 is flexible; 10 names the new leader (KIP-951);
 11 and 12 have the same bytes (KIP-890); 13 has topic ids in place of names (KIP-516).
 
-Kafka calls the two lists of the request `topic_data` and `partition_data`; here they are `topics` and `partitions` as everywhere else.
+Kafka calls the two lists of the request `topic_data` and `partition_data`; here they are `topics` and `partitions`, as in other requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TopicProduceData(Message):
 
 
 class ProduceRequest(Message, api_key=0, versions=(0, 13), flexible_since=9):
-    """`acks`: 0 no answer at all, 1 the leader alone, -1 all in-sync replicas."""
+    """`acks`: 0: no response; 1: written by the leader; -1: written by all in-sync replicas."""
 
     transactional_id: str | None = wire(String, since=3, nullable_since=3, default=None, essential=True)
     acks: int = wire(Int16)
@@ -52,7 +52,7 @@ class BatchIndexAndErrorMessage(Message):
 
 
 class LeaderIdAndEpoch(Message):
-    """The partition's leader as far as the answering broker knows (KIP-951)."""
+    """The partition's leader as known to the responding broker (KIP-951)."""
 
     leader_id: int = wire(Int32, default=-1)
     leader_epoch: int = wire(Int32, default=-1)
@@ -80,7 +80,7 @@ class TopicProduceResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """Where a leader named in `current_leader` listens (KIP-951)."""
+    """Address of a leader named in `current_leader` (KIP-951)."""
 
     node_id: int = wire(Int32)
     host: str = wire(String)

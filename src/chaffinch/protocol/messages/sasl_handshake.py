@@ -1,6 +1,6 @@
-"""SaslHandshake (key 17): which mechanism a client logs in with. Versions 0 and 1, not flexible.
+"""SaslHandshake (key 17): the mechanism of a login. Versions 0 and 1, not flexible.
 
-After version 1 the mechanism's tokens travel in SaslAuthenticate requests (KIP-152); after version 0 they would come bare.
+After version 1 the mechanism's tokens are sent in SaslAuthenticate requests (KIP-152); after version 0 they would come bare.
 """
 
 from __future__ import annotations

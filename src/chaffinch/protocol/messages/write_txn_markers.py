@@ -1,6 +1,6 @@
 """WriteTxnMarkers (key 27): ends transactions in partitions; from coordinators, and from tools that end hanging ones (KIP-98, KIP-664).
 
-Versions 0-2. 1 is flexible; 2 says under which transaction version the coordinator works, because markers of version 2 must have a higher
+Versions 0-2. 1 is flexible; 2 adds the coordinator's transaction version, because markers of version 2 must have a higher
 epoch than the records (KIP-1228).
 """
 
