@@ -79,19 +79,28 @@ EXPECTED = (
         test=r"test_groups\.py::TestStaticMembers::test_restarted_leader_finds_partitions_added\[.*", why=_NO_LEADER, before=(3, 2)
     ),
     ExpectedDifference(test=r"test_mixed_groups\.py::test_group_of_the_consumer_protocol_is_named", why=_MIGRATED, since=(4,)),
-    ExpectedDifference(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas", why=_CAPPED, since=(3, 7)),
+    ExpectedDifference(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas_fails", why=_CAPPED, since=(3, 7)),
     ExpectedDifference(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
-    ExpectedDifference(test=r"test_recreated_topics\.py::test_fewer_partitions_are_noticed", why=_BY_NAME, before=(4, 1), is_certain=False),
-    ExpectedDifference(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options0-13\]", why=_BY_NAME, before=(4, 1)),
-    ExpectedDifference(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options1-13\]", why=_VERSION_1, before=(4,)),
-    ExpectedDifference(test=r"test_recreated_topics\.py::test_versions_on_the_wire\[options1-13\]", why=_BY_NAME, before=(4, 1)),
-    ExpectedDifference(test=r"test_producer_transactions\.py::TestTransactions::test_many_in_a_row\[2\]", why=_VERSION_1, before=(4,)),
     ExpectedDifference(
-        test=r"test_recreated_topics\.py::test_what_comes_after_is_in_the_new_one\[.*", why=_ANEW, before=(4, 1), is_certain=False
+        test=r"test_recreated_topics\.py::test_recreated_topic_with_fewer_partitions_is_detected",
+        why=_BY_NAME,
+        before=(4, 1),
+        is_certain=False,
     ),
-    ExpectedDifference(test=r"test_concurrent_changes\.py::test_a_transaction_that_takes_too_long", why=_UNTOLD, before=(3,)),
-    ExpectedDifference(test=r"test_endings\.py::TestLeftOpen::test_a_close_without_time_aborts\[.*", why=_UNTOLD, before=(3,)),
-    ExpectedDifference(test=r"test_endings\.py::TestLeftOpen::test_a_close_in_a_callback_aborts\[.*", why=_UNTOLD, before=(3,)),
+    ExpectedDifference(test=r"test_recreated_topics\.py::test_produce_version_on_the_wire\[options0-13\]", why=_BY_NAME, before=(4, 1)),
+    ExpectedDifference(test=r"test_recreated_topics\.py::test_produce_version_on_the_wire\[options1-13\]", why=_VERSION_1, before=(4,)),
+    ExpectedDifference(test=r"test_recreated_topics\.py::test_produce_version_on_the_wire\[options1-13\]", why=_BY_NAME, before=(4, 1)),
+    ExpectedDifference(
+        test=r"test_producer_transactions\.py::TestTransactions::test_many_transactions_in_a_row\[2\]", why=_VERSION_1, before=(4,)
+    ),
+    ExpectedDifference(
+        test=r"test_recreated_topics\.py::test_later_records_are_in_the_recreated_topic\[.*", why=_ANEW, before=(4, 1), is_certain=False
+    ),
+    ExpectedDifference(
+        test=r"test_concurrent_changes\.py::test_transaction_that_exceeds_its_timeout_is_aborted_and_fenced", why=_UNTOLD, before=(3,)
+    ),
+    ExpectedDifference(test=r"test_close_and_failures\.py::TestLeftOpen::test_close_with_timeout_0_aborts\[.*", why=_UNTOLD, before=(3,)),
+    ExpectedDifference(test=r"test_close_and_failures\.py::TestLeftOpen::test_close_in_a_callback_aborts\[.*", why=_UNTOLD, before=(3,)),
     ExpectedDifference(
         test=r"test_kip_467_outcomes\.py::test_innocents_arrive_once_and_in_order\[timestamp-(?!none).*", why=_NO_LIMIT, before=(3, 6)
     ),
@@ -104,7 +113,7 @@ EXPECTED = (
     ),
     *(ExpectedDifference(test=test, why=_NOT_AT_ONCE, before=(3, 3), is_certain=False) for test in _ALTERED),
     ExpectedDifference(
-        test=r"test_producer\.py::TestSend::test_timestamps_out_of_range_and_null_keys_in_one_batch_each_get_their_own",
+        test=r"test_producer\.py::TestSend::test_timestamps_out_of_range_and_null_keys_in_one_batch_each_get_their_own_error",
         why=_NO_LIMIT,
         before=(3, 6),
     ),
@@ -152,6 +161,6 @@ PAGES: dict[str, str] = {
         r"test_kip_1050_outcomes\.py::.*|test_producer_transactions\.py::.*|test_transactional_word_count\.py::.*"
         r"|.*InTransaction.*|.*in_a_transaction.*"
     ),
-    "docs/producer.md": r"(test_kip_|test_producer|test_endings|test_futures|test_public_face|test_send_).*",
+    "docs/producer.md": r"(test_kip_|test_producer|test_close_and_failures|test_futures|test_public_api|test_send_).*",
     "docs/consumer.md": r"(test_groups|test_group_commits|test_mixed_groups|test_reading|test_call_rules|with_java).*",
 }

@@ -114,7 +114,7 @@ class Seen:
 
 
 def _short(node: str) -> str:
-    """`test_producer.py::TestSend::test_acks_0`."""
+    """`test_producer.py::TestSend::test_acks_0_has_no_offset`."""
     file, _, name = node.partition("::")
     return f"{file.rpartition('/')[2]}::{name}"
 

@@ -1,4 +1,4 @@
-"""A broker with a topic for each kind of trouble, and producers for it."""
+"""Fixtures: a broker with a topic for each kind of failure, and producers for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from tests.producer.inline import warm
+from tests.producer.inline import enable_inline
 
 TOPICS = {
     "orders": {"partitions": 3},
@@ -34,7 +34,7 @@ def strict_broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def producer_of() -> Callable[..., Producer]:
-    """Makes a producer of a broker that waits little; the test closes it."""
+    """Factory of producers with short waits; the test closes them."""
 
     def make(broker: EmbeddedBroker, **options: Any) -> Producer:
         return Producer(bootstrap_servers=broker.bootstrap_servers, **{"linger_ms": 1, "retry_backoff_ms": 10, **options})
@@ -43,8 +43,8 @@ def producer_of() -> Callable[..., Producer]:
 
 
 @pytest.fixture
-def quiet(producer_of: Callable[..., Producer], broker: EmbeddedBroker) -> Iterator[Producer]:
+def inline_producer(producer_of: Callable[..., Producer], broker: EmbeddedBroker) -> Iterator[Producer]:
     """A producer with inline sends enabled for all partitions of `orders`."""
     with producer_of(broker, linger_ms=0) as producer:
-        warm(producer)
+        enable_inline(producer)
         yield producer

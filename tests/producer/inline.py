@@ -14,14 +14,14 @@ from tests.producer.threads import LATEST_S, in_thread
 INTERRUPTED = b"interrupted"
 
 
-def warm(producer: Producer, topic: str = "orders") -> None:
+def enable_inline(producer: Producer, topic: str = "orders") -> None:
     """Send until a record was sent inline and its response read inline: then partitions and connections are known."""
-    while not was_sent_inline(producer, lambda: producer.send(topic, b"warm", key=b"k").result(LATEST_S)):
+    while not was_sent_inline(producer, lambda: producer.send(topic, b"warm-up", key=b"k").result(LATEST_S)):
         pass
 
 
 def await_inline(producer: Producer) -> None:
-    """The sender thread opens it when it has done something, and has nothing left to do. One that is about to wake up closes it again."""
+    """Wait until inline sends are enabled: the sender thread enables them after a round when idle, and disables them before it wakes up."""
     waker = producer._sender._network._waker
     while waker._is_awake or not producer._inline_sender.is_free:
         if not waker._is_awake:
@@ -71,4 +71,4 @@ def is_awaited_inline(producer: Producer) -> bool:
 
 
 def values(broker: EmbeddedBroker, topic: str = "orders") -> Counter[Any]:
-    return Counter(value for value in broker.read(topic)["value"].to_pylist() if value not in (b"warm", INTERRUPTED))
+    return Counter(value for value in broker.read(topic)["value"].to_pylist() if value not in (b"warm-up", INTERRUPTED))

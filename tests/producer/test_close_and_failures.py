@@ -22,27 +22,27 @@ from chaffinch.producer.core.effects import SendRequest
 from chaffinch.producer.futures import RecordFuture, complete_all
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
-from tests.producer.threads import awaited, held_up, in_thread, wrapped
+from tests.producer.threads import awaited, blocked_sender, in_thread, wrapped
 
 Make = Callable[..., Producer]
 TABLE = pa.table({"value": [b"v"]})
 LATEST_S = 60
-"""Nothing here takes that long unless it hangs."""
+"""Time-out of waits that end sooner unless something hangs."""
 
 
-def until_somebody_waits(producer: Producer, call: Future[Any]) -> None:
+def until_call_waits(producer: Producer, call: Future[Any]) -> None:
     transaction = producer._core.transaction
     assert transaction is not None
     while not transaction.callers.has_any:
-        assert not call.done(), "the call was to wait"
+        assert not call.done(), "the call should wait"
 
 
-class Leave(BaseException):
-    """As SystemExit, which `sys.exit()` in a callback raises."""
+class ExitRequest(BaseException):
+    """A BaseException, as SystemExit of `sys.exit()` in a callback is."""
 
 
 WAIT_S = 3
-"""For who would wait for ever, were he not stopped."""
+"""Time-out of waits that would otherwise never end."""
 
 WAITS: tuple[Callable[[Future[Any]], Any], ...] = (
     lambda future: future.result(WAIT_S),
@@ -54,70 +54,70 @@ WAITS: tuple[Callable[[Future[Any]], Any], ...] = (
 
 
 def raised_by_waits_for(future: Future[Any]) -> list[str]:
-    """What each way to wait for it raises, by name."""
+    """Name of the exception that each way of waiting raises."""
     return [type(in_thread_of_caller(wait, future).exception()).__name__ for wait in WAITS]
 
 
 def in_thread_of_caller(call: Callable[[Future[Any]], Any], argument: Future[Any]) -> Future[Any]:
-    told: Future[Any] = Future()
+    outcome: Future[Any] = Future()
     try:
-        told.set_result(call(argument))
+        outcome.set_result(call(argument))
     except BaseException as error:
-        told.set_exception(error)
-    return told
+        outcome.set_exception(error)
+    return outcome
 
 
-def leave(*_: object) -> None:
-    raise Leave
+def request_exit(*_: object) -> None:
+    raise ExitRequest
 
 
-def no_memory(*_: object, **__: object) -> NoReturn:
+def raise_memory_error(*_: object, **__: object) -> NoReturn:
     raise MemoryError("no memory")
 
 
 class TestCallbacks:
-    def test_one_that_ends_its_thread_ends_nothing_else(
+    def test_base_exception_in_a_callback_does_not_end_the_sender_thread(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
     ) -> None:
         with producer_of(broker, linger_ms=50) as producer:
-            futures = [producer.send("orders", b"v", partition=0, on_delivery=leave) for _ in range(3)]
-            futures[1].add_done_callback(leave)
+            futures = [producer.send("orders", b"v", partition=0, on_delivery=request_exit) for _ in range(3)]
+            futures[1].add_done_callback(request_exit)
             assert [future.result(LATEST_S).offset for future in futures] == [0, 1, 2]
             assert producer.send("orders", b"v", partition=0).result(LATEST_S).offset == 3
         assert "callback" in caplog.text
 
-    def test_waiting_in_one_for_what_only_its_thread_can_bring_is_refused(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        heard: Future[Any] = Future()
+    def test_waiting_in_a_callback_for_the_own_producer_is_refused(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        outcomes: Future[Any] = Future()
         done: Future[Any] = Future()
         loop = asyncio.new_event_loop()
 
-        def ask(_metadata: object, _error: object) -> None:
+        def wait_in_callback(_metadata: object, _error: object) -> None:
             try:
                 future = producer.send("orders", b"v", partition=0)
-                future.add_done_callback(done.set_result)  # Which waits for nothing.
-                elsewhere = asyncio.wrap_future(producer.send("orders", b"v", partition=0), loop=loop)  # Nor does this, in this thread.
-                heard.set_result((raised_by_waits_for(future), raised_by_waits_for(first), elsewhere))
+                future.add_done_callback(done.set_result)  # This does not wait.
+                elsewhere = asyncio.wrap_future(producer.send("orders", b"v", partition=0), loop=loop)  # Nor does this, on this thread.
+                outcomes.set_result((raised_by_waits_for(future), raised_by_waits_for(first), elsewhere))
             except BaseException as error:
-                heard.set_exception(error)
+                outcomes.set_exception(error)
 
         with producer_of(broker, linger_ms=50) as producer:
             first = producer.send("orders", b"first", partition=0)
-            first.add_done_callback(lambda future: ask(future.result(), None))
-            of_pending, of_done, elsewhere = heard.result(LATEST_S)
+            first.add_done_callback(lambda future: wait_in_callback(future.result(), None))
+            of_pending, of_done, elsewhere = outcomes.result(LATEST_S)
             assert of_pending == ["IllegalStateException"] * len(WAITS)
             assert of_done == ["NoneType"] * len(WAITS)
             assert done.result(LATEST_S).result().offset == 1
             assert loop.run_until_complete(elsewhere).offset == 2
         loop.close()
 
-    def test_other_futures_of_a_batch_complete(self) -> None:
+    def test_all_futures_of_a_batch_complete_though_callbacks_raise(self) -> None:
         futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(3)]
         for future in futures:
-            future.add_done_callback(leave)
+            future.add_done_callback(request_exit)
         complete_all(futures, lambda index: index)
         assert [future.result(0) for future in futures] == [0, 1, 2]
 
-    def test_close_in_one_fails_what_has_no_outcome(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_close_in_a_callback_fails_outstanding_records(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker, max_in_flight_requests_per_connection=1)
         producer.send("orders", b"v", partition=0).result(LATEST_S)
         others_are_there = threading.Event()
@@ -134,21 +134,21 @@ class TestCallbacks:
             assert isinstance(other.exception(LATEST_S), KafkaException)
 
     @pytest.mark.parametrize("transactional_id", [None, "held-up"])
-    def test_one_that_does_not_return_holds_up_close_no_longer_than_its_limit(
+    def test_hanging_callback_delays_close_at_most_its_timeout(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, transactional_id: str | None
     ) -> None:
-        """As when it waits for a lock that the thread holds that calls close."""
+        """For example because it waits for a lock held by the thread that calls close."""
         producer = producer_of(broker, transactional_id=transactional_id)
         if transactional_id is not None:
             producer.init_transactions()
             producer.begin_transaction()
         is_called, may_return = threading.Event(), threading.Event()
 
-        def hold_up(_metadata: object, _error: object) -> None:
+        def block(_metadata: object, _error: object) -> None:
             is_called.set()
             may_return.wait(LATEST_S)
 
-        producer.send("orders", b"first", partition=0, on_delivery=hold_up)
+        producer.send("orders", b"first", partition=0, on_delivery=block)
         assert is_called.wait(LATEST_S)
         other = producer.send("orders", b"other", partition=0)
         try:
@@ -160,8 +160,8 @@ class TestCallbacks:
         assert isinstance(other.exception(LATEST_S), KafkaException)
 
 
-class TestTablesFuture:
-    def test_cannot_be_cancelled(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+class TestTableFuture:
+    def test_table_future_cannot_be_cancelled(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, linger_ms=0) as producer:
             producer.send("orders", b"v", partition=0).result(LATEST_S)
             broker.faults.add(api="Produce", action="delay", delay_ms=200)
@@ -169,8 +169,8 @@ class TestTablesFuture:
             assert not future.cancel()
             assert future.result(LATEST_S).written == 2
 
-    def test_giving_up_to_wait_for_it_is_no_harm(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        async def impatient(producer: Producer) -> None:
+    def test_timed_out_await_of_a_table_loses_no_rows(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        async def wait_briefly(producer: Producer) -> None:
             broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=1_000_000)
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.wrap_future(producer.send_table("orders", pa.table({"value": [b"1"]}))), 0.01)
@@ -178,27 +178,27 @@ class TestTablesFuture:
 
         with producer_of(broker) as producer:
             producer.send("orders", b"v").result(LATEST_S)
-            asyncio.run(impatient(producer))
+            asyncio.run(wait_briefly(producer))
             producer.send("orders", b"v").result(LATEST_S)
         assert broker.read("orders").num_rows == 3
 
 
 class TestClose:
-    def test_waits_for_a_commit_of_another_thread(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_close_waits_for_a_commit_of_another_thread(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker, transactional_id="t")
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("orders", b"v").result(LATEST_S)
         broker.faults.add(api="EndTxn", action="delay", delay_ms=300)
         committed = in_thread(producer.commit_transaction)
-        until_somebody_waits(producer, committed)
+        until_call_waits(producer, committed)
         in_thread(producer.close).result(LATEST_S)
         assert committed.exception(LATEST_S) is None
         assert broker.read("orders").num_rows == 1
 
     @staticmethod
     def closing(producer: Producer, broker: EmbeddedBroker) -> tuple[Future[Any], RecordFuture[Any]]:
-        """A close under way in a thread of its own, and the record that it waits for: until the faults are cleared."""
+        """A close in another thread, and the record that it waits for until the faults are cleared."""
         producer.send("orders", b"v", partition=0).result(LATEST_S)
         broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=1_000_000)
         last = producer.send("orders", b"last", partition=0)
@@ -227,15 +227,15 @@ class TestClose:
         assert last.result(0).offset == 1
         assert not [record for record in caplog.records if record.name == "chaffinch.producer"]
 
-    def test_called_again_with_a_timeout_ends_the_first_too(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_second_close_with_a_timeout_ends_the_first(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker, linger_ms=0)
         closed, last = self.closing(producer, broker)
         producer.close(0.05)
         assert isinstance(last.exception(0), KafkaException)
         assert closed.exception(LATEST_S) is None
 
-    def test_called_again_by_a_signal_handler_of_the_thread_that_closes(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        """As SIGTERM while the main thread is at the end of its `with`: the outer call cannot go on before the inner one has returned."""
+    def test_close_in_a_signal_handler_of_the_closing_thread(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """For example SIGTERM at the end of a `with` block: the outer close cannot go on before the inner one has returned."""
         producer = producer_of(broker, linger_ms=0)
         producer.send("orders", b"v", partition=0).result(LATEST_S)
         broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=1_000_000)
@@ -254,7 +254,7 @@ class TestClose:
             def interrupt() -> None:
                 while not producer._core.callers.has_flush_or_close:
                     pass
-                with producer._lock:  # The main thread has handed its call over, and waits.
+                with producer._lock:  # The main thread has submitted its call, and waits.
                     pass
                 signal.pthread_kill(main, signal.SIGUSR1)
 
@@ -265,15 +265,15 @@ class TestClose:
         interrupted.result(LATEST_S)
         assert was_done == [True]
 
-    def test_called_again_afterwards_does_not_wait_for_what_the_first_went_without(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_second_close_does_not_wait_for_a_blocked_sender_thread(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker)
         is_called, may_return = threading.Event(), threading.Event()
 
-        def hold_up(_metadata: object, _error: object) -> None:
+        def block(_metadata: object, _error: object) -> None:
             is_called.set()
             may_return.wait(LATEST_S)
 
-        producer.send("orders", b"v", on_delivery=hold_up)
+        producer.send("orders", b"v", on_delivery=block)
         assert is_called.wait(LATEST_S)
         try:
             producer.close(0)
@@ -281,14 +281,14 @@ class TestClose:
         finally:
             may_return.set()
 
-    def test_batches_waiting_for_an_identity_fail(self) -> None:
+    def test_close_fails_a_waiting_init_transactions(self) -> None:
         producer = Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t")
         waiting = in_thread(producer.init_transactions)
-        until_somebody_waits(producer, waiting)
+        until_call_waits(producer, waiting)
         in_thread(lambda: producer.close(0.05)).result(LATEST_S)
         assert isinstance(waiting.exception(LATEST_S), KafkaException)
 
-    def test_a_flush_that_comes_just_too_late(self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_flush_that_races_close_fails(self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         producer = producer_of(broker)
         check_open = producer._gate.check_open
 
@@ -307,28 +307,30 @@ def test_close_timeout_fails_the_commit(producer_of: Make, broker: EmbeddedBroke
     producer.send("orders", b"v").result(LATEST_S)
     broker.faults.add(api="EndTxn", action="delay", delay_ms=100_000)
     committed = in_thread(producer.commit_transaction)
-    until_somebody_waits(producer, committed)
+    until_call_waits(producer, committed)
     in_thread(lambda: producer.close(0.05)).result(LATEST_S)
-    with pytest.raises(IllegalStateException, match="may have happened, EndTxn got no response") as told:  # Nor can it be called again.
+    with pytest.raises(
+        IllegalStateException, match="may have happened, EndTxn got no response"
+    ) as outcome:  # And it cannot be called again.
         committed.result(LATEST_S)
-    assert told.value.stored is Stored.POSSIBLY
+    assert outcome.value.stored is Stored.POSSIBLY
 
 
 @pytest.mark.parametrize("where", ["in the core", "in the network"])
 def test_finished_call_completes_when_the_sender_thread_dies(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """It is done within a round, and told at its end, which the thread does not come to."""
+    """The call is done within a round and completed at its end, which the thread does not reach."""
     producer = producer_of(broker, transactional_id="t")
     producer.init_transactions()
-    at_fault: tuple[object, str] = (
+    failing: tuple[object, str] = (
         (producer._core.batch_sender, "send_ready") if where == "in the core" else (producer._sender._network, "carry_out")
     )
-    with held_up(producer):
-        monkeypatch.setattr(*at_fault, no_memory)
+    with blocked_sender(producer):
+        monkeypatch.setattr(*failing, raise_memory_error)
         done = producer._sender.call(lambda call: events.BeginTransactionCalled(call=call))
         refused = producer._sender.call(lambda call: events.BeginTransactionCalled(call=call))
-        producer._sender.submit(events.TopicRequested(topic="wanted", is_stale=True))  # Which leads to a request.
+        producer._sender.submit(events.TopicRequested(topic="wanted", is_stale=True))  # This causes a request.
     assert done.result(LATEST_S) is None
     with pytest.raises(IllegalStateException, match="a transaction is open"):
         refused.result(LATEST_S)
@@ -340,11 +342,11 @@ def test_finished_call_completes_when_the_sender_thread_dies(
 def test_unhandled_call_fails_when_the_sender_thread_dies(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full batch is encoded before the core has its turn."""
+    """A full batch is encoded before the core handles events."""
     producer = producer_of(broker)
     producer.send("orders", b"first", partition=0).result(LATEST_S)
-    with held_up(producer):
-        monkeypatch.setattr(producer._core.accumulator, "encode_ahead", no_memory)
+    with blocked_sender(producer):
+        monkeypatch.setattr(producer._core.accumulator, "encode_ahead", raise_memory_error)
         producer.send("orders", bytes(20_000), partition=0)
         flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))
     with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
@@ -356,36 +358,36 @@ def test_unhandled_call_fails_when_the_sender_thread_dies(
 def test_failed_encoding_or_sending_fails_every_caller(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The thread dies of it, and every record has its outcome all the same, that of the batch at fault too."""
+    """The thread dies, and every record still gets an outcome, those of the failing batch too."""
     producer = producer_of(broker, compression_type="zstd", linger_ms=0)
     producer.send("orders", b"first").result(LATEST_S)
-    at_fault: tuple[object, str] = (
+    failing: tuple[object, str] = (
         (producer._sender.core.accumulator, "encode_rows") if step == "encoded" else (producer._sender._network, "carry_out")
     )
-    monkeypatch.setattr(*at_fault, no_memory)
-    with held_up(producer):
+    monkeypatch.setattr(*failing, raise_memory_error)
+    with blocked_sender(producer):
         flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))
         futures = [producer.send("orders", b"v", partition=partition) for partition in (0, 1)]
-    unheard: list[Any] = [flushed, *futures]
-    for future in unheard:
+    pending: list[Any] = [flushed, *futures]
+    for future in pending:
         with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
             future.result(LATEST_S)
     assert producer.send("orders", b"v").exception() is not producer.send("orders", b"v").exception() is not None
     depths = []
     for _ in range(2):
-        with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError") as told:
+        with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError") as outcome:
             producer.flush()
-        depths.append(len(told.traceback))
+        depths.append(len(outcome.traceback))
     assert depths[0] == depths[1]
     producer.close()
 
 
 class TestLeftOpen:
-    """A close that does not wait for the end of a transaction: EndTxn leaves all the same, or the log says that the broker has to do it."""
+    """A close that does not wait for the end of a transaction still sends EndTxn, or logs that the broker will abort it."""
 
-    @pytest.fixture(autouse=True, params=[0.0, float(LATEST_S)], ids=["the sender comes late", "the sender comes in time"])
+    @pytest.fixture(autouse=True, params=[0.0, float(LATEST_S)], ids=["no grace period", "grace period"])
     def grace_s(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where the machine gives it no turn for so long, close goes on without it."""
+        """Close waits this long for the sender thread, and goes on without it."""
         monkeypatch.setattr("chaffinch.producer.closing.GRACE_S", request.param)
 
     @staticmethod
@@ -401,7 +403,7 @@ class TestLeftOpen:
         return producer
 
     @staticmethod
-    def until_ended(broker: EmbeddedBroker) -> None:
+    def until_transaction_ended(broker: EmbeddedBroker) -> None:
         ends = time.monotonic() + LATEST_S
         with SyncClient(broker.bootstrap_servers) as client:
             while True:
@@ -410,18 +412,18 @@ class TestLeftOpen:
                     return
                 assert time.monotonic() < ends, found
 
-    def test_a_close_in_a_callback_aborts(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def test_close_in_a_callback_aborts(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
         producer = self.begun(producer_of(broker, transactional_id="t"))
         producer.send("orders", b"w", on_delivery=lambda _metadata, _error: producer.close())
-        self.until_ended(broker)
+        self.until_transaction_ended(broker)
         assert "left open" not in caplog.text
 
-    def test_a_close_without_time_aborts(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def test_close_with_timeout_0_aborts(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
         self.close(self.begun(producer_of(broker, transactional_id="t")))
-        self.until_ended(broker)
+        self.until_transaction_ended(broker)
         assert "left open" not in caplog.text
 
-    def test_aware_broker_names_its_own_limit(
+    def test_aborted_close_logs_its_own_limit(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("chaffinch.producer.closing.GRACE_S", float(LATEST_S))
@@ -434,23 +436,23 @@ class TestLeftOpen:
     ) -> None:
         producer = self.begun(producer_of(broker, transactional_id="t", transaction_timeout_ms=70_000))
         network = producer._sender._network
-        carry_out, is_gone = network.carry_out, threading.Event()
+        carry_out, is_disconnected = network.carry_out, threading.Event()
 
         def ends_the_connection(request: SendRequest) -> None:
             if isinstance(request.message, EndTxnRequest):
-                is_gone.set()
+                is_disconnected.set()
                 network.disconnect(request.address, "gone")
-            elif not is_gone.is_set():
+            elif not is_disconnected.is_set():
                 carry_out(request)
 
         monkeypatch.setattr(network, "carry_out", ends_the_connection)
         self.close(producer)
-        assert is_gone.is_set()
-        said = "transactional.id 't' may be left open, EndTxn got no response: the broker aborts it after transaction.timeout.ms, 70000 ms"
-        assert said in caplog.text
+        assert is_disconnected.is_set()
+        line = "transactional.id 't' may be left open, EndTxn got no response: the broker aborts it after transaction.timeout.ms, 70000 ms"
+        assert line in caplog.text
 
     def test_transaction_left_open_is_logged(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
-        """EndTxn has to wait for the answers to records that are under way: they could come after it."""
+        """EndTxn must wait for the responses to records in flight, which could arrive after it."""
         producer = self.begun(producer_of(broker, transactional_id="t", transaction_timeout_ms=70_000))
         broker.faults.add(api="Produce", action="delay", delay_ms=100_000)
         producer.send("orders", b"w", partition=0)
@@ -458,5 +460,5 @@ class TestLeftOpen:
         while not producer.metrics()["requests-in-flight"]:
             assert time.monotonic() < ends
         self.close(producer)
-        said = "the transaction of transactional.id 't' is left open: the broker aborts it after transaction.timeout.ms, 70000 ms"
-        assert said in caplog.text
+        line = "the transaction of transactional.id 't' is left open: the broker aborts it after transaction.timeout.ms, 70000 ms"
+        assert line in caplog.text

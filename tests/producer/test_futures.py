@@ -22,17 +22,17 @@ from chaffinch.producer.core.batches.batch import BatchFutures
 from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
 
 
-def test_is_a_standard_future_without_a_lock_of_its_own() -> None:
+def test_future_is_a_standard_future_without_its_own_lock() -> None:
     future: RecordFuture[int] = RecordFuture()
     assert isinstance(future, concurrent.futures.Future)
     assert "_condition" not in future.__dict__
     assert not future.__dict__
     future.complete(5)
     assert (future.result(), future.exception(), future.done()) == (5, None, True)
-    assert "_condition" not in future.__dict__, "asking what is known makes no lock either"
+    assert "_condition" not in future.__dict__, "reading a known result creates no lock either"
 
 
-def test_fail() -> None:
+def test_failed_future_raises_its_error() -> None:
     future: RecordFuture[int] = RecordFuture()
     future.fail(ZeroDivisionError())
     assert isinstance(future.exception(0), ZeroDivisionError)
@@ -48,8 +48,8 @@ def test_result_times_out() -> None:
     assert future.result(0) == 1
 
 
-class Raced(RecordFuture[int]):
-    """It is completed by another thread right after it was seen not to be done."""
+class RacedFuture(RecordFuture[int]):
+    """A future that another thread completes right after it was seen to be pending."""
 
     complete_it: Any = None
 
@@ -66,34 +66,34 @@ class Raced(RecordFuture[int]):
         self._own_state = state
 
 
-@pytest.mark.parametrize("asks_twice", [False, True])
-@pytest.mark.parametrize("shares", [False, True])
-def test_result_that_comes_while_it_is_asked_for(shares: bool, asks_twice: bool) -> None:
-    future, batch_futures = Raced(), BatchFutures()
-    if shares:
+@pytest.mark.parametrize("reads_twice", [False, True])
+@pytest.mark.parametrize("has_batch", [False, True])
+def test_result_that_arrives_during_the_call_is_returned(has_batch: bool, reads_twice: bool) -> None:
+    future, batch_futures = RacedFuture(), BatchFutures()
+    if has_batch:
         batch_futures.append(future)
         future.batch = batch_futures
         future.complete_it = lambda: complete_batch(batch_futures, lambda index: 7 + index)
     else:
         future.complete_it = lambda: complete_all([future], lambda index: 7 + index)
-    for _ in range(1 + asks_twice):
+    for _ in range(1 + reads_twice):
         assert future.result(0) == 7
 
 
-def test_cannot_be_cancelled() -> None:
+def test_future_cannot_be_cancelled() -> None:
     future: RecordFuture[int] = RecordFuture()
     assert not future.cancel()
     assert not future.cancelled()
     future.complete(1)
 
 
-def test_callbacks_before_and_after() -> None:
-    heard: list[Any] = []
+def test_callbacks_added_before_and_after_completion_are_called() -> None:
+    notified: list[Any] = []
     future: RecordFuture[int] = RecordFuture()
-    future.add_done_callback(lambda done: heard.append(("before", done.result())))
+    future.add_done_callback(lambda done: notified.append(("before", done.result())))
     future.complete(1)
-    future.add_done_callback(lambda done: heard.append(("after", done.result())))
-    assert heard == [("before", 1), ("after", 1)]
+    future.add_done_callback(lambda done: notified.append(("after", done.result())))
+    assert notified == [("before", 1), ("after", 1)]
 
 
 def test_wait_and_as_completed() -> None:
@@ -104,7 +104,7 @@ def test_wait_and_as_completed() -> None:
     assert not concurrent.futures.wait(futures, 10).not_done
 
 
-def test_awaitable_through_asyncio() -> None:
+def test_future_can_be_awaited_through_asyncio() -> None:
     async def main() -> int:
         future: RecordFuture[int] = RecordFuture()
         threading.Thread(target=lambda: future.complete(7)).start()
@@ -113,17 +113,17 @@ def test_awaitable_through_asyncio() -> None:
     assert asyncio.run(main()) == 7
 
 
-def test_complete_all_mixes_touched_and_untouched() -> None:
+def test_complete_all_completes_watched_and_unwatched_futures() -> None:
     futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(4)]
-    heard: list[int] = []
-    futures[2].add_done_callback(lambda done: heard.append(done.result()))
+    notified: list[int] = []
+    futures[2].add_done_callback(lambda done: notified.append(done.result()))
     complete_all(futures, lambda index: index)
     assert [future.result(0) for future in futures] == [0, 1, 2, 3]
-    assert heard == [2]
+    assert notified == [2]
 
 
 def batch_of(count: int) -> tuple[list[RecordFuture[int]], BatchFutures]:
-    """Futures that share one outcome."""
+    """Futures of one batch, and the batch."""
     futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(count)]
     batch_futures = BatchFutures()
     batch_futures.extend(futures)
@@ -134,38 +134,38 @@ def batch_of(count: int) -> tuple[list[RecordFuture[int]], BatchFutures]:
 
 def test_batch_completes_at_once_with_watched_futures() -> None:
     futures, batch_futures = batch_of(5)
-    heard: list[int] = []
-    futures[3].add_done_callback(lambda done: heard.append(done.result()))
-    futures[1].add_done_callback(lambda done: heard.append(done.result()))
-    batch_futures.callbacks = {4: lambda result, error: heard.append(result), 3: lambda result, error: heard.append(-result)}
+    notified: list[int] = []
+    futures[3].add_done_callback(lambda done: notified.append(done.result()))
+    futures[1].add_done_callback(lambda done: notified.append(done.result()))
+    batch_futures.callbacks = {4: lambda result, error: notified.append(result), 3: lambda result, error: notified.append(-result)}
     assert not any(future.done() for future in futures)
     complete_batch(batch_futures, lambda index: 10 + index)
-    assert heard == [11, 13, -13, 14], "in the order of the batch"
+    assert notified == [11, 13, -13, 14], "in the order of the batch"
     assert [future.result(0) for future in futures] == [10, 11, 12, 13, 14]
     assert [future.exception() for future in futures] == [None] * 5
-    futures[0].add_done_callback(lambda done: heard.append(done.result()))
-    assert heard[-1] == 10, "a watcher that comes late hears at once"
+    futures[0].add_done_callback(lambda done: notified.append(done.result()))
+    assert notified[-1] == 10, "a late callback is called at once"
     assert not concurrent.futures.wait(futures, 0).not_done
-    assert not batch_futures, "one future that is kept does not keep the others"
+    assert not batch_futures, "a future that is still referenced does not keep the others alive"
 
 
-def test_the_innocents_of_a_batch_are_done_at_once() -> None:
-    """Futures that have failed before stay failed, watched or not, and are not completed twice."""
+def test_innocents_of_a_batch_complete_at_once() -> None:
+    """Futures that failed before stay failed, watched or not, and are not completed twice."""
     futures, batch_futures = batch_of(6)
-    heard: list[object] = []
+    notified: list[object] = []
     for index in (1, 2, 3):
-        futures[index].add_done_callback(lambda done: heard.append(done.exception() or done.result()))
+        futures[index].add_done_callback(lambda done: notified.append(done.exception() or done.result()))
     for index in (0, 3):
         futures[index].fail(ZeroDivisionError(index))
     batch_futures.completed_count = 2
     complete_batch(batch_futures, lambda index: 10 + index, np.array([1, 2, 4, 5]))
     assert [str(future.exception(0)) for future in futures] == ["0", "None", "None", "3", "None", "None"]
     assert [futures[index].result(0) for index in (1, 2, 4, 5)] == [11, 12, 14, 15]
-    assert list(map(str, heard)) == ["3", "11", "12"]
+    assert list(map(str, notified)) == ["3", "11", "12"]
 
 
-def test_a_record_may_fail_before_its_batch_is_done() -> None:
-    futures, _receipts = batch_of(3)
+def test_record_can_fail_before_its_batch_completes() -> None:
+    futures, _batch_futures = batch_of(3)
     futures[1].fail(ZeroDivisionError())
     assert isinstance(futures[1].exception(0), ZeroDivisionError)
     assert not futures[0].done()
@@ -174,16 +174,16 @@ def test_a_record_may_fail_before_its_batch_is_done() -> None:
     assert isinstance(futures[1].exception(0), ZeroDivisionError)
 
 
-class OvertakenReceipts(BatchFutures):
-    """A thread reads the batch just when another one fails the culprit, and then completes the other futures."""
+class OvertakenBatch(BatchFutures):
+    """A batch that one thread reads just when another fails the culprit and then completes the other futures."""
 
-    __slots__ = ("_seen", "tell")
-    tell: Any
+    __slots__ = ("_seen", "complete")
+    complete: Any
 
     @property
     def outcome(self) -> Any:
-        tell, self.tell = self.tell, lambda: None
-        tell()
+        complete, self.complete = self.complete, lambda: None
+        complete()
         return self._seen
 
     @outcome.setter
@@ -191,27 +191,27 @@ class OvertakenReceipts(BatchFutures):
         self._seen = outcome
 
 
-@pytest.mark.parametrize("ask", [RecordFuture.exception, RecordFuture.result])
-def test_a_culprit_is_never_taken_for_an_innocent_of_its_batch(ask: Any) -> None:
+@pytest.mark.parametrize("wait_for", [RecordFuture.exception, RecordFuture.result])
+def test_culprit_never_gets_the_result_of_an_innocent(wait_for: Any) -> None:
     culprit: RecordFuture[int] = RecordFuture()
-    batch_futures = OvertakenReceipts()
+    batch_futures = OvertakenBatch()
     batch_futures.extend([culprit, RecordFuture()])
     culprit.batch, culprit.index = batch_futures, 0
 
-    def tell() -> None:
+    def complete() -> None:
         batch_futures.completed_count = 1
         culprit.fail(ZeroDivisionError())
         complete_batch(batch_futures, lambda index: index, np.array([1]))
 
-    batch_futures.tell = tell
+    batch_futures.complete = complete
     try:
-        found = ask(culprit, 0)
+        found = wait_for(culprit, 0)
     except ZeroDivisionError as error:
         found = error
     assert isinstance(found, ZeroDivisionError)
 
 
-def test_a_waiter_misses_nothing_when_its_batch_is_done_at_the_same_moment() -> None:
+def test_waiter_racing_its_batch_gets_the_result() -> None:
     for _ in range(200):
         futures, batch_futures = batch_of(2)
         barrier = threading.Barrier(2)
@@ -229,7 +229,7 @@ def test_a_waiter_misses_nothing_when_its_batch_is_done_at_the_same_moment() -> 
         assert seen == [1]
 
 
-def test_a_waiter_that_comes_at_the_same_moment_misses_nothing() -> None:
+def test_waiter_racing_its_future_gets_the_result() -> None:
     for _ in range(200):
         future: RecordFuture[int] = RecordFuture()
         barrier = threading.Barrier(2)
@@ -249,7 +249,7 @@ def test_a_waiter_that_comes_at_the_same_moment_misses_nothing() -> None:
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
-    """Released whenever a thread is about to wait for a future without watching it."""
+    """Semaphore released whenever a thread is about to wait for a future without watching it."""
     semaphore = threading.Semaphore(0)
 
     class Lock:
@@ -267,57 +267,59 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     return semaphore
 
 
-TOLD: dict[str, Callable[[RecordFuture[int]], None]] = {
+COMPLETIONS: dict[str, Callable[[RecordFuture[int]], None]] = {
     "7 alone": lambda future: future.complete(7),
     "7 with its batch": lambda future: complete_batch(future.batch or BatchFutures(), lambda index: 6 + index),
-    "7 beside others": lambda future: complete_all((future.batch or BatchFutures())[1:], lambda index: 7 + index),
+    "7 with some others": lambda future: complete_all((future.batch or BatchFutures())[1:], lambda index: 7 + index),
     "an error": lambda future: future.fail(ZeroDivisionError()),
-    "an error to be made": lambda future: future.fail_with(lambda index: [AssertionError(), ZeroDivisionError()][index], 1),
+    "an error from a factory": lambda future: future.fail_with(lambda index: [AssertionError(), ZeroDivisionError()][index], 1),
 }
 
 
-@pytest.mark.parametrize("is_watched_meanwhile", [False, True])
-@pytest.mark.parametrize("tell", TOLD)
-def test_waiting_threads_are_notified_without_other_parts(waiting: threading.Semaphore, tell: str, is_watched_meanwhile: bool) -> None:
-    futures, _receipts = batch_of(2)
+@pytest.mark.parametrize("is_watched_during_wait", [False, True])
+@pytest.mark.parametrize("complete", COMPLETIONS)
+def test_waiting_threads_are_notified_without_other_parts(
+    waiting: threading.Semaphore, complete: str, is_watched_during_wait: bool
+) -> None:
+    futures, _batch_futures = batch_of(2)
     future = futures[1]
-    heard: list[object] = []
+    notified: list[object] = []
 
-    def ask(how: Callable[[RecordFuture[int]], object]) -> None:
+    def wait_for(how: Callable[[RecordFuture[int]], object]) -> None:
         try:
-            heard.append(how(future))
+            notified.append(how(future))
         except ZeroDivisionError as error:
-            heard.append(error)
+            notified.append(error)
 
-    asked = [RecordFuture.result, RecordFuture.exception, lambda future: future.result(60), lambda future: future.exception(60)]
-    threads = [threading.Thread(target=ask, args=(how,)) for how in asked]
+    waits = [RecordFuture.result, RecordFuture.exception, lambda future: future.result(60), lambda future: future.exception(60)]
+    threads = [threading.Thread(target=wait_for, args=(how,)) for how in waits]
     for thread in threads:
         thread.start()
         assert waiting.acquire(timeout=60)
     assert not future._is_watched
-    if is_watched_meanwhile:
-        future.add_done_callback(lambda done: heard.append(done.exception() or done.result()))
-    TOLD[tell](future)
+    if is_watched_during_wait:
+        future.add_done_callback(lambda done: notified.append(done.exception() or done.result()))
+    COMPLETIONS[complete](future)
     for thread in threads:
         thread.join(60)
-    right = [repr(ZeroDivisionError())] * 4 if "an error" in tell else ["7", "7", "None", "None"]
-    assert sorted(map(repr, heard)) == sorted([*right, *[right[0]] * is_watched_meanwhile])
-    assert future._is_watched is is_watched_meanwhile
+    expected = [repr(ZeroDivisionError())] * 4 if "an error" in complete else ["7", "7", "None", "None"]
+    assert sorted(map(repr, notified)) == sorted([*expected, *[expected[0]] * is_watched_during_wait])
+    assert future._is_watched is is_watched_during_wait
 
 
-@pytest.mark.parametrize("ask", [RecordFuture.result, RecordFuture.exception])
-def test_who_is_about_to_wait_when_the_outcome_comes_does_not(waiting: threading.Semaphore, ask: Any) -> None:
-    """Nobody would wake it up."""
-    future, batch_futures = Raced(), BatchFutures()
+@pytest.mark.parametrize("wait_for", [RecordFuture.result, RecordFuture.exception])
+def test_outcome_before_the_wait_prevents_the_wait(waiting: threading.Semaphore, wait_for: Any) -> None:
+    """Nothing would wake up the waiter."""
+    future, batch_futures = RacedFuture(), BatchFutures()
     batch_futures.append(future)
     future.batch = batch_futures
     future.complete_it = lambda: complete_batch(batch_futures, lambda index: 7)
-    assert ask(future, 1) == (7 if ask is RecordFuture.result else None)
+    assert wait_for(future, 1) == (7 if wait_for is RecordFuture.result else None)
     assert not waiting.acquire(blocking=False)
 
 
-class Peeked(RecordFuture[int]):
-    """It is looked at by another thread whenever it joins or leaves a batch."""
+class ObservedFuture(RecordFuture[int]):
+    """A future that another thread reads whenever it joins or leaves a batch."""
 
     def __init__(self) -> None:
         self.seen: list[bool] = []
@@ -334,8 +336,8 @@ class Peeked(RecordFuture[int]):
 
 
 def test_repeated_wait_keeps_the_timeout(waiting: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First for the batch, then, because somebody watches by now, for the future itself."""
-    futures, _receipts = batch_of(2)
+    """The first wait is for the batch, the second for the future itself, which has a callback by then."""
+    futures, _batch_futures = batch_of(2)
     future, clock, left = futures[1], iter((100.0, 107.0)), list[float | None]()
     monkeypatch.setattr(futures_module, "monotonic", lambda: next(clock))
     monkeypatch.setattr(concurrent.futures.Future, "exception", lambda _self, timeout=None: left.append(timeout))
@@ -350,63 +352,63 @@ def test_repeated_wait_keeps_the_timeout(waiting: threading.Semaphore, monkeypat
     assert left == [53.0]
 
 
-@pytest.mark.parametrize(("tell", "seen"), [("7 with its batch", [False, True]), ("an error", [False, True])])
-def test_done_future_stays_done(waiting: threading.Semaphore, tell: str, seen: list[bool]) -> None:
-    """A batch is done at once; what one of its futures is told after that, because somebody waits for it, takes nothing back."""
-    future, batch_futures = Peeked(), BatchFutures()
+@pytest.mark.parametrize(("complete", "seen"), [("7 with its batch", [False, True]), ("an error", [False, True])])
+def test_done_future_stays_done(waiting: threading.Semaphore, complete: str, seen: list[bool]) -> None:
+    """A batch completes at once; completing one of its futures afterwards, because a thread waits for it, does not undo that."""
+    future, batch_futures = ObservedFuture(), BatchFutures()
     batch_futures += [RecordFuture(), future]
     future.batch, future.index = batch_futures, 1
     thread = threading.Thread(target=future.exception)
     thread.start()
     assert waiting.acquire(timeout=60)
-    TOLD[tell](future)
+    COMPLETIONS[complete](future)
     thread.join(60)
     assert future.seen == seen
 
 
-@pytest.mark.parametrize("ask", [RecordFuture.result, RecordFuture.exception])
-def test_who_gives_up_waiting_leaves_no_lock_behind(ask: Any) -> None:
+@pytest.mark.parametrize("wait_for", [RecordFuture.result, RecordFuture.exception])
+def test_timed_out_wait_leaves_no_lock_behind(wait_for: Any) -> None:
     futures, batch_futures = batch_of(2)
     for _ in range(3):
         with pytest.raises(concurrent.futures.TimeoutError):
-            ask(futures[1], 0.001)
+            wait_for(futures[1], 0.001)
     assert not futures[1]._own_locks
     complete_batch(batch_futures, lambda index: index)
     assert futures[1].result(0) == 1
 
 
-def test_it_cannot_be_pickled(quiet: Producer) -> None:
-    future = quiet.send("orders", b"v")
-    for one in (future, quiet.send_table("orders", pa.table({"value": [b"v"]})), RecordFuture()):
+def test_pickling_a_future_raises(inline_producer: Producer) -> None:
+    future = inline_producer.send("orders", b"v")
+    for one in (future, inline_producer.send_table("orders", pa.table({"value": [b"v"]})), RecordFuture()):
         with pytest.raises(TypeError, match=r"^a RecordFuture cannot be pickled, .*: pass the value of its result\(\) instead$"):
             pickle.dumps(one)
     metadata = future.result(60)
     assert pickle.loads(pickle.dumps(metadata)) == metadata
 
 
-def test_no_other_attributes_appear() -> None:
+def test_unknown_attribute_raises() -> None:
     with pytest.raises(AttributeError):
         _ = RecordFuture().colour
 
 
-def test_type_checkers_know_that_what_the_producer_gives_can_be_awaited() -> None:
+def test_send_is_annotated_to_return_a_record_future() -> None:
     for method in (Producer.send, Producer.send_table):
         assert str(method.__annotations__["return"]).startswith("RecordFuture[")
 
 
-class Noticed(Exception):
-    """An error that can be referred to weakly, as those without slots can."""
+class WeakError(Exception):
+    """An error that supports weak references, as classes without slots do."""
 
 
-@pytest.mark.parametrize("fail", [lambda future: future.fail(Noticed()), lambda future: future.fail_with(lambda _: Noticed(), 0)])
-def test_who_has_raised_it_does_not_keep_an_error(fail: Callable[[RecordFuture[int]], None]) -> None:
-    """It holds the frames that it went through: what lies in them would stay until the collector comes."""
+@pytest.mark.parametrize("fail", [lambda future: future.fail(WeakError()), lambda future: future.fail_with(lambda _: WeakError(), 0)])
+def test_raised_error_is_freed_without_the_collector(fail: Callable[[RecordFuture[int]], None]) -> None:
+    """A traceback holds its frames: their objects would stay until the garbage collector runs."""
     future: RecordFuture[int] = RecordFuture()
     fail(future)
-    error = weakref.ref(future.exception(0) or Noticed())
+    error = weakref.ref(future.exception(0) or WeakError())
     gc.disable()
     try:
-        with pytest.raises(Noticed):
+        with pytest.raises(WeakError):
             future.result(0)
         del future
         assert error() is None
@@ -414,11 +416,11 @@ def test_who_has_raised_it_does_not_keep_an_error(fail: Callable[[RecordFuture[i
         gc.enable()
 
 
-def test_what_a_newer_asyncio_copies() -> None:
+def test_get_snapshot_returns_state_and_outcome() -> None:
     futures, batch_futures = batch_of(2)
     failed: RecordFuture[int] = RecordFuture()
     assert futures[1]._get_snapshot() == (False, False, None, None)
     complete_batch(batch_futures, lambda index: 6 + index)
-    failed.fail_with(lambda index: Noticed(index), 5)
+    failed.fail_with(lambda index: WeakError(index), 5)
     assert futures[1]._get_snapshot() == (True, False, 7, None)
-    assert repr(failed._get_snapshot()) == "(True, False, None, Noticed(5))"
+    assert repr(failed._get_snapshot()) == "(True, False, None, WeakError(5))"

@@ -1,4 +1,4 @@
-"""A connection that is lent: used past the one who polls, and taken back in whatever state it is."""
+"""Lent connections: used without the polling thread, and taken back in any state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def network(server: ScriptedServer) -> Iterator[Network]:
-    """With a connection at rest."""
+    """A Network with an idle connection."""
     made = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000))
     made.prepare_to_lend()
     made.send(address(server), MESSAGE, "first")
@@ -42,15 +42,15 @@ def network(server: ScriptedServer) -> Iterator[Network]:
     made.close()
 
 
-def lent_by(network: Network, server: ScriptedServer) -> InlineConnection:
+def lend(network: Network, server: ScriptedServer) -> InlineConnection:
     found = network.lend(address(server))
     assert found is not None
     connection, socket = found
     return InlineConnection(connection, socket, cast(Any, None), connection.version_for(MESSAGE, None))
 
 
-def begin(lent: InlineConnection) -> InlineRequest:
-    """A request that is not written yet."""
+def unwritten_request(lent: InlineConnection) -> InlineRequest:
+    """A request that was not written yet."""
     number = lent.connection.take_correlation_id()
     encoder = ClientConnection(lent.connection.client_id)
     while encoder.take_correlation_id() < number - 1:
@@ -65,7 +65,7 @@ def begin(lent: InlineConnection) -> InlineRequest:
 
 
 def take_back(network: Network, request: SendRequest, inline_request: InlineRequest) -> None:
-    """As InlineSender does in `close`."""
+    """Take the request back, as `InlineSender.close` does."""
     network.take_back(
         request.address, inline_request.continue_on_connection(request, network._clock.steady_ms()), is_lost=inline_request.is_interrupted
     )
@@ -75,13 +75,13 @@ def request(server: ScriptedServer) -> SendRequest:
     return SendRequest(address=address(server), message=MESSAGE, token="lent", timeout_ms=2**40)
 
 
-def told(events: list[Any]) -> list[tuple[type, Any]]:
+def outcomes(events: list[Any]) -> list[tuple[type, Any]]:
     kinds = (ResponseReceived, RequestFailed, Disconnected)
     return [(type(event), getattr(event, "token", None)) for event in events if isinstance(event, kinds)]
 
 
-def test_with_tls_nothing_is_lent() -> None:
-    """Bytes may have come that the socket does not show."""
+def test_tls_connection_is_not_lent() -> None:
+    """TLS may have buffered bytes, so the socket does not become readable."""
     tls = Security(tls=TlsSettings())
     network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000, security=tls))
     network.prepare_to_lend()
@@ -89,7 +89,7 @@ def test_with_tls_nothing_is_lent() -> None:
     network.close()
 
 
-def test_what_is_not_at_rest_is_not_lent(server: ScriptedServer) -> None:
+def test_busy_connection_is_not_lent(server: ScriptedServer) -> None:
     network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000))
     network.prepare_to_lend()
     assert network.lend(address(server)) is None
@@ -102,11 +102,11 @@ def test_what_is_not_at_rest_is_not_lent(server: ScriptedServer) -> None:
     network.close()
 
 
-def test_an_exchange_past_the_one_who_polls(network: Network, server: ScriptedServer) -> None:
-    """Which goes on behind it as if nothing had been."""
-    lent = lent_by(network, server)
+def test_inline_exchange_leaves_the_connection_usable(network: Network, server: ScriptedServer) -> None:
+    """The polling thread then uses the connection normally."""
+    lent = lend(network, server)
     lent.socket.suspend_reads()
-    inline_request = begin(lent)
+    inline_request = unwritten_request(lent)
     assert lent.socket.send(inline_request.frame) == len(inline_request.frame)
     assert lent.wait(60_000)
     assert network.poll(0) == []
@@ -117,7 +117,7 @@ def test_an_exchange_past_the_one_who_polls(network: Network, server: ScriptedSe
     assert response.message == expected
     lent.socket.resume_reads()
     network.send(address(server), MESSAGE, "next")
-    assert told(until(network, 1)) == [(ResponseReceived, "next")]
+    assert outcomes(until(network, 1)) == [(ResponseReceived, "next")]
 
 
 def api() -> Any:
@@ -128,24 +128,24 @@ def api() -> Any:
 
 @pytest.mark.parametrize("written", [0, 1, 7, None])
 @pytest.mark.parametrize("is_read", [False, True])
-def test_what_is_taken_back_is_answered_as_any_other(network: Network, server: ScriptedServer, written: int | None, is_read: bool) -> None:
-    """`written`: so many bytes of it, None: all; `is_read`: a part of the answer is read already."""
-    lent = lent_by(network, server)
-    inline_request = begin(lent)
+def test_request_taken_back_gets_its_response(network: Network, server: ScriptedServer, written: int | None, is_read: bool) -> None:
+    """`written`: number of bytes written, None: all; `is_read`: part of the response was read already."""
+    lent = lend(network, server)
+    inline_request = unwritten_request(lent)
     inline_request.written = lent.socket.send(inline_request.frame[:written])
     if is_read and written is None:
         assert lent.wait(60_000)
         inline_request.received = lent.socket.receive(RESPONSE_BYTES_MAX)[:9]
-        rest = server_bytes(server, inline_request, lent.version)
+        rest = rest_of_response(server, inline_request, lent.version)
         inline_request.received += rest
     take_back(network, request(server), inline_request)
-    assert told(until(network, 1)) == [(ResponseReceived, "lent")]
+    assert outcomes(until(network, 1)) == [(ResponseReceived, "lent")]
     network.send(address(server), MESSAGE, "next")
-    assert told(until(network, 1)) == [(ResponseReceived, "next")]
+    assert outcomes(until(network, 1)) == [(ResponseReceived, "next")]
 
 
-def server_bytes(server: ScriptedServer, inline_request: InlineRequest, version: int) -> bytes:
-    """What an answer has behind its first nine bytes."""
+def rest_of_response(server: ScriptedServer, inline_request: InlineRequest, version: int) -> bytes:
+    """The response after its first 9 bytes."""
     from chaffinch.protocol.headers import finish_frame, response_head
 
     head = response_head(api().key, inline_request.correlation_id, is_flexible=version >= api().flexible_since)
@@ -153,8 +153,8 @@ def server_bytes(server: ScriptedServer, inline_request: InlineRequest, version:
 
 
 @pytest.mark.parametrize("is_reading", [False, True], ids=["writing", "reading"])
-def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Network, server: ScriptedServer, is_reading: bool) -> None:
-    inline_request = begin(lent_by(network, server))
+def test_interrupted_request_closes_the_connection_as_possibly_sent(network: Network, server: ScriptedServer, is_reading: bool) -> None:
+    inline_request = unwritten_request(lend(network, server))
     inline_request.written, inline_request.is_reading = len(inline_request.frame) if is_reading else None, is_reading
     take_back(network, request(server), inline_request)
     failed, disconnected = [event for event in network.poll(0) if isinstance(event, (RequestFailed, Disconnected))]
@@ -164,10 +164,10 @@ def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Net
     assert "interrupted" in disconnected.reason
 
 
-def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: ScriptedServer) -> None:
+def test_request_timeout_counts_from_the_inline_send(network: Network, server: ScriptedServer) -> None:
     server.script = lambda server, message: STAY_SILENT
-    lent = lent_by(network, server)
-    inline_request = begin(lent)
+    lent = lend(network, server)
+    inline_request = unwritten_request(lent)
     inline_request.written, inline_request.created_ms = 0, network._clock.steady_ms() - 60_000
     take_back(network, SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), inline_request)
     assert lent.connection.deadline_ms == inline_request.created_ms + 60_000
@@ -176,17 +176,17 @@ def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: 
 
 
 def test_eventfd_wakes_waiting_thread(network: Network, server: ScriptedServer) -> None:
-    lent = lent_by(network, server)
+    lent = lend(network, server)
     threading.Thread(target=lent.socket.event_fd.notify).start()
     assert lent.wait(60_000)
     lent.socket.event_fd.consume()
-    lent.socket.event_fd.consume()  # Again it is nothing.
+    lent.socket.event_fd.consume()  # The second call has no effect.
     assert not lent.wait(0)
     with pytest.raises(BlockingIOError):
         lent.socket.receive(RESPONSE_BYTES_MAX)
 
 
-def test_who_polls_takes_back_before_it_touches_anything(network: Network, server: ScriptedServer) -> None:
+def test_on_awake_is_called_before_poll_handles_events(network: Network, server: ScriptedServer) -> None:
     seen: list[int] = []
     network.on_awake = lambda: seen.append(network.in_flight_count(address(server)))
     network.send(address(server), MESSAGE, "next")

@@ -1,4 +1,4 @@
-"""Check interval of the sender thread while inline sends are enabled: rare, but in time for time-outs."""
+"""Check interval of the sender thread while inline sends are enabled: long, but shorter than the time-outs."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tests.producer.inline import await_fresh_inline, was_sent_inline
 from tests.producer.threads import LATEST_S
 
 Make = Callable[..., Producer]
-OFTEN_MS = 7
+SHORT_INTERVAL_MS = 7
 
 
 class Sleeps:
-    """How long the sender thread has wanted to sleep, in ms."""
+    """Records the sleep times that the sender thread requests, in ms."""
 
     def __init__(self, producer: Producer) -> None:
         self.seen: list[int] = []
         self.is_short = threading.Event()
         self._poll = producer._sender._network.poll
-        producer._sender._network.poll = self._sleep  # type: ignore[method-assign]
+        producer._sender._network.poll = self._record_and_poll  # type: ignore[method-assign]
         producer._sender.wakeup()
 
-    def _sleep(self, timeout_ms: int, **named: Any) -> Any:
+    def _record_and_poll(self, timeout_ms: int, **named: Any) -> Any:
         self.seen.append(timeout_ms)
-        if timeout_ms == OFTEN_MS:
+        if timeout_ms == SHORT_INTERVAL_MS:
             self.is_short.set()
         return self._poll(timeout_ms, **named)
 
 
-def test_no_cost_without_screens(producer_of: Make, broker: EmbeddedBroker) -> None:
+def test_sleep_is_not_shortened_without_inline_sends(producer_of: Make, broker: EmbeddedBroker) -> None:
     """The sender thread sleeps as long as without inline sends, once a check has found nothing."""
     with producer_of(broker, linger_ms=0, request_timeout_ms=80, delivery_timeout_ms=80) as producer:
         producer.send("orders", b"v", key=b"k").result(LATEST_S)
@@ -45,15 +45,15 @@ def test_no_cost_without_screens(producer_of: Make, broker: EmbeddedBroker) -> N
 
 
 def test_polls_often_after_the_first_inline_response(producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It hears nothing then. Until then it looks within the time-outs only."""
-    monkeypatch.setattr("chaffinch.producer.inline_send.POLL_INTERVAL_MS", OFTEN_MS)
-    look_ms = 59_000
-    timeout_ms = look_ms * POLLS_PER_TIMEOUT
+    """Responses read by callers do not wake the sender thread. Before the first one it checks only as often as time-outs require."""
+    monkeypatch.setattr("chaffinch.producer.inline_send.POLL_INTERVAL_MS", SHORT_INTERVAL_MS)
+    check_ms = 59_000
+    timeout_ms = check_ms * POLLS_PER_TIMEOUT
     with producer_of(broker, linger_ms=0, request_timeout_ms=timeout_ms, delivery_timeout_ms=timeout_ms) as producer:
         sleeps = Sleeps(producer)
         await_fresh_inline(producer)
-        assert look_ms in sleeps.seen
+        assert check_ms in sleeps.seen
         sleeps.is_short.clear()
         while not was_sent_inline(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
             pass
-        assert sleeps.is_short.wait(look_ms / 2000)
+        assert sleeps.is_short.wait(check_ms / 2000)

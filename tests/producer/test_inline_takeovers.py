@@ -21,20 +21,20 @@ from chaffinch.producer.records import RecordMetadata
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.runtime.sockets import EventFd
 from tests.client.scripted_server import ScriptedServer
-from tests.producer.inline import await_inline, is_awaited_inline, values, warm, was_sent_inline
-from tests.producer.test_inline_send import ALL, plain_producer, taking
-from tests.producer.threads import LATEST_S, in_thread, noting, outcome_in_child
+from tests.producer.inline import await_inline, enable_inline, is_awaited_inline, values, was_sent_inline
+from tests.producer.test_inline_send import ALL, acknowledging, plain_producer
+from tests.producer.threads import LATEST_S, counting, in_thread, outcome_in_child
 
 Make = Callable[..., Producer]
 
 
-class Gate:
-    """A script that acknowledges everything, Produce requests only while it is open."""
+class ResponseGate:
+    """A script that acknowledges all requests, Produce requests only while it is open."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
         self.open.set()
-        self._answer = taking(ALL)
+        self._answer = acknowledging(ALL)
 
     def __call__(self, server: ScriptedServer, message: Any) -> Any:
         if isinstance(message, ProduceRequest):
@@ -43,13 +43,13 @@ class Gate:
 
 
 @contextmanager
-def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer, Gate, RecordFuture[RecordMetadata], Future[Any]]]:
+def awaited_inline(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer, ResponseGate, RecordFuture[RecordMetadata], Future[Any]]]:
     """A producer, a gate for its responses, and a record that was sent inline, with a thread that waits for it."""
     for name in ("WAIT_MS", "POLL_INTERVAL_MS"):
         monkeypatch.setattr(f"chaffinch.producer.inline_send.{name}", 600_000)
-    gate = Gate()
+    gate = ResponseGate()
     with ScriptedServer(gate) as server, plain_producer(server, request_timeout_ms=100_000) as producer:
-        warm(producer)
+        enable_inline(producer)
         try:
             while True:
                 await_inline(producer)
@@ -58,7 +58,7 @@ def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer,
                 waiting = in_thread(lambda: future.result())  # noqa: B023
                 if is_awaited_inline(producer):
                     break
-                gate.open.set()  # The sender thread was awake still.
+                gate.open.set()  # The sender thread was still awake.
                 waiting.result(LATEST_S)
             yield producer, gate, future, waiting
         finally:
@@ -66,11 +66,11 @@ def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer,
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_fork_while_a_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record is the parent's, and so is the connection: nothing that the child does is felt there."""
-    with awaited_on_lane(monkeypatch) as (producer, gate, future, waiting):
-        for ask in (future.result, producer.flush, lambda: producer.send("orders", b"child").result()):
-            assert outcome_in_child(ask) == IllegalStateException.__name__
+def test_fork_while_a_thread_waits_inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record and connection belong to the parent: calls in the child do not affect them."""
+    with awaited_inline(monkeypatch) as (producer, gate, future, waiting):
+        for call in (future.result, producer.flush, lambda: producer.send("orders", b"child").result()):
+            assert outcome_in_child(call) == IllegalStateException.__name__
         assert outcome_in_child(producer.close) == "NoneType"
         assert not waiting.done()
         gate.open.set()
@@ -82,14 +82,14 @@ def test_fork_while_a_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "call",
     [lambda producer: producer._sender.wakeup(), lambda producer: producer._sender._network._event_fd.notify()],
-    ids=["the sender thread takes over", "the bell rings late, for somebody before him"],
+    ids=["the sender thread takes over", "late notification for an earlier waiter"],
 )
 def test_waiting_thread_is_woken_by_eventfd(monkeypatch: pytest.MonkeyPatch, call: Callable[[Producer], None]) -> None:
-    """The connection says nothing. He has heard it: it wakes up nobody else."""
+    """The waiter is woken without a response, and consumes the notification: it wakes no other thread."""
     read_response, has_left = InlineSender.read_response, threading.Event()
     monkeypatch.setattr(InlineSender, "read_response", lambda *arguments: (read_response(*arguments), has_left.set()))  # type: ignore[func-returns-value]
-    with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
-        has_left.clear()  # By those before.
+    with awaited_inline(monkeypatch) as (producer, _, _, waiting):
+        has_left.clear()  # Earlier waiters have set it.
         call(producer)
         assert has_left.wait(LATEST_S)
         assert not waiting.done()
@@ -103,29 +103,29 @@ def fail() -> None:
 
 
 def test_waiting_caller_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the bell: connections that this process closes wake up nobody who has fallen asleep."""
-    with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
-        rings: list[EventFd] = []
-        ring = EventFd.notify
-        monkeypatch.setattr(EventFd, "notify", lambda event_fd: (rings.append(event_fd), ring(event_fd)))  # type: ignore[func-returns-value]
+    """By the eventfd: closing a connection in this process does not wake a thread that sleeps on it."""
+    with awaited_inline(monkeypatch) as (producer, _, _, waiting):
+        notified: list[EventFd] = []
+        notify = EventFd.notify
+        monkeypatch.setattr(EventFd, "notify", lambda event_fd: (notified.append(event_fd), notify(event_fd)))  # type: ignore[func-returns-value]
         producer._sender._network.on_awake = fail
         producer._sender.wakeup()
         with pytest.raises(KafkaException, match="ZeroDivisionError"):
             waiting.result(LATEST_S)
-        assert rings
+        assert notified
 
 
-def test_close_while_a_caller_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_fails_a_caller_waiting_inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait of the caller times out before the response."""
-    with awaited_on_lane(monkeypatch) as (producer, _, future, waiting):
+    with awaited_inline(monkeypatch) as (producer, _, future, waiting):
         producer.close(0)
         error = waiting.exception(LATEST_S)
         assert isinstance(error, TimeoutException)
         assert future.exception(0) is error
 
 
-def test_closing_with_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with awaited_on_lane(monkeypatch) as (producer, gate, future, waiting):
+def test_close_with_time_completes_a_caller_waiting_inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    with awaited_inline(monkeypatch) as (producer, gate, future, waiting):
         closing = in_thread(producer.close)
         while producer._core.inline_request is not None:
             pass
@@ -135,9 +135,9 @@ def test_closing_with_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_second_reader_leaves_a_partial_response() -> None:
-    """It is put together by the sender thread, which is slow here."""
-    with ScriptedServer(taking(ALL)) as server, plain_producer(server) as producer:
-        warm(producer)
+    """The sender thread, which is slow here, assembles the response."""
+    with ScriptedServer(acknowledging(ALL)) as server, plain_producer(server) as producer:
+        enable_inline(producer)
         server.bytes_per_write = 1
         wakeups: list[None] = []
         for _ in range(20):
@@ -152,16 +152,16 @@ def test_second_reader_leaves_a_partial_response() -> None:
         assert wakeups
 
 
-def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """It would look after it too late: time-outs are longer than this test may take."""
+def test_partly_written_request_goes_to_the_sender_thread_at_once(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """By itself the sender thread would check too late: time-outs are longer than this test may take."""
     timeouts = {"request_timeout_ms": 1_000_000, "delivery_timeout_ms": 2_000_000}
     with producer_of(broker, linger_ms=0, send_buffer_bytes=4096, **timeouts) as producer:
         is_in_part = False
         while not is_in_part:
-            warm(producer)
+            enable_inline(producer)
             await_inline(producer)
             wakeups: list[None] = []
-            producer._inline_sender._wakeup = noting(wakeups, producer._sender.wakeup)
+            producer._inline_sender._wakeup = counting(wakeups, producer._sender.wakeup)
             future = producer.send("orders", bytes(900_000), key=b"k")
             inline_request = producer._core.inline_request
             is_in_part = inline_request is not None and inline_request.written != len(inline_request.frame)
@@ -170,32 +170,32 @@ def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make
 
 
 @pytest.mark.parametrize(
-    "look",
+    "check",
     [RecordFuture.done, lambda future: wait([future], 0), lambda future: future.add_done_callback(lambda _: None)],
     ids=["done", "wait", "callback"],
 )
-def test_checking_a_future_wakes_the_sender_thread(monkeypatch: pytest.MonkeyPatch, look: Callable[[RecordFuture[Any]], object]) -> None:
-    """Which hears nothing of the answer, and by itself would look too late: the times are longer than this test may take."""
+def test_checking_a_future_wakes_the_sender_thread(monkeypatch: pytest.MonkeyPatch, check: Callable[[RecordFuture[Any]], object]) -> None:
+    """The sender thread does not see the response, and by itself would check too late: intervals are longer than this test may take."""
     monkeypatch.setattr("chaffinch.producer.inline_send.POLL_INTERVAL_MS", 600_000)
-    with ScriptedServer(taking(ALL)) as server, plain_producer(server, request_timeout_ms=1_000_000) as producer:
-        is_deaf = False
-        while not is_deaf:
-            warm(producer)
+    with ScriptedServer(acknowledging(ALL)) as server, plain_producer(server, request_timeout_ms=1_000_000) as producer:
+        is_suspended = False
+        while not is_suspended:
+            enable_inline(producer)
             await_inline(producer)
             future = producer.send("orders", b"v", key=b"k")
-            is_deaf = producer._inline_sender._has_suspended and producer._core.inline_request is not None
+            is_suspended = producer._inline_sender._has_suspended and producer._core.inline_request is not None
             wakeups: list[None] = []
-            producer._inline_sender._wakeup = noting(wakeups, producer._sender.wakeup)
-            look(future)
-            assert wakeups or not is_deaf
+            producer._inline_sender._wakeup = counting(wakeups, producer._sender.wakeup)
+            check(future)
+            assert wakeups or not is_suspended
             assert future.result(LATEST_S)
 
 
-def test_a_record_that_the_system_refuses_is_not_stored(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """Nor is that an attempt: the connection behind it is lost, too, and there is one retry."""
+def test_failed_socket_write_counts_as_no_attempt(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """The failed write is no attempt: the next connection is lost too, and there is only one retry."""
     with producer_of(broker, linger_ms=0, retries=1) as producer:
         for _ in range(20):
-            warm(producer)
+            enable_inline(producer)
             await_inline(producer)
             broker.faults.add(api="Produce", action="drop_before", count=1)
             for transport in list(producer._sender._network._transports.values()):

@@ -25,12 +25,12 @@ Call = Callable[[Producer, int], Any]
 LATEST_S = 60
 INTERRUPTED = b"interrupted"
 BATCH_BYTES = 2000
-# So many moments there are at least in the shortest of the calls.
+# The shortest of the calls has at least this many moments.
 MOMENTS_MIN = 10
 
 
 def interrupted(index: int, call: Callable[[], object]) -> Interrupt:
-    """Make the call, and interrupt it at its moment number `index`, if it has so many."""
+    """Make the call, and interrupt it at its moment number `index`, if there is one."""
     interrupt = Interrupt(index)
     try:
         with interrupt:
@@ -41,7 +41,7 @@ def interrupted(index: int, call: Callable[[], object]) -> Interrupt:
 
 
 def check_in_thread(call: Callable[[], Any]) -> Any:
-    """Of a lock that this thread still held this thread would not notice."""
+    """Make the call on another thread: this thread would not notice a lock that it still holds."""
     return in_thread(call).result(LATEST_S)
 
 
@@ -54,7 +54,7 @@ TABLE = pa.table({"value": [INTERRUPTED]})
 CALLS: dict[str, Call] = {
     "send": lambda producer, _: producer.send("orders", INTERRUPTED),
     "send with a callback and headers": lambda producer, _: producer.send(
-        "orders", INTERRUPTED, partition=1, headers=[("name", b"v")], on_delivery=print_nothing
+        "orders", INTERRUPTED, partition=1, headers=[("name", b"v")], on_delivery=do_nothing
     ),
     "send that joins a batch": lambda producer, _: producer.send("orders", INTERRUPTED, key=b"before"),
     "send that fills a batch": lambda producer, _: producer.send("orders", INTERRUPTED * (BATCH_BYTES // 20), partition=0),
@@ -68,26 +68,26 @@ CALLS: dict[str, Call] = {
 }
 
 
-def print_nothing(*_: object) -> None:
+def do_nothing(*_: object) -> None:
     pass
 
 
 def watched(future: Any) -> Any:
-    future.add_done_callback(print_nothing)
+    future.add_done_callback(do_nothing)
     return future
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_call_that_is_interrupted_leaves_the_producer_whole(producer_of: Make, broker: EmbeddedBroker, call: Call) -> None:
-    told: Counter[bytes] = Counter()
+def test_interrupted_call_leaves_the_producer_consistent(producer_of: Make, broker: EmbeddedBroker, call: Call) -> None:
+    delivered: Counter[bytes] = Counter()
     producer = producer_of(broker, batch_size=BATCH_BYTES)
     producer.partitions_for("orders")
-    call(producer, -1)  # What is imported, or looked up, once.
+    call(producer, -1)  # Imports and lookups that happen once.
     for index in count():
         futures: dict[bytes, Any] = {}
 
         def send(value: bytes, futures: dict[bytes, Any] = futures) -> None:
-            futures[value] = producer.send("orders", value, key=b"before", on_delivery=lambda metadata, _: told.update([value]))
+            futures[value] = producer.send("orders", value, key=b"before", on_delivery=lambda metadata, _: delivered.update([value]))
 
         send(b"before-%d" % index)
         interrupt = interrupted(index, partial(call, producer, index))
@@ -99,12 +99,12 @@ def test_a_call_that_is_interrupted_leaves_the_producer_whole(producer_of: Make,
             break
     check_in_thread(producer.close)
     assert index >= MOMENTS_MIN
-    assert stored(broker) == told == Counter(b"%s-%d" % (when, done) for done in range(index + 1) for when in (b"before", b"after"))
+    assert stored(broker) == delivered == Counter(b"%s-%d" % (when, done) for done in range(index + 1) for when in (b"before", b"after"))
     assert producer._core.accumulator.memory_free == producer._core.accumulator.memory_bytes
 
 
-def test_a_wait_for_memory_that_is_interrupted_keeps_none(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """And blocks no caller: records linger for ever unless a caller waits."""
+def test_interrupted_wait_for_memory_holds_no_memory(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """And it blocks no later caller: records linger for ever unless a caller waits."""
     producer = producer_of(broker, linger_ms=60_000, buffer_memory=3000, max_block_ms=60_000)
     accumulator = producer._core.accumulator
     for index in count():
@@ -130,8 +130,8 @@ class TestTransactions:
             producer.send("orders", INTERRUPTED, partition=0)
         return producer
 
-    def test_begin(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        """It has begun or not; if not, abort_transaction says so."""
+    def test_interrupted_begin_can_be_aborted(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """The transaction has begun or not; if not, abort_transaction raises."""
         producer = self.producer(producer_of, broker)
         for index in count():
             interrupt = interrupted(index, producer.begin_transaction)
@@ -148,8 +148,8 @@ class TestTransactions:
         assert stored(broker) == Counter(b"%d" % done for done in range(index + 1))
 
     @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
-    def test_end(self, producer_of: Make, broker: EmbeddedBroker, end: str) -> None:
-        """Called again it is done, or says that there is no transaction any more: then it was done."""
+    def test_interrupted_commit_or_abort_can_be_repeated(self, producer_of: Make, broker: EmbeddedBroker, end: str) -> None:
+        """The second call succeeds, or raises that no transaction is open: then the first one had succeeded."""
         producer = self.producer(producer_of, broker)
         for index in count():
             producer.begin_transaction()
@@ -163,8 +163,8 @@ class TestTransactions:
         assert index >= MOMENTS_MIN
         assert stored(broker) == Counter(b"%d" % done for done in range(index + 1) if end == "commit_transaction")
 
-    def test_the_with_statement(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        """It commits or aborts. What it did not come to, abort_transaction does, or says that it is being committed: that is waited for."""
+    def test_interrupted_with_statement_commits_or_aborts(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """If it did neither, abort_transaction does, or raises because a commit is in progress, which is then waited for."""
         producer = self.producer(producer_of, broker)
         transaction_number: list[int] = []
 
@@ -189,8 +189,8 @@ class TestTransactions:
 
 
 @pytest.mark.parametrize("is_transactional", [False, True], ids=["plain", "with a transaction open"])
-def test_a_close_that_is_interrupted_may_be_called_again(producer_of: Make, broker: EmbeddedBroker, is_transactional: bool) -> None:
-    """What had no outcome yet was sent, or is given up, as when close takes too long; the thread ends."""
+def test_interrupted_close_can_be_repeated(producer_of: Make, broker: EmbeddedBroker, is_transactional: bool) -> None:
+    """Outstanding records are sent or given up, as by a close that times out; the thread ends."""
     for index in count():
         producer = producer_of(broker, **({"transactional_id": "t"} if is_transactional else {}))
         if is_transactional:
@@ -209,10 +209,10 @@ def test_a_close_that_is_interrupted_may_be_called_again(producer_of: Make, brok
     assert set(stored(broker).values()) <= {1}
 
 
-def test_a_close_whose_clean_up_is_interrupted_too_may_be_called_again(
+def test_close_with_interrupted_clean_up_can_be_repeated(
     producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread was not asked to stop."""
+    """The first close did not stop the thread."""
 
     def ctrl_c(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -229,8 +229,8 @@ def test_a_close_whose_clean_up_is_interrupted_too_may_be_called_again(
     assert future.done()
 
 
-def test_an_init_that_is_interrupted_may_be_called_again(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """Unless it was done by then, as it says."""
+def test_interrupted_init_can_be_repeated(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """Unless it was complete, which the second call reports."""
     for index in count():
         producer = producer_of(broker, transactional_id="t")
         interrupt = interrupted(index, producer.init_transactions)
@@ -255,18 +255,18 @@ def test_an_init_that_is_interrupted_may_be_called_again(producer_of: Make, brok
     ],
     ids=["send", "send_table", "partitions_for", "flush"],
 )
-def test_a_handler_in_the_moment_of_a_futures_lock_is_refused(
+def test_call_in_a_signal_handler_under_the_futures_lock_is_refused(
     producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], object]
 ) -> None:
-    """Who waited there for the producer's lock would wait for ever for one who holds that and wants the other."""
+    """Waiting there for the producer's lock would deadlock with a thread that holds it and waits for the futures lock."""
     with producer_of(broker) as producer:
         with SHARED_LOCK, pytest.raises(IllegalStateException, match="in a signal handler"):
             call(producer)
         call(producer)
 
 
-def test_while_the_outcome_of_a_table_is_changed_a_handler_holds_up_nobody_unawares() -> None:
-    """Neither at any moment of what the caller's thread changes: the sender's can go on, or the handler is told that it cannot."""
+def test_signal_handler_during_a_table_outcome_does_not_deadlock() -> None:
+    """At every moment of a change on the caller's thread, the sender thread can go on, or the handler sees that the lock is held."""
     for interrupt in moments():
         outcome = TableOutcome(RecordFuture())
         outcome.add(2)

@@ -1,4 +1,4 @@
-"""What a broker's version of Produce cannot say is refused before it is sent."""
+"""Options that the broker's Produce version does not support are refused before a request is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_OF_KAFKA_2_0 = 6
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """It knows Produce as far as Apache Kafka 2.0."""
+    """A broker that supports Produce up to the version of Apache Kafka 2.0."""
     served = [
         ApiVersion(api_key=PRODUCE, min_version=0, max_version=LAST_OF_KAFKA_2_0) if version.api_key == PRODUCE else version
         for version in api_versions._SERVED
@@ -29,7 +29,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, {"enable.idempotence": False}, {"enable.idempotence": False, "acks": 0}], ids=str)
-def test_zstd_is_refused_with_what_to_do(broker: EmbeddedBroker, options: dict[str, Any]) -> None:
+def test_zstd_is_refused_with_advice(broker: EmbeddedBroker, options: dict[str, Any]) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers, compression_type="zstd", **options) as producer:
         for _ in range(2):
             error = producer.send("orders", b"v" * 100).exception(LATEST_S)
@@ -44,7 +44,7 @@ def test_zstd_is_refused_with_what_to_do(broker: EmbeddedBroker, options: dict[s
     assert broker.read("orders").num_rows == 1
 
 
-def test_in_a_transaction_it_can_be_aborted(broker: EmbeddedBroker) -> None:
+def test_transaction_with_refused_zstd_can_be_aborted(broker: EmbeddedBroker) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers, compression_type="zstd", transactional_id="t") as producer:
         producer.init_transactions()
         for _ in range(2):

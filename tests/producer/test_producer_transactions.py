@@ -33,11 +33,11 @@ from tests.producer.conftest import TOPICS
 
 
 class Interrupted(Exception):
-    """What a test raises within a transaction."""
+    """Raised by a test within a transaction."""
 
 
-def interrupted(producer: Producer, call: Callable[[], object]) -> None:
-    """A transaction in which something is called and then something goes wrong."""
+def run_interrupted_transaction(producer: Producer, call: Callable[[], object]) -> None:
+    """Run a transaction that makes a call and then raises."""
     with pytest.raises(Interrupted), producer.transaction():
         _call_and_raise(call)
 
@@ -52,7 +52,7 @@ Make = Callable[..., Producer]
 
 @pytest.fixture(params=[1, 2])
 def version(request: pytest.FixtureRequest) -> int:
-    """Of transactions, as the broker says."""
+    """Transaction version that the broker reports."""
     found: int = request.param
     return found
 
@@ -69,7 +69,7 @@ def values(broker: EmbeddedBroker, topic: str, **more: Any) -> list[bytes]:
 
 class TestTransactions:
     @pytest.mark.parametrize("is_closed", [False, True], ids=["abort", "close"])
-    def test_what_was_not_sent_before_an_abort_says_how_to_send_it_again(
+    def test_unsent_record_of_an_aborted_transaction_advises_how_to_send_it(
         self, producer_of: Make, broker: EmbeddedBroker, is_closed: bool
     ) -> None:
         with producer_of(broker, transactional_id="t", linger_ms=60_000) as producer:
@@ -77,13 +77,13 @@ class TestTransactions:
             producer.begin_transaction()
             future = producer.send("orders", b"v", partition=0)
             producer.close() if is_closed else producer.abort_transaction()
-            how = "with a new producer" if is_closed else "in the next transaction"
+            advice = "with a new producer" if is_closed else "in the next transaction"
             assert str(future.exception(0)) == (
                 f"orders-0: TRANSACTION_ABORTABLE (120): the transaction was aborted (the only record of its batch, no key); "
-                f"not stored; send it again {how}"
+                f"not stored; send it again {advice}"
             )
 
-    def test_commit_and_abort(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_only_committed_records_are_read(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             producer.begin_transaction()
@@ -100,7 +100,7 @@ class TestTransactions:
         assert values(broker, "latest", isolation="read_uncommitted") == [b"committed", b"aborted"]
         assert values(broker, "orders") == [b"again"]
 
-    def test_many_in_a_row(self, producer_of: Make, broker: EmbeddedBroker, version: int) -> None:
+    def test_many_transactions_in_a_row(self, producer_of: Make, broker: EmbeddedBroker, version: int) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             before = _epoch(broker, "t")
@@ -111,15 +111,15 @@ class TestTransactions:
         assert _epoch(broker, "t") - before == (0 if version == 1 else 20)
         assert sorted(values(broker, "orders")) == sorted(b"%d" % i for i in range(20) for _ in range(3))
 
-    def test_an_exception_in_the_block_aborts(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_exception_in_the_with_block_aborts(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
-            interrupted(producer, lambda: producer.send("orders", b"v"))
+            run_interrupted_transaction(producer, lambda: producer.send("orders", b"v"))
             with producer.transaction():
                 producer.send("orders", b"w")
         assert values(broker, "orders") == [b"w"]
 
-    def test_a_block_may_end_its_transaction_itself(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_with_block_can_end_its_transaction_itself(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             with producer.transaction():
@@ -132,7 +132,7 @@ class TestTransactions:
                 producer.commit_transaction()
         assert broker.read("orders").column("value").to_pylist() == [b"committed"]
 
-    def test_a_culprit_aborts_and_the_commit_raises_its_class(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_culprit_fails_the_commit_with_its_error_class(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t", linger_ms=60_000) as producer:
             producer.init_transactions()
             producer.begin_transaction()
@@ -147,7 +147,7 @@ class TestTransactions:
                 producer.send("latest", b"w", key=b"k")
         assert values(broker, "latest") == [b"w"]
 
-    def test_too_large_fails_the_transaction_too(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_too_large_record_fails_the_transaction(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t", max_request_size=1000) as producer:
             producer.init_transactions()
             producer.begin_transaction()
@@ -156,16 +156,16 @@ class TestTransactions:
                 producer.commit_transaction()
             producer.abort_transaction()
 
-    def test_offsets_are_committed_with_it(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_offsets_are_committed_with_the_transaction(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             with producer.transaction():
                 producer.send("orders", b"v")
                 producer.send_offsets_to_transaction({TopicPartition("latest", 0): OffsetAndMetadata(42, "note")}, "group")
-            interrupted(producer, lambda: producer.send_offsets_to_transaction({TopicPartition("latest", 0): 43}, "group"))
+            run_interrupted_transaction(producer, lambda: producer.send_offsets_to_transaction({TopicPartition("latest", 0): 43}, "group"))
         assert _committed(broker, "group", "latest") == (42, "note")
 
-    def test_a_later_producer_of_the_same_id_fences_the_earlier(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_later_producer_of_the_same_id_fences_the_earlier(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as earlier, producer_of(broker, transactional_id="t") as later:
             earlier.init_transactions()
             earlier.begin_transaction()
@@ -181,7 +181,7 @@ class TestTransactions:
 
     @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "EndTxn", "Produce", "FindCoordinator"])
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_lost_connections(
+    def test_lost_connections_lose_and_duplicate_nothing(
         self, producer_of: Make, broker: EmbeddedBroker, api: str, action: Literal["drop_before", "drop_after"]
     ) -> None:
         with producer_of(broker, transactional_id="t") as producer:
@@ -194,7 +194,7 @@ class TestTransactions:
 
     @pytest.mark.parametrize("api", ["AddOffsetsToTxn", "TxnOffsetCommit"])
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_lost_connections_with_offsets(
+    def test_lost_connections_still_commit_offsets(
         self, producer_of: Make, broker: EmbeddedBroker, api: str, action: Literal["drop_before", "drop_after"]
     ) -> None:
         with producer_of(broker, transactional_id="t") as producer:
@@ -204,7 +204,7 @@ class TestTransactions:
                 producer.send_offsets_to_transaction({TopicPartition("latest", 0): 5}, "group")
         assert _committed(broker, "group", "latest")[0] == 5
 
-    def test_an_unknown_fate_is_aborted_and_the_next_transaction_is_clean(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_transaction_after_a_timed_out_record_is_clean(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         options = {"delivery_timeout_ms": 250, "request_timeout_ms": 200}
         with producer_of(broker, transactional_id="t", **options) as producer:
             producer.init_transactions()
@@ -220,8 +220,8 @@ class TestTransactions:
                     producer.send("orders", b"found")
         assert values(broker, "orders") == [b"found"]
 
-    def test_an_abort_of_what_the_coordinator_never_knew(self, producer_of: Make, broker: EmbeddedBroker, version: int) -> None:
-        """In version 1 it refuses EndTxn then; that is no reason for the producer to end."""
+    def test_abort_of_an_unknown_transaction_succeeds(self, producer_of: Make, broker: EmbeddedBroker, version: int) -> None:
+        """In version 1 the coordinator refuses EndTxn, and the producer stays usable."""
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             broker.faults.add(api="AddPartitionsToTxn" if version == 1 else "Produce", error="TOPIC_AUTHORIZATION_FAILED")
@@ -232,7 +232,7 @@ class TestTransactions:
                 producer.send("orders", b"w")
         assert values(broker, "orders") == [b"w"]
 
-    def test_close_aborts_what_is_open(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_close_aborts_the_open_transaction(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker, transactional_id="t")
         producer.init_transactions()
         producer.begin_transaction()
@@ -243,7 +243,7 @@ class TestTransactions:
             other.send("orders", b"w", partition=0).result(60)
         assert b"w" in values(broker, "orders")
 
-    def test_wrong_order_of_calls(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_calls_in_the_wrong_order_raise(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             for call in (producer.begin_transaction, producer.commit_transaction, producer.abort_transaction):
                 with pytest.raises(IllegalStateException):
@@ -259,11 +259,11 @@ class TestTransactions:
             with pytest.raises(IllegalStateException):
                 producer.begin_transaction()
 
-    def test_without_a_transactional_id(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_init_without_a_transactional_id_raises(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer, pytest.raises(IllegalStateException, match=r"transactional\.id"):
             producer.init_transactions()
 
-    def test_a_timeout_the_broker_does_not_accept(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_too_long_transaction_timeout_raises(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t", transaction_timeout_ms=10**9) as producer:
             with pytest.raises(InvalidTxnTimeoutException):
                 producer.init_transactions()
@@ -272,7 +272,7 @@ class TestTransactions:
 
 
 def _epoch(broker: EmbeddedBroker, transactional_id: str) -> int:
-    """As the coordinator has it."""
+    """Producer epoch at the coordinator."""
     with SyncClient(broker.bootstrap_servers) as client:
         answer = client.coordinator_request(
             transactional_id, "transaction", DescribeTransactionsRequest(transactional_ids=[transactional_id])
@@ -298,27 +298,27 @@ def _committed(broker: EmbeddedBroker, group: str, topic: str) -> tuple[int, str
 
 
 @pytest.mark.parametrize("name", ["commit_transaction", "abort_transaction"])
-def test_what_a_callback_may_not_call_does_not_happen(producer_of: Callable[..., Producer], broker: EmbeddedBroker, name: str) -> None:
+def test_commit_or_abort_in_a_callback_has_no_effect(producer_of: Callable[..., Producer], broker: EmbeddedBroker, name: str) -> None:
     producer = producer_of(broker, transactional_id="t")
     producer.init_transactions()
     producer.begin_transaction()
-    heard: Future[str] = Future()
+    refusal: Future[str] = Future()
 
-    def end(_metadata: object, _error: object) -> None:
+    def call_in_callback(_metadata: object, _error: object) -> None:
         try:
             getattr(producer, name)()
         except IllegalStateException as refused:
-            heard.set_result(str(refused))
+            refusal.set_result(str(refused))
 
-    producer.send("orders", b"1", on_delivery=end)
+    producer.send("orders", b"1", on_delivery=call_in_callback)
     producer.flush()
-    assert "would wait for itself" in heard.result(60)
+    assert "would wait for itself" in refusal.result(60)
     producer.send("orders", b"2")
     producer.commit_transaction()
     producer.close()
 
 
-def test_a_commit_whose_producer_is_closed_before_its_answer_may_have_happened(producer_of: Make, broker: EmbeddedBroker) -> None:
+def test_commit_interrupted_by_close_may_have_happened(producer_of: Make, broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, transactional_id="t", linger_ms=60_000)
     producer.init_transactions()
     producer.begin_transaction()

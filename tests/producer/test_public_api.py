@@ -31,19 +31,27 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-PLACE = TopicPartition("orders", 0)
+ORDERS_0 = TopicPartition("orders", 0)
 GENERATED: Any = (character for character in "")
-HALF = "\ud800"
-"""Half a surrogate pair: a str, and no UTF-8."""
+HALF_SURROGATE = "\ud800"
+"""Half a surrogate pair: a str that cannot be encoded as UTF-8."""
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "says"),
+    ("call", "error", "text"),
     [
-        (lambda p: p.send("orders", HALF), ValueError, "argument value cannot be encoded as UTF-8: character 0 of"),
-        (lambda p: p.send("orders", b"v", key=HALF), ValueError, "argument key cannot be encoded as UTF-8"),
-        (lambda p: p.send("orders", b"v", headers=[(HALF, b"")]), ValueError, "argument headers, in a key, cannot be encoded as UTF-8"),
-        (lambda p: p.send("orders", b"v", headers=[("h", HALF)]), ValueError, r"argument headers\['h'\] cannot be encoded as UTF-8"),
+        (lambda p: p.send("orders", HALF_SURROGATE), ValueError, "argument value cannot be encoded as UTF-8: character 0 of"),
+        (lambda p: p.send("orders", b"v", key=HALF_SURROGATE), ValueError, "argument key cannot be encoded as UTF-8"),
+        (
+            lambda p: p.send("orders", b"v", headers=[(HALF_SURROGATE, b"")]),
+            ValueError,
+            "argument headers, in a key, cannot be encoded as UTF-8",
+        ),
+        (
+            lambda p: p.send("orders", b"v", headers=[("h", HALF_SURROGATE)]),
+            ValueError,
+            r"argument headers\['h'\] cannot be encoded as UTF-8",
+        ),
         (
             lambda p: p.send("orders", b"v", headers=np.array([["a", "b"]])),
             TypeError,
@@ -64,28 +72,28 @@ HALF = "\ud800"
         (lambda p: p.flush(float("nan")), ValueError, "argument timeout must be None or a number of seconds from 0 up"),
         (pickle.dumps, TypeError, "a Producer cannot be pickled: make one in each process"),
         (lambda p: p.close(-1), ValueError, "argument timeout must be None or a number of seconds from 0 up"),
-        (lambda p: p.send_offsets_to_transaction([PLACE], "g"), TypeError, "argument offsets must be a mapping"),
+        (lambda p: p.send_offsets_to_transaction([ORDERS_0], "g"), TypeError, "argument offsets must be a mapping"),
         (lambda p: p.send_offsets_to_transaction({("orders", "0"): 1}, "g"), TypeError, "must be a TopicPartition, not"),
         (lambda p: p.send_offsets_to_transaction({("orders", -1): 1}, "g"), ValueError, "has the number -1"),
-        (lambda p: p.send_offsets_to_transaction({PLACE: True}, "g"), TypeError, "must be an int or an OffsetAndMetadata, not True"),
-        (lambda p: p.send_offsets_to_transaction({PLACE: 2**63}, "g"), ValueError, "argument offset must be from 0 to"),
-        (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, 5)}, "g"), TypeError, "has the metadata 5"),  # type: ignore[arg-type]
+        (lambda p: p.send_offsets_to_transaction({ORDERS_0: True}, "g"), TypeError, "must be an int or an OffsetAndMetadata, not True"),
+        (lambda p: p.send_offsets_to_transaction({ORDERS_0: 2**63}, "g"), ValueError, "argument offset must be from 0 to"),
+        (lambda p: p.send_offsets_to_transaction({ORDERS_0: OffsetAndMetadata(1, 5)}, "g"), TypeError, "has the metadata 5"),  # type: ignore[arg-type]
         (
-            lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, HALF)}, "g"),
+            lambda p: p.send_offsets_to_transaction({ORDERS_0: OffsetAndMetadata(1, HALF_SURROGATE)}, "g"),
             ValueError,
             "in its metadata, cannot be encoded as UTF-8",
         ),
-        (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, "", -2)}, "g"), ValueError, "has the leader_epoch -2"),
-        (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, "", True)}, "g"), TypeError, "has the leader_epoch True"),
+        (lambda p: p.send_offsets_to_transaction({ORDERS_0: OffsetAndMetadata(1, "", -2)}, "g"), ValueError, "has the leader_epoch -2"),
+        (lambda p: p.send_offsets_to_transaction({ORDERS_0: OffsetAndMetadata(1, "", True)}, "g"), TypeError, "has the leader_epoch True"),
     ],
 )
 def test_invalid_arguments_raise_at_the_call(
-    producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], error: type[Exception], says: str
+    producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], error: type[Exception], text: str
 ) -> None:
     with producer_of(broker, transactional_id="shop") as producer:
         producer.init_transactions()
         with producer.transaction():
-            with pytest.raises(error, match=says):
+            with pytest.raises(error, match=text):
                 call(producer)
             producer.send("orders", b"after").result(LATEST_S)
 
@@ -95,7 +103,7 @@ WHEN_MS = 1_767_312_000_000
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int32])
-def test_whole_numbers_of_numpy_are_numbers(producer_of: Make, broker: EmbeddedBroker, kind: Callable[[int], Any]) -> None:
+def test_numpy_integers_are_accepted(producer_of: Make, broker: EmbeddedBroker, kind: Callable[[int], Any]) -> None:
     timestamp_ms = 1_700_000_000 if kind is np.int32 else WHEN_MS
     with producer_of(broker) as producer:
         records = (ProducerRecord("orders", b"v", partition=kind(2), timestamp_ms=kind(timestamp_ms)), "orders")
@@ -108,18 +116,18 @@ def test_whole_numbers_of_numpy_are_numbers(producer_of: Make, broker: EmbeddedB
 
 
 @pytest.mark.parametrize("given", [WHEN, pd.Timestamp(WHEN), np.datetime64("2026-01-02"), float(WHEN_MS), np.float64(WHEN_MS), WHEN.date()])
-def test_times_of_other_types_are_refused_with_how_to_write_them(producer_of: Make, broker: EmbeddedBroker, given: Any) -> None:
+def test_timestamps_of_other_types_are_refused_with_a_conversion(producer_of: Make, broker: EmbeddedBroker, given: Any) -> None:
     with producer_of(broker) as producer:
         with pytest.raises(TypeError, match=f"argument timestamp_ms must be an int or None, not {type(given).__name__}: write ") as raised:
             producer.send("orders", b"v", timestamp_ms=given)
-        how = str(raised.value).partition(": write ")[2]
-        if how.startswith("int"):
-            written = eval(how, {"value": given})
+        expression = str(raised.value).partition(": write ")[2]
+        if expression.startswith("int"):
+            written = eval(expression, {"value": given})
             assert producer.send("orders", b"v", timestamp_ms=written).result(LATEST_S).timestamp_ms == WHEN_MS
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**400], ids=["inf", "1e300", "huge"])
-def test_a_timeout_may_be_as_long_as_one_likes(producer_of: Make, broker: EmbeddedBroker, timeout: float) -> None:
+def test_huge_timeouts_are_accepted(producer_of: Make, broker: EmbeddedBroker, timeout: float) -> None:
     producer = producer_of(broker)
     future = producer.send("orders", b"v")
     producer.flush(timeout)
@@ -128,9 +136,9 @@ def test_a_timeout_may_be_as_long_as_one_likes(producer_of: Make, broker: Embedd
 
 
 @pytest.mark.parametrize("option", ["client_id", "transactional_id"])
-def test_options_that_no_request_can_carry_are_refused(producer_of: Make, broker: EmbeddedBroker, option: str) -> None:
+def test_options_without_utf8_are_refused(producer_of: Make, broker: EmbeddedBroker, option: str) -> None:
     with pytest.raises(ConfigException, match="in characters that UTF-8 has"):
-        producer_of(broker, **{option: HALF})
+        producer_of(broker, **{option: HALF_SURROGATE})
 
 
 @pytest.mark.parametrize(
@@ -150,32 +158,32 @@ def test_implicit_loss_of_idempotence_is_logged(
 ) -> None:
     with caplog.at_level(logging.INFO, "chaffinch.producer"), producer_of(broker, **options):
         pass
-    said = [record.getMessage() for record in caplog.records if "idempotence is off" in record.getMessage()]
+    output = [record.getMessage() for record in caplog.records if "idempotence is off" in record.getMessage()]
     start = f"idempotence is off because of {because_of}, "
-    assert [line[: len(start)] for line in said] == ([] if because_of is None else [start])
+    assert [line[: len(start)] for line in output] == ([] if because_of is None else [start])
 
 
 class TestSerializers:
-    def test_they_make_the_bytes(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_serializers_encode_keys_and_values(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, value_serializer=as_json, key_serializer=str) as producer:
             producer.send("orders", {"a": 1}, key=7).result(LATEST_S)
             producer.send(ProducerRecord("orders", [1, 2], key=b"k")).result(LATEST_S)  # type: ignore[arg-type]
         assert {(row["key"], row["value"]) for row in broker.read("orders").to_pylist()} == {(b"7", b'{"a": 1}'), (b"b'k'", b"[1, 2]")}
 
-    def test_none_stays_null(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_none_is_not_serialized(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, value_serializer=as_json) as producer:
             producer.send("orders", None, key=b"k").result(LATEST_S)
         assert broker.read("orders").column("value").to_pylist() == [None]
 
-    def test_what_it_raises_is_raised_at_the_call(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_serializer_exception_is_raised_at_the_call(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, value_serializer=as_json) as producer:
             with pytest.raises(TypeError, match="not JSON serializable") as raised:
                 producer.send("orders", object())
-            whose = "raised by the value.serializer as_json, which was called for the value of a record of 'orders'"
-            assert raised.value.__notes__ == [whose]
+            note = "raised by the value.serializer as_json, which was called for the value of a record of 'orders'"
+            assert raised.value.__notes__ == [note]
             assert producer.metrics()["record-error-total"] == 0
 
-    def test_what_it_makes_must_be_bytes(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_serializer_result_must_be_bytes(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with (
             producer_of(broker, key_serializer=lambda key: key) as producer,
             pytest.raises(TypeError, match=r"the result of key\.serializer"),
@@ -183,21 +191,21 @@ class TestSerializers:
             producer.send("orders", b"v", key=7)
 
     @pytest.mark.parametrize("prefix", ["", "kafkashaded."])
-    def test_dotted_names(self, producer_of: Make, broker: EmbeddedBroker, prefix: str) -> None:
+    def test_serializers_by_dotted_name(self, producer_of: Make, broker: EmbeddedBroker, prefix: str) -> None:
         java = f"{prefix}org.apache.kafka.common.serialization.StringSerializer"
         with producer_of(broker, value_serializer="json.dumps", key_serializer=java) as producer:
             producer.send("orders", {}, key="k").result(LATEST_S)
         assert broker.read("orders").column("value").to_pylist() == [b"{}"]
 
     @pytest.mark.parametrize("given", [7, [], "no.such.function", "json.__doc__", "org.example.AvroSerializer"], ids=str)
-    def test_what_is_no_function_is_an_error_at_construction(self, producer_of: Make, broker: EmbeddedBroker, given: object) -> None:
+    def test_invalid_serializer_is_refused_at_construction(self, producer_of: Make, broker: EmbeddedBroker, given: object) -> None:
         with pytest.raises(ConfigException, match=r"value\.serializer"):
             producer_of(broker, value_serializer=given)
 
 
 class TestCallbacks:
-    def test_no_lock_is_held(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        """Another thread can use the producer while a callback waits for it: of records written, failed, and failed at once."""
+    def test_callbacks_are_called_without_a_lock(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """Another thread can use the producer while a callback waits for it, for records written, failed, and failed at once."""
         done: list[object] = []
         with ThreadPoolExecutor(1) as pool, producer_of(broker, linger_ms=60_000, max_request_size=2_000) as producer:
 
@@ -228,7 +236,7 @@ class TestCallbacks:
 
 
 class TestMetrics:
-    def test_a_plain_dict_of_named_numbers(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_metrics_are_a_dict_of_numbers(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, linger_ms=60_000, max_request_size=2_000) as producer:
             assert producer.metrics()["metadata-age"] == -1
             for key in (b"k", None, b"k"):
@@ -240,7 +248,7 @@ class TestMetrics:
         assert found.keys() == METRICS.keys()
         assert all(isinstance(number, int | float) for number in found.values())
         expected = {
-            "record-send-total": 5,  # Three, then two innocents again.
+            "record-send-total": 5,  # Three records, then two innocents again.
             "record-error-total": 2,
             "record-written-total": 2,
             "batch-separated-total": 1,
@@ -252,7 +260,7 @@ class TestMetrics:
         assert found["buffer-available-bytes"] == found["buffer-total-bytes"]
         assert 0 <= found["metadata-age"] < LATEST_S
 
-    def test_what_is_under_way_is_counted(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_outstanding_records_are_counted(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, linger_ms=30_000) as producer:
             producer.partitions_for("orders")
             for _ in range(7):
@@ -279,28 +287,30 @@ class TestWrongOrder:
     )
 
     @pytest.mark.parametrize(("name", "call"), CALLS, ids=lambda value: value if isinstance(value, str) else "")
-    def test_after_close(self, producer_of: Make, broker: EmbeddedBroker, name: str, call: Callable[[Producer], object]) -> None:
+    def test_calls_after_close_raise(
+        self, producer_of: Make, broker: EmbeddedBroker, name: str, call: Callable[[Producer], object]
+    ) -> None:
         producer = producer_of(broker, transactional_id="t")
         producer.close()
         with pytest.raises(IllegalStateException, match=rf"^{name.split()[0]}\(\): close\(\) was called, the producer is closed$"):
             call(producer)
 
     @pytest.mark.parametrize("name", ["send", "send_table", *CHANGING])
-    def test_before_init_transactions(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
+    def test_calls_before_init_transactions_raise(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
         with producer_of(broker, transactional_id="t") as producer, pytest.raises(IllegalStateException) as raised:
             dict(self.CALLS)[name](producer)
         assert str(raised.value) == f"{name}() is not possible now: call init_transactions() first"
 
     @pytest.mark.parametrize("begins", [False, True])
-    def test_partitions_may_be_asked_for_at_any_time(self, producer_of: Make, broker: EmbeddedBroker, begins: bool) -> None:
-        """As in Java's producer, whether the topic is known already or not."""
+    def test_partitions_for_works_at_any_time(self, producer_of: Make, broker: EmbeddedBroker, begins: bool) -> None:
+        """As in the Java producer, whether the topic is known already or not."""
         with producer_of(broker, transactional_id="t") as producer:
             if begins:
                 producer.init_transactions()
             assert [tp.topic for tp in producer.partitions_for("orders")] == ["orders"] * 3
 
     @pytest.mark.parametrize("name", ["send", "send_table", *CHANGING[1:]])
-    def test_before_begin_transaction(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
+    def test_calls_before_begin_transaction_raise(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             with pytest.raises(IllegalStateException) as raised:
@@ -308,7 +318,7 @@ class TestWrongOrder:
         assert str(raised.value) == f"{name}() is not possible now: no transaction is open: call begin_transaction() first"
 
     @pytest.mark.parametrize("is_open", [False, True])
-    def test_init_transactions_twice(self, producer_of: Make, broker: EmbeddedBroker, is_open: bool) -> None:
+    def test_second_init_transactions_raises(self, producer_of: Make, broker: EmbeddedBroker, is_open: bool) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             if is_open:
@@ -316,7 +326,7 @@ class TestWrongOrder:
             with pytest.raises(IllegalStateException, match=r"^init_transactions\(\) a second time: once after the start is enough"):
                 producer.init_transactions()
 
-    def test_begin_transaction_twice(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_second_begin_transaction_raises(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             producer.begin_transaction()
@@ -324,11 +334,11 @@ class TestWrongOrder:
                 producer.begin_transaction()
 
     @pytest.mark.parametrize("name", ["init_transactions", *CHANGING])
-    def test_without_a_transactional_id(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
+    def test_calls_without_a_transactional_id_raise(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
         with producer_of(broker) as producer, pytest.raises(IllegalStateException, match=rf"^{name}\(\) .*transactional\.id"):
             dict(self.CALLS)[name](producer)
 
-    def test_a_record_that_is_too_large_is_one_of_the_same_transaction(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_too_large_record_fails_its_transaction(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t", max_request_size=2_000) as producer:
             producer.init_transactions()
             producer.begin_transaction()
@@ -341,37 +351,37 @@ class TestWrongOrder:
 
 
 def run_python(code: str, *arguments: str, interrupts: int = 0, until: str = "") -> tuple[int, str]:
-    """A process of its own: its exit status and what it wrote to stderr. Interrupted after a line with `until`, so many times."""
+    """Run code in a new process, interrupted `interrupts` times after a line with `until`. Returns exit status and stderr."""
     with subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     ) as process:
         assert process.stderr is not None
-        said = ""
+        output = ""
         while interrupts:
             line = process.stderr.readline()
-            assert line, f"it ended before it said {until!r}: {said}"
-            said += line
+            assert line, f"the process ended before it wrote {until!r}: {output}"
+            output += line
             if until in line or "Ctrl-C ends" in line:
                 process.send_signal(signal.SIGINT)
                 interrupts -= 1
-        said += process.stderr.read()
-    return process.returncode, said
+        output += process.stderr.read()
+    return process.returncode, output
 
 
-# On a machine with much else to do the answer about a topic may take longer than the producer stays silent about it.
-PATIENT = """
+# On a busy machine metadata may take longer than the time after which the producer logs its wait.
+LONG_TIMEOUTS = """
 from chaffinch.producer import process_hooks, send_gate
 send_gate.SILENT_MS = process_hooks.EXIT_WAIT_MS = 60_000
 """
 
 
-class TestEndOfTheProcess:
-    """Nothing hangs, and what was not sent is said in one line."""
+class TestProcessExit:
+    """Exit does not hang, and one line reports records that were not sent."""
 
     @pytest.mark.parametrize(("count", "records"), [(5, "5 records"), (1, "1 record")])
-    def test_a_producer_that_was_not_closed(self, broker: EmbeddedBroker, count: int, records: str) -> None:
+    def test_unclosed_producer_logs_lost_records(self, broker: EmbeddedBroker, count: int, records: str) -> None:
         code = (
-            PATIENT
+            LONG_TIMEOUTS
             + """
 import sys
 from chaffinch import Producer
@@ -379,15 +389,15 @@ producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
 futures = [producer.send("orders", b"v") for _ in range(int(sys.argv[2]))]
 """
         )
-        status, said = run_python(code, broker.bootstrap_servers, str(count))
+        status, output = run_python(code, broker.bootstrap_servers, str(count))
         assert status == 0
-        assert said.strip().splitlines() == [
+        assert output.strip().splitlines() == [
             f"chaffinch-producer-sender was not closed: {records} had no outcome yet when the process ended, and may be lost"
         ]
 
     def test_producer_without_records_logs_nothing_at_exit(self, broker: EmbeddedBroker) -> None:
         code = (
-            PATIENT
+            LONG_TIMEOUTS
             + """
 import sys
 from chaffinch import Producer
@@ -396,7 +406,7 @@ Producer(bootstrap_servers=sys.argv[1]).send("orders", b"v").result(60)
         )
         assert run_python(code, broker.bootstrap_servers) == (0, "")
 
-    def test_a_callback_that_hangs_holds_it_up_no_longer_than_its_limit(self, broker: EmbeddedBroker) -> None:
+    def test_hanging_callback_delays_exit_at_most_its_limit(self, broker: EmbeddedBroker) -> None:
         code = """
 import sys, threading
 from chaffinch import Producer
@@ -405,7 +415,7 @@ process_hooks.EXIT_WAIT_MS = 10
 is_called = threading.Event()
 def hang(metadata, error):
     is_called.set()
-    while not threading.Event().wait(0.05):  # A signal that comes just before a wait without end is heard after it (CPython).
+    while not threading.Event().wait(0.05):  # CPython handles a signal that arrives just before a wait without limit only after it.
         pass
 producer = Producer(bootstrap_servers=sys.argv[1])
 producer.partitions_for("orders")
@@ -414,16 +424,16 @@ is_called.wait()
 """
         assert run_python(code, broker.bootstrap_servers)[0] == 0
 
-    def test_a_forked_child_ends_without_waiting_and_leaves_the_connections_alone(self, broker: EmbeddedBroker) -> None:
+    def test_forked_child_exits_at_once_and_leaves_connections_intact(self, broker: EmbeddedBroker) -> None:
         code = (
-            PATIENT
+            LONG_TIMEOUTS
             + """
 import os, sys, warnings
 from chaffinch import Producer, errors
 producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
 producer.partitions_for("orders")
 waiting = producer.send("orders", b"v")
-warnings.simplefilter("ignore", DeprecationWarning)  # Of Python 3.12 and later, about any fork beside threads.
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn about forks with threads.
 child = os.fork()
 if child == 0:
     try:
@@ -440,7 +450,7 @@ producer.close()
         )
         assert run_python(code, broker.bootstrap_servers) == (0, "")
 
-    def test_ctrl_c_in_the_block_says_what_it_waits_for_and_a_second_one_ends_it(self, broker: EmbeddedBroker) -> None:
+    def test_ctrl_c_logs_what_close_waits_for_and_a_second_one_ends_it(self, broker: EmbeddedBroker) -> None:
         broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=100_000)
         code = """
 import sys, threading
@@ -448,15 +458,15 @@ from chaffinch import Producer
 with Producer(bootstrap_servers=sys.argv[1]) as producer:
     futures = [producer.send("orders", b"v") for _ in range(3)]
     print("ready", file=sys.stderr)
-    while not threading.Event().wait(0.05):  # A signal that comes just before a wait without end is heard after it (CPython).
+    while not threading.Event().wait(0.05):  # CPython handles a signal that arrives just before a wait without limit only after it.
         pass
 """
-        status, said = run_python(code, broker.bootstrap_servers, interrupts=2, until="ready")
+        status, output = run_python(code, broker.bootstrap_servers, interrupts=2, until="ready")
         assert status != 0
-        assert said.rstrip().endswith("KeyboardInterrupt")
-        assert "closing waits for 3 records without an outcome" in said
-        assert "close was interrupted: 3 records without an outcome" in said
-        assert "was not closed" not in said
+        assert output.rstrip().endswith("KeyboardInterrupt")
+        assert "closing waits for 3 records without an outcome" in output
+        assert "close was interrupted: 3 records without an outcome" in output
+        assert "was not closed" not in output
 
     def test_long_close_logs_what_it_waits_for(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -474,7 +484,7 @@ with Producer(bootstrap_servers=sys.argv[1]) as producer:
             closed.result(LATEST_S)
         assert future.result(0).offset == 0
 
-    def test_a_close_that_waits_for_the_abort_alone_speaks_of_no_records(
+    def test_close_waiting_only_for_an_abort_mentions_no_records(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("chaffinch.producer.closing.SILENT_S", 0.05)
@@ -494,7 +504,7 @@ with Producer(bootstrap_servers=sys.argv[1]) as producer:
 
 
 class TestManyThreads:
-    def test_callers_of_everything_at_once(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_concurrent_calls_of_many_threads(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         def use(number: int) -> int:
             sent = [producer.send("orders", b"%d-%d" % (number, i), partition=i % 3) for i in range(200)]
             producer.metrics()

@@ -1,4 +1,4 @@
-"""Records that fail together for one reason: each future has its own error, which names its record."""
+"""Errors of records that fail together: each future has its own error, which names its record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chaffinch.records.compression import Compression, PayloadTooLarge
 
 Make = Callable[..., Producer]
 KEYS = [b"first", None, b"k" * 100]
-SHOWN = ["key 'first'", "no key", f"key '{'k' * 60}'..."]
+KEYS_IN_ERRORS = ["key 'first'", "no key", f"key '{'k' * 60}'..."]
 LATEST_S = 60
 
 REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -35,43 +35,43 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("fault", "options"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_each_names_its_record(broker: EmbeddedBroker, producer_of: Make, fault: dict[str, Any], options: dict[str, Any]) -> None:
+def test_each_error_names_its_record(broker: EmbeddedBroker, producer_of: Make, fault: dict[str, Any], options: dict[str, Any]) -> None:
     broker.faults.add(**{"api": "Produce", **fault})
-    heard: list[BaseException | None] = []
+    called: list[BaseException | None] = []
     with producer_of(broker, linger_ms=100, **options) as producer:
-        futures = [producer.send("orders", b"v", key=key, partition=0, on_delivery=lambda _, error: heard.append(error)) for key in KEYS]
+        futures = [producer.send("orders", b"v", key=key, partition=0, on_delivery=lambda _, error: called.append(error)) for key in KEYS]
         errors = [future.exception(LATEST_S) for future in futures]
-    assert heard == errors
+    assert called == errors
     assert len({id(error) for error in errors}) == len(errors)
-    for index, (error, shown) in enumerate(zip(errors, SHOWN, strict=True)):
+    for index, (error, key_in_error) in enumerate(zip(errors, KEYS_IN_ERRORS, strict=True)):
         assert isinstance(error, KafkaException)
         assert error.topic_partition == ("orders", 0)
-        assert f" (record {index} of the 3 in its batch, {shown})" in str(error)
+        assert f" (record {index} of the 3 in its batch, {key_in_error})" in str(error)
 
 
-def test_those_that_end_with_the_producer(broker: EmbeddedBroker, producer_of: Make) -> None:
-    """They were in no batch that could be sent, so it was never encoded."""
+def test_errors_of_unsent_records_name_their_records(broker: EmbeddedBroker, producer_of: Make) -> None:
+    """Their batch was never sent, so it was never encoded."""
     producer = producer_of(broker, linger_ms=60_000, transactional_id="t")
     producer.init_transactions()
     producer.begin_transaction()
     futures = [producer.send("orders", b"v", key=key, partition=0) for key in KEYS]
     producer.abort_transaction()
-    for index, (future, shown) in enumerate(zip(futures, SHOWN, strict=True)):
-        assert f" (record {index} of the 3 in its batch, {shown})" in str(future.exception(0))
+    for index, (future, key_in_error) in enumerate(zip(futures, KEYS_IN_ERRORS, strict=True)):
+        assert f" (record {index} of the 3 in its batch, {key_in_error})" in str(future.exception(0))
     producer.close()
 
 
 CANNOT_BE_READ = [MemoryError("no memory"), PayloadTooLarge(Compression.ZSTD, 1)]
 
 
-@pytest.mark.parametrize("why", CANNOT_BE_READ, ids=["no memory", "unpacks to too much"])
+@pytest.mark.parametrize("failure", CANNOT_BE_READ, ids=["no memory", "unpacks to too much"])
 def test_records_fail_without_readable_keys(
-    broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, why: Exception
+    broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    """What was refused may unpack to more than there is room for: the thread that told of it died, and others' records with it."""
+    """A refused batch may decompress to more than memory allows: the sender thread used to die of it, and with it other records."""
 
     def fail(*_: object) -> NoReturn:
-        raise why
+        raise failure
 
     broker.faults.add(api="Produce", topic="orders", error="TOPIC_AUTHORIZATION_FAILED")
     monkeypatch.setattr(record_batch, "keys_at", fail)
@@ -84,8 +84,8 @@ def test_records_fail_without_readable_keys(
         assert f" (record {index} of the 3 in its batch); " in str(error)
 
 
-def test_raised_again_and_again_they_hold_no_more(broker: EmbeddedBroker, producer_of: Make) -> None:
-    """A thousand records of one batch shared one exception: the traceback of the last had the frames of all."""
+def test_raised_errors_do_not_share_tracebacks(broker: EmbeddedBroker, producer_of: Make) -> None:
+    """Records of one batch used to share an exception, whose traceback grew with each raise."""
     broker.faults.add(api="Produce", error="TOPIC_AUTHORIZATION_FAILED")
     with producer_of(broker, linger_ms=100) as producer:
         futures = [producer.send("orders", b"v", partition=0) for _ in range(50)]
@@ -98,7 +98,7 @@ def test_raised_again_and_again_they_hold_no_more(broker: EmbeddedBroker, produc
     assert depths == [depths[0]] * 50
 
 
-def test_a_record_too_large_names_its_key(broker: EmbeddedBroker, producer_of: Make) -> None:
+def test_too_large_record_error_names_its_key(broker: EmbeddedBroker, producer_of: Make) -> None:
     with producer_of(broker, max_request_size=1000) as producer:
         future = producer.send("orders", b"v" * 2000, key=b"mine", partition=1)
         error = future.exception(0)

@@ -19,26 +19,26 @@ LATEST_S = 60
 
 
 @pytest.fixture
-def other_hand(strict_broker: EmbeddedBroker) -> Iterator[SyncClient]:
+def client(strict_broker: EmbeddedBroker) -> Iterator[SyncClient]:
     with SyncClient(strict_broker.bootstrap_servers) as client:
         yield client
 
 
 @pytest.mark.parametrize(("options", "version"), [({}, 13), ({"transactional_id": "t"}, 13)])
-def test_versions_on_the_wire(
+def test_produce_version_on_the_wire(
     broker: EmbeddedBroker, producer_of: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], version: int
 ) -> None:
-    """The usual one is read by hand; a transactional id leaves it to the compiled decoder."""
+    """The fast path reads the usual request; a transactional id leaves it to the generated decoder."""
     read, seen = produce_fast_path.RequestReader.read, []
 
-    def noted(reader: produce_fast_path.RequestReader, frame: memoryview) -> Any:
+    def recording_read(reader: produce_fast_path.RequestReader, frame: memoryview) -> Any:
         found = read(reader, frame)
         key, version, _ = read_request_prefix(frame)
         if key == produce_fast_path.KEY:
             seen.append((version, found is not None))
         return found
 
-    monkeypatch.setattr(produce_fast_path.RequestReader, "read", noted)
+    monkeypatch.setattr(produce_fast_path.RequestReader, "read", recording_read)
     with producer_of(broker, **options) as producer:
         if options:
             producer.init_transactions()
@@ -49,7 +49,7 @@ def test_versions_on_the_wire(
 
 
 IN_ORDER_WITHOUT_IDEMPOTENCE = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1}
-"""With more in flight a broker that hears of the new topic in between refuses the first batch and takes the second."""
+"""With more requests in flight, a broker that learns of the new topic in between refuses the first batch and accepts the second."""
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ IN_ORDER_WITHOUT_IDEMPOTENCE = {"enable_idempotence": False, "max_in_flight_requ
     [{}, IN_ORDER_WITHOUT_IDEMPOTENCE, {**IN_ORDER_WITHOUT_IDEMPOTENCE, "acks": 1}, {"compression_type": "gzip"}],
     ids=["idempotent", "not idempotent", "leader only", "compressed"],
 )
-def test_what_comes_after_is_in_the_new_one(
-    strict_broker: EmbeddedBroker, other_hand: SyncClient, producer_of: Callable[..., Producer], options: dict[str, Any]
+def test_later_records_are_in_the_recreated_topic(
+    strict_broker: EmbeddedBroker, client: SyncClient, producer_of: Callable[..., Producer], options: dict[str, Any]
 ) -> None:
     with producer_of(strict_broker, linger_ms=0, batch_size=100, **options) as producer:
         for _ in range(20):
             producer.send("orders", b"old", partition=2).result(LATEST_S)
-        topics.delete_topics(other_hand, ["orders"])
-        topics.create_topic(other_hand, "orders", partitions=3)
+        topics.delete_topics(client, ["orders"])
+        topics.create_topic(client, "orders", partitions=3)
         futures = [producer.send("orders", b"%03d" % number, partition=number % 3) for number in range(300)]
         offsets = [future.result(LATEST_S).offset for future in futures]
     assert offsets == [number // 3 for number in range(300)]
@@ -72,12 +72,14 @@ def test_what_comes_after_is_in_the_new_one(
     assert table["value"].to_pylist() == [b"%03d" % number for partition in range(3) for number in range(partition, 300, 3)]
 
 
-def test_fewer_partitions_are_noticed(strict_broker: EmbeddedBroker, other_hand: SyncClient, producer_of: Callable[..., Producer]) -> None:
+def test_recreated_topic_with_fewer_partitions_is_detected(
+    strict_broker: EmbeddedBroker, client: SyncClient, producer_of: Callable[..., Producer]
+) -> None:
     with producer_of(strict_broker, linger_ms=0, batch_size=100) as producer:
         for number in range(20):
             producer.send("orders", b"old", partition=number % 3).result(LATEST_S)
-        topics.delete_topics(other_hand, ["orders"])
-        topics.create_topic(other_hand, "orders", partitions=1)
+        topics.delete_topics(client, ["orders"])
+        topics.create_topic(client, "orders", partitions=1)
         producer.send("orders", b"first", partition=0).result(LATEST_S)
         assert {producer.send("orders", b"later").result(LATEST_S).partition for _ in range(20)} == {0}
         assert len(producer.partitions_for("orders")) == 1
@@ -90,14 +92,14 @@ def by_value(topic: str, key: bytes | None, value: bytes | None, partition_count
 
 
 @pytest.mark.parametrize("options", [{}, {"partitioner": by_value}, {"compression_type": "lz4"}], ids=["by key", "own", "compressed"])
-def test_records_that_waited_go_to_partitions_that_exist(
-    strict_broker: EmbeddedBroker, other_hand: SyncClient, producer_of: Callable[..., Producer], options: dict[str, Any]
+def test_waiting_records_go_to_existing_partitions(
+    strict_broker: EmbeddedBroker, client: SyncClient, producer_of: Callable[..., Producer], options: dict[str, Any]
 ) -> None:
     with producer_of(strict_broker, linger_ms=60_000, **options) as producer:
         futures = [producer.send("orders", b"%d" % number, key=b"%d" % number) for number in range(8)]
         named = producer.send("orders", b"named", partition=2)
-        topics.delete_topics(other_hand, ["orders"])
-        topics.create_topic(other_hand, "orders", partitions=1)
+        topics.delete_topics(client, ["orders"])
+        topics.create_topic(client, "orders", partitions=1)
         producer.flush(LATEST_S)
         assert sorted((future.result(0).partition, future.result(0).offset) for future in futures) == [(0, offset) for offset in range(8)]
         assert isinstance(named.exception(0), UnknownTopicOrPartitionException)
@@ -109,7 +111,7 @@ def test_records_that_waited_go_to_partitions_that_exist(
     [(None, [True]), ([0, 0, 0], [[False] * 3]), ([0, None, 1], [[False, True], [False]])],
     ids=["none named", "all named", "some named"],
 )
-def test_batches_of_tables_know_whose_partition_was_named(
+def test_table_batches_distinguish_given_from_chosen_partitions(
     strict_broker: EmbeddedBroker,
     producer_of: Callable[..., Producer],
     monkeypatch: pytest.MonkeyPatch,
@@ -121,21 +123,19 @@ def test_batches_of_tables_know_whose_partition_was_named(
     with producer_of(strict_broker, partitioner=lambda *_: 0) as producer:
         append_batch = producer._core.append_batch
 
-        def noting(batch: Any, steady_ms: int) -> Any:
+        def recording_append(batch: Any, steady_ms: int) -> Any:
             seen.append(batch.chosen)
             return append_batch(batch, steady_ms)
 
-        monkeypatch.setattr(producer._core, "append_batch", noting)
+        monkeypatch.setattr(producer._core, "append_batch", recording_append)
         producer.send_table("orders", pa.table(columns)).result(LATEST_S)
     assert [each if isinstance(each, bool) else each.tolist() for each in seen] == chosen
 
 
-def test_one_that_is_only_deleted_is_unknown(
-    strict_broker: EmbeddedBroker, other_hand: SyncClient, producer_of: Callable[..., Producer]
-) -> None:
+def test_deleted_topic_fails_as_unknown(strict_broker: EmbeddedBroker, client: SyncClient, producer_of: Callable[..., Producer]) -> None:
     with producer_of(strict_broker, linger_ms=0, retry_unknown_topic_partition_ms=200) as producer:
         producer.send("orders", b"old", partition=0).result(LATEST_S)
-        topics.delete_topics(other_hand, ["orders"])
+        topics.delete_topics(client, ["orders"])
         error = producer.send("orders", b"late", partition=0).exception(LATEST_S)
     assert isinstance(error, KafkaException)
     assert (error.name, error.stored.value) == ("UNKNOWN_TOPIC_OR_PARTITION", "no")

@@ -1,4 +1,4 @@
-"""`send_table` of what is no table yet: readers, streams and data frames; read as fast as rows can be sent, and not faster."""
+"""`send_table` with readers, streams and data frames, which are read no faster than rows are sent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
 
 
 class Stream:
-    """Nothing but the interface: no class of pyarrow's that could be recognised."""
+    """Only the Arrow stream interface: not a pyarrow class that could be recognised."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -77,27 +77,27 @@ def test_all_rows_arrive(broker: EmbeddedBroker, producer: Producer, name: str) 
         assert stored[row["partition"], row["offset"]] == b"v%d" % row["row"]
 
 
-def test_rows_are_counted_through_all_batches(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_row_numbers_count_through_all_batches(broker: EmbeddedBroker, producer: Producer) -> None:
     table = pa.table({"key": [None if i % 50 == 49 else f"k{i}" for i in range(200)], "value": ["v"] * 200})
     result = producer.send_table("latest", table.to_reader(max_chunksize=30)).result(LATEST_S)
     assert (result.written, result.rejected.column("row").to_pylist()) == (196, [49, 99, 149, 199])
     assert {type(error) for error in result.errors().values()} == {InvalidCompactionKeyException}
 
 
-def test_order_of_a_stream(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_stream_rows_stay_in_order(broker: EmbeddedBroker, producer: Producer) -> None:
     producer.send_table("one", reader(batches(50, 20))).result(LATEST_S)
     keys = [key.decode() for key in broker.read("one").column("key").to_pylist()]
     assert keys == [f"{number}-{row}" for number in range(50) for row in range(20)]
 
 
-def test_small_batches_are_gathered() -> None:
+def test_small_stream_batches_are_gathered() -> None:
     pieces = list(pieces_of(reader(batches(100, 10)), 10_000)[1])
     assert 1 < len(pieces) < 20
     assert sum(piece.num_rows for piece in pieces) == 1_000
 
 
 @pytest.mark.parametrize(
-    ("took_ms", "rows"),
+    ("pauses_ms", "rows"),
     [
         ([0] * 6, [6]),
         ([1] * 6, [6]),
@@ -107,19 +107,19 @@ def test_small_batches_are_gathered() -> None:
         ([GATHERED_MS, 0, 0, GATHERED_MS, 0], [1, 3, 1]),
     ],
 )
-def test_a_slow_stream_is_gathered_by_the_clock(took_ms: list[int], rows: list[int]) -> None:
-    """What came since a tenth of a second before goes, and nothing that has come waits for a question that was not asked yet."""
+def test_slow_stream_is_gathered_for_a_limited_time(pauses_ms: list[int], rows: list[int]) -> None:
+    """Rows are gathered for at most GATHERED_MS; rows that have arrived do not wait for the next batch of the stream."""
     clock = ManualClock()
 
     def slow() -> Iterator[pa.RecordBatch]:
-        for ms, batch in zip(took_ms, batches(len(took_ms), 1), strict=True):
+        for ms, batch in zip(pauses_ms, batches(len(pauses_ms), 1), strict=True):
             clock.advance(ms)
             yield batch
 
     assert [piece.num_rows for piece in pieces_of(reader(slow()), 1_000_000, clock.steady_ms)[1]] == rows
 
 
-def test_the_time_in_which_a_piece_is_sent_does_not_count() -> None:
+def test_time_spent_sending_does_not_count_as_slow_stream() -> None:
     """A stream that waits for `buffer.memory` is not slow by itself."""
     clock, rows = ManualClock(), []
     for piece in pieces_of(reader(batches(6, 10)), 200, clock.steady_ms)[1]:
@@ -129,7 +129,7 @@ def test_the_time_in_which_a_piece_is_sent_does_not_count() -> None:
 
 
 class MovedClock:
-    """The door's clock, moved on."""
+    """The clock of the send gate, advanced by `moved_ms`."""
 
     def __init__(self, clock: Any) -> None:
         self._clock, self.moved_ms = clock, 0
@@ -139,10 +139,10 @@ class MovedClock:
 
 
 @pytest.mark.parametrize(("linger_ms", "stored"), [(0, 2), (GATHERED_MS, 2), (60_000, 0)])
-def test_the_rows_of_a_slow_stream_are_stored_while_it_goes_on(
+def test_rows_of_a_slow_stream_are_sent_before_it_ends(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, linger_ms: int, stored: int
 ) -> None:
-    """And stay so when Ctrl-C ends it."""
+    """They stay stored when Ctrl-C ends the stream."""
     with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=linger_ms) as producer:
         producer.partitions_for("one")
         clock = MovedClock(producer._gate.clock)
@@ -160,12 +160,12 @@ def test_the_rows_of_a_slow_stream_are_stored_while_it_goes_on(
         with pytest.raises(KeyboardInterrupt) as raised:
             producer.send_table("one", reader(slow()))
         assert seen == [stored]
-        said = [f"{stored} rows before this were handed over, and are sent"] if stored else []
-        assert getattr(raised.value, "__notes__", []) == said
+        notes = [f"{stored} rows before this were handed over, and are sent"] if stored else []
+        assert getattr(raised.value, "__notes__", []) == notes
 
 
-def test_a_stream_is_read_no_faster_than_its_rows_are_sent(broker: EmbeddedBroker) -> None:
-    """Twenty times the memory of the producer: what was read and has no outcome yet never exceeds it by more than a piece."""
+def test_stream_is_read_no_faster_than_its_rows_are_sent(broker: EmbeddedBroker) -> None:
+    """The stream has 20 times buffer.memory: rows read without an outcome never exceed it by more than three pieces."""
     memory_bytes, piece_bytes = 200_000, 20_000
     furthest = 0
     producer: Producer
@@ -183,7 +183,7 @@ def test_a_stream_is_read_no_faster_than_its_rows_are_sent(broker: EmbeddedBroke
     assert 0 < furthest <= memory_bytes + 3 * piece_bytes
 
 
-def test_a_stream_that_fails_half_way_says_how_many_rows_are_sent(broker: EmbeddedBroker) -> None:
+def test_failed_stream_error_notes_how_many_rows_are_sent(broker: EmbeddedBroker) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches(5, 10)
         raise OSError("the disk is gone")
@@ -198,7 +198,7 @@ def test_a_stream_that_fails_half_way_says_how_many_rows_are_sent(broker: Embedd
 
 
 @pytest.mark.parametrize("failure", [ValueError("b"), KeyError("k"), KeyboardInterrupt()], ids=type)
-def test_a_stream_that_fails_before_any_row_was_sent_says_nothing_of_rows(
+def test_stream_that_fails_before_the_first_row_has_no_note(
     producer: Producer, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
     monkeypatch.setattr(sending, "GATHERED_MS", 60_000)  # However slow the machine is.
@@ -214,10 +214,10 @@ def test_a_stream_that_fails_before_any_row_was_sent_says_nothing_of_rows(
 
 
 @pytest.mark.parametrize("sends_tables", [True, False])
-def test_ctrl_c_before_the_sender_was_woken_up_holds_up_nothing(
+def test_ctrl_c_before_the_wakeup_does_not_delay_later_records(
     producer: Producer, monkeypatch: pytest.MonkeyPatch, sends_tables: bool
 ) -> None:
-    """Who comes later finds that somebody else has begun the batch, and wakes nobody: it would wait until the sender looks up by itself."""
+    """A later record joins the batch and does not wake the sender thread: it would wait until that thread checks by itself."""
 
     def send(value: bytes) -> Future[Any]:
         return producer.send_table("one", pa.table({"value": [value]})) if sends_tables else producer.send("one", value, partition=0)
@@ -225,28 +225,28 @@ def test_ctrl_c_before_the_sender_was_woken_up_holds_up_nothing(
     send(b"before").result(LATEST_S)
     wakeup, interrupts = producer._sender.wakeup, [KeyboardInterrupt()]
 
-    def interrupted() -> None:
+    def interrupted_wakeup() -> None:
         if interrupts:
             raise interrupts.pop()
         wakeup()
 
-    monkeypatch.setattr(producer._sender, "wakeup", interrupted)
+    monkeypatch.setattr(producer._sender, "wakeup", interrupted_wakeup)
     with pytest.raises(KeyboardInterrupt):
         send(b"interrupted")
     assert send(b"after").result(IDLE_WAIT_MS / 2_000) is not None
 
 
-def test_a_table_goes_piece_by_piece(broker: EmbeddedBroker) -> None:
-    """The first rows are on their way before the last ones are looked at; where one of those raises, that is said."""
+def test_table_is_sent_in_pieces(broker: EmbeddedBroker) -> None:
+    """The first rows are sent before the last ones are partitioned; if one of those raises, a note says so."""
 
     def refuses_the_last(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         if value == b"last":
-            raise OSError("no place for this")
+            raise OSError("no partition for this")
         return 0
 
     values = [b"v%04d" % index for index in range(400)]
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=300, partitioner=refuses_the_last) as producer:
-        with pytest.raises(OSError, match="no place for this") as raised:
+        with pytest.raises(OSError, match="no partition for this") as raised:
             producer.send_table("one", pa.table({"value": [*values, b"last"]}))
         count = int(raised.value.__notes__[-1].split()[0])
         producer.flush(LATEST_S)
@@ -254,7 +254,7 @@ def test_a_table_goes_piece_by_piece(broker: EmbeddedBroker) -> None:
         assert count > 300
 
 
-def test_an_empty_stream(producer: Producer) -> None:
+def test_empty_stream_writes_nothing(producer: Producer) -> None:
     assert producer.send_table("orders", reader(iter(()))).result(LATEST_S).written == 0
 
 
@@ -279,30 +279,30 @@ BEYOND = {"value": ["a", "b"], "partition": [0, 2**70]}
 @pytest.mark.parametrize(
     "frame", [pd.DataFrame(BEYOND), pl.DataFrame(BEYOND, schema={"value": pl.String, "partition": pl.Int128})], ids=type
 )
-def test_a_number_that_arrow_has_no_type_for(producer: Producer, frame: Any) -> None:
+def test_integer_beyond_arrow_types_is_refused(producer: Producer, frame: Any) -> None:
     with pytest.raises(InvalidColumn, match=r"column 'partition' is .*; allowed: whole numbers from 0 to 2147483647, or null"):
         producer.send_table("orders", frame)
 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
-def test_headers_of_which_no_row_has_any(broker: EmbeddedBroker, producer: Producer, make: Any) -> None:
+def test_column_of_empty_headers_is_accepted(broker: EmbeddedBroker, producer: Producer, make: Any) -> None:
     assert producer.send_table("one", make({"value": ["a", "b"], "headers": [[], []]})).result(LATEST_S).written == 2
     assert broker.read("one").column("headers").to_pylist() == [[], []]
 
 
 @pytest.mark.parametrize("single", [pd.Series(["a"], name="value"), pl.Series("value", ["a"]), pa.chunked_array([["a"]])], ids=type)
-def test_a_single_column_is_no_table(producer: Producer, single: Any) -> None:
+def test_single_column_is_refused(producer: Producer, single: Any) -> None:
     with pytest.raises(TypeError, match=f"argument table must be a pyarrow Table.*, and is a {type(single).__name__}$"):
         producer.send_table("orders", single)
 
 
-def test_a_lazy_frame_is_to_be_collected(producer: Producer) -> None:
+def test_lazy_frame_is_refused_with_collect_advice(producer: Producer) -> None:
     with pytest.raises(TypeError, match=r"and is a LazyFrame; write table\.collect\(\)$"):
         producer.send_table("orders", pl.LazyFrame(ROWS))
 
 
 @pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["one", "orders"])], ids=["Categorical", "Enum"])
-def test_categories_of_polars(broker: EmbeddedBroker, producer: Producer, dtype: Any) -> None:
+def test_polars_categories_are_accepted(broker: EmbeddedBroker, producer: Producer, dtype: Any) -> None:
     """In more than one chunk."""
     names = pl.Series(["one", "orders", None], dtype=dtype)
     frame = pl.DataFrame({"key": names, "value": names, "topic": names})
@@ -312,13 +312,13 @@ def test_categories_of_polars(broker: EmbeddedBroker, producer: Producer, dtype:
 
 
 @pytest.mark.parametrize("name", ["value", "key", "headers"])
-def test_python_objects_of_polars_are_refused_and_not_their_addresses_written(producer: Producer, name: str) -> None:
+def test_polars_object_column_is_refused(producer: Producer, name: str) -> None:
     frame = pl.DataFrame({"value": pl.Series(["one"]), name: pl.Series([object()], dtype=pl.Object)})
     with pytest.raises(InvalidColumn, match=f"column '{name}' is of Python objects"):
         producer.send_table("orders", frame)
 
 
-def test_the_index_that_a_filter_leaves_in_a_data_frame_is_named(producer: Producer) -> None:
+def test_pandas_index_column_is_refused_with_advice(producer: Producer) -> None:
     frame = pd.DataFrame({"value": ["one", "two", "three", "four"]})
     filtered = frame[frame["value"].isin(["one", "two", "four"])]
     with pytest.raises(InvalidColumn, match=r"is the index of a data frame, which reset_index\(drop=True\) leaves out; allowed: "):
@@ -335,7 +335,7 @@ def test_the_index_that_a_filter_leaves_in_a_data_frame_is_named(producer: Produ
     ],
 )
 @pytest.mark.parametrize("kind", ["pandas", "pyarrow"])
-def test_a_name_that_is_there_twice_is_named(producer: Producer, kind: str, names: list[str], twice: str, seen: str) -> None:
+def test_duplicate_column_is_named(producer: Producer, kind: str, names: list[str], twice: str, seen: str) -> None:
     """pandas allows it, and fails to make an Arrow table of it, whatever the types are."""
     frame = pd.DataFrame([["one", "two", "three"]], columns=names) if kind == "pandas" else pa.table([["one"]] * 3, names=names)
     with pytest.raises(InvalidColumn, match=f"column '{twice}' is {seen}; allowed: one each of key, value,"):
@@ -351,7 +351,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("make", EMPTY.values(), ids=EMPTY)
-def test_without_rows_the_names_count_and_not_the_types(producer: Producer, make: Any) -> None:
+def test_empty_table_checks_names_but_not_types(producer: Producer, make: Any) -> None:
     assert producer.send_table("orders", make(["value", "partition", "topic", "timestamp", "headers"])).result(LATEST_S).row_count == 0
     for names, column in ((["value", "vals"], "vals"), (["key"], "value"), ([], "value")):
         with pytest.raises(InvalidColumn, match=f"column '{column}' is"):

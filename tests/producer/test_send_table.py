@@ -28,7 +28,7 @@ from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns
 from chaffinch.records.errors import InvalidColumn
-from tests.producer.threads import held_up
+from tests.producer.threads import blocked_sender
 
 TOPICS: dict[str, dict[str, Any]] = {
     "orders": {"partitions": 3},
@@ -55,7 +55,7 @@ def table(count: int, **more: Any) -> pa.Table:
     return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), **more})
 
 
-def test_every_row_arrives_and_its_offset_is_known(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_every_row_is_stored_at_its_offset(broker: EmbeddedBroker, producer: Producer) -> None:
     result = producer.send_table("orders", table(5000)).result(60)
     assert (result.written, result.rejected_count, result.rejected.num_rows) == (5000, 0, 0)
     assert result.offsets.column("row").to_pylist() == list(range(5000))
@@ -67,7 +67,7 @@ def test_every_row_arrives_and_its_offset_is_known(broker: EmbeddedBroker, produ
     assert not stored
 
 
-def test_only_the_first_batch_that_waits_for_a_partition_wakes_the_sender(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_waiting_batch_of_a_partition_wakes_the_sender(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
     producer.partitions_for("orders")
     woken, wakeup = 0, producer._sender.wakeup
 
@@ -77,13 +77,13 @@ def test_only_the_first_batch_that_waits_for_a_partition_wakes_the_sender(produc
         wakeup()
 
     monkeypatch.setattr(producer._sender, "wakeup", counted)
-    with held_up(producer):
+    with blocked_sender(producer):
         future = producer.send_table("orders", pa.table({"value": [b"v" * 100_000] * 100}))
     assert future.result(60).written == 100
     assert woken == TOPICS["orders"]["partitions"]
 
 
-def test_order_within_each_partition(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_rows_of_a_partition_stay_in_order(broker: EmbeddedBroker, producer: Producer) -> None:
     producer.send_table("orders", table(20_000)).result(60)
     by_partition: dict[int, list[int]] = {}
     for row in broker.read("orders").to_pylist():
@@ -92,7 +92,7 @@ def test_order_within_each_partition(broker: EmbeddedBroker, producer: Producer)
     assert sum(map(len, by_partition.values())) == 20_000
 
 
-def test_everything_a_row_can_have(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_all_columns_are_stored(broker: EmbeddedBroker, producer: Producer) -> None:
     header_type = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     rows = pa.table(
         {
@@ -114,7 +114,7 @@ def test_everything_a_row_can_have(broker: EmbeddedBroker, producer: Producer) -
     assert (others[None]["partition"], others[None]["key"]) == (partition_of_key(b"m", 3), b"m")
 
 
-def test_culprits_are_set_aside_with_their_reason(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_culprits_are_rejected_with_their_reason(broker: EmbeddedBroker, producer: Producer) -> None:
     bad = {7, 500, 999}
     keys = [None if i in bad else b"k%d" % i for i in range(1000)]
     result = producer.send_table("latest", pa.table({"key": keys, "value": [b"v"] * 1000})).result(60)
@@ -128,7 +128,7 @@ def test_culprits_are_set_aside_with_their_reason(broker: EmbeddedBroker, produc
     assert broker.read("latest").num_rows == 997
 
 
-def test_rows_like_those_just_refused_are_not_sent(broker: EmbeddedBroker) -> None:
+def test_rows_like_refused_ones_are_not_sent(broker: EmbeddedBroker) -> None:
     bad = set(range(0, 20_000, 100))
     rows = pa.table({"key": [None if i in bad else b"k%d" % i for i in range(20_000)], "value": [b"%d" % i for i in range(20_000)]})
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=4096) as producer:
@@ -139,7 +139,7 @@ def test_rows_like_those_just_refused_are_not_sent(broker: EmbeddedBroker) -> No
     assert len(unsent) == metrics["record-screened-total"] > 0
     refused = [message for message in messages if message not in unsent]
     words = {message.partition(" ms before, saying: ")[2] for message in unsent}
-    assert all(word and any(word in message for message in refused) for word in words), "each has the words of a refusal"
+    assert all(word and any(word in message for message in refused) for word in words), "each has the text of a refusal"
     assert result.rejected.column("row").to_pylist() == sorted(bad)
     assert set(result.rejected.column("error").to_pylist()) == {"INVALID_COMPACTION_KEY"}
     assert metrics["record-error-total"] == len(bad)
@@ -149,8 +149,8 @@ def test_rows_like_those_just_refused_are_not_sent(broker: EmbeddedBroker) -> No
         assert stored[row["partition"], row["offset"]] == b"%d" % row["row"]
 
 
-def test_they_are_not_even_encoded(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that could be sent only later, because memory is short; here no batch that waits loses any."""
+def test_screened_rows_are_not_encoded(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that could only be sent later because memory is short; batches that wait lose none here."""
     monkeypatch.setattr(Screening, "errors_of", lambda *_: None)
     keys = [None if row % 100 == 0 else b"k%d" % row for row in range(20_000)]
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=4096, buffer_memory=16_384) as producer:
@@ -164,7 +164,7 @@ def test_they_are_not_even_encoded(broker: EmbeddedBroker, monkeypatch: pytest.M
     assert sorted(int(row["value"]) for row in broker.read("latest").to_pylist()) == [row for row in range(20_000) if row % 100]
 
 
-def test_what_was_changed_before_the_call_counts(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_configuration_changed_before_the_call_applies(broker: EmbeddedBroker, producer: Producer) -> None:
     rows = pa.table({"value": [b"v"] * 10})
     with connect(bootstrap_servers=broker.bootstrap_servers) as client:
         assert producer.send_table("latest", rows).result(60).rejected_count == 10
@@ -174,20 +174,20 @@ def test_what_was_changed_before_the_call_counts(broker: EmbeddedBroker, produce
             with Producer(bootstrap_servers=broker.bootstrap_servers) as another:
                 return another.send_table("latest", rows).result(60).written == 10
 
-        assert any(is_changed() for _ in range(1000)), "Apache Kafka does it a moment after its answer"
+        assert any(is_changed() for _ in range(1000)), "Apache Kafka applies it a moment after its response"
         assert producer.send_table("latest", rows).result(60).written == 10
 
 
-def test_all_rows_bad_and_no_rows_at_all(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_all_rows_rejected_and_empty_table(broker: EmbeddedBroker, producer: Producer) -> None:
     result = producer.send_table("latest", pa.table({"value": [b"v"] * 10})).result(60)
     assert (result.written, result.rejected.num_rows, result.offsets.num_rows) == (0, 10, 0)
     empty = producer.send_table("latest", table(0)).result(60)
     assert (empty.written, empty.rejected.num_rows) == (0, 0)
 
 
-def test_rows_that_can_never_be_sent(broker: EmbeddedBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsendable_rows_are_rejected_by_reason(broker: EmbeddedBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
     producer.partitions_for("one")
-    monkeypatch.setattr(producer._gate, "_block_ms", 1)  # No longer than that for a partition that may come to be.
+    monkeypatch.setattr(producer._gate, "_block_ms", 1)  # Do not wait for a partition that may still be created.
     rows = pa.table(
         {
             "value": pa.array([b"ok", bytes(1_100_000), b"early", b"beyond", b"ok too"], pa.binary()),
@@ -206,7 +206,7 @@ def test_rows_that_can_never_be_sent(broker: EmbeddedBroker, producer: Producer,
     assert "there is no partition 9" in str(result.errors()[3])
 
 
-def test_larger_than_the_memory_of_the_producer(broker: EmbeddedBroker) -> None:
+def test_table_larger_than_buffer_memory_is_sent(broker: EmbeddedBroker) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers, buffer_memory=100_000) as producer:
         result = producer.send_table("orders", pa.table({"value": [bytes(1000)] * 2000})).result(60)
         assert result.written == 2000
@@ -215,18 +215,18 @@ def test_larger_than_the_memory_of_the_producer(broker: EmbeddedBroker) -> None:
 
 
 def test_row_larger_than_buffer_memory_fails_at_once(broker: EmbeddedBroker) -> None:
-    """As `send` says it: waiting would not help, and trying again neither."""
+    """As with `send`: neither waiting nor retrying would help."""
     with Producer(bootstrap_servers=broker.bootstrap_servers, buffer_memory=100_000) as producer:
         error = producer.send("one", bytes(200_000)).exception(60)
         result = producer.send_table("one", pa.table({"value": [b"a", bytes(200_000), b"c"]})).result(60)
     assert (result.written, result.rejected_count) == (2, 1)
-    for told in (error, result.errors()[1]):
-        assert isinstance(told, RecordTooLargeException)
-        assert "buffer.memory allows 100000" in told.message
+    for each_error in (error, result.errors()[1]):
+        assert isinstance(each_error, RecordTooLargeException)
+        assert "buffer.memory allows 100000" in each_error.message
 
 
-class GrowsItsTopic:
-    """Leaves every row to chance, and is asked about the first of them while somebody gives the topic more partitions."""
+class TopicGrowingPartitioner:
+    """Leaves all partitions to the producer, and adds partitions to the topic during its first call."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
@@ -234,7 +234,7 @@ class GrowsItsTopic:
         self.producer: Producer
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
-        raise AssertionError("only asked about tables")
+        raise AssertionError("only called for tables")
 
     def for_columns(self, topic: str, columns: RecordColumns, partition_count: int) -> npt.NDArray[np.int64]:
         if not self.counts:
@@ -245,8 +245,8 @@ class GrowsItsTopic:
         return np.full(columns.count, -1)
 
 
-def test_a_topic_that_grows_while_a_table_is_sent(broker: EmbeddedBroker) -> None:
-    rule = GrowsItsTopic(broker)
+def test_topic_grows_while_a_table_is_sent(broker: EmbeddedBroker) -> None:
+    rule = TopicGrowingPartitioner(broker)
     with Producer(bootstrap_servers=broker.bootstrap_servers, partitioner=rule, batch_size=5000) as producer:
         rule.producer = producer
         result = producer.send_table("one", pa.table({"value": [bytes(100)] * 500})).result(60)
@@ -254,7 +254,7 @@ def test_a_topic_that_grows_while_a_table_is_sent(broker: EmbeddedBroker) -> Non
     assert (rule.counts[0], set(rule.counts[1:])) == (1, {4})
 
 
-def test_batches_are_as_large_as_the_option_says(broker: EmbeddedBroker) -> None:
+def test_batches_have_at_most_batch_size_bytes(broker: EmbeddedBroker) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=5000) as producer:
         producer.send_table("one", table(1000)).result(60)
         metrics = producer.metrics()
@@ -262,7 +262,7 @@ def test_batches_are_as_large_as_the_option_says(broker: EmbeddedBroker) -> None
     assert metrics["batch-send-total"] > 3
 
 
-def test_rows_without_a_key_fill_one_partition_after_the_other(broker: EmbeddedBroker) -> None:
+def test_rows_without_a_key_use_all_partitions(broker: EmbeddedBroker) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=10_000) as producer:
         producer.send_table("orders", pa.table({"value": [bytes(100)] * 3000})).result(60)
     counts = np.bincount(broker.read("orders").column("partition").to_numpy())
@@ -271,8 +271,8 @@ def test_rows_without_a_key_fill_one_partition_after_the_other(broker: EmbeddedB
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("rest", ["small", "larger than a batch", "too large", "before 1970"])
-def test_rows_without_a_key_fill_batches_up_to_one_that_fits_into_none(broker: EmbeddedBroker, codec: str, rest: str) -> None:
-    """Behind it they are measured first, and each goes where and how it would have."""
+def test_rows_without_a_key_fill_batches_around_large_rows(broker: EmbeddedBroker, codec: str, rest: str) -> None:
+    """Rows after a large one are measured first, and each goes to the batch that it would have joined otherwise."""
     sizes = {"small": 100, "larger than a batch": 15_000, "too large": 40_000, "before 1970": 100}
     values = [b"%06d" % row + bytes(sizes[rest] if row in (700, 701, 1400) else 100) for row in range(2000)]
     times = [-5 if rest == "before 1970" and row in (700, 701, 1400) else 7 for row in range(2000)]
@@ -289,28 +289,28 @@ def test_rows_without_a_key_fill_batches_up_to_one_that_fits_into_none(broker: E
     assert [stored[row["partition"], row["offset"]] for row in written] == [values[row["row"]] for row in written]
     in_order = sorted(written, key=lambda row: (row["partition"], row["offset"]))
     assert all(one["row"] < other["row"] for one, other in pairwise(in_order) if one["partition"] == other["partition"])
-    assert batch_count < 40, "few are not full"
+    assert batch_count < 40, "nearly all are full"
 
 
 def test_cost_of_a_batch_does_not_depend_on_remaining_rows(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To slice rows with headers takes as long as there are rows."""
-    given: list[int] = []
+    """The time to slice rows with headers grows with the number of rows."""
+    counts: list[int] = []
     encode = Accumulator.encode_first_rows
 
-    def noted(accumulator: Accumulator, columns: RecordColumns, size_max: int) -> tuple[bytearray, int]:
-        given.append(columns.count)
+    def recording_encode(accumulator: Accumulator, columns: RecordColumns, size_max: int) -> tuple[bytearray, int]:
+        counts.append(columns.count)
         return encode(accumulator, columns, size_max)
 
-    monkeypatch.setattr(Accumulator, "encode_first_rows", noted)
+    monkeypatch.setattr(Accumulator, "encode_first_rows", recording_encode)
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     rows = pa.table({"value": [bytes(100)] * 5000, "headers": pa.array([[{"key": "a", "value": b"b"}]] * 5000, kind)})
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=3000) as producer:
         assert producer.send_table("wide", rows).result(60).written == 5000
-    assert len(given) > 100, "small batches, many in one piece of the table"
-    assert max(given) <= 3000 // RECORD_BYTES_MIN + 1
+    assert len(counts) > 100, "small batches, many in one piece of the table"
+    assert max(counts) <= 3000 // RECORD_BYTES_MIN + 1
 
 
-def test_a_table_waits_behind_records_sent_before(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_table_follows_records_sent_before(broker: EmbeddedBroker, producer: Producer) -> None:
     before = producer.send("one", b"before")
     producer.send_table("one", table(10)).result(60)
     after = producer.send("one", b"after")
@@ -328,7 +328,7 @@ def test_a_table_waits_behind_records_sent_before(broker: EmbeddedBroker, produc
         (pa.table({"value": [b"v"], "topic": [5]}), "topic"),
     ],
 )
-def test_wrong_columns_raise_at_the_call(producer: Producer, rows: pa.Table, column: str) -> None:
+def test_invalid_columns_raise_at_the_call(producer: Producer, rows: pa.Table, column: str) -> None:
     with pytest.raises(ValueError, match=f"column '{column}' is "):
         producer.send_table("orders", rows)
 
@@ -343,7 +343,7 @@ def test_wrong_columns_raise_at_the_call(producer: Producer, rows: pa.Table, col
     ],
     ids=str,
 )
-def test_a_partition_that_no_topic_can_have_names_its_row(producer: Producer, partitions: Any, seen: str) -> None:
+def test_invalid_partition_number_names_its_row(producer: Producer, partitions: Any, seen: str) -> None:
     rows = pa.table({"value": [b"v"] * len(partitions), "partition": partitions})
     with pytest.raises(InvalidColumn) as raised:
         producer.send_table("nowhere", rows)
@@ -363,7 +363,7 @@ def test_a_partition_that_no_topic_can_have_names_its_row(producer: Producer, pa
     ],
     ids=["timestamp", "headers", "partition", "topic"],
 )
-def test_what_is_wrong_with_the_last_row_is_said_before_the_first_is_sent(broker: EmbeddedBroker, column: str, values: Any) -> None:
+def test_invalid_last_row_raises_before_the_first_is_sent(broker: EmbeddedBroker, column: str, values: Any) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=200) as producer:
         with pytest.raises(InvalidColumn, match=column) as raised:
             producer.send_table("one" if column != "topic" else None, pa.table({"value": [b"v" * 100] * 100, column: values}))
@@ -371,8 +371,8 @@ def test_what_is_wrong_with_the_last_row_is_said_before_the_first_is_sent(broker
     assert broker.read("one").num_rows == 0
 
 
-def test_a_table_of_many_chunks_and_pieces(broker: EmbeddedBroker) -> None:
-    """Its rows become columns some at a time, wherever its chunks end."""
+def test_table_of_many_chunks_is_sent_in_order(broker: EmbeddedBroker) -> None:
+    """Rows are converted in pieces that do not depend on the chunks."""
     values = [None if index % 7 == 0 else b"%d" % index for index in range(3000)]
     chunks = [pa.array(values[start : start + 130], pa.binary()) for start in range(0, 3000, 130)]
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=500) as small:
@@ -391,18 +391,18 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("is_reader", [False, True], ids=["sliced", "reader"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_batches_are_as_few_whatever_arrow_s_layout(broker: EmbeddedBroker, layout: str, is_reader: bool) -> None:
-    """A slice of views or of a dictionary refers to the bytes of all rows; those are not taken for its own."""
+def test_batches_are_full_for_every_arrow_layout(broker: EmbeddedBroker, layout: str, is_reader: bool) -> None:
+    """A slice of views or of a dictionary refers to the bytes of all rows, which must not count as its own."""
     values = LAYOUTS[layout](pa.array([f"a value of some length, number {row:020}" for row in range(50_000)]))
     rows = pa.table({"value": values}).slice(20_000, 5_000)
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=50_000) as producer:
         source = rows.to_reader(max_chunksize=100) if is_reader else rows
         assert producer.send_table("one", source).result(60).written == 5_000
-        # 300 kB: six full batches, and what is left over in each piece.
+        # 300 kB: six full batches, and a remainder in each piece.
         assert 6 <= producer.metrics()["batch-send-total"] <= 14
 
 
-def test_columns_without_any_value(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_all_null_columns_are_accepted(broker: EmbeddedBroker, producer: Producer) -> None:
     rows = pa.table({"value": [b"v"], "partition": pa.nulls(1), "topic": pa.nulls(1)})
     assert producer.send_table("one", rows).result(60).written == 1
 
@@ -417,19 +417,19 @@ def test_too_large_row_error_names_the_option_value(producer: Producer) -> None:
     assert "max.request.size allows 1048576" in result.rejected.column("message")[0].as_py()
 
 
-def test_a_row_without_any_topic(producer: Producer) -> None:
+def test_row_without_a_topic_raises(producer: Producer) -> None:
     with pytest.raises(InvalidColumn, match="'topic' is null in row 1; allowed: a string in each row"):
         producer.send_table(None, pa.table({"value": [b"v"] * 2, "topic": pa.array(["one", None], pa.string())}))
     with pytest.raises(InvalidColumn, match="topic"):
         producer.send_table(None, table(1))
 
 
-def test_no_table(producer: Producer) -> None:
+def test_list_instead_of_a_table_raises(producer: Producer) -> None:
     with pytest.raises(TypeError, match="table"):
         producer.send_table("orders", [b"v"])
 
 
-def test_a_record_batch_and_the_arrow_stream_interface(broker: EmbeddedBroker, producer: Producer) -> None:
+def test_record_batch_and_arrow_stream_are_accepted(broker: EmbeddedBroker, producer: Producer) -> None:
     class Stream:
         def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
             return table(3).__arrow_c_stream__(requested_schema)
@@ -438,7 +438,7 @@ def test_a_record_batch_and_the_arrow_stream_interface(broker: EmbeddedBroker, p
     assert producer.send_table("orders", Stream()).result(60).written == 3
 
 
-def test_an_unknown_topic_rejects_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_topic_rejects_only_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         EmbeddedBroker(topics=TOPICS, config={"auto.create.topics.enable": False}) as strict,
         Producer(bootstrap_servers=strict.bootstrap_servers) as producer,
@@ -451,16 +451,16 @@ def test_an_unknown_topic_rejects_its_rows_only(monkeypatch: pytest.MonkeyPatch)
     assert result.written == 1
 
 
-def test_connect_without_listener_is_refused() -> None:
+def test_refused_connection_rejects_all_rows() -> None:
     with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=50) as producer:
-        # A busy machine may take all that time to be refused.
+        # On a busy machine even the refusal may take all that time.
         results = (producer.send_table("orders", table(3)).result(60) for _ in range(100))
         result = next(result for result in results if result.errors()[0].__cause__ is not None)
     assert result.rejected.num_rows == 3
     assert isinstance(result.errors()[0].__cause__, NetworkException)
 
 
-def test_in_a_transaction(broker: EmbeddedBroker) -> None:
+def test_table_in_a_transaction(broker: EmbeddedBroker) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="t") as producer:
         producer.init_transactions()
         with pytest.raises(IllegalStateException):
@@ -479,7 +479,9 @@ def test_in_a_transaction(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-def test_lost_connections(broker: EmbeddedBroker, producer: Producer, action: Literal["drop_before", "drop_after"]) -> None:
+def test_lost_connections_lose_and_duplicate_no_rows(
+    broker: EmbeddedBroker, producer: Producer, action: Literal["drop_before", "drop_after"]
+) -> None:
     broker.faults.add(api="Produce", action=action, count=3)
     result = producer.send_table("orders", table(3000)).result(60)
     assert result.written == 3000

@@ -1,4 +1,4 @@
-"""A producer of several brokers whose leaders move while batches are in flight: nothing is lost, nothing doubled, order kept."""
+"""Several brokers whose leaders move while batches are in flight: nothing is lost or duplicated, and order is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOP_EVERY = 100
 
 
 @pytest.mark.parametrize("abruptly", [False, True])
-def test_leaders_move_while_records_are_sent(producer_of: Callable[..., Producer], abruptly: bool) -> None:
+def test_moving_leaders_lose_and_duplicate_nothing(producer_of: Callable[..., Producer], abruptly: bool) -> None:
     with EmbeddedBroker(brokers=3, topics={"orders": {"partitions": 3, "replication": 3}}) as broker:
         with producer_of(broker, batch_size=200, linger_ms=0) as producer:
             futures = []

@@ -1,4 +1,4 @@
-"""A table as batches: every row once, in order within its partition, within the size, and no small ones where rows stand together."""
+"""Splitting a table into batches: every row once, in order within its partition, and within batch.size."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def columns_of(value_bytes: list[int]) -> RecordColumns:
 
 
 ROWS = st.tuples(st.integers(0, 60), st.integers(-1, PARTITIONS - 1))
-"""What a row takes, and its partition; -1: it does not stay, and asks for one that there is not."""
+"""Value size of a row, and its partition; -1: the row is excluded and has a partition that does not exist."""
 
 
 @given(st.lists(ROWS, min_size=1, max_size=80), st.integers(1, 300))
-def test_each_row_once_in_order_and_within_the_size(rows: list[tuple[int, int]], batch_bytes: int) -> None:
+def test_runs_have_each_row_once_in_order_within_the_size(rows: list[tuple[int, int]], batch_bytes: int) -> None:
     columns, partitions = columns_of([size for size, _ in rows]), np.array([partition for _, partition in rows], np.int32)
     numbers, sizes = np.arange(len(rows)) + 1000, columns.sizes()
     seen: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
@@ -41,8 +41,8 @@ def test_each_row_once_in_order_and_within_the_size(rows: list[tuple[int, int]],
 
 
 @pytest.mark.parametrize("turn", [1, 7, 50])
-def test_rows_that_stand_together_are_neither_copied_nor_cut_again(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As rows without keys do: `turn` records at a time to one partition after the other."""
+def test_adjacent_rows_of_a_partition_are_not_copied(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for rows without keys: `turn` rows at a time go to each partition in turn."""
     monkeypatch.setattr(split, "cuts", None)
     columns = columns_of([10] * 100)
     partitions = (np.arange(100) // turn % PARTITIONS).astype(np.int32)
@@ -51,12 +51,12 @@ def test_rows_that_stand_together_are_neither_copied_nor_cut_again(turn: int, mo
     assert all(np.shares_memory(run.columns.value_data, columns.value_data) for run in found)
 
 
-def test_no_rows_are_no_runs() -> None:
+def test_empty_table_has_no_runs() -> None:
     assert list(runs(columns_of([]), np.arange(0), np.empty(0, np.int32), PARTITIONS, 100)) == []
 
 
 @pytest.mark.parametrize(("partition_count", "batch_bytes", "pieces"), [(1, 1000, 6), (3, 1000, 2), (7, 1000, 1), (1, 10**9, 1)])
-def test_a_piece_holds_two_batches_for_each_partition(partition_count: int, batch_bytes: int, pieces: int) -> None:
+def test_piece_holds_two_batches_per_partition(partition_count: int, batch_bytes: int, pieces: int) -> None:
     columns = columns_of([88] * 100)
     bounds = piece_bounds(columns.count, record_bytes(columns), partition_count, batch_bytes)
     assert (bounds[0], bounds[-1], len(bounds) - 1) == (0, 100, pieces)
@@ -64,12 +64,12 @@ def test_a_piece_holds_two_batches_for_each_partition(partition_count: int, batc
         assert 0 < columns.slice(start, stop).sizes().sum() <= 2 * partition_count * batch_bytes
 
 
-def test_a_piece_is_no_copy_of_a_large_table() -> None:
+def test_piece_is_limited_in_bytes() -> None:
     columns = columns_of([1 << 20] * 40)
     bounds = piece_bounds(columns.count, record_bytes(columns), 1000, 1 << 20)
     assert len(bounds) - 1 == 2
     assert columns.slice(0, bounds[1]).sizes().sum() <= PIECE_BYTES_MAX
 
 
-def test_rows_larger_than_a_piece_have_one_each() -> None:
+def test_rows_larger_than_a_piece_get_one_each() -> None:
     assert piece_bounds(3, 5000.0, 1, 100) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Rows without keys fill batches wherever there is room, unless something says where they may go, or may not."""
+"""Rows without keys fill batches of any partition, unless a column, a missing leader or screening restricts them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ ROWS = pa.table({"value": [bytes(100)] * 5000})
 def producer() -> Iterator[Producer]:
     with (
         EmbeddedBroker(topics={"orders": {"partitions": 3}}) as broker,
-        Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=5000) as made,
+        Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=5000) as producer,
     ):
-        yield made
+        yield producer
 
 
-def test_they_go_where_they_ask_to(producer: Producer) -> None:
-    asked = [row % 2 for row in range(5000)]
-    result = producer.send_table("orders", ROWS.append_column("partition", pa.array(asked, pa.int32()))).result(60)
-    assert result.offsets.column("partition").to_pylist() == asked
+def test_rows_with_a_partition_column_go_there(producer: Producer) -> None:
+    requested = [row % 2 for row in range(5000)]
+    result = producer.send_table("orders", ROWS.append_column("partition", pa.array(requested, pa.int32()))).result(60)
+    assert result.offsets.column("partition").to_pylist() == requested
 
 
-def test_they_go_to_no_partition_without_a_leader(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_skip_partitions_without_a_leader(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Availability, "partitions", lambda availability, topic: [0, 2])
     result = producer.send_table("orders", ROWS).result(60)
     assert np.unique(result.offsets.column("partition")).tolist() == [0, 2]
 
 
-def test_they_are_not_sent_where_none_without_a_key_is_taken(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Screening, "of_rows", lambda screening, topic, handed_over_ms, steady_ms: {1: "it takes none"})
+def test_rows_of_a_screened_partition_are_rejected_unsent(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Screening, "of_rows", lambda screening, topic, handed_over_ms, steady_ms: {1: "no records without keys"})
     result = producer.send_table("orders", ROWS).result(60)
     assert np.unique(result.offsets.column("partition")).tolist() == [0, 2]
     assert set(result.rejected.column("partition").to_pylist()) == {1}

@@ -21,11 +21,11 @@ LARGE = bytes(2_000_000)
 
 
 class TestTooLarge:
-    """Who reads the line has many records: it says where this one was to go, and that nothing was."""
+    """A reader of the log has many records: the error names the topic of this one, and that it was not sent."""
 
     @pytest.mark.parametrize(("partition", "where"), [(None, "orders"), (2, "orders-2")])
     @pytest.mark.parametrize("option", ["max.request.size", "buffer.memory"])
-    def test_the_error_names_topic_size_and_option(
+    def test_too_large_record_error_names_topic_size_and_option(
         self, producer_of: Make, broker: EmbeddedBroker, partition: int | None, where: str, option: str
     ) -> None:
         with producer_of(broker, **{"max_request_size": 3_000_000, option.replace(".", "_"): 100_000}) as producer:
@@ -39,7 +39,7 @@ class TestTooLarge:
             str(error),
         )
 
-    def test_so_does_that_of_the_commit(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_commit_error_names_the_topic_of_a_too_large_record(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             producer.begin_transaction()
@@ -48,20 +48,20 @@ class TestTooLarge:
                 producer.commit_transaction()
 
 
-HALF = "\ud800"  # Of a surrogate pair.
-PLACE = TopicPartition("orders", 0)
+HALF_SURROGATE = "\ud800"  # Half a surrogate pair.
+ORDERS_0 = TopicPartition("orders", 0)
 
 
 class TestGroup:
-    """What no request can carry is the program's mistake, and no reason to lose the transaction, or even the producer."""
+    """Group metadata that cannot be encoded raises at the call, and fails neither the transaction nor the producer."""
 
     @pytest.mark.parametrize(
-        ("group", "error", "says"),
+        ("group", "error", "text"),
         [
             ("", TypeError, r" must be a group id or a GroupMetadata, not ''$"),
             (None, TypeError, r" must be a group id or a GroupMetadata, not None$"),
             (("g", 1), TypeError, r" must be a group id or a GroupMetadata, not \('g', 1\)$"),
-            (HALF, ValueError, r", in its group_id, cannot be encoded as UTF-8"),
+            (HALF_SURROGATE, ValueError, r", in its group_id, cannot be encoded as UTF-8"),
             (GroupMetadata(""), ValueError, r" has an empty group_id: it must be the id of a group, as in the option group\.id$"),
             (GroupMetadata(5), TypeError, r" has the group_id 5, which is not a str$"),  # type: ignore[arg-type]
             ("\u00e4" * 20_000, ValueError, r" has a group_id of 40000 bytes: it must have at most 32767$"),
@@ -76,53 +76,58 @@ class TestGroup:
             (GroupMetadata("g", 1, 5), TypeError, r" has the member_id 5, which is not a str$"),  # type: ignore[arg-type]
             (GroupMetadata("g", 1, "m" * 40_000), ValueError, r" has a member_id of 40000 bytes: it must have at most 32767$"),
             (GroupMetadata("g", 1, "m", 5), TypeError, r" has the group_instance_id 5, which is not a str$"),  # type: ignore[arg-type]
-            (GroupMetadata("g", 1, "m", HALF), ValueError, r", in its group_instance_id, cannot be encoded as UTF-8"),
+            (GroupMetadata("g", 1, "m", HALF_SURROGATE), ValueError, r", in its group_instance_id, cannot be encoded as UTF-8"),
         ],
     )
-    def test_is_checked_before_anything_changes(
-        self, producer_of: Make, broker: EmbeddedBroker, group: Any, error: type[Exception], says: str
+    def test_group_is_validated_before_state_changes(
+        self, producer_of: Make, broker: EmbeddedBroker, group: Any, error: type[Exception], text: str
     ) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             with producer.transaction():
-                with pytest.raises(error, match="^argument group_metadata" + says):
-                    producer.send_offsets_to_transaction({PLACE: 1}, group)
-                producer.send_offsets_to_transaction({PLACE: 1}, GroupMetadata("g", np.int64(-1)))  # type: ignore[arg-type]
+                with pytest.raises(error, match="^argument group_metadata" + text):
+                    producer.send_offsets_to_transaction({ORDERS_0: 1}, group)
+                producer.send_offsets_to_transaction({ORDERS_0: 1}, GroupMetadata("g", np.int64(-1)))  # type: ignore[arg-type]
 
 
-LONG = "x" * 100_000
+LONG_TEXT = "x" * 100_000
 
 
 class TestLongValues:
-    """What a message says behind the value is to be read, too, and a log is no place for the data."""
+    """Long values are cut in error texts, so that the text behind them is readable and data stays out of the log."""
 
     @pytest.mark.parametrize(
-        ("call", "says"),
+        ("call", "text"),
         [
-            (lambda p: p.send("orders", HALF + LONG), "... is half a surrogate pair"),
-            (lambda p: p.send("orders", headers=[("a", LONG.encode(), 1)]), "one entry is ('a', b'x"),
-            (lambda p: p.send("orders", headers=[(HALF + LONG, b"")]), "... is half a surrogate pair"),
-            (lambda p: p.send("orders", headers=[(LONG, 5)]), "...] must be bytes, str or None, not int"),
-            (lambda p: p.flush(LONG), "a number of seconds, not 'x"),
-            (lambda p: p.send_offsets_to_transaction({LONG: 1}, "g"), "must be a TopicPartition, not 'x"),
-            (lambda p: p.send_offsets_to_transaction({PLACE: LONG}, "g"), "an OffsetAndMetadata, not 'x"),
-            (lambda p: p.send_offsets_to_transaction({PLACE: 1}, GroupMetadata("g", 1, HALF + LONG)), "... is half a surrogate pair"),
-            (lambda p: p.send_table("orders", pa.table({"value": ["v"], LONG: [1]})), "... is unknown; allowed: one each of key, "),
-            (lambda p: p.send_table("orders", pa.table({"value": [{LONG: 1}]})), "...; allowed: binary, "),
+            (lambda p: p.send("orders", HALF_SURROGATE + LONG_TEXT), "... is half a surrogate pair"),
+            (lambda p: p.send("orders", headers=[("a", LONG_TEXT.encode(), 1)]), "one entry is ('a', b'x"),
+            (lambda p: p.send("orders", headers=[(HALF_SURROGATE + LONG_TEXT, b"")]), "... is half a surrogate pair"),
+            (lambda p: p.send("orders", headers=[(LONG_TEXT, 5)]), "...] must be bytes, str or None, not int"),
+            (lambda p: p.flush(LONG_TEXT), "a number of seconds, not 'x"),
+            (lambda p: p.send_offsets_to_transaction({LONG_TEXT: 1}, "g"), "must be a TopicPartition, not 'x"),
+            (lambda p: p.send_offsets_to_transaction({ORDERS_0: LONG_TEXT}, "g"), "an OffsetAndMetadata, not 'x"),
+            (
+                lambda p: p.send_offsets_to_transaction({ORDERS_0: 1}, GroupMetadata("g", 1, HALF_SURROGATE + LONG_TEXT)),
+                "... is half a surrogate pair",
+            ),
+            (lambda p: p.send_table("orders", pa.table({"value": ["v"], LONG_TEXT: [1]})), "... is unknown; allowed: one each of key, "),
+            (lambda p: p.send_table("orders", pa.table({"value": [{LONG_TEXT: 1}]})), "...; allowed: binary, "),
         ],
     )
-    def test_are_cut(self, producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], says: str) -> None:
+    def test_long_values_in_error_texts_are_cut(
+        self, producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], text: str
+    ) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
             with producer.transaction(), pytest.raises((TypeError, ValueError)) as raised:
                 call(producer)
-        assert says in str(raised.value)
+        assert text in str(raised.value)
         assert len(str(raised.value)) < 500
 
-    def test_so_is_the_name_of_an_illegal_topic(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_illegal_topic_name_in_error_text_is_cut(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
-            error = producer.send(LONG).exception(0)
-            table = producer.send_table(None, pa.table({"value": ["v"], "topic": [LONG]})).result(LATEST_S)
+            error = producer.send(LONG_TEXT).exception(0)
+            table = producer.send_table(None, pa.table({"value": ["v"], "topic": [LONG_TEXT]})).result(LATEST_S)
         assert isinstance(error, InvalidTopicException)
         assert [error.message] == table.rejected.column("message").to_pylist()
         assert error.message.endswith("... is not a legal name: a name has letters, digits, '.', '_' and '-', at most 249 of them")
@@ -130,36 +135,36 @@ class TestLongValues:
 
 
 class TestOnDelivery:
-    """It is called within `send`, by the caller's own thread."""
+    """The callback is called within `send`, on the caller's thread."""
 
     @pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt()], ids=repr)
     @pytest.mark.parametrize("options", [{}, {"drop_invalid_large_records": True}], ids=["refused", "dropped"])
-    def test_what_ends_the_program_there_ends_send(
+    def test_base_exception_in_on_delivery_is_raised_by_send(
         self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, ending: BaseException, options: dict[str, Any]
     ) -> None:
         made: list[Any] = []
-        told: list[Any] = []
+        called: list[Any] = []
 
         def end(*outcome: object) -> None:
-            told.append(outcome)
+            called.append(outcome)
             raise ending
 
         with producer_of(broker, **options) as producer:
             new_future = producer._new_future
 
-            def noting() -> Any:
+            def recording_new_future() -> Any:
                 made.append(new_future())
                 return made[-1]
 
-            monkeypatch.setattr(producer, "_new_future", noting)
+            monkeypatch.setattr(producer, "_new_future", recording_new_future)
             with pytest.raises(type(ending)) as raised:
                 producer.send("orders", LARGE, on_delivery=end)
             assert raised.value is ending
             (future,) = made
-            assert told == [(future.result(0) if options else None, future.exception(0))]
+            assert called == [(future.result(0) if options else None, future.exception(0))]
             assert producer.send("orders", b"v").result(LATEST_S).offset == 0
 
-    def test_an_exception_is_logged_and_the_future_returned(
+    def test_exception_in_on_delivery_is_logged_and_the_future_returned(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(*_: object) -> None:

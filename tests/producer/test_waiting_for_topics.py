@@ -24,15 +24,15 @@ from chaffinch.errors import (
     UnknownTopicOrPartitionException,
 )
 from chaffinch.producer.send_gate import SendGate
-from tests.producer.threads import held_up
+from tests.producer.threads import blocked_sender
 
 Make = Callable[..., Producer]
 SILENT_MS = 40
 BLOCK_MS = 80
 
 
-class PlayedTime:
-    """Time at a producer's door: it stands until there is something to be told, and then passes as long as its caller would wait."""
+class SimulatedTime:
+    """Clock of a send gate: it stands still until a cause is known, and then advances by the time that the caller would wait."""
 
     def __init__(self, gate: SendGate) -> None:
         self._gate, self._steady_ms = gate, gate.clock.steady_ms()
@@ -55,49 +55,49 @@ class PlayedTime:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def short_log_delay(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     monkeypatch.setattr("chaffinch.producer.send_gate.SILENT_MS", SILENT_MS)
     with caplog.at_level(logging.WARNING, "chaffinch.producer"):
         yield
 
 
-def with_played_time(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Producer:
-    played = PlayedTime(producer._gate)
-    monkeypatch.setattr(producer._gate, "clock", played)
-    monkeypatch.setattr(producer._gate, "_wait_for_metadata", played.wait_for_metadata)
-    monkeypatch.setattr(producer._gate.changed, "wait", played.wait)
+def with_simulated_time(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Producer:
+    simulated = SimulatedTime(producer._gate)
+    monkeypatch.setattr(producer._gate, "clock", simulated)
+    monkeypatch.setattr(producer._gate, "_wait_for_metadata", simulated.wait_for_metadata)
+    monkeypatch.setattr(producer._gate.changed, "wait", simulated.wait)
     return producer
 
 
 @pytest.fixture
 def patient_producer_of(producer_of: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """As `producer_of`, on any machine however loaded."""
-    return lambda broker, **options: with_played_time(producer_of(broker, **options), monkeypatch)
+    """As `producer_of`, with simulated time: independent of the load of the machine."""
+    return lambda broker, **options: with_simulated_time(producer_of(broker, **options), monkeypatch)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> str:
+def only_log_line(caplog: pytest.LogCaptureFixture) -> str:
     (line,) = [record.getMessage() for record in caplog.records if record.name == "chaffinch.producer"]
     return line
 
 
 @contextmanager
-def once_it_is_said(act: Callable[[], object]) -> Iterator[None]:
-    """Act in the thread that says what it waits for, while it says so."""
+def on_log_line(act: Callable[[], object]) -> Iterator[None]:
+    """Run `act` on the waiting thread while it logs its wait."""
     logger = logging.getLogger("chaffinch.producer")
 
-    def hear(record: logging.LogRecord) -> bool:
+    def act_and_pass(record: logging.LogRecord) -> bool:
         act()
         return True
 
-    logger.addFilter(hear)
+    logger.addFilter(act_and_pass)
     try:
         yield
     finally:
-        logger.removeFilter(hear)
+        logger.removeFilter(act_and_pass)
 
 
-def sent(producer: Producer, topic: str, partition: int | None, *, is_table: bool) -> Any:
-    """The error of a record."""
+def send_error(producer: Producer, topic: str, partition: int | None, *, is_table: bool) -> Any:
+    """Send a record, and return its error."""
     if not is_table:
         return producer.send(topic, b"v", partition=partition).exception(0)
     columns: dict[str, Any] = {"value": [b"v"]} | ({} if partition is None else {"partition": [partition]})
@@ -106,48 +106,48 @@ def sent(producer: Producer, topic: str, partition: int | None, *, is_table: boo
 
 @pytest.mark.parametrize("is_table", [False, True])
 @pytest.mark.parametrize(
-    ("topic", "partition", "says"),
+    ("topic", "partition", "text"),
     [
         ("ordres", None, "no broker knows the topic 'ordres'"),
         ("orders", 99, "topic 'orders' has 3 partitions, there is no partition 99"),
     ],
 )
-def test_what_is_not_there(
+def test_missing_topic_or_partition_is_logged_and_times_out(
     patient_producer_of: Make,
     strict_broker: EmbeddedBroker,
     caplog: pytest.LogCaptureFixture,
     topic: str,
     partition: int | None,
-    says: str,
+    text: str,
     is_table: bool,
 ) -> None:
     with patient_producer_of(strict_broker, max_block_ms=BLOCK_MS) as producer:
-        error = sent(producer, topic, partition, is_table=is_table)
+        error = send_error(producer, topic, partition, is_table=is_table)
     assert isinstance(error, TimeoutException)
     assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
-    assert said(caplog).startswith(f"chaffinch-producer-sender: {says}; ")
-    assert said(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
+    assert only_log_line(caplog).startswith(f"chaffinch-producer-sender: {text}; ")
+    assert only_log_line(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
 
 
-def test_the_option_that_ends_it_first_is_named(
+def test_option_with_the_nearest_limit_is_named(
     patient_producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with patient_producer_of(strict_broker, retry_unknown_topic_partition_ms=BLOCK_MS) as producer:
-        assert isinstance(sent(producer, "ordres", None, is_table=False), UnknownTopicOrPartitionException)
-    assert said(caplog).endswith(f"for up to {BLOCK_MS} ms (retry.unknown.topic.partition.ms)")
+        assert isinstance(send_error(producer, "ordres", None, is_table=False), UnknownTopicOrPartitionException)
+    assert only_log_line(caplog).endswith(f"for up to {BLOCK_MS} ms (retry.unknown.topic.partition.ms)")
 
 
-def test_a_broker_that_is_not_there(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_broker_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # Nobody listens there, and nobody else gets the port.
+        taken.bind(("127.0.0.1", 0))  # The port is bound, so no other process gets it, but not listening.
         address = "{}:{}".format(*taken.getsockname())
         with Producer(bootstrap_servers=address, max_block_ms=BLOCK_MS, retry_unknown_topic_partition_ms=0) as producer:
-            assert isinstance(sent(with_played_time(producer, monkeypatch), "orders", None, is_table=False), TimeoutException)
-    assert f"no broker reachable at {address}" in said(caplog)
-    assert said(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
+            assert isinstance(send_error(with_simulated_time(producer, monkeypatch), "orders", None, is_table=False), TimeoutException)
+    assert f"no broker reachable at {address}" in only_log_line(caplog)
+    assert only_log_line(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
 
 
-def test_what_is_there_is_not_waited_for(
+def test_existing_topic_is_not_waited_for(
     patient_producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with patient_producer_of(strict_broker) as producer:
@@ -171,15 +171,15 @@ def test_each_row_error_has_its_partition_and_the_code_of_the_cause(
         assert type(error) is (TimeoutException if option == "max_block_ms" else UnknownTopicOrPartitionException)
 
 
-def test_topics_of_a_table_are_waited_for_together(
+def test_missing_topics_of_a_table_share_one_limit(
     patient_producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when a stream comes to one of them again: since the first one was asked for."""
-    since: list[tuple[str, Any]] = []
+    """Also when a stream returns to one of them: the limit counts from the first wait."""
+    started: list[tuple[str, Any]] = []
     wait = SendGate.wait_for_topic
 
     def watched(gate: SendGate, topic: str, partition: int | None, record_of: Any, started_ms: int | None = None, call: str = "") -> Any:
-        since.append((topic, started_ms))
+        started.append((topic, started_ms))
         return wait(gate, topic, partition, record_of, started_ms, call)
 
     monkeypatch.setattr(SendGate, "wait_for_topic", watched)
@@ -187,13 +187,13 @@ def test_topics_of_a_table_are_waited_for_together(
     batch = pa.record_batch({"value": ["v"] * 10, "topic": [*names, "orders", "orders"], "partition": [0] * 9 + [99]})
     with patient_producer_of(strict_broker, max_block_ms=BLOCK_MS, batch_size=1) as producer:
         producer.partitions_for("orders")
-        since.clear()
+        started.clear()
         result = producer.send_table(None, pa.RecordBatchReader.from_batches(batch.schema, [batch, batch])).result(60)
     assert (result.written, result.rejected_count) == (2, 18)
     assert set(result.rejected.column("error").to_pylist()) == {"UNKNOWN_TOPIC_OR_PARTITION"}
-    assert [topic for topic, _ in since] == [*names, "orders", "orders"] * 2
-    assert len({started_ms for _, started_ms in since}) == 1
-    assert None not in dict(since).values()
+    assert [topic for topic, _ in started] == [*names, "orders", "orders"] * 2
+    assert len({started_ms for _, started_ms in started}) == 1
+    assert None not in dict(started).values()
 
 
 CALLS = pytest.mark.parametrize(
@@ -209,11 +209,11 @@ def test_concurrent_close_names_the_waiting_call(
     is_waiting = threading.Event()
     with (
         producer_of(strict_broker, max_block_ms=60_000) as producer,
-        once_it_is_said(is_waiting.set),
+        on_log_line(is_waiting.set),
         ThreadPoolExecutor(1) as other,
     ):
         waiting = other.submit(getattr(producer, call), *arguments)
-        assert is_waiting.wait(60), "no line says that it waits"
+        assert is_waiting.wait(60), "no line reports the wait"
         producer.close()
         with pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
             waiting.result(60)
@@ -227,16 +227,16 @@ def test_close_during_the_log_line_is_not_missed(
     producer = producer_of(strict_broker, max_block_ms=60_000)
     gate, wait = producer._gate, producer._gate.changed.wait
 
-    def wait_for_somebody(timeout: float | None = None) -> bool:
-        assert not gate.is_closed, "waits although nobody is left to wake it up"
+    def wait_unless_closed(timeout: float | None = None) -> bool:
+        assert not gate.is_closed, "waits although no thread is left to wake it up"
         return wait(timeout)
 
-    monkeypatch.setattr(gate.changed, "wait", wait_for_somebody)
-    with once_it_is_said(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
+    monkeypatch.setattr(gate.changed, "wait", wait_unless_closed)
+    with on_log_line(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
         getattr(producer, call)(*arguments)
 
 
-def test_lines_of_a_long_wait_come_after_growing_pauses(
+def test_long_wait_is_logged_at_growing_intervals(
     patient_producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with patient_producer_of(strict_broker, max_block_ms=90_000) as producer, pytest.raises(TimeoutException, match="'ordres'"):
@@ -251,7 +251,7 @@ def test_timed_out_flush_names_the_cause(producer_of: Make, strict_broker: Embed
     why = NetworkException("its leader cannot be reached")
     with producer_of(strict_broker) as producer:
         producer.partitions_for("orders")
-        with held_up(producer):
+        with blocked_sender(producer):
             producer.send("orders", b"v")
             monkeypatch.setattr(producer._core.wait_causes, "cause", lambda: why)
             with pytest.raises(
@@ -275,17 +275,17 @@ def test_memory_timeout_names_the_cause(producer_of: Make, strict_broker: Embedd
 
 
 @pytest.mark.parametrize("topic", ["ordres", "orders"])
-def test_the_longest_time_that_can_be_asked_for(
+def test_longest_max_block_ms_waits_until_close(
     producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
-    """As Kafka Connect sets it: until somebody closes, here. For a topic that is not there, or for memory."""
+    """Kafka Connect sets it. Here the wait, for a missing topic or for memory, ends with close."""
     is_waiting = threading.Event()
     with producer_of(strict_broker, max_block_ms=2**63 - 1) as producer, ThreadPoolExecutor(1) as other:
         producer.partitions_for("orders")
         wait = producer._gate.changed.wait
 
         def wait_long(timeout_s: float) -> bool:
-            if timeout_s > 1:  # Longer than until the first line.
+            if timeout_s > 1:  # Longer than the wait for the first line.
                 is_waiting.set()
             return wait(timeout_s)
 
@@ -300,16 +300,16 @@ def test_the_longest_time_that_can_be_asked_for(
 
 
 def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    since: list[Any] = []
+    started: list[Any] = []
     with producer_of(strict_broker) as producer:
         gate, accumulator, wait_for_topic = producer._gate, producer._core.accumulator, producer._gate.wait_for_topic
 
         def topic_watched(*arguments: Any) -> Any:
-            since.append(arguments[-1])
+            started.append(arguments[-1])
             return wait_for_topic(*arguments)
 
         def memory_watched(size: int, started_ms: int, **_: Any) -> None:
-            since.append(started_ms)
+            started.append(started_ms)
             accumulator.memory_free = accumulator.memory_bytes
 
         with monkeypatch.context() as patched:
@@ -317,7 +317,7 @@ def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: E
             patched.setattr(gate, "wait_for_memory", memory_watched)
             accumulator.memory_free = 0
             assert producer.send("orders", b"v").result(60).offset == 0
-        assert since[0] == since[1] is not None
+        assert started[0] == started[1] is not None
         with gate.lock, monkeypatch.context() as patched:
             woken: list[bool] = []
             patched.setattr(gate.changed, "notify_all", lambda: woken.append(True))
@@ -325,14 +325,14 @@ def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: E
             error = gate.wait_for_memory(100, gate.clock.steady_ms() - 60_000)
             assert isinstance(error, BufferExhaustedException)
             assert "70 free; waited for" in str(error)
-            assert woken, "what was kept for this one may be enough for the next"
+            assert woken, "the memory reserved for this waiter may be enough for the next"
             accumulator.memory_free = accumulator.memory_bytes
 
 
-class TestMemoryThatIsNotTaken:
+class TestUnusedMemoryGrant:
     """The next thread in the queue is woken: perhaps no other memory becomes free."""
 
-    def test_by_a_caller_who_is_interrupted(
+    def test_interrupted_waiter_wakes_the_next(
         self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with producer_of(strict_broker) as producer, producer._gate.lock, monkeypatch.context() as patched:
@@ -349,7 +349,7 @@ class TestMemoryThatIsNotTaken:
                 gate.wait_for_memory(100)
             assert woken == [accumulator.memory_bytes]
 
-    def test_by_a_record_whose_topic_has_gone(
+    def test_waiter_whose_topic_is_gone_wakes_the_next(
         self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with producer_of(strict_broker) as producer:
@@ -359,7 +359,7 @@ class TestMemoryThatIsNotTaken:
             def freed(timeout_ms: int) -> None:
                 accumulator.memory_free = accumulator.memory_bytes
 
-            def told() -> None:
+            def recorded_notify() -> None:
                 woken.append(True)
                 notify_all()
 
@@ -371,8 +371,8 @@ class TestMemoryThatIsNotTaken:
             def assert_woken() -> None:
                 assert woken
 
-            with held_up(producer):
-                monkeypatch.setattr(producer._changed, "notify_all", told)
+            with blocked_sender(producer):
+                monkeypatch.setattr(producer._changed, "notify_all", recorded_notify)
                 accumulator.memory_free = 0
                 waiting = producer.send("orders", b"v")
             assert waiting.result(60).offset == 0
@@ -382,7 +382,7 @@ class TestMemoryThatIsNotTaken:
         [("append", "send", b"v"), ("append_batch", "send_table", pa.table({"value": [b"v"]}))],
         ids=["send", "send_table"],
     )
-    def test_by_a_caller_who_is_interrupted_once_it_got_it(
+    def test_caller_interrupted_after_the_grant_wakes_the_next(
         self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, step: str, call: str, argument: object
     ) -> None:
         with producer_of(strict_broker) as producer:
@@ -392,7 +392,7 @@ class TestMemoryThatIsNotTaken:
             def interrupted(*_: object, **_named: object) -> NoReturn:
                 raise KeyboardInterrupt
 
-            with held_up(producer), monkeypatch.context() as patched:
+            with blocked_sender(producer), monkeypatch.context() as patched:
                 patched.setattr(producer._gate, "_wait", lambda timeout_ms: accumulator.release(accumulator.memory_bytes))
                 patched.setattr(producer._core, step, interrupted)
                 patched.setattr(producer._changed, "notify_all", lambda: woken.append(accumulator.memory_free))
@@ -401,8 +401,10 @@ class TestMemoryThatIsNotTaken:
                     getattr(producer, call)("orders", argument)
             assert woken == [accumulator.memory_bytes]
 
-    def test_not_for_memory_that_is_taken(self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of many that wait all would look, and go on waiting, for each that does not."""
+    def test_used_memory_grant_wakes_no_other_waiter(
+        self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Otherwise each of many waiters would wake up only to wait again."""
         with producer_of(strict_broker) as producer, producer._gate.lock, monkeypatch.context() as patched:
             gate, accumulator, woken = producer._gate, producer._core.accumulator, []
             patched.setattr(gate.changed, "wait", lambda timeout_s: accumulator.release(accumulator.memory_bytes))
@@ -413,7 +415,7 @@ class TestMemoryThatIsNotTaken:
 
 
 def test_waiting_caller_is_notified_of_close(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The close itself may go on for long: for what is under way, and for an exception handler."""
+    """The close itself may take long, for records in flight or an exception handler."""
     with producer_of(strict_broker) as producer, producer._gate.lock, monkeypatch.context() as patched:
         closed: list[bool] = []
         patched.setattr(producer._gate.changed, "notify_all", lambda: closed.append(producer._gate.is_closed))

@@ -40,7 +40,7 @@ async def wrapped(future: Any) -> Any:
 
 
 def outcome_in_child(call: Callable[[], Any]) -> str:
-    """What the call raises in a forked child of this process, by name: TimeoutError where it does not return."""
+    """Name of the exception that the call raises in a forked child of this process; TimeoutError if it does not return."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -52,36 +52,36 @@ def outcome_in_child(call: Callable[[], Any]) -> str:
             os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
-    with os.fdopen(reader) as told:
-        return told.read()
+    with os.fdopen(reader) as received:
+        return received.read()
 
 
 @contextmanager
-def held_up(producer: Producer) -> Iterator[None]:
-    """Block the sender thread, as a callback that does not return. Calls of the producer go on."""
-    is_there, may_go = threading.Event(), threading.Event()
+def blocked_sender(producer: Producer) -> Iterator[None]:
+    """Block the sender thread, as a callback that does not return does. Calls of the producer still work."""
+    is_blocked, may_continue = threading.Event(), threading.Event()
 
-    def hold_up(_: Future[None]) -> None:
-        is_there.set()
-        may_go.wait(LATEST_S)
+    def block(_: Future[None]) -> None:
+        is_blocked.set()
+        may_continue.wait(LATEST_S)
 
     def flush(call: Future[None]) -> events.Event:
-        call.add_done_callback(hold_up)
+        call.add_done_callback(block)
         return events.FlushCalled(call=call)
 
     producer._sender.call(flush)
-    assert is_there.wait(LATEST_S)
+    assert is_blocked.wait(LATEST_S)
     try:
         yield
     finally:
-        may_go.set()
+        may_continue.set()
 
 
-def noting(seen: list[Any], call: Callable[..., T]) -> Callable[..., T]:
-    """The call, which adds one to `seen` each time."""
+def counting(seen: list[Any], call: Callable[..., T]) -> Callable[..., T]:
+    """Wrap the call so that each use appends to `seen`."""
 
-    def noted(*arguments: Any) -> T:
+    def counted(*arguments: Any) -> T:
         seen.append(None)
         return call(*arguments)
 
-    return noted
+    return counted

@@ -1,4 +1,4 @@
-"""A signal handler, or a finalizer, that sends may come at any time: in the midst of a call that has changed its producer by half."""
+"""`send` in signal handlers and finalizers, which may interrupt a call that has half changed its producer."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ CALLS = pytest.mark.parametrize(
 
 @CALLS
 @pytest.mark.parametrize("step", ["join", "choose_partition", "append", "append_batch", "handle_all"])
-def test_what_is_changed_by_half_is_let_alone(
+def test_send_in_a_signal_handler_during_a_call_is_refused(
     producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, step: str, call: Callable[[Producer], Any], name: str
 ) -> None:
-    """In the midst of each way to hand records over, and of the sender's own work, where a finalizer may come. Records were lost without an
-    outcome, and the sender died."""
+    """During each way of appending records, and during a round of the sender thread, which a finalizer may interrupt.
+
+    Records used to be lost without an outcome, and the sender thread died.
+    """
     refused: list[str] = []
     with producer_of(broker) as producer:
         futures = [producer.send("orders", b"first", partition=0)]
         producer.flush(LATEST_S)
-        do_step = getattr(producer._core, step)
+        run_step = getattr(producer._core, step)
 
-        def interrupted(*arguments: Any, **named: Any) -> Any:
-            done = do_step(*arguments, **named)
+        def step_with_call(*arguments: Any, **named: Any) -> Any:
+            done = run_step(*arguments, **named)
             try:
                 call(producer)
             except IllegalStateException as error:
@@ -48,7 +50,7 @@ def test_what_is_changed_by_half_is_let_alone(
             return done
 
         with monkeypatch.context() as patched:
-            patched.setattr(producer._core, step, interrupted)
+            patched.setattr(producer._core, step, step_with_call)
             futures += [producer.send("orders", b"free"), producer.send("orders", b"joins"), producer.send("orders", b"there", partition=0)]
             table = producer.send_table("orders", pa.table({"value": [b"row"]}))
             producer.flush(LATEST_S)
@@ -63,8 +65,8 @@ def test_what_is_changed_by_half_is_let_alone(
 
 
 @CALLS
-def test_in_callbacks_it_sends(producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], name: str) -> None:
-    """They are called with no lock held."""
+def test_send_in_a_callback_works(producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], name: str) -> None:
+    """Callbacks are called without a lock."""
     called: list[Any] = []
     with producer_of(broker) as producer:
         producer.partitions_for("orders")

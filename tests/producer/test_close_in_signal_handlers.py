@@ -1,4 +1,4 @@
-"""A signal handler that calls the producer may come at any time: in the midst of a call that holds the lock, or of another close."""
+"""Calls of the producer in signal handlers, which may interrupt a call that holds a lock, or another close."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from chaffinch.producer.futures import SHARED_LOCK
 from tests.producer.threads import in_thread
 
 Make = Callable[..., Producer]
-Interrupted = Callable[[Producer], AbstractContextManager[Any]]
+HeldLock = Callable[[Producer], AbstractContextManager[Any]]
 LATEST_S = 60
 LINGER_MS = 1_000 * LATEST_S
-"""Until somebody closes."""
+"""Records linger until the producer is closed."""
 
 
 @pytest.fixture(params=["lock of the producer", "lock of all futures"])
-def interrupted(request: pytest.FixtureRequest) -> Interrupted:
-    """The midst of `send`, and of a future's `result`. The thread that sends takes the same locks."""
+def held_lock(request: pytest.FixtureRequest) -> HeldLock:
+    """The lock held within `send`, and within `result` of a future. The sender thread takes the same locks."""
     return lambda producer: producer._lock if request.param == "lock of the producer" else SHARED_LOCK
 
 
-def test_in_the_midst_of_a_call_it_does_not_wait_for_what_that_call_holds_up(
-    producer_of: Make, broker: EmbeddedBroker, interrupted: Interrupted
+def test_close_in_a_signal_handler_does_not_wait_for_the_interrupted_call(
+    producer_of: Make, broker: EmbeddedBroker, held_lock: HeldLock
 ) -> None:
     producer = producer_of(broker, linger_ms=LINGER_MS)
 
     def handle() -> None:
-        with interrupted(producer):
+        with held_lock(producer):
             producer.close()
             assert not last.done()
 
@@ -45,7 +45,7 @@ def test_in_the_midst_of_a_call_it_does_not_wait_for_what_that_call_holds_up(
 
 
 @pytest.mark.parametrize(
-    ("call", "what"),
+    ("call", "text"),
     [
         (lambda producer, sent: producer.flush(1), "flush() in a signal handler"),
         (lambda producer, sent: sent.result(), "waiting for a future in a signal handler"),
@@ -54,35 +54,35 @@ def test_in_the_midst_of_a_call_it_does_not_wait_for_what_that_call_holds_up(
     ],
     ids=["flush", "result", "exception", "wait"],
 )
-def test_other_calls_that_would_wait_for_ever_there_are_refused(
-    producer_of: Make, broker: EmbeddedBroker, interrupted: Interrupted, call: Callable[[Producer, Future[Any]], object], what: str
+def test_waiting_calls_in_a_signal_handler_are_refused(
+    producer_of: Make, broker: EmbeddedBroker, held_lock: HeldLock, call: Callable[[Producer, Future[Any]], object], text: str
 ) -> None:
     def handle() -> None:
-        with interrupted(producer):
+        with held_lock(producer):
             call(producer, sent)
 
     with producer_of(broker, linger_ms=LINGER_MS) as producer:
         sent = producer.send("orders", b"v", partition=0)
         refused = in_thread(handle).exception(LATEST_S)
     assert isinstance(refused, IllegalStateException)
-    assert what in str(refused)
+    assert text in str(refused)
 
 
-def test_what_waits_for_nothing_is_done_there(producer_of: Make, broker: EmbeddedBroker, interrupted: Interrupted) -> None:
-    heard: list[Any] = []
+def test_non_waiting_calls_in_a_signal_handler_work(producer_of: Make, broker: EmbeddedBroker, held_lock: HeldLock) -> None:
+    called: list[Any] = []
 
     def handle() -> None:
-        with interrupted(producer):
-            sent.add_done_callback(heard.append)
+        with held_lock(producer):
+            sent.add_done_callback(called.append)
             assert not sent.done()
 
     with producer_of(broker, linger_ms=LINGER_MS) as producer:
         sent = producer.send("orders", b"v", partition=0)
         in_thread(handle).result(LATEST_S)
-    assert heard == [sent]
+    assert called == [sent]
 
 
-def test_its_timeout_holds_for_the_abort_that_another_close_waits_for(
+def test_timeout_of_a_second_close_ends_the_abort_of_the_first(
     producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = producer_of(broker, transactional_id="t", max_block_ms=LATEST_S * 10_000)
