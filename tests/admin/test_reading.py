@@ -101,7 +101,7 @@ def test_from_the_middle_of_a_batch_to_the_middle_of_another(broker: EmbeddedBro
 
 
 def test_an_offset_that_is_not_there(client: SyncClient) -> None:
-    with pytest.raises(OffsetOutOfRangeException, match="offset 999999 is not there") as raised:
+    with pytest.raises(OffsetOutOfRangeException, match="offset 999999 does not exist") as raised:
         read(RecordReader(client, {PLACES[1]: 999_999}, ends=None, settings=SETTINGS))
     assert raised.value.topic_partition == PLACES[1]
 
