@@ -3,7 +3,7 @@
 import pytest
 
 from chaffinch.broker import connections
-from tests.broker.pretend_line import Clock
+from tests.broker.fake_connection import Clock
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def lines_of(failures: AcceptFailures, begin: float, seconds: int) -> list[str]:
     return [line for line in lines if line is not None]
 
 
-def test_the_first_line_says_what_to_do_and_the_others_count() -> None:
+def test_first_line_names_the_limit_and_later_lines_count() -> None:
     first, *others = lines_of(AcceptFailures(), 0, 3600)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert "port 9092: Too many open files" in first
@@ -39,7 +39,7 @@ def test_the_first_line_says_what_to_do_and_the_others_count() -> None:
     assert 3600 - COUNT_SECONDS_MAX < 1 + sum(counts) <= 3600, "no count is lost, but for those of the last line that is still to come"
 
 
-def test_it_is_explained_again_after_a_rest() -> None:
+def test_limit_is_named_again_after_a_pause() -> None:
     failures = AcceptFailures()
     begun = lines_of(failures, 0, 10)
     assert lines_of(failures, 9 + COUNT_SECONDS_MAX, 10) == begun
@@ -47,7 +47,7 @@ def test_it_is_explained_again_after_a_rest() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENFILE, errno.ENOBUFS])
-def test_what_is_not_the_limit_of_the_process_is_not_blamed_on_it(number: int) -> None:
+def test_other_errors_do_not_name_the_process_limit(number: int) -> None:
     line = AcceptFailures().line(9092, refusal(number), 0)
     assert line is not None
     assert os.strerror(number) in line
@@ -67,7 +67,7 @@ class RefusingLoop:
     def call_later(self, _seconds: float, _function: object) -> None: ...
 
 
-def test_a_listener_thins_its_lines(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_listener_rate_limits_its_lines(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     loop = RefusingLoop()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     listener = Listener(listening_socket(Address(host="127.0.0.1", port=0)))
@@ -81,7 +81,7 @@ def test_a_listener_thins_its_lines(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert "ulimit -n" in texts[0]
 
 
-def test_without_a_descriptor_for_its_handshake_a_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handshake_without_a_descriptor_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     def log_refusal(_: socket.socket) -> socket.socket:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

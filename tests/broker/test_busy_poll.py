@@ -60,17 +60,17 @@ class Loop:
         return was_awake
 
 
-def test_who_asks_at_once_meets_a_loop_that_is_awake() -> None:
+def test_quick_client_finds_the_loop_awake() -> None:
     world = Loop(50)
-    met = []
+    was_awake = []
     for _ in range(100):
-        met.append(world.turn())
+        was_awake.append(world.turn())
         world.wait(20)
-    assert met == [False] + [True] * 99
+    assert was_awake == [False] + [True] * 99
 
 
 @pytest.mark.parametrize(("duration_us", "gap_us", "is_met"), [(50, 40, True), (50, 60, False), (100, 60, True), (0, 1, False)])
-def test_it_stays_awake_for_as_long_as_it_was_told(duration_us: int, gap_us: int, is_met: bool) -> None:
+def test_loop_stays_awake_for_the_configured_time(duration_us: int, gap_us: int, is_met: bool) -> None:
     world = Loop(duration_us)
     world.turn()
     world.wait(gap_us)
@@ -78,11 +78,14 @@ def test_it_stays_awake_for_as_long_as_it_was_told(duration_us: int, gap_us: int
 
 
 # Microseconds between requests, for how many of them somebody else has the processor, turns that a try takes.
-IN_VAIN: Mapping[str, tuple[int, int, int]] = {"a request each millisecond": (1000, 0, 1), "a client on the same processor": (20, 10, 2)}
+FAILED_POLLS: Mapping[str, tuple[int, int, int]] = {
+    "a request each millisecond": (1000, 0, 1),
+    "a client on the same processor": (20, 10, 2),
+}
 
 
-@pytest.mark.parametrize(("gap_us", "away_us", "turns"), IN_VAIN.values(), ids=IN_VAIN)
-def test_what_is_in_vain_is_tried_ever_more_seldom(gap_us: int, away_us: int, turns: int) -> None:
+@pytest.mark.parametrize(("gap_us", "away_us", "turns"), FAILED_POLLS.values(), ids=FAILED_POLLS)
+def test_failed_polls_back_off(gap_us: int, away_us: int, turns: int) -> None:
     world = Loop(50)
     for _ in range(3000):
         world.turn(away_us)
@@ -92,7 +95,7 @@ def test_what_is_in_vain_is_tried_ever_more_seldom(gap_us: int, away_us: int, tu
     assert set(slept[9:]) == {TURNS_ASLEEP_MAX}
 
 
-def test_requests_that_come_together_do_not_look_like_success() -> None:
+def test_requests_in_the_same_read_do_not_count_as_success() -> None:
     world = Loop(50)
     for _ in range(3000):
         world.turn()
@@ -101,21 +104,21 @@ def test_requests_that_come_together_do_not_look_like_success() -> None:
     assert len(world.tries) < 40
 
 
-def test_who_begins_to_ask_at_once_is_noticed_and_then_kept() -> None:
+def test_client_that_becomes_quick_is_noticed() -> None:
     world = Loop(50)
     for _ in range(1000):
         world.turn()
         world.wait(1000)
-    met = []
+    was_awake = []
     for _ in range(TURNS_ASLEEP_MAX + 100):
-        met.append(world.turn())
+        was_awake.append(world.turn())
         world.wait(20)
-    assert met[TURNS_ASLEEP_MAX + 1 :] == [True] * 99
+    assert was_awake[TURNS_ASLEEP_MAX + 1 :] == [True] * 99
     world.wait(1000)
     assert [world.turn() or world.is_awake for _ in range(2)] == [False, True], "once in vain, after many times with success"
 
 
-def test_after_its_end_it_sleeps() -> None:
+def test_ended_poll_sleeps() -> None:
     world = Loop(50)
     world.turn()
     world.poll.end()
@@ -162,7 +165,7 @@ def is_awake(broker: EmbeddedBroker, of: BusyPoll | None = None) -> bool:
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
-def test_a_broker_that_is_awake_does_everything_else_too(clock: StandingClock, policy: str) -> None:
+def test_busy_polling_broker_serves_everything(clock: StandingClock, policy: str) -> None:
     config = {"flush.policy": policy, "socket.busy.poll.us": 50}
     with EmbeddedBroker(topics=["orders"], config=config) as broker, SocketClient(broker.bootstrap_servers) as client:
         assert is_awake(broker)
@@ -178,7 +181,7 @@ def test_a_broker_that_is_awake_does_everything_else_too(clock: StandingClock, p
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
-def test_each_answer_is_looked_out_after_once(clock: StandingClock, policy: str) -> None:
+def test_busy_poll_runs_once_per_response(clock: StandingClock, policy: str) -> None:
     config = {"flush.policy": policy, "socket.busy.poll.us": 50}
     with EmbeddedBroker(topics=["orders"], config=config) as broker, SocketClient(broker.bootstrap_servers) as client:
         for _ in range(5):
@@ -187,7 +190,7 @@ def test_each_answer_is_looked_out_after_once(clock: StandingClock, policy: str)
         assert clock.turns == 6, "the greeting, too"
 
 
-def test_what_comes_in_one_turn_is_synced_at_once_while_it_is_awake(clock: StandingClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_one_turn_share_a_sync_while_polling(clock: StandingClock, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"flush.policy": "always", "socket.busy.poll.us": 50}
     with EmbeddedBroker(topics=["orders"], config=config) as broker, SocketClient(broker.bootstrap_servers) as client:
         assert is_awake(broker)
@@ -207,7 +210,7 @@ def test_what_comes_in_one_turn_is_synced_at_once_while_it_is_awake(clock: Stand
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_a_broker_that_ends_sleeps(clock: StandingClock, kill: bool) -> None:
+def test_restarted_broker_ends_its_busy_poll(clock: StandingClock, kill: bool) -> None:
     with EmbeddedBroker(config={"socket_busy_poll_us": "50"}) as broker:
         with SocketClient(broker.bootstrap_servers):
             assert is_awake(broker)
@@ -216,6 +219,6 @@ def test_a_broker_that_ends_sleeps(clock: StandingClock, kill: bool) -> None:
         assert not is_awake(broker, ended)
 
 
-def test_an_embedded_broker_sleeps_unless_asked(clock: StandingClock) -> None:
+def test_embedded_broker_does_not_busy_poll_by_default(clock: StandingClock) -> None:
     with EmbeddedBroker() as broker, SocketClient(broker.bootstrap_servers):
         assert not is_awake(broker)

@@ -19,9 +19,9 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import is_alive, wait_until
 from tests.broker.core.test_broker_core import waiting_fetch
 from tests.broker.core_client import Cluster, produce_request
-from tests.broker.looks import is_alive, wait_until
 from tests.broker.socket_client import SocketClient
 
 UNREAD_MAX = 1 << 20
@@ -38,7 +38,7 @@ def fetch(topic: str, wait_ms: int = 0, bytes_max: int = 50_000_000) -> FetchReq
 
 @pytest.mark.parametrize("policy", ["os", "always"])
 @pytest.mark.parametrize("waits_first", [False, True])
-def test_large_answers_that_nobody_reads_are_not_made(policy: str, waits_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_large_responses_are_not_built(policy: str, waits_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are asked for at once, directly or behind one that waits."""
     ticks = itertools.count()
     monkeypatch.setattr("chaffinch.broker.connections.perf_counter", lambda: next(ticks) * 0.4 * TURN_SECONDS_MAX)
@@ -73,7 +73,7 @@ def test_large_answers_that_nobody_reads_are_not_made(policy: str, waits_first: 
             assert (len(records) > ANSWER_BYTES) == (one.topics[0].topic == "large")
 
 
-def test_slow_readers_get_less_each_and_none_is_closed() -> None:
+def test_slow_readers_get_smaller_responses_and_stay_connected() -> None:
     """Each is entitled to an answer of 8 MB, which eight of them together are not."""
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker(topics=["large"], config={"queued.max.response.bytes": 16 << 20}))
@@ -103,7 +103,7 @@ def fails_later(*_: object) -> DelayedResponse:
     return DelayedResponse(deadline_ms=1 << 60, keys=(TopicPartition("orders", 0),), answer=fail)
 
 
-def test_an_answer_that_fails_late_costs_who_asked_and_not_who_woke_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delayed_response_that_fails_closes_only_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         EmbeddedBroker(topics=["orders"]) as broker,
         SocketClient(broker.bootstrap_servers) as other,
@@ -121,7 +121,7 @@ def test_an_answer_that_fails_late_costs_who_asked_and_not_who_woke_it(monkeypat
         assert other.receive().responses[0].partitions[0].records
 
 
-def test_a_failure_is_told_with_its_place_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_failure_is_logged_with_one_traceback(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a mistake of ours")
 
@@ -138,7 +138,7 @@ def test_a_failure_is_told_with_its_place_once(monkeypatch: pytest.MonkeyPatch, 
         assert all(record.exc_info is None for record in said[1:])
 
 
-def test_a_producer_without_acknowledgements_that_comes_again_and_again_fills_no_disk(caplog: pytest.LogCaptureFixture) -> None:
+def test_reconnecting_producer_with_acks_0_is_rate_limited_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Each of its batches is refused by closing, and it knows of no other reason to stop (KIP-579, Motivation)."""
     with EmbeddedBroker(topics=["orders"]) as broker, caplog.at_level(logging.INFO, "chaffinch.broker"):
         for _ in range(50):
@@ -149,7 +149,7 @@ def test_a_producer_without_acknowledgements_that_comes_again_and_again_fills_no
         assert 1 <= len(closed) < 10
 
 
-def test_a_machine_that_is_gone_is_no_mistake_of_ours(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_timeout_is_not_logged_as_a_failure(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def gone(descriptor: int, data: object) -> int:
         raise TimeoutError(110, "Connection timed out")
 
@@ -163,7 +163,7 @@ def test_a_machine_that_is_gone_is_no_mistake_of_ours(monkeypatch: pytest.Monkey
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_the_core_tells_its_shell_whose_answer_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_raises_the_failure_of_a_delayed_response(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     cluster.topic("orders")
     reader, writer = cluster.client(), cluster.client()
@@ -178,7 +178,7 @@ def test_the_core_tells_its_shell_whose_answer_failed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("after_s", "is_sent"), [(TURN_SECONDS_MAX * 0.9, False), (TURN_SECONDS_MAX * 1.1, True)])
-def test_answers_are_collected_for_one_sync_only_so_long(monkeypatch: pytest.MonkeyPatch, after_s: float, is_sent: bool) -> None:
+def test_responses_are_collected_for_one_sync_for_a_limited_time(monkeypatch: pytest.MonkeyPatch, after_s: float, is_sent: bool) -> None:
     """Those of many connections together hold much memory, too."""
     now_s = [5.0]
     monkeypatch.setattr("chaffinch.broker.effect_runner.perf_counter", lambda: now_s[0])

@@ -19,7 +19,7 @@ SETTINGS = {
 
 
 @dataclass
-class PretendPeer:
+class FakePeer:
     connection_id: int = 1
     bytes_received: int = 0
     bytes_answered: int = 0
@@ -38,14 +38,14 @@ class Watch:
         self.now = 0.0
         self.watch = ConnectionWatch({**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}, lambda: self.now)
 
-    def output_pending(self, peer: PretendPeer) -> list[Any]:
+    def output_pending(self, peer: FakePeer) -> list[Any]:
         return list(self.watch.output_pending(cast("Any", peer)))
 
-    def look(self, peer: PretendPeer) -> str | None:
+    def look(self, peer: FakePeer) -> str | None:
         found = self.watch.sweep([cast("Any", peer)])
         return found[0][1] if found else None
 
-    def seconds_until_closed(self, peer: PretendPeer, **each_time: Any) -> tuple[float, str] | None:
+    def seconds_until_closed(self, peer: FakePeer, **each_time: Any) -> tuple[float, str] | None:
         """When, and why. `each_time`: what is added to the peer's numbers before each look."""
         for _ in range(100):
             reason = self.look(peer)
@@ -57,7 +57,7 @@ class Watch:
         return None
 
 
-def closed(peer: PretendPeer, **each_time: Any) -> tuple[float, str] | None:
+def closed(peer: FakePeer, **each_time: Any) -> tuple[float, str] | None:
     return Watch().seconds_until_closed(peer, **each_time)
 
 
@@ -65,7 +65,7 @@ LIMITS = [name.replace(".", "_") for name in SETTINGS if name.endswith(".ms")]
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_how_often_it_looks(limit: str) -> None:
+def test_check_interval_follows_the_shortest_limit(limit: str) -> None:
     """Four times within the shortest limit; one that is very short takes no processor for that."""
     none = dict.fromkeys(LIMITS, -1)
     found = {ms: Watch(**{**none, limit: ms}).watch.interval_s for ms in (-1, 0, 1, 399, 400, 2000, 2**63 - 1)}
@@ -74,47 +74,47 @@ def test_how_often_it_looks(limit: str) -> None:
     assert found == {-1: None, 0: least, 1: least, 399: least, 400: least, 2000: 0.5, 2**63 - 1: (2**63 - 1) / 4000}
 
 
-def test_with_limits_of_0_who_stands_still_between_two_looks_is_closed() -> None:
-    peer = PretendPeer()
+def test_limit_of_0_closes_a_connection_idle_between_two_checks() -> None:
+    peer = FakePeer()
     assert Watch(connections_max_idle_ms=0).seconds_until_closed(peer) == (10, "idle for more than 0 s")
     peer.frames.bytes_pending = 5
     assert Watch(connections_max_unfinished_ms=0).seconds_until_closed(peer) == (20, "a request has been incomplete for more than 0 s")
-    unread = PretendPeer(bytes_answered=9, unsent_bytes=9)
+    unread = FakePeer(bytes_answered=9, unsent_bytes=9)
     assert Watch(connections_max_unread_ms=0).seconds_until_closed(unread) == (
         10,
         "9 bytes of responses have not been read for more than 0 s",
     )
 
 
-def test_idle() -> None:
-    assert closed(PretendPeer()) == (610, "idle for more than 600 s")
+def test_idle_connection_is_closed() -> None:
+    assert closed(FakePeer()) == (610, "idle for more than 600 s")
 
 
 @pytest.mark.parametrize("moves", [{"bytes_received": 1}, {"bytes_answered": 1}], ids=str)
-def test_whatever_moves_is_not_idle(moves: dict[str, int]) -> None:
+def test_connection_with_traffic_is_not_idle(moves: dict[str, int]) -> None:
     """Sending counts too: a consumer that gets records and asks seldom is busy."""
-    assert closed(PretendPeer(), **moves) is None
+    assert closed(FakePeer(), **moves) is None
 
 
-def test_who_waits_for_an_answer_is_not_idle() -> None:
-    assert closed(PretendPeer(open_count=1)) is None
+def test_connection_waiting_for_a_response_is_not_idle() -> None:
+    assert closed(FakePeer(open_count=1)) is None
 
 
-def test_who_waits_and_sends_nothing_more_is_idle() -> None:
+def test_half_closed_connection_waiting_for_a_response_is_idle() -> None:
     """It may be gone altogether, and nothing tells."""
-    assert closed(PretendPeer(open_count=1, is_finished=True)) == closed(PretendPeer())
+    assert closed(FakePeer(open_count=1, is_finished=True)) == closed(FakePeer())
 
 
-def test_answers_that_nobody_reads() -> None:
-    assert closed(PretendPeer(unsent_bytes=500)) == (70, "500 bytes of responses have not been read for more than 60 s")
+def test_connection_with_unread_responses_is_closed() -> None:
+    assert closed(FakePeer(unsent_bytes=500)) == (70, "500 bytes of responses have not been read for more than 60 s")
 
 
-def test_a_slow_reader_gets_on() -> None:
-    assert closed(PretendPeer(unsent_bytes=10_000, bytes_answered=10_000), unsent_bytes=-1) is None
+def test_slow_reader_is_not_closed() -> None:
+    assert closed(FakePeer(unsent_bytes=10_000, bytes_answered=10_000), unsent_bytes=-1) is None
 
 
-def test_a_reader_that_stops_again_has_its_time_again() -> None:
-    watch, peer = Watch(), PretendPeer(unsent_bytes=500)
+def test_progress_restarts_the_unread_time() -> None:
+    watch, peer = Watch(), FakePeer(unsent_bytes=500)
     for _ in range(6):
         assert watch.look(peer) is None
         watch.now += 10
@@ -122,43 +122,43 @@ def test_a_reader_that_stops_again_has_its_time_again() -> None:
     assert watch.seconds_until_closed(peer) == (130, "499 bytes of responses have not been read for more than 60 s")
 
 
-def test_a_request_that_stays_incomplete_however_it_trickles() -> None:
-    peer = PretendPeer()
+def test_incomplete_request_is_closed_despite_new_bytes() -> None:
+    peer = FakePeer()
     peer.frames.bytes_pending = 5
     assert closed(peer, bytes_received=1) == (80, "a request has been incomplete for more than 60 s")
 
 
-def test_requests_that_are_completed_one_after_the_other() -> None:
-    peer = PretendPeer()
+def test_completed_requests_restart_the_unfinished_time() -> None:
+    peer = FakePeer()
     peer.frames.bytes_pending = 5
     assert closed(peer, bytes_received=100, requests_received=1) is None
 
 
-def test_a_request_that_the_broker_itself_does_not_read() -> None:
-    peer = PretendPeer(is_reading=False, open_count=1)
+def test_incomplete_request_that_the_broker_does_not_read_is_kept() -> None:
+    peer = FakePeer(is_reading=False, open_count=1)
     peer.frames.bytes_pending = 5
     assert closed(peer) is None
     peer.is_reading = True
     assert closed(peer) is not None
 
 
-def test_no_limits() -> None:
+def test_negative_limits_close_nothing() -> None:
     watch = Watch(connections_max_idle_ms=-1, connections_max_unread_ms=-1, connections_max_unfinished_ms=-1)
     assert watch.watch.interval_s is None
-    peer = PretendPeer(unsent_bytes=5)
+    peer = FakePeer(unsent_bytes=5)
     peer.frames.bytes_pending = 5
     assert watch.seconds_until_closed(peer) is None
 
 
-def test_it_looks_often_enough_for_the_shortest_limit() -> None:
+def test_default_check_interval_is_15_seconds() -> None:
     assert Watch().watch.interval_s == 15
     assert Watch(connections_max_idle_ms=400).watch.interval_s == 0.1
 
 
-class TestUnreadInAll:
-    def test_who_has_had_something_to_read_for_longest_goes_first(self) -> None:
+class TestUnreadTotal:
+    def test_longest_unread_connection_is_closed_first(self) -> None:
         watch = Watch()
-        first, second, third = (PretendPeer(connection_id=number, unsent_bytes=400) for number in (1, 2, 3))
+        first, second, third = (FakePeer(connection_id=number, unsent_bytes=400) for number in (1, 2, 3))
         assert watch.output_pending(first) == watch.output_pending(second) == []
         assert watch.output_pending(third) == [first]
         first.unsent_bytes = 0
@@ -167,32 +167,32 @@ class TestUnreadInAll:
         third.unsent_bytes = 1001
         assert watch.output_pending(third) == [third]
 
-    def test_who_has_read_everything_begins_anew(self) -> None:
+    def test_connection_that_read_everything_is_counted_as_new(self) -> None:
         watch = Watch()
-        first, second = (PretendPeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
+        first, second = (FakePeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
         assert watch.output_pending(first) == []
         first.unsent_bytes = 0
         assert watch.output_pending(second) == []
         first.unsent_bytes = 600
         assert watch.output_pending(first) == [second]
 
-    def test_who_is_gone_is_forgotten(self) -> None:
+    def test_closed_connection_is_forgotten(self) -> None:
         watch = Watch()
-        first, second = (PretendPeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
+        first, second = (FakePeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
         watch.output_pending(first)
         watch.watch.forget(cast("Any", first))
         assert watch.output_pending(second) == []
         assert not watch.watch._seen
 
-    def test_the_others_are_not_asked_while_there_is_room(self) -> None:
+    def test_other_connections_are_not_read_below_the_limit(self) -> None:
         """Or a thousand slow readers would cost each answer a thousand looks."""
         watch = Watch()
-        looks = []
+        peers_read = []
 
-        class CountingPeer(PretendPeer):
+        class CountingPeer(FakePeer):
             @property
             def unsent_bytes(self) -> int:
-                looks.append(self.connection_id)
+                peers_read.append(self.connection_id)
                 return 1
 
             @unsent_bytes.setter
@@ -201,13 +201,13 @@ class TestUnreadInAll:
 
         for number in range(500):
             assert watch.output_pending(CountingPeer(connection_id=number)) == []
-        assert len(looks) == 500
+        assert len(peers_read) == 500
 
 
-def test_the_more_is_unread_the_less_records_an_answer_may_carry() -> None:
+def test_records_max_decreases_with_unread_bytes() -> None:
     watch = Watch(queued_max_response_bytes=800 << 20)
     assert watch.watch.records_max() == 100 << 20
-    peers = [PretendPeer(connection_id=number, unsent_bytes=160 << 20) for number in range(5)]
+    peers = [FakePeer(connection_id=number, unsent_bytes=160 << 20) for number in range(5)]
     for peer, left in zip(peers, (80, 60, 40, 20), strict=False):
         assert watch.output_pending(peer) == []
         assert watch.watch.records_max() == left << 20

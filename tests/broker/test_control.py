@@ -33,7 +33,7 @@ def controlled() -> Iterator[BROKER_AND_PORT]:
         broker._thread.call(listener.close)
 
 
-def test_nodes(controlled: BROKER_AND_PORT) -> None:
+def test_nodes_are_listed_stopped_and_started(controlled: BROKER_AND_PORT) -> None:
     broker, port = controlled
     nodes = ask(port, "GET", "/nodes").value
     assert [f"{node['host']}:{node['port']}" for node in nodes] == broker.bootstrap_servers.split(",")
@@ -46,7 +46,7 @@ def test_nodes(controlled: BROKER_AND_PORT) -> None:
     assert broker.nodes()[1] == "running"
 
 
-def test_the_last_node_too(controlled: BROKER_AND_PORT) -> None:
+def test_last_node_can_be_stopped_and_started(controlled: BROKER_AND_PORT) -> None:
     broker, port = controlled
     for node_id in range(3):
         assert ask(port, "POST", f"/nodes/{node_id}/stop", {}).status == 200
@@ -67,7 +67,7 @@ def test_faults_are_logged(controlled: BROKER_AND_PORT, caplog: pytest.LogCaptur
     ]
 
 
-def test_faults(controlled: BROKER_AND_PORT) -> None:
+def test_faults_are_added_listed_and_cleared(controlled: BROKER_AND_PORT) -> None:
     broker, port = controlled
     assert ask(port, "GET", "/faults").value == []
     given = {"topic": "orders", "error": "INVALID_RECORD", "count": 2, "client_id": "socket client"}
@@ -82,13 +82,13 @@ def test_faults(controlled: BROKER_AND_PORT) -> None:
     assert ask(port, "DELETE", "/faults").value == []
 
 
-def test_an_api_by_its_number(controlled: BROKER_AND_PORT) -> None:
+def test_api_can_be_named_by_number(controlled: BROKER_AND_PORT) -> None:
     broker, port = controlled
     broker.faults.add(api=1)
     assert [fault["api"] for fault in ask(port, "POST", "/faults", {"api": 0}).value] == ["Fetch", "Produce"]
 
 
-def test_a_rule_for_what_is_not_there_yet_says_so(controlled: BROKER_AND_PORT) -> None:
+def test_rule_for_a_missing_topic_or_partition_has_a_note(controlled: BROKER_AND_PORT) -> None:
     _, port = controlled
     for given in ({"topic": "nosuchtopic"}, {"topic": "orders", "partition": 7}, {"topic": "orders", "partition": 2}):
         faults = ask(port, "POST", "/faults", given).value
@@ -130,7 +130,9 @@ BAD: dict[str, tuple[str, str, Any, int, str]] = {
 
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "says"), BAD.values(), ids=BAD)
-def test_bad_input_is_one_line(controlled: BROKER_AND_PORT, method: str, path: str, body: Any, status: int, says: str) -> None:
+def test_invalid_input_is_refused_with_one_line(
+    controlled: BROKER_AND_PORT, method: str, path: str, body: Any, status: int, says: str
+) -> None:
     broker, port = controlled
     answer = ask(port, method, path, body)
     assert answer.status == status
@@ -140,7 +142,7 @@ def test_bad_input_is_one_line(controlled: BROKER_AND_PORT, method: str, path: s
     assert broker.faults.list() == []
 
 
-def test_web_pages_cannot(controlled: BROKER_AND_PORT) -> None:
+def test_requests_of_web_pages_are_refused(controlled: BROKER_AND_PORT) -> None:
     """What a browser sends without asking first is refused, and so is a name that was pointed here."""
     _, port = controlled
     refused = ask(port, "POST", "/faults", {}, content_type="text/plain")
@@ -160,7 +162,7 @@ def test_web_pages_cannot(controlled: BROKER_AND_PORT) -> None:
         assert ask(port, "GET", "/nodes", host=host).status == 200
 
 
-def test_the_name_of_the_control_port_is_compared_as_names_are(controlled: BROKER_AND_PORT) -> None:
+def test_host_name_is_compared_case_insensitively(controlled: BROKER_AND_PORT) -> None:
     broker, _ = controlled
     listener = broker._thread.run(
         HttpListener.start(Address(host="127.0.0.1", port=0), Control(broker._running, "Build-Host"), broker._running.log_rate_limited)
@@ -169,7 +171,7 @@ def test_the_name_of_the_control_port_is_compared_as_names_are(controlled: BROKE
     broker._thread.call(listener.close)
 
 
-def test_a_port_that_was_taken_meanwhile(controlled: BROKER_AND_PORT, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_whose_port_is_taken_stays_stopped(controlled: BROKER_AND_PORT, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, port = controlled
     ask(port, "POST", "/nodes/1/stop", {})
 
@@ -184,7 +186,7 @@ def test_a_port_that_was_taken_meanwhile(controlled: BROKER_AND_PORT, monkeypatc
     assert ask(port, "POST", "/nodes/1/start", {}).status == 200
 
 
-def test_what_the_disk_refuses_is_for_the_log(
+def test_disk_error_is_detailed_only_in_the_log(
     controlled: BROKER_AND_PORT, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, port = controlled
@@ -194,12 +196,12 @@ def test_what_the_disk_refuses_is_for_the_log(
 
     monkeypatch.setattr(broker._running.core.state.membership, "stop", log_refusal)
     answer = ask(port, "POST", "/nodes/1/stop", {})
-    said = "the broker's disk failed at /nodes/1/stop; ask the operator for the details in the broker's log"
-    assert (answer.status, answer.value["error"]) == (409, said)
+    reason = "the broker's disk failed at /nodes/1/stop; ask the operator for the details in the broker's log"
+    assert (answer.status, answer.value["error"]) == (409, reason)
     assert "cannot append to /data/journals/cluster.journal: No space left on device" in caplog.text
 
 
-def test_clients_are_served_while_somebody_holds_the_control_port(controlled: BROKER_AND_PORT) -> None:
+def test_clients_are_served_during_an_unfinished_control_request(controlled: BROKER_AND_PORT) -> None:
     broker, port = controlled
     with socket.create_connection(("127.0.0.1", port)) as holding, SocketClient(broker.bootstrap_servers) as client:
         holding.sendall(b"POST /faults HTTP/1.1\r\ncontent-length: 60000\r\n\r\n")

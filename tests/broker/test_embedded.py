@@ -37,7 +37,7 @@ def values(broker: EmbeddedBroker, topic: str = "orders", isolation: Any = "read
     return broker.read(topic, isolation)["value"].to_pylist()
 
 
-def test_topics_of_every_form() -> None:
+def test_topics_argument_accepts_every_form() -> None:
     topics = {"a": None, "b": 3, "c": {"partitions": 2, "cleanup.policy": ["compact", "delete"], "preallocate": True}}
     with EmbeddedBroker(topics=topics) as broker:
         assert broker.topics() == {"a": 1, "b": 3, "c": 2}
@@ -47,7 +47,7 @@ def test_topics_of_every_form() -> None:
         assert broker.topics() == {"x": 1, "y": 1}
 
 
-def test_refusals_are_exceptions_of_the_tree() -> None:
+def test_errors_are_exceptions_of_the_public_tree() -> None:
     with EmbeddedBroker(topics=["a"]) as broker:
         with pytest.raises(errors.TopicExistsException, match="already exists"):
             broker.create_topic("a")
@@ -79,7 +79,7 @@ def test_first_rebalance_has_no_delay_unless_it_is_given(config: dict[str, Any],
         assert settings["socket.busy.poll.us"] == config.get("socket.busy.poll.us", 0)
 
 
-def test_read_gives_all_columns_in_order() -> None:
+def test_read_returns_all_columns_in_order() -> None:
     with EmbeddedBroker(topics={"orders": 2}) as broker:
         assert broker.read("orders").num_rows == 0
         produce(broker, b"a", b"b", keys=[b"k", None], compression=Compression.ZSTD)
@@ -94,7 +94,7 @@ def test_read_gives_all_columns_in_order() -> None:
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize(("before", "left"), [(0, [0, 1, 2, 3, 4]), (2, [2, 3, 4]), (3, [3, 4]), (4, [4]), (5, [])])
-def test_read_gives_nothing_that_is_deleted(before: int, left: list[int], isolation: Any) -> None:
+def test_read_omits_deleted_records(before: int, left: list[int], isolation: Any) -> None:
     """Nor what a batch still holds beside what is left of it."""
     with EmbeddedBroker(topics=["orders"]) as broker:
         produce(broker, b"0", b"1", b"2")
@@ -118,7 +118,7 @@ class EmbeddedBrokerSchema:
 
 @pytest.mark.parametrize("kill", [True, False])
 @pytest.mark.parametrize("on_disk", [True, False])
-def test_restart_keeps_everything_that_was_acknowledged(tmp_path: Path, on_disk: bool, kill: bool) -> None:
+def test_restart_keeps_acknowledged_records(tmp_path: Path, on_disk: bool, kill: bool) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=str(tmp_path) if on_disk else None) as broker:
         address = broker.bootstrap_servers
         produce(broker, b"a", identity=PRODUCER, sequence=0)
@@ -131,7 +131,7 @@ def test_restart_keeps_everything_that_was_acknowledged(tmp_path: Path, on_disk:
         assert values(broker) == [b"a", b"b"]
 
 
-def test_a_data_directory_outlives_the_object(tmp_path: Path) -> None:
+def test_data_directory_outlives_the_object(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=str(tmp_path)) as broker:
         produce(broker, b"a")
         with pytest.raises(AlreadyLocked):
@@ -141,7 +141,7 @@ def test_a_data_directory_outlives_the_object(tmp_path: Path) -> None:
         assert values(broker) == [b"a"]
 
 
-def test_a_lost_answer_and_the_batch_again_over_sockets() -> None:
+def test_batch_resent_after_a_lost_response_is_stored_once() -> None:
     """The connection is cut after the append; without the broker's duplicate check the record would be there twice."""
     with EmbeddedBroker(topics=["orders"]) as broker:
         broker.faults.add(action="drop_after")
@@ -161,7 +161,7 @@ def test_faults_can_be_cleared() -> None:
         assert produce(broker, b"a").error_code == 0
 
 
-def test_several_declared_nodes_listen_each() -> None:
+def test_each_declared_node_listens() -> None:
     with EmbeddedBroker(topics={"orders": {"partitions": 3, "replication": 3}}, brokers=3) as broker:
         addresses = broker.bootstrap_servers.split(",")
         assert len(set(addresses)) == 3
@@ -178,7 +178,7 @@ def test_several_declared_nodes_listen_each() -> None:
                     assert code == (0 if leader == node_id else 6)
 
 
-def test_calls_from_many_threads() -> None:
+def test_broker_can_be_called_from_many_threads() -> None:
     with EmbeddedBroker() as broker, ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: broker.create_topic(f"t{number}"), range(40)))
         assert len(broker.topics()) == 40
@@ -186,14 +186,14 @@ def test_calls_from_many_threads() -> None:
         assert broker.counters()["MessagesInPerSec"] == 40
 
 
-def test_it_cannot_be_pickled() -> None:
+def test_broker_cannot_be_pickled() -> None:
     with EmbeddedBroker() as broker:
         for it in (broker, broker.faults):
             with pytest.raises(TypeError, match=r"^an EmbeddedBroker cannot be pickled: give other processes its bootstrap_servers$"):
                 pickle.dumps(it)
 
 
-def test_a_closed_broker_says_so() -> None:
+def test_closed_broker_raises_runtime_error() -> None:
     broker = EmbeddedBroker()
     broker.close()
     broker.close()
@@ -208,7 +208,7 @@ def _close_on_the_way_out(broker: EmbeddedBroker) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         (EmbeddedBroker.topics, "in the process that created it, not in a forked child"),
         (EmbeddedBroker.restart, "in the process that created it, not in a forked child"),
@@ -216,7 +216,7 @@ def _close_on_the_way_out(broker: EmbeddedBroker) -> None:
         (_close_on_the_way_out, "ValueError('of the body')"),
     ],
 )
-def test_a_forked_child_is_told_and_ends_nothing(call: Callable[[EmbeddedBroker], object], told: str) -> None:
+def test_forked_child_gets_an_error_and_leaves_the_broker_running(call: Callable[[EmbeddedBroker], object], message: str) -> None:
     with EmbeddedBroker(topics=["orders"]) as broker:
         reader, writer = os.pipe()
         child = os.fork()
@@ -229,13 +229,13 @@ def test_a_forked_child_is_told_and_ends_nothing(call: Callable[[EmbeddedBroker]
             finally:
                 os._exit(0)
         os.close(writer)
-        with os.fdopen(reader) as heard:
-            assert told in heard.read()
+        with os.fdopen(reader) as pipe:
+            assert message in pipe.read()
         os.waitpid(child, 0)
         assert produce(broker, b"a").error_code == 0
 
 
-def test_flush_policy_always_over_sockets(tmp_path: Path) -> None:
+def test_flush_policy_always_acknowledges_over_sockets(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=str(tmp_path), config={"flush.policy": "always"}) as broker:
         with SocketClient(broker.bootstrap_servers) as client:
             for number in range(20):
@@ -244,7 +244,7 @@ def test_flush_policy_always_over_sockets(tmp_path: Path) -> None:
         assert offsets == list(range(20))
 
 
-def test_what_groups_do_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_routine_lines_are_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "chaffinch.broker"), EmbeddedBroker(topics=["orders"]) as broker:
         broker._thread.call(
             lambda: broker._running._effect_runner.run([LogLine("a member is removed", is_routine=True), LogLine("refused: 100%")])

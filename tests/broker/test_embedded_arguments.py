@@ -43,7 +43,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "says"), BAD, ids=lambda value: str(value))
-def test_wrong_arguments(arguments: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_invalid_argument_is_refused_with_one_line(arguments: dict[str, Any], says: str, tmp_path: Path) -> None:
     given = {"data_dir": tmp_path / "data", **arguments}
     with pytest.raises(ConfigException, match=says) as refused:
         EmbeddedBroker(**given)
@@ -86,13 +86,15 @@ METHODS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
 ]
 
 
-def test_one_node_is_not_nodes() -> None:
+def test_error_for_one_node_uses_the_singular() -> None:
     with EmbeddedBroker() as broker, pytest.raises(errors.InvalidReplicationFactorException, match="is more than the 1 node of this"):
         broker.create_topic("a", replication=3)
 
 
 @pytest.mark.parametrize(("call", "error", "says"), METHODS, ids=[row[2] for row in METHODS])
-def test_wrong_arguments_of_methods(broker: EmbeddedBroker, call: Callable[[Any], Any], error: type[Exception], says: str) -> None:
+def test_invalid_argument_of_a_method_is_refused_with_one_line(
+    broker: EmbeddedBroker, call: Callable[[Any], Any], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says) as refused:
         call(broker)
     assert "\n" not in str(refused.value)

@@ -15,8 +15,8 @@ from chaffinch import EmbeddedBroker
 from chaffinch.broker.effect_runner import SYNC_SUCCEEDED
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import is_alive
 from tests.broker.core_client import produce_request
-from tests.broker.looks import is_alive
 from tests.broker.socket_client import SocketClient
 
 
@@ -26,7 +26,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def test_nothing_is_answered_whose_sync_failed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_response_with_failed_sync_is_not_sent(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedBroker(topics=["orders"], config={"flush.policy": "always"}) as broker, SocketClient(broker.bootstrap_servers) as client:
 
         def fail() -> None:
@@ -44,7 +44,7 @@ def test_nothing_is_answered_whose_sync_failed(monkeypatch: pytest.MonkeyPatch, 
         assert caplog.messages == [SYNC_SUCCEEDED]
 
 
-def test_a_file_that_cannot_be_synced_is_said_once_and_lasts_until_the_restart(
+def test_failed_sync_is_logged_once_and_lasts_until_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = EmbeddedBroker(topics=["orders"], data_dir=tmp_path, config={"flush.policy": "always"})
@@ -68,15 +68,15 @@ def test_a_file_that_cannot_be_synced_is_said_once_and_lasts_until_the_restart(
         with contextlib.suppress(StorageError):
             broker.close()
     assert len(failed) == 1
-    (said,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR)
-    assert said.startswith(f"cannot sync {tmp_path}/logs/orders")
+    (message,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR)
+    assert message.startswith(f"cannot sync {tmp_path}/logs/orders")
     for part in ("Input/output error", "may be lost", "connections closed", "restart the broker"):
-        assert part in said
+        assert part in message
     with EmbeddedBroker(data_dir=tmp_path) as again:
         assert is_alive(again)
 
 
-def test_a_failure_of_the_broker_costs_one_connection(
+def test_internal_failure_closes_one_connection(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = broker._running

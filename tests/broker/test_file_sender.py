@@ -31,8 +31,8 @@ from chaffinch.storage.file_system import DiskFileSystem
 from chaffinch.storage.files import StorageError
 from chaffinch.storage.segment import RecordsFile
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import wait_until, wait_until_hit
 from tests.broker.core_client import produce_request
-from tests.broker.looks import wait_until, wait_until_hit
 from tests.broker.socket_client import SocketClient
 from tests.records.sources import BytesSource
 from tests.support.certificates import Certificates
@@ -74,19 +74,19 @@ def values_of(answer: Any) -> list[bytes]:
     return found
 
 
-def test_a_client_that_reads_slowly_gets_all_of_it(broker: EmbeddedBroker) -> None:
+def test_slow_client_gets_all_records(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
         assert values_of(client.ask(fetch(), FETCH_VERSION)) == VALUES
         assert values_of(client.ask(fetch(offset=38), FETCH_VERSION)) == VALUES[38:]
 
 
-def test_limits_are_kept_by_whole_batches(broker: EmbeddedBroker) -> None:
+def test_limits_apply_to_whole_batches(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         for bytes_max, count in ((1, 1), (200_000, 1), (399_999, 1), (401_000, 2), (2_000_000, 9)):
             assert values_of(client.ask(fetch(3, bytes_max), FETCH_VERSION)) == VALUES[3 : 3 + count], bytes_max
 
 
-def test_answers_keep_their_order(broker: EmbeddedBroker) -> None:
+def test_responses_keep_their_order(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
         for offset in range(3):
             client.send(MetadataRequest(topics=None))
@@ -97,7 +97,7 @@ def test_answers_keep_their_order(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("count", [1, len(VALUES)])
-def test_a_topic_that_goes_in_the_same_turn_was_still_read(broker: EmbeddedBroker, count: int) -> None:
+def test_topic_deleted_in_the_same_turn_is_still_sent(broker: EmbeddedBroker, count: int) -> None:
     with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
         parts = [
             b"".join(client.connection.encode_request(*requested)[1])
@@ -119,7 +119,7 @@ def deletion() -> DeleteTopicsRequest:
     return DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")], topic_names=["orders"], timeout_ms=1000)
 
 
-def test_a_deletion_behind_fetches_that_wait_cuts_none_of_them_off(broker: EmbeddedBroker) -> None:
+def test_deletion_behind_waiting_fetches_truncates_none(broker: EmbeddedBroker) -> None:
     """One batch answers them all, and the deletion follows at once."""
     with (
         SocketClient(broker.bootstrap_servers) as one,
@@ -136,7 +136,7 @@ def test_a_deletion_behind_fetches_that_wait_cuts_none_of_them_off(broker: Embed
         assert other.receive().responses[0].error_code == 0
 
 
-def test_an_answer_that_is_delayed_on_purpose_was_read_before(broker: EmbeddedBroker) -> None:
+def test_delayed_response_is_read_before_the_deletion(broker: EmbeddedBroker) -> None:
     broker.faults.add("Fetch", action="delay", delay_ms=200)
     with SocketClient(broker.bootstrap_servers) as client, SocketClient(broker.bootstrap_servers) as other:
         client.send(fetch(), FETCH_VERSION)
@@ -169,7 +169,7 @@ class TestPart:
         with ours, theirs:
             yield ours, theirs
 
-    def test_the_system_sends_what_stands_in_a_file(
+    def test_file_slice_is_sent_with_sendfile(
         self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(RecordsFile, "read", None)
@@ -178,13 +178,13 @@ class TestPart:
         assert (send_part(ends[0].fileno(), found, 100), len(found)) == (15, 0)
         assert received(ends[1]) == DATA[5:30]
 
-    def test_other_bytes_are_read_by_the_piece(self, ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_other_sources_are_read_in_pieces(self, ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(file_sender, "PIECE_BYTES", 10)
         found = FileSlice(BytesSource(DATA), 5, 25)
         assert [send_part(ends[0].fileno(), found, 100) for _ in range(3)] == [10, 10, 5]
         assert (received(ends[1]), len(found)) == (DATA[5:30], 0)
 
-    def test_what_the_system_cannot_send_is_read(
+    def test_file_slice_is_read_when_sendfile_fails(
         self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def log_refusal(*_: int) -> int:
@@ -195,7 +195,7 @@ class TestPart:
         assert received(ends[1]) == DATA[5:30]
 
     @pytest.mark.parametrize(("position", "length"), [(100, 1), (90, 20)])
-    def test_a_file_that_ends_too_early_is_told(
+    def test_truncated_file_raises_storage_error(
         self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, position: int, length: int
     ) -> None:
         found = FileSlice(file, position, length)
@@ -204,7 +204,7 @@ class TestPart:
         with pytest.raises(StorageError, match="ends here"):
             send_part(ends[0].fileno(), found, 1000)
 
-    def test_a_socket_without_room_says_so_and_nothing_is_lost(self, ends: tuple[socket.socket, socket.socket], file: RecordsFile) -> None:
+    def test_full_socket_raises_blocking_io_error(self, ends: tuple[socket.socket, socket.socket], file: RecordsFile) -> None:
         filled = 0
         while True:
             try:
@@ -240,7 +240,7 @@ class Transport:
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
-def test_nothing_overtakes_what_waits_in_the_transport(waiting: int) -> None:
+def test_parts_do_not_overtake_bytes_in_the_transport(waiting: int) -> None:
     ours, theirs = socket.socketpair()
     transport = Transport(ours, waiting)
     with ours, theirs:
@@ -251,7 +251,7 @@ def test_nothing_overtakes_what_waits_in_the_transport(waiting: int) -> None:
     assert (sent, transport.given) == ((b"headbcdetail", []) if not waiting else (b"", [b"head", b"bcde", b"tail"]))
 
 
-def test_in_one_turn_leaves_no_more_than_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_turn_sends_a_limited_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much room the socket has: others have a turn, too."""
     monkeypatch.setattr(file_sender, "BYTES_PER_TURN", 1000)
     data = random.Random(1).randbytes(4500)
@@ -298,7 +298,7 @@ def answer_on_its_way(broker: EmbeddedBroker, client: SocketClient) -> Peer:
     return peer
 
 
-def test_what_waits_for_its_reader_takes_no_memory(tmp_path: Path) -> None:
+def test_unsent_file_slice_takes_no_memory(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
         with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
@@ -311,7 +311,7 @@ def test_what_waits_for_its_reader_takes_no_memory(tmp_path: Path) -> None:
             assert not held_of(broker)
 
 
-def test_a_topic_that_goes_meanwhile_is_read_to_the_end(tmp_path: Path) -> None:
+def test_topic_deleted_while_sending_is_sent_to_the_end(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
         before = descriptors()
@@ -324,7 +324,7 @@ def test_a_topic_that_goes_meanwhile_is_read_to_the_end(tmp_path: Path) -> None:
         assert descriptors() <= before
 
 
-def test_without_any_descriptor_the_transport_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_slice_without_a_descriptor_is_sent_by_the_transport(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def log_refusal(_: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -340,7 +340,7 @@ def test_without_any_descriptor_the_transport_sends_it(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("descriptors_max", [0, 256])
-def test_without_descriptors_it_waits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, descriptors_max: int) -> None:
+def test_file_slice_beyond_the_held_limit_waits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, descriptors_max: int) -> None:
     monkeypatch.setattr(disk_reads, "HELD_MAX", descriptors_max)
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
@@ -352,7 +352,7 @@ def test_without_descriptors_it_waits_in_memory(tmp_path: Path, monkeypatch: pyt
             assert values_of(client.receive()) == VALUES
 
 
-def test_a_client_that_goes_meanwhile_leaves_nothing_open(tmp_path: Path) -> None:
+def test_disconnected_client_leaves_no_descriptor_open(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
         before = descriptors()
@@ -363,7 +363,7 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_open(tmp_path: Path) -> Non
         assert not held_of(broker)
 
 
-def test_a_connection_that_is_gone_needs_no_collector(tmp_path: Path) -> None:
+def test_closed_connection_is_freed_without_the_collector(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
         gc.collect()
@@ -376,7 +376,7 @@ def test_a_connection_that_is_gone_needs_no_collector(tmp_path: Path) -> None:
             gc.enable()
 
 
-def test_a_broker_that_stops_meanwhile_leaves_nothing_open(tmp_path: Path) -> None:
+def test_stopped_broker_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = descriptors()
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
@@ -386,7 +386,7 @@ def test_a_broker_that_stops_meanwhile_leaves_nothing_open(tmp_path: Path) -> No
     assert descriptors() <= before
 
 
-def test_parts_that_come_meanwhile_leave_in_order(tmp_path: Path) -> None:
+def test_parts_added_while_sending_keep_their_order(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
         with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
@@ -405,7 +405,7 @@ def test_parts_that_come_meanwhile_leave_in_order(tmp_path: Path) -> None:
             assert VALUES[-1] in found
 
 
-def test_a_connection_that_is_closed_meanwhile_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_closed_while_sending_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client may never read it."""
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
@@ -426,13 +426,13 @@ def test_a_connection_that_is_closed_meanwhile_takes_no_memory(tmp_path: Path, m
                 client.receive()
 
 
-def test_answers_slowed_down_on_purpose(broker: EmbeddedBroker) -> None:
+def test_throttled_response_has_all_records(broker: EmbeddedBroker) -> None:
     broker.faults.add("Fetch", action="slow_down", bytes_per_second=100_000_000)
     with SocketClient(broker.bootstrap_servers) as client:
         assert values_of(client.ask(fetch(), FETCH_VERSION)) == VALUES
 
 
-def test_nothing_is_lent_where_answers_wait_for_the_disk(tmp_path: Path) -> None:
+def test_flush_policy_always_lends_no_files(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path, config={"flush.policy": "always"}) as broker:
         fill(broker)
         assert not broker._running.core.lends_files
@@ -440,7 +440,7 @@ def test_nothing_is_lent_where_answers_wait_for_the_disk(tmp_path: Path) -> None
             assert values_of(client.ask(fetch(), FETCH_VERSION)) == VALUES
 
 
-def test_under_tls_it_goes_through_the_transport(tmp_path: Path) -> None:
+def test_tls_response_is_sent_by_the_transport(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     config = {"security.protocol": "SSL", "ssl.keystore.location": certificates.server}
     with EmbeddedBroker(topics=["orders"], config=config) as broker:
@@ -456,7 +456,7 @@ def test_under_tls_it_goes_through_the_transport(tmp_path: Path) -> None:
     assert found == VALUES
 
 
-def test_a_disk_that_fails_in_the_middle_costs_the_connection_and_says_so(
+def test_disk_error_while_sending_closes_the_connection_and_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
@@ -483,6 +483,6 @@ def test_a_disk_that_fails_in_the_middle_costs_the_connection_and_says_so(
         monkeypatch.undo()
         with SocketClient(broker.bootstrap_servers) as client:
             assert values_of(client.ask(fetch(), FETCH_VERSION)) == VALUES
-    (told,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "in the middle of a response" in told.getMessage()
-    assert "Input/output error" in told.getMessage()
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "in the middle of a response" in line.getMessage()
+    assert "Input/output error" in line.getMessage()

@@ -15,9 +15,9 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import wait_for_connections, wait_until
 from tests.broker.core_client import produce_request
-from tests.broker.looks import wait_for_connections, wait_until
-from tests.broker.pretend_line import Clock, Line
+from tests.broker.fake_connection import Clock, FakeConnection
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_responses_in_turns import INCOMPRESSIBLE
 
@@ -55,7 +55,7 @@ def names(client: SocketClient) -> list[str]:
         return found
 
 
-def test_all_requests_of_a_pipeline_are_answered(broker: EmbeddedBroker) -> None:
+def test_pipelined_requests_are_answered_after_a_half_close(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         for _ in range(MANY):
             client.send(MetadataRequest(topics=[]), 4)
@@ -63,7 +63,7 @@ def test_all_requests_of_a_pipeline_are_answered(broker: EmbeddedBroker) -> None
         assert names(client) == ["MetadataResponse"] * MANY
 
 
-def test_what_stands_behind_a_request_that_waits(broker: EmbeddedBroker) -> None:
+def test_requests_behind_a_waiting_one_are_processed_after_a_half_close(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client, SocketClient(broker.bootstrap_servers) as writer:
         client.send(fetch(), FETCH_VERSION)
         client.send(produce_request("orders", batch_of(b"behind")))
@@ -78,7 +78,7 @@ def test_what_stands_behind_a_request_that_waits(broker: EmbeddedBroker) -> None
         assert broker.read("orders").column("value").to_pylist() == [b"wakes", b"behind", b"silent"]
 
 
-def test_a_request_without_an_answer_is_done_last(broker: EmbeddedBroker) -> None:
+def test_acks_0_request_is_processed_after_a_half_close(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         client.send(produce_request("orders", batch_of(b"silent"), acks=0))
         finish(client)
@@ -86,7 +86,7 @@ def test_a_request_without_an_answer_is_done_last(broker: EmbeddedBroker) -> Non
         assert broker.read("orders").num_rows == 1
 
 
-def test_answers_larger_than_the_socket_are_sent_to_the_end(broker: EmbeddedBroker) -> None:
+def test_large_responses_are_sent_completely_after_a_half_close(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as writer, SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
         for _ in range(20):
             writer.ask(produce_request("orders", batch_of(INCOMPRESSIBLE)))
@@ -99,7 +99,7 @@ def test_answers_larger_than_the_socket_are_sent_to_the_end(broker: EmbeddedBrok
 
 
 @pytest.mark.parametrize("direction", ["answers", "requests"])
-def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: Literal["answers", "requests"]) -> None:
+def test_throttled_responses_are_sent_after_a_half_close(broker: EmbeddedBroker, direction: Literal["answers", "requests"]) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=2_000, direction=direction)
         for _ in range(3):
@@ -108,33 +108,33 @@ def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: Lit
         assert names(client) == ["MetadataResponse"] * 3
 
 
-@pytest.mark.parametrize("leaves", ["answers_at_once", "answers_at_the_end"])
-def test_slow_answers_that_leave_at_once_are_given_in_turns_too(leaves: str, clock: Clock) -> None:
+@pytest.mark.parametrize("responses_leave", ["answers_at_once", "answers_at_the_end"])
+def test_throttled_responses_sent_at_once_take_turns(responses_leave: str, clock: Clock) -> None:
     """Of requests behind one that waits: each answer drains the pace, and what drains it must neither begin the next within the last nor
     make two turns of one, as it would at the end of a turn."""
-    line = Line(QueuedRequestBytes(1 << 30), clock)
+    connection = FakeConnection(QueuedRequestBytes(1 << 30), clock)
 
     async def slow_down() -> None:
-        line.peer.slow_down(10**9, answers=True, requests=False)
+        connection.peer.slow_down(10**9, answers=True, requests=False)
 
     asyncio.run(slow_down())
-    line.lets_wait = True
-    line.feed(line.request(1) * 201)
-    assert line.peer.eof_received()
-    line.loop.turn()
-    line.lets_wait, line.seconds_for_each = False, 0.4 * TURN_SECONDS_MAX
-    setattr(line, leaves, True)
-    line.answer()
+    connection.lets_wait = True
+    connection.feed(connection.request(1) * 201)
+    assert connection.peer.eof_received()
+    connection.loop.turn()
+    connection.lets_wait, connection.seconds_for_each = False, 0.4 * TURN_SECONDS_MAX
+    setattr(connection, responses_leave, True)
+    connection.answer()
     for turn in range(67):
-        assert (line.requests_done, line.transport.is_closed) == (1 + 3 * turn, False)
-        line.loop.turn()
-        assert len(line.loop.busy) <= 1
-    assert line.requests_done == 201
-    line.loop.turn()
-    assert line.transport.is_closed
+        assert (connection.requests_done, connection.transport.is_closed) == (1 + 3 * turn, False)
+        connection.loop.turn()
+        assert len(connection.loop.busy) <= 1
+    assert connection.requests_done == 201
+    connection.loop.turn()
+    assert connection.transport.is_closed
 
 
-def test_a_client_that_is_gone_altogether_is_forgotten_with_its_first_answers(broker: EmbeddedBroker) -> None:
+def test_disconnected_client_is_forgotten_with_its_first_response(broker: EmbeddedBroker) -> None:
     with ExitStack() as stack:
         writer = stack.enter_context(SocketClient(broker.bootstrap_servers))
         with SocketClient(broker.bootstrap_servers) as client:
@@ -147,7 +147,7 @@ def test_a_client_that_is_gone_altogether_is_forgotten_with_its_first_answers(br
         assert not waits(broker)
 
 
-def test_what_nobody_answers_ends_with_the_time_of_idle_connections() -> None:
+def test_unanswered_half_closed_connection_ends_at_the_idle_limit() -> None:
     with EmbeddedBroker(topics=["orders"], config={"connections.max.idle.ms": 100}) as broker:
         with SocketClient(broker.bootstrap_servers) as client:
             client.send(fetch(wait_ms=2**31 - 1), FETCH_VERSION)

@@ -28,7 +28,7 @@ async def echo(request: Request) -> Reply:
 @pytest.fixture
 def port() -> Iterator[int]:
     thread = LoopThread("http listener")
-    listener = thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), echo, said))
+    listener = thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), echo, record_line))
     yield listener.port
     thread.call(listener.close)
     thread.run(nothing())  # What was cut has ended.
@@ -39,7 +39,7 @@ lines: list[tuple[str, str]] = []
 """What kind each is of, and what it says."""
 
 
-def said(what: str, host: str, line: str) -> None:
+def record_line(what: str, host: str, line: str) -> None:
     assert host == "127.0.0.1"
     lines.append((what, line))
 
@@ -48,7 +48,7 @@ async def nothing() -> None:
     pass
 
 
-def test_a_request_and_its_reply(port: int) -> None:
+def test_request_gets_its_reply(port: int) -> None:
     answer = ask(port, "POST", "/ec%68o?more", b"body")
     assert (answer.status, answer.body) == (200, b"POST /echo body")
     assert answer.headers["connection"] == "close"
@@ -75,7 +75,7 @@ RAW = {
 
 
 @pytest.mark.parametrize(("data", "status"), RAW.values(), ids=RAW)
-def test_bad_requests(port: int, data: bytes, status: int) -> None:
+def test_invalid_request_is_refused(port: int, data: bytes, status: int) -> None:
     answer = parsed(exchange(port, data))
     assert answer.status == status
     assert "error" in answer.value
@@ -84,14 +84,14 @@ def test_bad_requests(port: int, data: bytes, status: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"GET /echo HT", b"POST /echo HTTP/1.1\r\ncontent-length: 10\r\n\r\nhalf"], ids=len)
-def test_who_says_no_more_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+def test_silent_client_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(http_listener, "SECONDS_MAX", 0.05)
         assert exchange(port, data) == b""
     assert ask(port, "GET", "/echo").status == 200
 
 
-def test_who_does_not_read_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_does_not_read_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "SECONDS_MAX", 0.05)
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\n\r\n")
@@ -106,7 +106,7 @@ def is_served(port: int) -> bool:
         return False
 
 
-def test_a_large_answer_comes_whole(port: int) -> None:
+def test_large_reply_is_complete(port: int) -> None:
     assert len(ask(port, "GET", "/large").body) == 64 << 20
 
 
@@ -125,7 +125,7 @@ def full(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     assert any(is_served(port) for _ in range(10_000))
 
 
-def test_who_comes_when_it_is_full_is_told_so(full: int) -> None:
+def test_connection_above_the_limit_gets_503(full: int) -> None:
     lines.clear()
     answer = ask(full, "POST", "/echo", b"body")
     assert answer.status == 503
@@ -135,7 +135,7 @@ def test_who_comes_when_it_is_full_is_told_so(full: int) -> None:
     assert re.fullmatch(rf"connection from 127\.0\.0\.1:\d+ to port {full} refused: 3 connections are open already", line)
 
 
-def test_not_many_are_told_so_at_a_time(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_concurrent_503_replies_is_limited(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "REFUSED_MAX", 0)
     lines.clear()
     assert exchange_or_reset(full, b"") == b""
@@ -149,15 +149,15 @@ def exchange_or_reset(port: int, data: bytes) -> bytes:
         return b""
 
 
-def test_what_is_sent_behind_a_refused_head_does_not_destroy_the_reply(port: int) -> None:
+def test_body_of_a_refused_request_does_not_destroy_the_reply(port: int) -> None:
     head = b"POST /echo HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n"
     assert parsed(exchange(port, head + b"x" * 1_000_000)).status == 413
 
 
-def test_a_port_in_use(port: int) -> None:
+def test_port_in_use_is_refused(port: int) -> None:
     thread = LoopThread("another")
     try:
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: "):
-            thread.run(HttpListener.start(Address(host="127.0.0.1", port=port), echo, said))
+            thread.run(HttpListener.start(Address(host="127.0.0.1", port=port), echo, record_line))
     finally:
         thread.close()

@@ -16,8 +16,8 @@ from chaffinch.broker.connections import TURN_SECONDS_MAX
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import wait_for_connections, wait_until
 from tests.broker.core_client import produce_request
-from tests.broker.looks import wait_for_connections, wait_until
 from tests.broker.socket_client import SocketClient
 
 
@@ -31,7 +31,7 @@ def header(api: int, version: int, size: int = 8) -> bytes:
     return struct.pack(">ihhi", size, api, version, 1)
 
 
-NONSENSE = {
+INVALID = {
     "random": random.Random(1).randbytes(500),
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "negative size": struct.pack(">i", -5) + b"abc",
@@ -45,8 +45,8 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("data", NONSENSE.values(), ids=NONSENSE)
-def test_nonsense_closes_that_connection_and_leaves_one_line(broker: EmbeddedBroker, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("data", INVALID.values(), ids=INVALID)
+def test_invalid_request_closes_its_connection_with_one_line(broker: EmbeddedBroker, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     broker._call(lambda core: core.state.refusals.end())  # What the test before counted.
     with SocketClient(broker.bootstrap_servers) as bystander, caplog.at_level(logging.INFO, "chaffinch.broker"):
         with SocketClient(broker.bootstrap_servers, greet=False) as client:
@@ -59,26 +59,26 @@ def test_nonsense_closes_that_connection_and_leaves_one_line(broker: EmbeddedBro
     assert "Traceback" not in line
 
 
-def test_what_came_before_the_nonsense_is_answered(broker: EmbeddedBroker) -> None:
+def test_request_before_an_invalid_one_is_answered(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         good = b"".join(client.connection.encode_request(MetadataRequest(topics=None))[1])
-        client.socket.sendall(good + NONSENSE["unknown API"])
+        client.socket.sendall(good + INVALID["unknown API"])
         assert client.receive().error_code == 0
         assert client.is_closed_by_peer()
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
-def test_all_that_came_before_the_nonsense_is_done_however_many_turns_it_takes(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_before_an_invalid_one_are_processed_over_several_turns(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     monkeypatch.setattr("chaffinch.broker.connections.perf_counter", lambda: next(ticks) * 0.4 * TURN_SECONDS_MAX)
     with EmbeddedBroker(topics=["orders"], config={"flush.policy": policy}) as broker, SocketClient(broker.bootstrap_servers) as client:
         request = b"".join(client.connection.encode_request(produce_request("orders", batch_of(b"a"), acks=0))[1])
-        client.socket.sendall(50 * request + NONSENSE["unknown API"] + request)
+        client.socket.sendall(50 * request + INVALID["unknown API"] + request)
         assert client.is_closed_by_peer()
         assert broker.counters("orders")["MessagesInPerSec"] == 50
 
 
-def test_nonsense_waits_for_the_answers_before_it() -> None:
+def test_invalid_request_waits_for_earlier_responses() -> None:
     with (
         EmbeddedBroker(topics=["orders"]) as broker,
         SocketClient(broker.bootstrap_servers) as client,
@@ -87,7 +87,7 @@ def test_nonsense_waits_for_the_answers_before_it() -> None:
         requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
         client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)]))
         good = b"".join(client.connection.encode_request(MetadataRequest(topics=None))[1])
-        client.socket.sendall(good + NONSENSE["truncated body"] + good)
+        client.socket.sendall(good + INVALID["truncated body"] + good)
         wait_until(broker, lambda: any(peer.open_count == 4 for peer in broker._running.peers))
         writer.ask(produce_request("orders", batch_of(b"a")))
         assert client.receive().responses[0].partitions[0].records
@@ -95,32 +95,32 @@ def test_nonsense_waits_for_the_answers_before_it() -> None:
         assert client.is_closed_by_peer()
 
 
-@pytest.mark.parametrize("nonsense", [NONSENSE["unknown API"], NONSENSE["negative size"]])
-def test_who_sent_nonsense_and_goes_before_it_is_reached_leaves_nothing(nonsense: bytes) -> None:
+@pytest.mark.parametrize("invalid", [INVALID["unknown API"], INVALID["negative size"]])
+def test_client_gone_before_its_invalid_request_leaves_nothing(invalid: bytes) -> None:
     with EmbeddedBroker(topics=["orders"]) as broker:
         with SocketClient(broker.bootstrap_servers) as client:
             requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
             client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)]))
-            client.socket.sendall(nonsense)
+            client.socket.sendall(invalid)
             wait_until(broker, lambda: any(peer.open_count == 2 for peer in broker._running.peers))
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Closing is a reset.
         wait_for_connections(broker, 0)
         assert broker._thread.call(lambda: broker._running._connection_manager._queued.bytes_queued) == 0
 
 
-def test_what_came_before_the_nonsense_is_answered_and_synced() -> None:
+def test_request_before_an_invalid_one_is_synced_and_answered() -> None:
     with EmbeddedBroker(topics=["orders"], config={"flush.policy": "always"}) as broker, SocketClient(broker.bootstrap_servers) as client:
         good = b"".join(client.connection.encode_request(produce_request("orders", batch_of(b"a")))[1])
-        client.socket.sendall(good + NONSENSE["unknown API"])
+        client.socket.sendall(good + INVALID["unknown API"])
         assert client.receive().responses[0].partition_responses[0].error_code == 0
         assert client.is_closed_by_peer()
 
 
-def test_nine_bad_connections_are_a_line_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_connections_are_rate_limited_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "chaffinch.broker"), EmbeddedBroker() as broker:
         for _ in range(9):
             with SocketClient(broker.bootstrap_servers, greet=False) as client:
-                client.socket.sendall(NONSENSE["empty frame"])
+                client.socket.sendall(INVALID["empty frame"])
                 assert client.is_closed_by_peer()
     lines = [message for record in caplog.records if "closed: " in (message := record.getMessage())]
     assert len(lines) <= 3

@@ -14,7 +14,7 @@ from tests.broker.core_client import Cluster, produce_request
 from tests.broker.socket_client import SocketClient
 
 
-def test_a_refusal_names_the_address_of_its_client(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusal_names_the_address_of_its_client(caplog: pytest.LogCaptureFixture) -> None:
     topics = {"orders": {"max.message.bytes": 100}}
     with (
         caplog.at_level(logging.INFO, "chaffinch.broker"),
@@ -29,7 +29,7 @@ def lines_of(cluster: Cluster) -> list[str]:
     return [line.text for line in cluster.core.state.refusals.take()]
 
 
-def test_replicas_on_nodes_that_are_not_declared_any_more() -> None:
+def test_replicas_on_undeclared_nodes_are_logged() -> None:
     cluster = Cluster(nodes=3)
     for number in range(7):
         cluster.topic(f"t{number}", replication=3, min_insync_replicas="2")
@@ -42,7 +42,7 @@ def test_replicas_on_nodes_that_are_not_declared_any_more() -> None:
     assert line.endswith("To have them all, start with --brokers 3 (in Python brokers=3)")
 
 
-def test_logs_of_a_topic_whose_entry_is_lost() -> None:
+def test_logs_without_a_topic_are_logged() -> None:
     cluster = Cluster()
     for name in ("kept", "lost"):
         cluster.topic(name)
@@ -58,7 +58,7 @@ def test_logs_of_a_topic_whose_entry_is_lost() -> None:
     assert [topic.name for topic in cluster.core.topics] == ["kept"]
 
 
-def test_more_in_sync_replicas_than_replicas() -> None:
+def test_min_insync_replicas_above_the_replication_factor_is_logged() -> None:
     cluster = Cluster({"min.insync.replicas": "2"})
     cluster.topic("m")
     cluster.topic("n", min_insync_replicas="1")
@@ -68,7 +68,7 @@ def test_more_in_sync_replicas_than_replicas() -> None:
     assert lines_of(cluster) == [line]
 
 
-def test_capped_is_no_mismatch() -> None:
+def test_policy_capped_logs_no_mismatch() -> None:
     cluster = Cluster({"min.insync.replicas": "2", "min.insync.replicas.policy": "capped"})
     cluster.topic("m")
     assert lines_of(cluster) == []
@@ -78,13 +78,13 @@ def test_capped_is_no_mismatch() -> None:
     ("option", "instead"),
     [("listeners", "--listen"), ("advertised.listeners", "--advertise"), ("log.dirs", "--data-dir"), ("log.dir", "--data-dir")],
 )
-def test_an_option_of_kafka_that_is_another_one_here(option: str, instead: str) -> None:
+def test_kafka_option_with_another_name_is_logged_with_it(option: str, instead: str) -> None:
     (line,) = lines_of(Cluster({option: "x"}))
     assert line.startswith(f"option {option}=x is known to Apache Kafka and without effect here: use {instead}")
 
 
-def test_an_option_of_a_broker_is_refused_for_that_broker() -> None:
+def test_refused_broker_option_is_logged_with_its_broker() -> None:
     cluster = Cluster()
-    for name, place in (("0", "broker 0"), ("", "all brokers")):
+    for name, resource in (("0", "broker 0"), ("", "all brokers")):
         alter(cluster.client(), change(name, RESOURCE_BROKER, num_partitions="0"))
-        assert cluster.lines[-1].startswith(f"refused: IncrementalAlterConfigs from client 'test' for {place}: ")
+        assert cluster.lines[-1].startswith(f"refused: IncrementalAlterConfigs from client 'test' for {resource}: ")

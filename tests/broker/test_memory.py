@@ -76,7 +76,7 @@ def broker() -> Iterator[Process]:
 
 
 @pytest.mark.parametrize("piece_mib", [1, SENT_MIB], ids=["side by side", "one after the other"])
-def test_thirty_unfinished_requests_of_99_mebibytes(piece_mib: int) -> None:
+def test_thirty_unfinished_99_mib_requests_stay_within_the_limit(piece_mib: int) -> None:
     with running("--config", f"queued.max.request.bytes={UNFINISHED_MIB_MAX * MIB}") as broker, contextlib.ExitStack() as opened:
         idle = broker.resident_mib_max
         assert idle < IDLE_MIB_MAX
@@ -114,7 +114,7 @@ def await_refusals(sockets: Sequence[socket.socket], count: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
-def test_a_record_that_unpacks_to_a_gigabyte(broker: Process, codec: Compression) -> None:
+def test_record_that_decompresses_to_a_gigabyte_is_refused(broker: Process, codec: Compression) -> None:
     with SocketClient(broker.address) as client:
         client.socket.settimeout(TIMEOUT_SECONDS)
         before, answer, after = (

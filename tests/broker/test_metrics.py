@@ -73,7 +73,7 @@ def produce(broker: EmbeddedBroker, topic: str, *values: bytes) -> None:
             client.ask(produce_request(topic, batch_of(*values, keys=[None] * len(values))))
 
 
-def test_an_idle_broker_shows_every_counter(measured: tuple[EmbeddedBroker, int]) -> None:
+def test_idle_broker_exports_every_counter(measured: tuple[EmbeddedBroker, int]) -> None:
     found = scraped(measured[1])
     for name in HELP:
         assert found[f"{PREFIX}AllTopics_{name}_total"] == 0
@@ -83,7 +83,7 @@ def test_an_idle_broker_shows_every_counter(measured: tuple[EmbeddedBroker, int]
     assert found["chaffinch_connections"] == 0
 
 
-def test_counters_per_topic_and_in_all(measured: tuple[EmbeddedBroker, int]) -> None:
+def test_counters_are_exported_per_topic_and_in_total(measured: tuple[EmbeddedBroker, int]) -> None:
     broker, port = measured
     produce(broker, "compacted", b"a", b"b")
     produce(broker, "orders", b"a")
@@ -96,7 +96,7 @@ def test_counters_per_topic_and_in_all(measured: tuple[EmbeddedBroker, int]) -> 
     assert {f"{name}PerSec" for name in KIP_467} <= set(HELP)
 
 
-def test_connections_requests_and_bytes(measured: tuple[EmbeddedBroker, int]) -> None:
+def test_connections_requests_and_bytes_are_exported(measured: tuple[EmbeddedBroker, int]) -> None:
     broker, port = measured
     with SocketClient(broker.bootstrap_servers) as client:
         client.ask(produce_request("orders", batch_of(b"a")))
@@ -114,7 +114,7 @@ def test_connections_requests_and_bytes(measured: tuple[EmbeddedBroker, int]) ->
     assert after["chaffinch_connections_accepted_total"] == 2
 
 
-def test_replicas(measured: tuple[EmbeddedBroker, int]) -> None:
+def test_replica_states_are_exported(measured: tuple[EmbeddedBroker, int]) -> None:
     broker, port = measured
     broker.stop_node(1)
     found = scraped(port)
@@ -125,7 +125,7 @@ def test_replicas(measured: tuple[EmbeddedBroker, int]) -> None:
     assert scraped(port)["kafka_controller_KafkaController_OfflinePartitionsCount"] == 5
 
 
-def test_a_deleted_topic_leaves_its_share_of_the_totals(measured: tuple[EmbeddedBroker, int]) -> None:
+def test_deleted_topic_stays_in_the_totals(measured: tuple[EmbeddedBroker, int]) -> None:
     broker, port = measured
     produce(broker, "orders", b"a")
     with SocketClient(broker.bootstrap_servers) as client:
@@ -136,7 +136,7 @@ def test_a_deleted_topic_leaves_its_share_of_the_totals(measured: tuple[Embedded
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("POST", "/metrics", 405), ("HEAD", "/metrics", 200)])
-def test_other_requests(measured: tuple[EmbeddedBroker, int], method: str, path: str, status: int) -> None:
+def test_other_paths_and_methods_have_their_status(measured: tuple[EmbeddedBroker, int], method: str, path: str, status: int) -> None:
     assert ask(measured[1], method, path).status == status
 
 
@@ -146,7 +146,7 @@ def test_labels_and_texts_are_escaped() -> None:
     assert list(samples(text).values()) == [1.5]
 
 
-def test_a_web_page_cannot_read_them() -> None:
+def test_requests_of_web_pages_are_refused() -> None:
     """With a domain that was made to point here a browser on this machine would read names of topics for it."""
     with EmbeddedBroker() as broker:
         metrics = Metrics(broker._running, "metrics-host")

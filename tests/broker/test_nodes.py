@@ -55,7 +55,7 @@ def code(client: SocketClient, partition: int, version: int | None = None) -> in
 
 
 @pytest.mark.parametrize("abruptly", [False, True])
-def test_a_stopped_node_refuses_connections_and_leads_nothing(broker: EmbeddedBroker, abruptly: bool) -> None:
+def test_stopped_node_refuses_connections_and_leads_nothing(broker: EmbeddedBroker, abruptly: bool) -> None:
     partition = led_by(broker, 1, 0)
     with SocketClient(address(broker, 1)) as victim, SocketClient(address(broker, 0)) as bystander:
         assert code(victim, partition) == 0
@@ -68,7 +68,7 @@ def test_a_stopped_node_refuses_connections_and_leads_nothing(broker: EmbeddedBr
     assert set(leaders(broker, 2).values()) == {0, 2}
 
 
-def test_a_node_comes_back_on_its_port(broker: EmbeddedBroker) -> None:
+def test_started_node_listens_on_its_port_again(broker: EmbeddedBroker) -> None:
     before = broker.bootstrap_servers
     for _ in range(3):
         broker.stop_node(1)
@@ -82,7 +82,7 @@ def test_a_node_comes_back_on_its_port(broker: EmbeddedBroker) -> None:
     assert set(broker.nodes().values()) == {"running"}
 
 
-def test_the_wrong_node_names_the_new_leader_and_where_it_listens(broker: EmbeddedBroker) -> None:
+def test_produce_at_another_node_names_the_new_leader(broker: EmbeddedBroker) -> None:
     partition = led_by(broker, 1, 0)
     broker.stop_node(1)
     leader = leaders(broker, 0)[partition]
@@ -93,7 +93,7 @@ def test_the_wrong_node_names_the_new_leader_and_where_it_listens(broker: Embedd
         assert [f"{node.host}:{node.port}" for node in response.node_endpoints] == [address(broker, leader)]
 
 
-def test_too_few_replicas(broker: EmbeddedBroker) -> None:
+def test_too_few_replicas_refuse_acks_all(broker: EmbeddedBroker) -> None:
     broker.stop_node(1)
     broker.stop_node(2)
     with SocketClient(address(broker, 0)) as client:
@@ -103,7 +103,7 @@ def test_too_few_replicas(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
-def test_an_answer_that_waits_for_a_lagging_node(policy: str) -> None:
+def test_produce_waits_for_a_lagging_node(policy: str) -> None:
     with EmbeddedBroker(topics={"orders": {"replication": 2}}, brokers=2, config={"flush.policy": policy}) as broker:
         leader = led_leader(broker)
         broker.stop_node(1 - leader, abruptly=True)
@@ -119,7 +119,7 @@ def led_leader(broker: EmbeddedBroker) -> int:
     return leaders(broker, 0)[0]
 
 
-def test_the_last_node_and_all_of_them_back(broker: EmbeddedBroker) -> None:
+def test_last_stopped_node_leads_after_all_return(broker: EmbeddedBroker) -> None:
     for node_id in range(3):
         broker.stop_node(node_id)
     assert all(refuses(broker, node_id) for node_id in range(3))
@@ -140,7 +140,7 @@ def test_restart_keeps_stopped_nodes_stopped(broker: EmbeddedBroker) -> None:
     assert not refuses(broker, 1)
 
 
-def test_nodes_that_do_not_exist(broker: EmbeddedBroker) -> None:
+def test_missing_node_is_refused(broker: EmbeddedBroker) -> None:
     for change in (broker.stop_node, broker.start_node):
         with pytest.raises(ConfigException, match="node 3 does not exist"):
             change(3)
@@ -169,8 +169,8 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 @pytest.mark.usefixtures("either_loop")
-class TestConnectionsThatAreJustBeingAccepted:
-    def test_by_a_node_that_stops(self) -> None:
+class TestConnectionsBeingAccepted:
+    def test_stopping_node_closes_connections_being_accepted(self) -> None:
         with EmbeddedBroker(brokers=2) as broker:
             for _ in range(20):
                 accepted = connections(address(broker, 1), 10)
@@ -178,7 +178,7 @@ class TestConnectionsThatAreJustBeingAccepted:
                 assert all(is_closed(connection) for connection in accepted)
                 broker.start_node(1)
 
-    def test_by_a_broker_that_ends(self) -> None:
+    def test_closing_broker_closes_connections_being_accepted(self) -> None:
         for _ in range(20):
             broker = EmbeddedBroker()
             accepted = connections(broker.bootstrap_servers, 10)
@@ -187,7 +187,7 @@ class TestConnectionsThatAreJustBeingAccepted:
         gc.collect()  # What was left open would be a ResourceWarning now.
 
 
-def test_a_port_lost_while_its_node_stops(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_whose_port_is_lost_can_start_later(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(listener: socket.socket, target: object) -> None:
         raise OSError(98, "Address already in use")
 

@@ -14,8 +14,8 @@ from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.records.compression import Compression
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import wait_until
 from tests.broker.core_client import produce_request as one_batch
-from tests.broker.looks import wait_until
 from tests.broker.socket_client import SocketClient
 
 PARTITIONS = 5
@@ -25,7 +25,7 @@ INCOMPRESSIBLE = random.Random(1).randbytes(400_000)
 
 @pytest.mark.parametrize("policy", ["os", "always"])
 @pytest.mark.parametrize("acks", [0, 1])
-def test_a_request_that_takes_several_turns(policy: str, acks: int) -> None:
+def test_request_over_several_turns_is_answered(policy: str, acks: int) -> None:
     """And what came behind it, of which nothing more may come to wake the loop."""
     large = bytes(batch_of(bytes(produce.TURN_BYTES_MAX), compression=Compression.ZSTD))
     partitions = [PartitionProduceData(index=index, records=large) for index in range(PARTITIONS)]
@@ -45,7 +45,7 @@ def test_a_request_that_takes_several_turns(policy: str, acks: int) -> None:
         assert [partition.log.log_end_offset for partition in orders.partitions] == [1] * PARTITIONS
 
 
-def test_waiting_readers_who_are_woken_together_get_less_each_and_none_is_closed() -> None:
+def test_readers_woken_together_get_smaller_responses_and_stay_connected() -> None:
     """As if each had asked now: they wait for a little more than there is, and then 20 of them are entitled to 8 MB each."""
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker(topics=["large"], config={"queued.max.response.bytes": 64 << 20}))

@@ -85,7 +85,7 @@ def send(options: Mapping[str, Any], value: bytes = b"v") -> KafkaException | No
 
 
 @pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
-def test_a_producer_gets_through(
+def test_producer_writes_under_every_protocol_and_mechanism(
     protocol: str, mechanism: str | None, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates
 ) -> None:
     broker = brokers[protocol]
@@ -99,7 +99,7 @@ def test_a_producer_gets_through(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_transactions_and_administration_get_through(
+def test_transactions_and_administration_work_under_every_protocol(
     protocol: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates
 ) -> None:
     options = options_for(brokers[protocol], certificates, protocol)
@@ -112,7 +112,7 @@ def test_transactions_and_administration_get_through(
         assert "orders" in [topic.name for topic in list_topics(client)]
 
 
-def test_answers_larger_than_any_buffer_of_tls(brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
+def test_responses_larger_than_tls_buffers_are_read(brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
     """What TLS has unpacked and nobody has fetched yet makes no socket readable: metadata of many topics comes in many pieces."""
     broker = brokers["SSL"]
     for number in range(20):
@@ -158,7 +158,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("name", "protocol", "more", "kind", "text"), REFUSALS, ids=[case[0] for case in REFUSALS])
-def test_what_is_refused_is_said_at_the_call(
+def test_authentication_failure_is_raised_by_the_call(
     name: str,
     protocol: str,
     more: dict[str, Any],
@@ -187,7 +187,7 @@ def test_what_is_refused_is_said_at_the_call(
     ("server", "text"),
     [("elsewhere", "IP address mismatch, certificate is not valid for '127.0.0.1'"), ("expired", "certificate has expired")],
 )
-def test_certificates_that_are_wrong_in_one_thing(server: str, text: str, certificates: Certificates) -> None:
+def test_certificate_with_one_defect_is_refused(server: str, text: str, certificates: Certificates) -> None:
     with broker_of(certificates, "SSL", ssl_keystore_location=getattr(certificates, server)) as broker:
         error = send(options_for(broker, certificates, "SSL"))
         assert isinstance(error, SslAuthenticationException)
@@ -209,20 +209,18 @@ def ask(broker: EmbeddedBroker, options: Mapping[str, Any]) -> ResponseReceived 
 
 
 @pytest.mark.parametrize("given", ["127.0.0.1", "localhost"])
-def test_who_told_the_address_that_a_certificate_does_not_fit(given: str, certificates: Certificates) -> None:
+def test_certificate_mismatch_names_the_source_of_the_address(given: str, certificates: Certificates) -> None:
     with broker_of(certificates, "SSL", ssl_keystore_location=certificates.elsewhere) as broker:
         options = options_for(broker, certificates, "SSL", **{"bootstrap.servers": f"{given}:{port_of(broker)}"})
         outcome = ask(broker, options)
     assert isinstance(outcome, RequestFailed)
-    told = outcome.reason.endswith("; brokers advertise this address, it is not in bootstrap.servers")
-    assert told is (given != "127.0.0.1")
+    names_the_source = outcome.reason.endswith("; brokers advertise this address, it is not in bootstrap.servers")
+    assert names_the_source is (given != "127.0.0.1")
 
 
 @pytest.mark.parametrize("theirs", ["PLAINTEXT", *PROTOCOLS])
 @pytest.mark.parametrize("ours", ["PLAINTEXT", *PROTOCOLS])
-def test_protocols_that_differ_end_with_a_hint(
-    ours: str, theirs: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates
-) -> None:
+def test_protocol_mismatch_gives_a_hint(ours: str, theirs: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
     outcome = ask(brokers[theirs], options_for(brokers[theirs], certificates, ours))
     if ours == theirs:
         assert isinstance(outcome, ResponseReceived)
@@ -235,14 +233,14 @@ def test_protocols_that_differ_end_with_a_hint(
         assert not outcome.is_timeout
 
 
-def test_a_mechanism_that_is_not_offered(certificates: Certificates) -> None:
+def test_mechanism_not_offered_is_refused(certificates: Certificates) -> None:
     with broker_of(certificates, "SASL_PLAINTEXT", sasl_enabled_mechanisms="SCRAM-SHA-512") as broker:
         error = send(options_for(broker, certificates, "SASL_PLAINTEXT", "PLAIN"))
     assert isinstance(error, UnsupportedSaslMechanismException)
     assert "the broker offers SCRAM-SHA-512" in error.message
 
 
-def test_a_producer_works_once_the_broker_lets_it_in(certificates: Certificates) -> None:
+def test_producer_recovers_when_its_password_becomes_valid(certificates: Certificates) -> None:
     """Nothing is fatal but what each call was for: passwords are changed."""
     with (
         broker_of(certificates, "SASL_PLAINTEXT") as broker,
@@ -257,7 +255,7 @@ def test_a_producer_works_once_the_broker_lets_it_in(certificates: Certificates)
         assert producer.send("orders", b"v").result(TIMEOUT_SECONDS).offset == 0
 
 
-def test_a_record_on_its_way_is_told_when_its_leader_lets_nobody_in_any_more(certificates: Certificates) -> None:
+def test_record_fails_when_its_leader_refuses_the_login(certificates: Certificates) -> None:
     options: dict[str, Any] = {"delivery.timeout.ms": 2**31 - 1}
     with (
         broker_of(certificates, "SASL_PLAINTEXT") as broker,
@@ -275,7 +273,7 @@ def test_a_record_on_its_way_is_told_when_its_leader_lets_nobody_in_any_more(cer
 
 
 @pytest.mark.parametrize("versions", ["TLSv1.2", "TLSv1.3"])
-def test_clients_that_have_to_show_a_certificate(versions: str, certificates: Certificates) -> None:
+def test_required_client_certificate_is_checked(versions: str, certificates: Certificates) -> None:
     requested = {"ssl_client_auth": "required", "ssl_truststore_location": certificates.root, "ssl_enabled_protocols": versions}
     with broker_of(certificates, "SSL", **requested) as broker:
         ours = options_for(broker, certificates, "SSL")
@@ -319,7 +317,7 @@ def test_clients_that_have_to_show_a_certificate(versions: str, certificates: Ce
         ({"security.protocol": "TLS"}, "must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ],
 )
-def test_options_that_cannot_be(more: dict[str, Any], text: str, certificates: Certificates, tmp_path: Path) -> None:
+def test_invalid_security_options_are_refused(more: dict[str, Any], text: str, certificates: Certificates, tmp_path: Path) -> None:
     jks, empty = tmp_path / "store.jks", tmp_path / "empty.pem"
     jks.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
     empty.write_bytes(b"")
@@ -339,7 +337,7 @@ def test_options_that_cannot_be(more: dict[str, Any], text: str, certificates: C
     assert USERS["alice"] not in str(caught.value)
 
 
-def test_java_s_form_and_librdkafka_s_name(brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
+def test_java_and_librdkafka_option_names_are_accepted(brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     options = {
         "bootstrap.servers": brokers["SASL_SSL"].bootstrap_servers,
@@ -359,14 +357,14 @@ def test_java_s_form_and_librdkafka_s_name(brokers: Mapping[str, EmbeddedBroker]
         ({"ssl.keystore.location": "SERVER", "ssl.client.auth": "required"}, "needs certificates to trust"),
     ],
 )
-def test_a_broker_that_cannot_speak_tls_does_not_start(config: dict[str, str], text: str, certificates: Certificates) -> None:
+def test_broker_without_a_usable_key_does_not_start(config: dict[str, str], text: str, certificates: Certificates) -> None:
     config = {name: value.replace("SERVER", certificates.server) for name, value in config.items()}
     with pytest.raises(ConfigException, match=text):
         EmbeddedBroker(config={"security.protocol": "SSL", **config})
 
 
 @pytest.mark.parametrize("users", [{"alice": ""}, {"": "x"}, {"alice": 1}, ["alice"]])
-def test_users_that_cannot_be(users: Any) -> None:
+def test_invalid_users_are_refused(users: Any) -> None:
     with pytest.raises(ConfigException, match="users"):
         EmbeddedBroker(config={"security.protocol": "SASL_PLAINTEXT"}, users=users)
 
@@ -385,7 +383,9 @@ def is_closed(held: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_does_not_come_in_has_to_go(protocol: str, certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+def test_unauthenticated_connections_are_closed_in_time(
+    protocol: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
     """Half a handshake or none, half a login or none: others are served meanwhile."""
     caplog.set_level(logging.WARNING, "chaffinch.broker")
     with broker_of(certificates, protocol, connections_max_unauthenticated_ms=1_000) as broker:
@@ -402,7 +402,7 @@ def test_who_does_not_come_in_has_to_go(protocol: str, certificates: Certificate
     assert len(caplog.records) < len(held), "a limited rate, however long that takes"
 
 
-def test_handshakes_that_are_not_done_are_bounded(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_unfinished_handshakes_is_limited(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "HANDSHAKES_MAX", 5)
     with broker_of(certificates, "SSL") as broker:
         held = [socket.create_connection(("127.0.0.1", port_of(broker))) for _ in range(12)]
@@ -412,7 +412,7 @@ def test_handshakes_that_are_not_done_are_bounded(certificates: Certificates, mo
             half.close()
 
 
-def test_who_has_not_logged_in_sends_nothing_large(certificates: Certificates) -> None:
+def test_unauthenticated_large_request_closes_the_connection(certificates: Certificates) -> None:
     with broker_of(
         certificates, "SASL_PLAINTEXT", sasl_server_max_receive_size=1_000, connections_max_unauthenticated_ms=600_000
     ) as broker:
@@ -423,7 +423,7 @@ def test_who_has_not_logged_in_sends_nothing_large(certificates: Certificates) -
         assert send(options, bytes(100_000)) is None, "who has may"
 
 
-def test_what_happened_is_counted(certificates: Certificates) -> None:
+def test_logins_are_counted(certificates: Certificates) -> None:
     with broker_of(certificates, "SASL_SSL") as broker:
         options = options_for(broker, certificates, "SASL_SSL")
         send(options)
@@ -436,7 +436,7 @@ def test_what_happened_is_counted(certificates: Certificates) -> None:
     assert found["failed"] >= 1
 
 
-def test_a_login_is_renewed_on_its_connection(certificates: Certificates) -> None:
+def test_login_is_renewed_on_its_connection(certificates: Certificates) -> None:
     with broker_of(certificates, "SASL_SSL", connections_max_reauth_ms=50) as broker:
         options = options_for(broker, certificates, "SASL_SSL", "SCRAM-SHA-256")
         with connect(options) as client:
@@ -444,7 +444,7 @@ def test_a_login_is_renewed_on_its_connection(certificates: Certificates) -> Non
                 client.request(MetadataRequest(topics=[]))
 
 
-def test_the_end_of_tls_is_not_waited_for(certificates: Certificates) -> None:
+def test_close_does_not_wait_for_the_tls_shutdown_of_the_client(certificates: Certificates) -> None:
     """A client that never answers the broker's last word does not keep a broker from closing."""
     context = ssl.create_default_context(cafile=certificates.root)
     broker = broker_of(certificates, "SSL")
@@ -453,7 +453,7 @@ def test_the_end_of_tls_is_not_waited_for(certificates: Certificates) -> None:
         assert is_closed(mute)
 
 
-def test_a_client_of_its_own_settings_is_not_touched() -> None:
+def test_client_without_tls_loads_no_tls_context() -> None:
     """Without TLS nothing of it is loaded."""
     with SyncClient("127.0.0.1:1") as client:
         assert client._network._tls is None

@@ -21,8 +21,8 @@ from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, Fetc
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records import kernels
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import is_alive, is_alive_eventually, wait_for_connections
 from tests.broker.core_client import produce_request
-from tests.broker.looks import is_alive, is_alive_eventually, wait_for_connections
 from tests.broker.socket_client import TIMEOUT_SECONDS, SocketClient
 
 
@@ -32,7 +32,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def test_a_lost_client_in_the_middle_of_a_frame(broker: EmbeddedBroker) -> None:
+def test_connection_lost_in_the_middle_of_a_frame_releases_its_memory(broker: EmbeddedBroker) -> None:
     for _ in range(20):
         with SocketClient(broker.bootstrap_servers, greet=False) as client:
             client.socket.sendall(struct.pack(">i", 900_000) + b"x" * 1000)
@@ -40,7 +40,7 @@ def test_a_lost_client_in_the_middle_of_a_frame(broker: EmbeddedBroker) -> None:
     assert broker._thread.call(lambda: broker._running._connection_manager._budget.bytes_reserved) <= 900_000 * 3
 
 
-def test_unfinished_frames_are_bounded_together() -> None:
+def test_memory_of_unfinished_frames_is_limited() -> None:
     """Thirty unfinished 99 MB requests stop an Apache Kafka with a 1 GiB heap; here the fourth of these is refused."""
     with EmbeddedBroker(config={"queued.max.request.bytes": 3 << 20}) as broker, contextlib.ExitStack() as opened:
         clients = [opened.enter_context(SocketClient(broker.bootstrap_servers, greet=False)) for _ in range(4)]
@@ -61,7 +61,7 @@ def test_connections_beyond_the_limit_are_closed_at_once() -> None:
 
 
 @pytest.mark.parametrize("bytes_per_second", [None, 1 << 30], ids=["at full speed", "slowed down, and hardly"])
-def test_a_client_that_does_not_read_is_not_served_without_end(bytes_per_second: int | None) -> None:
+def test_client_that_does_not_read_is_served_up_to_a_limit(bytes_per_second: int | None) -> None:
     """Answers pile up to a limit, requests stay in the socket; when the client reads, it gets everything, in order."""
     config = {"connections.max.unread.bytes": 1 << 18}
     with (
@@ -82,14 +82,14 @@ def test_a_client_that_does_not_read_is_not_served_without_end(bytes_per_second:
             assert len(client.receive().responses[0].partitions[0].records) > 500_000
 
 
-def test_many_requests_in_one_write(broker: EmbeddedBroker) -> None:
+def test_many_requests_in_one_write_are_answered(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         client.socket.sendall(b"".join(b"".join(client.connection.encode_request(MetadataRequest(topics=[]))[1]) for _ in range(2000)))
         for _ in range(2000):
             client.receive()
 
 
-def test_a_waiting_fetch_holds_back_what_follows_without_reading_on(broker: EmbeddedBroker) -> None:
+def test_waiting_fetch_delays_the_requests_behind_it(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
         client.send(FetchRequest(max_wait_ms=200, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=requested)]))
@@ -100,7 +100,7 @@ def test_a_waiting_fetch_holds_back_what_follows_without_reading_on(broker: Embe
             assert type(client.receive()).__name__ == "MetadataResponse"
 
 
-def test_a_fetch_held_back_until_its_client_read_on_is_answered_in_time() -> None:
+def test_fetch_delayed_by_a_slow_reader_is_answered() -> None:
     """The server looks for what the core waits for also after requests that came with no read."""
     is_answered = threading.Event()
     transport = SimpleNamespace(
@@ -131,7 +131,7 @@ def test_a_fetch_held_back_until_its_client_read_on_is_answered_in_time() -> Non
         assert is_answered.wait(60)
 
 
-def test_a_large_request_behind_a_waiting_fetch_stays_in_the_socket(broker: EmbeddedBroker) -> None:
+def test_large_request_behind_a_waiting_fetch_stays_in_the_socket(broker: EmbeddedBroker) -> None:
     """What waits holds memory: a frame is read no further while an answer before it is waited for."""
     with SocketClient(broker.bootstrap_servers) as client:
         requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
@@ -148,7 +148,7 @@ def send_many(client: SocketClient) -> None:
         client.send(produce_request("orders", batch_of(b"x" * 900_000)))
 
 
-def test_what_waits_behind_a_waiting_fetch_is_bounded() -> None:
+def test_bytes_behind_a_waiting_fetch_are_limited() -> None:
     """Nearly everything stays with the client: the broker reads on when the fetch is answered."""
     with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
         requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
@@ -164,7 +164,7 @@ def test_idle_connections_are_closed() -> None:
         assert client.is_closed_by_peer()
 
 
-def test_a_request_that_stays_incomplete() -> None:
+def test_incomplete_request_closes_its_connection() -> None:
     with EmbeddedBroker(config={"connections.max.unfinished.ms": 50}) as broker:
         with SocketClient(broker.bootstrap_servers) as client:
             client.socket.sendall(struct.pack(">i", 100) + b"x")
@@ -181,7 +181,7 @@ def fill_with_unread_answers(client: SocketClient, count: int = 60, size: int = 
             client.send(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)]))
 
 
-def test_a_client_that_reads_nothing_is_disconnected() -> None:
+def test_client_that_reads_nothing_is_disconnected() -> None:
     config = {"connections.max.unread.ms": 100}
     with (
         EmbeddedBroker(topics=["orders"], config=config) as broker,
@@ -195,7 +195,7 @@ def test_a_client_that_reads_nothing_is_disconnected() -> None:
         assert is_alive(broker)
 
 
-def test_unread_answers_of_all_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_of_unread_responses_is_limited(caplog: pytest.LogCaptureFixture) -> None:
     with (
         EmbeddedBroker(topics=["orders"], config={"queued.max.response.bytes": 6 << 20, "message.max.bytes": 8 << 20}) as broker,
         SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as first,
@@ -209,7 +209,7 @@ def test_unread_answers_of_all_are_bounded(caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
-def test_nothing_behind_a_close_is_done(policy: str) -> None:
+def test_requests_behind_a_close_are_not_processed(policy: str) -> None:
     """acks=0 that is refused closes the connection; what was pipelined behind it must not be carried out."""
     with EmbeddedBroker(topics=["orders"], config={"flush.policy": policy}) as broker, SocketClient(broker.bootstrap_servers) as client:
         refused = produce_request("missing", batch_of(b"a"), acks=0)
@@ -219,7 +219,7 @@ def test_nothing_behind_a_close_is_done(policy: str) -> None:
         assert broker.counters()["MessagesInPerSec"] == 0
 
 
-def test_a_peer_closed_while_it_reads_nothing_does_not_stay_for_ever() -> None:
+def test_closed_connection_with_unread_responses_ends() -> None:
     """A closed connection still has answers to send; its client has its time for reading them, and no more."""
     config = {"connections.max.unread.ms": 100}
     with (
@@ -243,7 +243,7 @@ def test_a_peer_closed_while_it_reads_nothing_does_not_stay_for_ever() -> None:
         (False, ("WARNING", "compiled loops cannot be loaded, records are checked by much slower ones: no numba")),
     ],
 )
-def test_whether_it_works_at_full_speed_is_said(
+def test_availability_of_compiled_loops_is_logged(
     is_there: bool, says: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(kernels, "load", lambda: is_there)

@@ -9,12 +9,12 @@ import pytest
 from chaffinch import EmbeddedBroker
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import is_alive, wait_for_connections, wait_until, wait_until_hit
 from tests.broker.core_client import produce_request
-from tests.broker.looks import is_alive, wait_for_connections, wait_until, wait_until_hit
 from tests.broker.socket_client import SocketClient
 
 
-def test_answers_come_slowly_and_whole() -> None:
+def test_throttled_responses_are_complete() -> None:
     with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
         broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=2000)
         assert client.ask(MetadataRequest(topics=None)).topics[0].name == "orders"
@@ -25,7 +25,7 @@ def test_answers_come_slowly_and_whole() -> None:
 
 
 @pytest.mark.parametrize("direction", ["answers", "requests", "both"])
-def test_one_byte_a_second(direction: Literal["answers", "requests", "both"]) -> None:
+def test_one_byte_a_second_leaves_bytes_unsent(direction: Literal["answers", "requests", "both"]) -> None:
     with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
         broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=1, direction=direction)
         client.send(MetadataRequest(topics=None))
@@ -36,7 +36,7 @@ def test_one_byte_a_second(direction: Literal["answers", "requests", "both"]) ->
         wait_until(broker, lambda: peer.is_reading == (direction == "answers"))
 
 
-def test_requests_are_read_slowly() -> None:
+def test_throttled_requests_are_answered() -> None:
     with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
         broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=1000, direction="requests")
         client.ask(MetadataRequest(topics=None))
@@ -45,7 +45,7 @@ def test_requests_are_read_slowly() -> None:
 
 
 @pytest.mark.parametrize(("direction", "pace"), [("answers", 1), ("requests", 1000), ("both", 1000)])
-def test_a_connection_that_dies_while_it_is_slow_leaves_nothing(direction: Literal["answers", "requests", "both"], pace: int) -> None:
+def test_throttled_connection_that_is_lost_leaves_nothing(direction: Literal["answers", "requests", "both"], pace: int) -> None:
     with EmbeddedBroker(topics=["orders"]) as broker:
         with SocketClient(broker.bootstrap_servers) as client:
             broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=pace, direction=direction)

@@ -11,11 +11,11 @@ import pytest
 from chaffinch.broker import listeners
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.broker.listeners import Address, listening_socket
-from tests.broker.looks import wait_until
+from tests.broker.broker_probes import wait_until
 from tests.broker.socket_client import SocketClient
 
 
-def kept_of_a_connection() -> int:
+def receive_buffer_bytes() -> int:
     with listening_socket(Address(host="127.0.0.1", port=0)) as listener:
         listener.setblocking(True)
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
@@ -27,14 +27,12 @@ LINUX_ONLY = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Li
 
 
 @pytest.mark.parametrize(("requested", "is_granted"), [pytest.param(100_000, True, marks=LINUX_ONLY), (1 << 30, False)])
-def test_the_system_keeps_as_much_as_is_asked_or_what_it_chooses_itself(
-    monkeypatch: pytest.MonkeyPatch, requested: int, is_granted: bool
-) -> None:
+def test_receive_buffer_is_requested_or_left_to_the_system(monkeypatch: pytest.MonkeyPatch, requested: int, is_granted: bool) -> None:
     with monkeypatch.context() as unasked:
         unasked.setattr(listeners, "_may_have", lambda size: False)
-        chosen = kept_of_a_connection()
+        chosen = receive_buffer_bytes()
     monkeypatch.setattr(listeners, "RECEIVE_BUFFER_BYTES", requested)
-    assert kept_of_a_connection() == (2 * requested if is_granted else chosen)
+    assert receive_buffer_bytes() == (2 * requested if is_granted else chosen)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,7 @@ def test_the_system_keeps_as_much_as_is_asked_or_what_it_chooses_itself(
 )
 @pytest.mark.parametrize("is_started_again", [False, True])
 @LINUX_ONLY
-def test_answers_wait_in_as_much_as_is_asked(config: dict[str, int], granted: int | None, is_started_again: bool) -> None:
+def test_send_buffer_option_applies(config: dict[str, int], granted: int | None, is_started_again: bool) -> None:
     with EmbeddedBroker(config=config, brokers=2) as broker:
         if is_started_again:
             broker.stop_node(0)

@@ -17,8 +17,8 @@ from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.records.compression import Compression
 from tests.broker.batches import batch_of
+from tests.broker.broker_probes import wait_until
 from tests.broker.core_client import produce_request
-from tests.broker.looks import wait_until
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_half_close import FETCH_VERSION, fetch
 
@@ -63,7 +63,7 @@ def wait_for_waiting(broker: EmbeddedBroker, count: int) -> None:
     wait_until(broker, lambda: len(waits) == count)
 
 
-def test_all_whose_answers_are_due_get_them(broker: EmbeddedBroker) -> None:
+def test_due_responses_are_sent_before_the_stop(broker: EmbeddedBroker) -> None:
     with ExitStack() as stack:
         readers = [stack.enter_context(SocketClient(broker.bootstrap_servers)) for _ in range(READERS)]
         for reader in readers:
@@ -75,7 +75,7 @@ def test_all_whose_answers_are_due_get_them(broker: EmbeddedBroker) -> None:
             assert reader.is_closed_by_peer()
 
 
-def test_a_large_request_under_way_is_done_and_answered(broker: EmbeddedBroker) -> None:
+def test_large_request_in_progress_is_answered_before_the_stop(broker: EmbeddedBroker) -> None:
     large = bytes(batch_of(bytes(produce.TURN_BYTES_MAX), compression=Compression.ZSTD))
     partitions = [PartitionProduceData(index=index, records=large) for index in range(PARTITIONS)]
     with SocketClient(broker.bootstrap_servers) as client:
@@ -94,7 +94,7 @@ def test_a_large_request_under_way_is_done_and_answered(broker: EmbeddedBroker) 
         assert [answer.error_code for answer in topic.partition_responses] == [0] * PARTITIONS
 
 
-def test_what_waits_for_something_is_not_answered_and_what_is_behind_it_is_not_done(broker: EmbeddedBroker) -> None:
+def test_waiting_requests_are_dropped_by_the_stop(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         client.send(fetch(), FETCH_VERSION)
         client.send(produce_request("orders", batch_of(b"behind")))

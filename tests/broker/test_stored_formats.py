@@ -50,7 +50,7 @@ def values(log: PartitionLog) -> list[tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
-def test_a_directory_of_version_1_opens_with_all_that_is_in_it(tmp_path: Path, how: str) -> None:
+def test_directory_of_version_1_opens_with_its_contents(tmp_path: Path, how: str) -> None:
     cluster = unpacked(tmp_path, how)
     log = log_of(cluster, "orders")
     assert values(log) == [
@@ -77,7 +77,7 @@ def test_a_directory_of_version_1_opens_with_all_that_is_in_it(tmp_path: Path, h
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
-def test_and_goes_on_from_there(tmp_path: Path, how: str) -> None:
+def test_directory_of_version_1_accepts_changes(tmp_path: Path, how: str) -> None:
     """Appends, a compaction, retention, and another start."""
     cluster = unpacked(tmp_path, how)
     orders, keyed = log_of(cluster, "orders"), log_of(cluster, "keyed")

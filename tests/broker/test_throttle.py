@@ -59,7 +59,7 @@ class Line:
 
 
 @pytest.mark.parametrize("bytes_per_second", [1, 10, 1000, 1_000_000])
-def test_so_many_bytes_a_second(bytes_per_second: int) -> None:
+def test_responses_are_sent_at_the_given_rate(bytes_per_second: int) -> None:
     line = Line(bytes_per_second)
     data = bytes(number % 251 for number in range(10 * bytes_per_second))
     line.answers.add([data[:3], data[3:]])
@@ -73,7 +73,7 @@ def test_so_many_bytes_a_second(bytes_per_second: int) -> None:
     assert line.timers.waiting == 0
 
 
-def test_what_comes_while_it_drips_comes_after() -> None:
+def test_later_parts_are_sent_in_order() -> None:
     line = Line(20)
     line.answers.add([b"abc"])
     line.answers.add([b"", b"def"])
@@ -83,7 +83,7 @@ def test_what_comes_while_it_drips_comes_after() -> None:
     assert line.sent == b"abcdefg"
 
 
-def test_closed_answers_drop_what_waits() -> None:
+def test_closed_responses_drop_pending_bytes() -> None:
     line = Line(1)
     line.answers.add([b"abc"])
     line.answers.close()
@@ -91,7 +91,7 @@ def test_closed_answers_drop_what_waits() -> None:
     assert (line.sent, line.answers.bytes_waiting, line.timers.waiting) == (b"a", 0, 0)
 
 
-def test_reading_pauses_as_long_as_it_should_have_taken() -> None:
+def test_reading_pauses_for_the_time_of_the_rate() -> None:
     timers, resumed = Timers(), []
     requests = ThrottledRequests(100, lambda: resumed.append(timers.now), timers.later)
     assert not requests.must_pause

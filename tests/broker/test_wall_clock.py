@@ -17,7 +17,7 @@ STEPS = {"set forward": HOUR_MS, "set back": -HOUR_MS, "set back a little": -2, 
 
 
 @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
-def test_a_step(step_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_step_changes_times_but_no_waits(step_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(5_000_000)
     monkeypatch.setattr("chaffinch.broker.server.SystemClock", lambda: clock)
     with (
@@ -50,7 +50,7 @@ def test_a_step(step_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert reader.receive().responses[0].partitions[0].error_code == 0
 
 
-def test_an_idle_server_hears_of_it_with_the_next_wake_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_idle_server_notices_a_clock_step_with_its_next_wake_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Without a single request: records have another age now, and chores go by that."""
     clock = ManualClock()
     monkeypatch.setattr("chaffinch.broker.server.SystemClock", lambda: clock)

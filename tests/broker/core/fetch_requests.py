@@ -50,7 +50,7 @@ def first(answer: Any) -> PartitionData:
     return result
 
 
-def told(answer: Any) -> list[int]:
+def partitions_of(answer: Any) -> list[int]:
     """Partitions named, in order."""
     return [data.partition_index for topic in answer.responses for data in topic.partitions]
 

@@ -28,7 +28,7 @@ from tests.protocol.instances import sample
 
 class TestLogDirs:
     @pytest.mark.parametrize("version", range(1, 6))
-    def test_sizes(self, version: int) -> None:
+    def test_log_dirs_report_sizes(self, version: int) -> None:
         cluster = Cluster()
         cluster.topic("orders", 2)
         cluster.topic("bills")
@@ -49,14 +49,14 @@ class TestLogDirs:
             ([("orders", [0]), ("orders", [1])], [("orders", [0, 1])]),
         ],
     )
-    def test_what_was_asked_for(self, requested: list[tuple[str, list[int]]], shown: list[tuple[str, list[int]]]) -> None:
+    def test_log_dirs_report_requested_partitions(self, requested: list[tuple[str, list[int]]], shown: list[tuple[str, list[int]]]) -> None:
         cluster = Cluster()
         cluster.topic("orders", 2)
         topics = [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in requested]
         (result,) = cluster.client().ask(DescribeLogDirsRequest(topics=topics)).results
         assert [(topic.name, [part.partition_index for part in topic.partitions]) for topic in result.topics] == shown
 
-    def test_a_node_shows_its_replicas(self) -> None:
+    def test_log_dirs_report_replicas_of_the_node(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders", 2)
         shown = []
@@ -67,22 +67,22 @@ class TestLogDirs:
         assert sorted(shown) == sorted((replicas[index][0], index) for index in (0, 1))
 
 
-def test_nothing_is_being_moved() -> None:
+def test_no_reassignments_are_listed() -> None:
     answer = Cluster().client().ask(ListPartitionReassignmentsRequest())
     assert (answer.error_code, answer.topics) == (0, [])
 
 
-def test_nobody_has_limits() -> None:
+def test_no_quotas_are_described() -> None:
     answer = Cluster().client().ask(DescribeClientQuotasRequest())
     assert (answer.error_code, answer.entries) == (0, [])
 
 
-def test_there_is_no_authorizer() -> None:
+def test_acls_are_refused_without_an_authorizer() -> None:
     answer = Cluster().client().ask(DescribeAclsRequest())
     assert (answer.error_code, answer.resources) == (54, [])
 
 
-def test_there_are_no_users() -> None:
+def test_scram_users_are_unknown() -> None:
     client = Cluster().client()
     nobody: tuple[list[UserName] | None, ...] = (None, [])
     for users in nobody:
@@ -105,7 +105,7 @@ def test_there_are_no_users() -> None:
         (0, [], 0, []),
     ],
 )
-def test_names_of_resources(version: int, types: list[int], code: int, names: list[str]) -> None:
+def test_config_resources_are_listed(version: int, types: list[int], code: int, names: list[str]) -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders")
     answer = cluster.client().ask(ListConfigResourcesRequest(resource_types=types), version)
@@ -113,7 +113,7 @@ def test_names_of_resources(version: int, types: list[int], code: int, names: li
 
 
 @pytest.mark.parametrize("name", [api.name for api in APIS.values() if api.served and api.key not in PER_PARTITION_FAULTS])
-def test_a_script_can_answer_any_request_with_any_code(name: str) -> None:
+def test_error_response_has_any_code_in_any_version(name: str) -> None:
     """Whatever was asked, in every version served: the number is in the bytes."""
     (api,) = (api for api in APIS.values() if api.name == name)
     number = 0x3A5C

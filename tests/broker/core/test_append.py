@@ -27,7 +27,7 @@ SMALL = st.integers(-2, 3)
     base_sequence=SMALL,
     batch_bytes_max=st.integers(HEADER_BYTES - 1, HEADER_BYTES + 1),
 )
-def test_what_is_plainly_right_keeps_every_batch_rule(
+def test_plainly_valid_batch_keeps_every_batch_rule(
     base_offset: int, attributes: int, last_offset_delta: int, count: int, producer_id: int, base_sequence: int, batch_bytes_max: int
 ) -> None:
     header = read_header(batch_of(b"a"))._replace(
@@ -45,11 +45,11 @@ def test_what_is_plainly_right_keeps_every_batch_rule(
         assert check_batch(view, policy, Origin.CLIENT, crc_was_checked=True) is None
 
 
-def test_ordinary_batches_are_plainly_right() -> None:
+def test_ordinary_batch_is_plainly_valid() -> None:
     header = read_header(batch_of(b"a", b"b"))
     assert is_plainly_valid(header, header.size, 1 << 20)
 
 
-def test_an_answer_that_is_filled_by_hand_has_every_field() -> None:
+def test_response_filled_by_hand_has_every_field() -> None:
     expected = PartitionProduceResponse(index=3, base_offset=7, log_append_time_ms=11, log_start_offset=5)
     assert answer_for(3, AppendResult(7, 9, 11, 5)) == expected

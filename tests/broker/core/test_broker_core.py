@@ -43,7 +43,7 @@ def cluster() -> Cluster:
 
 
 class TestOrder:
-    def test_pipelined_requests_are_worked_on_one_after_the_other(self, cluster: Cluster) -> None:
+    def test_pipelined_requests_are_processed_in_order(self, cluster: Cluster) -> None:
         """As in Apache Kafka: what follows a waiting fetch on the same connection waits with it."""
         client = cluster.client()
         client.send(waiting_fetch())
@@ -55,7 +55,7 @@ class TestOrder:
         assert [type(answer).__name__ for answer in client.answers] == ["FetchResponse", "ProduceResponse", "MetadataResponse"]
         assert cluster.partition("orders", 0).log.log_end_offset == 1
 
-    def test_nothing_is_taken_behind_one_that_waits(self, cluster: Cluster) -> None:
+    def test_request_behind_a_delayed_one_is_an_error(self, cluster: Cluster) -> None:
         """Shells keep it: a second queue here would be one that only tests use."""
         client = cluster.client()
         client.send(waiting_fetch())
@@ -65,7 +65,7 @@ class TestOrder:
             cluster.core.apply(RequestReceived(connection_id=client.connection_id, request=request), NOW_MS)
         assert cluster.partition("orders", 0).log.log_end_offset == 0
 
-    def test_several_waits_in_a_row(self, cluster: Cluster) -> None:
+    def test_pipelined_fetches_wait_one_after_another(self, cluster: Cluster) -> None:
         client, writer = cluster.client(), cluster.client()
         client.send(waiting_fetch())
         client.send(waiting_fetch())
@@ -74,11 +74,11 @@ class TestOrder:
         writer.produce("orders", batch_of(b"a"))
         assert len(client.answers) == 2
 
-    def test_connections_do_not_wait_for_each_other(self, cluster: Cluster) -> None:
+    def test_waiting_fetch_does_not_delay_other_connections(self, cluster: Cluster) -> None:
         cluster.client().send(waiting_fetch())
         cluster.client().ask(MetadataRequest(topics=None))
 
-    def test_a_closed_connection_drops_what_it_still_wanted(self, cluster: Cluster) -> None:
+    def test_closed_connection_drops_its_pending_requests(self, cluster: Cluster) -> None:
         client = cluster.client()
         client.send(waiting_fetch())
         client.send(produce_request("orders", batch_of(b"a")))
@@ -88,7 +88,7 @@ class TestOrder:
 
 
 class TestFaults:
-    def test_an_error_for_one_partition_leaves_the_others(self) -> None:
+    def test_fault_for_one_partition_leaves_the_others(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", 2)
         cluster.core.faults.add(api="Produce", topic="orders", partition=1, error="NOT_ENOUGH_REPLICAS_AFTER_APPEND", count=2)
@@ -100,7 +100,7 @@ class TestFaults:
             assert [part.error_code for part in answer.responses[0].partition_responses] == expected
         assert not cluster.core.faults
 
-    def test_requests_that_do_not_match_pass(self, cluster: Cluster) -> None:
+    def test_request_that_matches_no_rule_passes(self, cluster: Cluster) -> None:
         cluster.topic("other")
         cluster.core.faults.add(topic="other")
         client = cluster.client()
@@ -109,7 +109,7 @@ class TestFaults:
         assert client.produce("other", batch_of(b"a")).error_code == 6
 
     @pytest.mark.parametrize(("action", "stored"), [("drop_before", 0), ("drop_after", 1)])
-    def test_the_connection_is_cut(self, cluster: Cluster, action: str, stored: int) -> None:
+    def test_drop_rule_closes_the_connection(self, cluster: Cluster, action: str, stored: int) -> None:
         cluster.core.faults.add(action=action)
         client = cluster.client()
         client.send(produce_request("orders", batch_of(b"a")))
@@ -117,7 +117,7 @@ class TestFaults:
         assert client.answers == []
         assert cluster.partition("orders", 0).log.log_end_offset == stored
 
-    def test_a_batch_whose_answer_was_lost_is_stored_once(self, cluster: Cluster) -> None:
+    def test_batch_resent_after_a_lost_response_is_stored_once(self, cluster: Cluster) -> None:
         """The broker's half of exactly once: cut after the append, sent again on a new connection, old offset."""
         records = bytes(batch_of(b"a", b"b", identity=PRODUCER, sequence=0))
         cluster.core.faults.add(action="drop_after")
@@ -126,7 +126,7 @@ class TestFaults:
         assert (again.error_code, again.base_offset) == (0, 0)
         assert cluster.partition("orders", 0).log.log_end_offset == 2
 
-    def test_and_after_a_restart_too(self, cluster: Cluster) -> None:
+    def test_batch_resent_after_a_restart_is_stored_once(self, cluster: Cluster) -> None:
         records = bytes(batch_of(b"a", b"b", identity=PRODUCER, sequence=0))
         cluster.client().produce("orders", records)
         cluster.restart()
@@ -134,7 +134,7 @@ class TestFaults:
         assert (again.error_code, again.base_offset) == (0, 0)
         assert cluster.partition("orders", 0).log.log_end_offset == 2
 
-    def test_a_late_answer(self, cluster: Cluster) -> None:
+    def test_delay_rule_delays_the_response(self, cluster: Cluster) -> None:
         cluster.core.faults.add(action="delay", delay_ms=300)
         client = cluster.client()
         client.send(produce_request("orders", batch_of(b"a")))
@@ -144,7 +144,7 @@ class TestFaults:
         cluster.advance(1)
         assert client.answers.pop().responses[0].partition_responses[0].error_code == 0
 
-    def test_a_late_answer_of_a_waiting_fetch(self, cluster: Cluster) -> None:
+    def test_delay_rule_delays_a_waiting_fetch_further(self, cluster: Cluster) -> None:
         cluster.core.faults.add(api="Fetch", action="delay", delay_ms=300)
         client = cluster.client()
         client.send(waiting_fetch(100))
@@ -153,7 +153,7 @@ class TestFaults:
         cluster.advance(1)
         assert len(client.answers) == 1
 
-    def test_a_late_answer_of_a_fetch_that_was_served_early(self, cluster: Cluster) -> None:
+    def test_delay_rule_delays_a_fetch_served_early(self, cluster: Cluster) -> None:
         cluster.core.faults.add(api="Fetch", action="delay", delay_ms=300)
         client = cluster.client()
         client.send(waiting_fetch(10_000))
@@ -167,7 +167,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         "api", [api for api in APIS.values() if api.served and api.key not in PER_PARTITION_FAULTS], ids=lambda api: api.name
     )
-    def test_every_api_can_answer_an_error_in_every_version(self, api: Any) -> None:
+    def test_error_response_is_encodable_in_every_version(self, api: Any) -> None:
         for version in api.served:
             request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=api.request())
             api.response.decode(b"".join(error_response(request, 41).encode(version)), version)
@@ -193,7 +193,7 @@ class TestFaults:
         ],
         ids=str,
     )
-    def test_mistakes_in_a_script(self, cluster: Cluster, changes: dict[str, Any], says: str) -> None:
+    def test_invalid_rule_is_refused(self, cluster: Cluster, changes: dict[str, Any], says: str) -> None:
         with pytest.raises(ConfigException, match=says):
             cluster.core.faults.add(**changes)
 
@@ -202,7 +202,7 @@ class TestFlushPolicy:
     """`always`: whatever is answered survives a loss of power; `os`: the death of the process."""
 
     @pytest.mark.parametrize(("policy", "kept"), [("always", 2), ("os", 0)])
-    def test_power_is_lost(self, policy: str, kept: int) -> None:
+    def test_flush_policy_decides_what_survives_a_loss_of_power(self, policy: str, kept: int) -> None:
         cluster = Cluster({"flush.policy": policy})
         cluster.topic("orders")
         if policy == "os":
@@ -215,7 +215,7 @@ class TestFlushPolicy:
         cluster.core = cluster._core()
         assert cluster.partition("orders", 0).log.log_end_offset == kept
 
-    def test_a_shell_may_sync_once_for_many(self) -> None:
+    def test_one_sync_serves_several_requests(self) -> None:
         cluster = Cluster({"flush.policy": "always"})
         cluster.topic("orders")
         syncs: list[str] = []
@@ -231,7 +231,7 @@ class TestFlushPolicy:
         cluster.core.sync()
         assert len([path for path in syncs if path.endswith(".log")]) == 1
 
-    def test_a_batch_whose_sync_failed_is_not_acknowledged_when_it_comes_again(self) -> None:
+    def test_batch_with_failed_sync_is_not_acknowledged_when_repeated(self) -> None:
         cluster = Cluster({"flush.policy": "always"})
         cluster.topic("orders")
         batch = bytes(batch_of(b"a", identity=PRODUCER, sequence=0))
@@ -254,7 +254,7 @@ class TestFlushPolicy:
         cluster.core = cluster._core()
         assert cluster.client().produce("orders", batch).base_offset == 0
 
-    def test_a_topic_that_is_deleted_before_the_sync_costs_nobody_an_answer(self) -> None:
+    def test_topic_deleted_before_the_sync_loses_no_response(self) -> None:
         cluster = Cluster({"flush.policy": "always"})
         cluster.topic("orders")
         client = cluster.client()
@@ -268,7 +268,7 @@ class TestFlushPolicy:
 
 
 class TestFullDisk:
-    def test_writes_are_refused_and_work_again_later(self, cluster: Cluster) -> None:
+    def test_full_disk_refuses_writes_until_there_is_space(self, cluster: Cluster) -> None:
         client = cluster.client()
 
         def full(operation: str, path: str, size: int) -> None:
@@ -283,7 +283,7 @@ class TestFullDisk:
         assert client.produce("orders", batch_of(b"a")).base_offset == 0
 
 
-def test_a_directory_has_one_owner() -> None:
+def test_second_core_on_a_directory_is_refused() -> None:
     cluster = Cluster()
     with pytest.raises(AlreadyLocked):
         cluster._core()
@@ -323,22 +323,22 @@ class TestOptions:
         ],
         ids=str,
     )
-    def test_wrong_ones_are_refused_before_anything_is_touched(self, config: dict[str, Any], says: str) -> None:
+    def test_invalid_options_are_refused_before_the_directory_is_used(self, config: dict[str, Any], says: str) -> None:
         file_system = MemoryFileSystem()
         with pytest.raises(ConfigException, match=says):
             BrokerCore(file_system, config, nodes=[Node(id=0, host="h", port=1)], rng=random.Random(1), steady_ms=0)
         assert file_system.list("") == []
 
-    def test_documentation_is_printed_from_the_table(self) -> None:
+    def test_printed_table_names_every_option(self) -> None:
         text = options_table(options.BROKER_OPTIONS.options)
         assert all(option.name in text for option in options.BROKER_OPTIONS.options)
 
-    def test_names_of_the_rules_counters_are_known(self) -> None:
+    def test_counters_of_batch_rules_exist(self) -> None:
         assert {rule.counter for rule in validation_rules.BATCH_RULES if rule.counter} <= set(HELP)
 
 
 class TestCounters:
-    def test_unknown_names_are_mistakes(self) -> None:
+    def test_unknown_counter_is_an_error(self) -> None:
         with pytest.raises(AssertionError):
             Counters().add("t", "NoSuchCounter")
 
@@ -355,7 +355,7 @@ class TestDeclaredNodes:
         counts = [sum(node in assigned for assigned in replicas) for node in range(5)]
         assert counts == [6] * 5
 
-    def test_no_coordinator_without_nodes(self) -> None:
+    def test_coordinator_and_controller_are_missing_without_nodes(self) -> None:
         nodes = DeclaredNodes([Node(id=0, host="h", port=1)], {0})
         assert nodes.coordinator_of("x") is None
         assert nodes.controller_id == -1

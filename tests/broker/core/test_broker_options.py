@@ -18,13 +18,13 @@ OF_32_BITS = [
 
 
 @pytest.mark.parametrize("name", OF_32_BITS)
-def test_numbers_of_32_bits(name: str) -> None:
+def test_numbers_above_32_bits_are_refused(name: str) -> None:
     assert options.BROKER_OPTIONS.parse({name: str(INT_MAX)})[name] == INT_MAX
     with pytest.raises(ConfigException, match=f"option {name} cannot be .*at most {INT_MAX}"):
         options.parse({name: str(INT_MAX + 1)})
 
 
-def test_no_number_has_more_than_64_bits() -> None:
+def test_numbers_above_64_bits_are_refused() -> None:
     request_error = [option for option in (*options.BROKER_OPTIONS.options, *TOPIC_OPTIONS.options) if option.kind == "int"]
     assert len(request_error) > 50
     for option in request_error:
@@ -34,7 +34,7 @@ def test_no_number_has_more_than_64_bits() -> None:
 
 
 @pytest.mark.parametrize("coarser", ["log.retention.hours", "log.retention.minutes"])
-def test_a_negative_retention_is_none_in_any_unit(coarser: str) -> None:
+def test_negative_retention_means_unlimited_in_any_unit(coarser: str) -> None:
     assert topic_defaults(options.parse({coarser: -5}))["retention.ms"] == -1
 
 
@@ -47,7 +47,7 @@ def test_a_negative_retention_is_none_in_any_unit(coarser: str) -> None:
         ({"log.retention.hours": 0, "log.retention.ms": 1}, False),
     ],
 )
-def test_no_retention_at_all_is_no_default(given: dict[str, int], is_refused: bool) -> None:
+def test_zero_default_retention_is_refused(given: dict[str, int], is_refused: bool) -> None:
     if is_refused:
         with pytest.raises(ConfigException, match="cannot be 0"):
             options.parse(given)
@@ -55,7 +55,7 @@ def test_no_retention_at_all_is_no_default(given: dict[str, int], is_refused: bo
         assert topic_defaults(options.parse(given))["retention.ms"] == 1
 
 
-def test_session_timeouts_that_no_member_could_have_are_refused() -> None:
+def test_contradicting_session_timeout_limits_are_refused() -> None:
     text = r"^group.min.session.timeout.ms=9000 is above group.max.session.timeout.ms=8999: no member could join$"
     with pytest.raises(ConfigException, match=text):
         options.parse({"group.min.session.timeout.ms": 9000, "group.max.session.timeout.ms": 8999})
@@ -84,7 +84,7 @@ HEARTBEAT, SESSION = "heartbeat.interval.ms", "session.timeout.ms"
     ],
     ids=str,
 )
-def test_timings_of_consumer_groups_that_contradict_each_other_are_refused(given: dict[str, int], says: str) -> None:
+def test_contradicting_consumer_group_timings_are_refused(given: dict[str, int], says: str) -> None:
     """The rules of GroupCoordinatorConfig."""
     settings = {CONSUMER + name: value for name, value in given.items()}
     if says:
@@ -94,7 +94,7 @@ def test_timings_of_consumer_groups_that_contradict_each_other_are_refused(given
         options.parse(settings)
 
 
-def test_all_that_contradicts_is_told_at_once() -> None:
+def test_all_contradictions_are_reported_at_once() -> None:
     given = {CONSUMER + HEARTBEAT: 999_999, CONSUMER + SESSION: 1000, "num.partitions": 10_001}
     with pytest.raises(ConfigException) as refused:
         options.parse(given)
@@ -103,14 +103,14 @@ def test_all_that_contradicts_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", " ", ",", [], ()], ids=repr)
-def test_there_is_an_assignor_for_those_that_ask_for_none(nothing: object) -> None:
+def test_empty_list_of_assignors_is_refused(nothing: object) -> None:
     with pytest.raises(ConfigException, match=r"group\.consumer\.assignors.*one of uniform, range"):
         options.parse({"group.consumer.assignors": nothing})
     options.parse({"group.consumer.assignors": "range"})
 
 
 @pytest.mark.parametrize("without", ["consumer", "", []], ids=repr)
-def test_classic_groups_cannot_be_turned_off(without: object) -> None:
+def test_group_protocols_without_classic_are_refused(without: object) -> None:
     with pytest.raises(ConfigException, match=r"^group\.coordinator\.rebalance\.protocols=(consumer)? lacks classic: "):
         options.parse({"group.coordinator.rebalance.protocols": without})
     options.parse({"group.coordinator.rebalance.protocols": "consumer,classic"})
@@ -130,7 +130,7 @@ def test_classic_groups_cannot_be_turned_off(without: object) -> None:
     ],
     ids=str,
 )
-def test_defaults_with_which_no_topic_could_be_created_are_refused(given: dict[str, int], says: str) -> None:
+def test_contradicting_topic_defaults_are_refused(given: dict[str, int], says: str) -> None:
     if says:
         with pytest.raises(ConfigException, match=says):
             options.parse(given)
@@ -147,8 +147,8 @@ def test_defaults_with_which_no_topic_could_be_created_are_refused(given: dict[s
         ("retention.ms", "log.retention.ms"),
     ],
 )
-def test_a_name_of_the_other_kind_is_answered_with_the_right_one(topic: str, broker: str) -> None:
-    for parse, given, wanted in ((options.parse, topic, broker), (TOPIC_OPTIONS.parse, broker, topic)):
-        for spelling in (given, given.replace(".", "_")):
-            with pytest.raises(ConfigException, match=f"^unknown option '{spelling}': the nearest known one is '{wanted}'$"):
-                parse({spelling: 1})
+def test_option_name_of_the_other_kind_gets_a_suggestion(topic: str, broker: str) -> None:
+    for parse, given, expected in ((options.parse, topic, broker), (TOPIC_OPTIONS.parse, broker, topic)):
+        for name in (given, given.replace(".", "_")):
+            with pytest.raises(ConfigException, match=f"^unknown option '{name}': the nearest known one is '{expected}'$"):
+                parse({name: 1})

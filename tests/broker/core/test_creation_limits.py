@@ -41,12 +41,12 @@ class TestCreateTopics:
             ([creatable("a", 2**31 - 1), creatable("b", 2**31 - 1)], [POLICY_VIOLATION] * 2),
         ],
     )
-    def test_of_all_topics_together(self, topics: list[CreatableTopic], codes: list[int]) -> None:
+    def test_limit_counts_the_partitions_of_all_topics(self, topics: list[CreatableTopic], codes: list[int]) -> None:
         cluster = Cluster({"num.partitions": "3"})
         results = cluster.client().ask(CreateTopicsRequest(topics=topics, validate_only=True)).topics
         assert [result.error_code for result in results] == codes
 
-    def test_nothing_is_created(self) -> None:
+    def test_request_above_the_limit_creates_nothing(self) -> None:
         cluster = Cluster()
         results = cluster.client().ask(CreateTopicsRequest(topics=[creatable("a", 1), creatable("b", 10_000)])).topics
         assert [(result.name, result.error_message) for result in results] == [
@@ -55,7 +55,7 @@ class TestCreateTopics:
         assert len(cluster.core.topics) == 0
         assert cluster.lines[-1].startswith("refused: CreateTopics from client 'test' for 2 topics: POLICY_VIOLATION: ")
 
-    def test_the_owner_of_the_broker_may_have_more(self) -> None:
+    def test_limit_does_not_apply_to_the_owner_of_the_broker(self) -> None:
         cluster = Cluster()
         cluster.topic("wide", 10_001)
         assert len(cluster.topic_named("wide").partitions) == 10_001
@@ -74,24 +74,24 @@ class TestCreatePartitions:
             ([("a", 10_003), ("b", 9), ("b", 9)], [POLICY_VIOLATION] * 3),
         ],
     )
-    def test_of_all_topics_together(self, topics: list[tuple[str, int]], codes: list[int]) -> None:
+    def test_limit_counts_the_new_partitions_of_all_topics(self, topics: list[tuple[str, int]], codes: list[int]) -> None:
         cluster = Cluster()
         cluster.topic("a", 2)
         cluster.topic("b", 3)
-        wanted = [CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in topics]
-        results = cluster.client().ask(CreatePartitionsRequest(topics=wanted, timeout_ms=1000, validate_only=True)).results
+        new_counts = [CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in topics]
+        results = cluster.client().ask(CreatePartitionsRequest(topics=new_counts, timeout_ms=1000, validate_only=True)).results
         assert [result.error_code for result in results] == codes
 
-    def test_nothing_is_added(self) -> None:
+    def test_request_above_the_limit_adds_nothing(self) -> None:
         cluster = Cluster()
         cluster.topic("a")
-        wanted = [CreatePartitionsTopic(name="a", count=10_002, assignments=None)]
-        (result,) = cluster.client().ask(CreatePartitionsRequest(topics=wanted, timeout_ms=1000, validate_only=False)).results
+        new_counts = [CreatePartitionsTopic(name="a", count=10_002, assignments=None)]
+        (result,) = cluster.client().ask(CreatePartitionsRequest(topics=new_counts, timeout_ms=1000, validate_only=False)).results
         assert result.error_message == "Excessively large number of partitions per request: 10001 new ones, at most 10000."
         assert len(cluster.topic_named("a").partitions) == 1
         assert cluster.lines[-1].startswith("refused: CreatePartitions from client 'test' for 1 topic: POLICY_VIOLATION: ")
 
-    def test_a_topic_has_a_largest_number(self) -> None:
+    def test_partition_count_of_a_topic_is_limited(self) -> None:
         cluster = Cluster()
         cluster.topic("a")
         with pytest.raises(RequestRefused, match="up to 100000, not set to 100001"):
@@ -104,7 +104,7 @@ class TestMetadata:
         topics = [MetadataRequestTopic(name=name) for name in names]
         return [topic.error_code for topic in cluster.client().ask(MetadataRequest(topics=topics, allow_auto_topic_creation=True)).topics]
 
-    def test_the_first_few_are_created_and_the_others_when_asked_for_again(self) -> None:
+    def test_metadata_creates_a_limited_number_of_topics_per_request(self) -> None:
         """As by Apache Kafka, which answers so for all that it has yet to create."""
         cluster = Cluster()
         names = [f"topic-{index}" for index in range(450)]
@@ -114,10 +114,10 @@ class TestMetadata:
         assert self.codes(cluster, *names) == [0] * 450
 
     @pytest.mark.parametrize(("partitions", "codes"), [("60", [0, 0, 0, 3]), ("201", [0, 3, 3, 3])])
-    def test_it_is_their_partitions_that_count(self, partitions: str, codes: list[int]) -> None:
+    def test_metadata_limit_counts_partitions(self, partitions: str, codes: list[int]) -> None:
         assert self.codes(Cluster({"num.partitions": partitions}), "a", "b", "c", "d") == codes
 
-    def test_names_that_no_topic_may_have_do_not_stand_in_the_way(self) -> None:
+    def test_invalid_names_do_not_count_for_the_metadata_limit(self) -> None:
         cluster = Cluster({"num.partitions": "200"})
         cluster.topic("a.b")
         assert self.codes(cluster, "a_b", "a/b", "a.b", "new", "newer") == [17, 17, 0, 0, 3]

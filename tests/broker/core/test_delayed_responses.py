@@ -19,7 +19,7 @@ def woken(waits: DelayedResponses) -> list[tuple[int, bool]]:
     return found
 
 
-def test_found_by_each_of_its_keys_until_it_ends() -> None:
+def test_response_is_woken_by_each_of_its_keys_until_it_ends() -> None:
     waits = DelayedResponses()
     waits.add(1, waiting(100, "orders", "bills"))
     waits.add(2, waiting(100, "orders"))
@@ -38,7 +38,7 @@ def test_found_by_each_of_its_keys_until_it_ends() -> None:
     assert not waits
 
 
-def test_who_is_woken_again_and_again_is_tried_once_and_in_turn() -> None:
+def test_response_woken_several_times_is_tried_once_in_order() -> None:
     waits = DelayedResponses()
     for connection_id in range(3):
         waits.add(connection_id, waiting(100 - connection_id, "orders", str(connection_id)))
@@ -52,7 +52,7 @@ def test_who_is_woken_again_and_again_is_tried_once_and_in_turn() -> None:
     assert waits.next_deadline_ms == 100
 
 
-def test_who_is_gone_is_not_tried() -> None:
+def test_ended_response_is_not_tried() -> None:
     waits = DelayedResponses()
     waits.add(1, waiting(100, "orders"))
     waits.wake("orders")
@@ -62,7 +62,7 @@ def test_who_is_gone_is_not_tried() -> None:
     assert waits.next_deadline_ms == 200
 
 
-def test_due_in_the_order_of_deadlines_and_not_before() -> None:
+def test_responses_are_due_in_order_of_deadlines() -> None:
     waits = DelayedResponses()
     waits.add(1, waiting(300))
     waits.add(2, waiting(100))
@@ -75,7 +75,7 @@ def test_due_in_the_order_of_deadlines_and_not_before() -> None:
     assert woken(waits) == []
 
 
-def test_an_old_deadline_does_not_hit_the_next_wait_of_the_same_connection() -> None:
+def test_old_deadline_does_not_wake_the_next_wait() -> None:
     waits = DelayedResponses()
     waits.add(1, waiting(100))
     waits.end(1)
@@ -108,5 +108,5 @@ class At:
 @pytest.mark.parametrize(
     ("deadlines", "earliest"), [([], None), ([None], None), ([None, 5, None, 3], 3), ([0, 1], 0)], ids=["none", "never", "some", "zero"]
 )
-def test_the_earliest_chore_counts(deadlines: list[int | None], earliest: int | None) -> None:
+def test_next_deadline_is_that_of_the_earliest_task(deadlines: list[int | None], earliest: int | None) -> None:
     assert timers.next_deadline_ms([At(deadline) for deadline in deadlines]) == earliest

@@ -9,7 +9,7 @@ import pytest
 from chaffinch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core.fetch_requests import fetch, first, offsets, told
+from tests.broker.core.fetch_requests import fetch, first, offsets, partitions_of
 from tests.broker.core_client import Client, Cluster
 
 
@@ -33,7 +33,7 @@ def cluster() -> Cluster:
 
 @pytest.mark.parametrize(("offset", "start"), [(0, 0), (2, 2), (4, 4), (-1, 4)])
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_log_begins_there(cluster: Cluster, offset: int, start: int, version: int) -> None:
+def test_log_starts_at_the_requested_offset(cluster: Cluster, offset: int, start: int, version: int) -> None:
     client = cluster.client()
     assert delete(client, offset, version=version) == (0, start)
     data = first(client.ask(fetch(start)))
@@ -43,13 +43,13 @@ def test_the_log_begins_there(cluster: Cluster, offset: int, start: int, version
 
 
 @pytest.mark.parametrize(("policy", "code"), [("", 0), ("delete", 0), ("compact,delete", 0), ("compact", 44)])
-def test_only_compaction_alone_forbids_it(cluster: Cluster, policy: str, code: int) -> None:
+def test_topic_with_compaction_alone_is_refused(cluster: Cluster, policy: str, code: int) -> None:
     cluster.topic("other", cleanup_policy=policy)
     cluster.client().produce("other", batch_of(b"a"))
     assert delete(cluster.client(), 1, topic="other")[0] == code
 
 
-def test_a_log_never_begins_earlier_again(cluster: Cluster) -> None:
+def test_log_start_never_decreases(cluster: Cluster) -> None:
     client = cluster.client()
     assert delete(client, 3) == (0, 3)
     assert delete(client, 1) == (0, 3)
@@ -66,24 +66,24 @@ def test_a_log_never_begins_earlier_again(cluster: Cluster) -> None:
         (0, {"topic": "__consumer_offsets"}, 17),
     ],
 )
-def test_refusals(cluster: Cluster, offset: int, options: dict[str, Any], code: int) -> None:
+def test_invalid_request_is_refused(cluster: Cluster, offset: int, options: dict[str, Any], code: int) -> None:
     cluster.topic("kept", cleanup_policy="compact")
     cluster.topic("__consumer_offsets")
     assert delete(cluster.client(), offset, **options) == (code, -1)
 
 
-def test_a_compacted_topic_that_deletes_too(cluster: Cluster) -> None:
+def test_topic_with_compaction_and_deletion_is_accepted(cluster: Cluster) -> None:
     cluster.topic("both", cleanup_policy="compact,delete")
     assert delete(cluster.client(), -1, topic="both") == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "told"),
+    ("first", "last", "expected"),
     [(2, 999, (1, -1, 0)), (999, 2, (0, 2, 2)), (3, 1, (0, 1, 1)), (1, 3, (0, 3, 3))],
 )
 @pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
-def test_of_a_partition_that_is_named_twice_the_last_offset_counts(
-    cluster: Cluster, first: int, last: int, told: tuple[int, int, int], apart: bool
+def test_last_offset_of_a_repeated_partition_is_used(
+    cluster: Cluster, first: int, last: int, expected: tuple[int, int, int], apart: bool
 ) -> None:
     """As in Apache Kafka: it is answered once, and an error says that nothing was deleted."""
     requested = [DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in ((0, first), (1, 0), (0, last))]
@@ -91,30 +91,30 @@ def test_of_a_partition_that_is_named_twice_the_last_offset_counts(
     topics = [DeleteRecordsTopic(name="orders", partitions=partitions) for partitions in groups]
     (answer,) = cluster.client().ask(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics
     results = {result.partition_index: (result.error_code, result.low_watermark) for result in answer.partitions}
-    assert (len(answer.partitions), results[0], results[1]) == (2, told[:2], (0, 0))
-    assert cluster.partition("orders", 0).log.log_start_offset == told[2]
+    assert (len(answer.partitions), results[0], results[1]) == (2, expected[:2], (0, 0))
+    assert cluster.partition("orders", 0).log.log_start_offset == expected[2]
 
 
-def test_what_is_above_the_high_watermark_stays(cluster: Cluster) -> None:
+def test_offset_above_the_high_watermark_is_refused(cluster: Cluster) -> None:
     cluster.partition("orders", 0).log.high_watermark = 2
     assert delete(cluster.client(), 3) == (1, -1)
     assert delete(cluster.client(), -1) == (0, 2)
 
 
-def test_only_the_leader_deletes() -> None:
+def test_request_at_another_node_is_refused() -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders")
     leader = cluster.partition("orders", 0).replicas.leader
     assert delete(cluster.client(node=1 - leader), -1) == (6, -1)
 
 
-def test_it_is_remembered(cluster: Cluster) -> None:
+def test_log_start_survives_a_restart(cluster: Cluster) -> None:
     delete(cluster.client(), 3)
     cluster.restart()
     assert cluster.partition("orders", 0).log.log_start_offset == 3
 
 
-def test_a_disk_that_refuses(cluster: Cluster) -> None:
+def test_failing_disk_is_reported(cluster: Cluster) -> None:
     def fail(operation: str, path: str, size: int) -> None:
         if operation in ("append", "open", "rename"):
             raise StorageError(path, operation, "input/output error")
@@ -124,16 +124,16 @@ def test_a_disk_that_refuses(cluster: Cluster) -> None:
     assert any("input/output error" in line for line in cluster.lines)
 
 
-def test_a_session_is_told(cluster: Cluster) -> None:
+def test_fetch_session_reports_the_new_log_start(cluster: Cluster) -> None:
     client = cluster.client()
     session_id = client.ask(fetch(4, session=(0, 0))).session_id
-    assert told(client.ask(fetch(4, session=(session_id, 1)))) == []
+    assert partitions_of(client.ask(fetch(4, session=(session_id, 1)))) == []
     delete(client, 2)
-    assert told(client.ask(fetch(4, session=(session_id, 2)))) == [0]
+    assert partitions_of(client.ask(fetch(4, session=(session_id, 2)))) == [0]
 
 
 @pytest.mark.parametrize(("start", "codes"), [(3, [1]), (2, [])])
-def test_a_fetch_that_waits_hears_when_its_place_is_deleted(cluster: Cluster, start: int, codes: list[int]) -> None:
+def test_waiting_fetch_fails_when_its_offset_is_deleted(cluster: Cluster, start: int, codes: list[int]) -> None:
     reader = cluster.client()
     reader.send(fetch(2, wait_ms=500, min_bytes=100_000))
     assert delete(cluster.client(), start) == (0, start)

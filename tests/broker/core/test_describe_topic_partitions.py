@@ -54,12 +54,12 @@ def client() -> Client:
         (("a", "missing"), 2, None, [("a", [0, 1])], ("missing", 0)),
     ],
 )
-def test_pages(client: Client, names: Any, limit: int, cursor: Any, topics: Any, following: Any) -> None:
+def test_pages_follow_limit_and_cursor(client: Client, names: Any, limit: int, cursor: Any, topics: Any, following: Any) -> None:
     answer = describe(client, *names, limit=limit, cursor=cursor)
     assert (shown(answer), cursor_of(answer)) == (topics, following)
 
 
-def test_all_pages_together_are_all(client: Client) -> None:
+def test_pages_cover_all_partitions(client: Client) -> None:
     for limit in range(1, 7):
         seen, cursor, pages = [], None, 0
         while pages == 0 or cursor is not None:
@@ -71,18 +71,18 @@ def test_all_pages_together_are_all(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("missing", 3), ("a/b", 17), ("", 17)])
-def test_topics_that_are_not_there(client: Client, name: str, code: int) -> None:
+def test_missing_topic_has_its_code(client: Client, name: str, code: int) -> None:
     (topic,) = describe(client, name).topics
     assert (topic.error_code, topic.name, topic.topic_id, topic.partitions) == (code, name, ZERO_UUID, [])
 
 
 @pytest.mark.parametrize("cursor", [("a", -1), ("b", 0)])
-def test_cursors_that_point_nowhere(client: Client, cursor: tuple[str, int]) -> None:
+def test_invalid_cursor_is_refused(client: Client, cursor: tuple[str, int]) -> None:
     answer = describe(client, "a", cursor=cursor)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", 42)]
 
 
-def test_what_is_said_of_a_partition(client: Client) -> None:
+def test_partition_is_described(client: Client) -> None:
     cluster = client.cluster
     leader = cluster.partition("a", 0).replicas.leader
     cluster.stop_node(1 - client.node)

@@ -44,14 +44,14 @@ def fetch(topic: dict[str, Any], *, session_id: int = 0, session_epoch: int = -1
     return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=topics, session_id=session_id, session_epoch=session_epoch)
 
 
-class TestWhomARuleHits:
+class TestMatching:
     @pytest.mark.parametrize(("client_id", "code"), [("test", 19), ("other", 0)])
-    def test_by_client_id(self, cluster: Cluster, client_id: str, code: int) -> None:
+    def test_rule_matches_client_id(self, cluster: Cluster, client_id: str, code: int) -> None:
         cluster.core.faults.add(client_id=client_id, error="NOT_ENOUGH_REPLICAS")
         assert cluster.client().produce("orders", batch_of(b"a")).error_code == code
 
     @pytest.mark.parametrize("version", [12, 13])
-    def test_a_topic_by_name_or_by_id(self, cluster: Cluster, version: int) -> None:
+    def test_rule_matches_topic_by_name_and_by_id(self, cluster: Cluster, version: int) -> None:
         topic = cluster.core.topics.get("orders")
         assert topic is not None
         named = {"topic": "orders"} if version < 13 else {"topic_id": topic.topic_id}
@@ -59,7 +59,7 @@ class TestWhomARuleHits:
         answer = cluster.client().ask(fetch(named), version)
         assert answer.responses[0].partitions[0].error_code == 56
 
-    def test_a_topic_that_only_the_session_knows(self, cluster: Cluster) -> None:
+    def test_rule_matches_topic_of_a_fetch_session(self, cluster: Cluster) -> None:
         client = cluster.client()
         session_id = client.ask(fetch({"topic": "orders"}, session_epoch=0), 12).session_id
         assert session_id
@@ -79,12 +79,12 @@ class TestWhomARuleHits:
     )  # fmt: skip
 
     @pytest.mark.parametrize(("request_", "partition"), REQUESTS, ids=lambda value: type(value).__name__)
-    def test_requests_name_places_in_many_ways(self, request_: Message, partition: int | None) -> None:
-        places = list(named_targets(request_, lambda _: None, lambda _: ()))
-        assert places[0] == (None, None)
-        assert ("a", partition) in places
+    def test_named_targets_finds_topics_and_partitions_of_each_request(self, request_: Message, partition: int | None) -> None:
+        targets = list(named_targets(request_, lambda _: None, lambda _: ()))
+        assert targets[0] == (None, None)
+        assert ("a", partition) in targets
 
-    def test_the_first_rule_that_fits_decides_and_is_used_up(self) -> None:
+    def test_first_matching_rule_applies_and_is_used_up(self) -> None:
         script = FaultScript()
         first = script.add(topic="a", count=2)
         second = script.add()
@@ -92,8 +92,8 @@ class TestWhomARuleHits:
         assert [fault and fault.id for fault in hit] == [first, first, second, None]
 
 
-class TestTheScriptItself:
-    def test_list_says_what_is_left(self) -> None:
+class TestScript:
+    def test_list_returns_the_remaining_rules(self) -> None:
         script = FaultScript()
         script.add(topic="a", partition=0, error="INVALID_RECORD", count=2)
         script.add(api="Fetch", action="slow_down", bytes_per_second=10, direction="both", client_id="c")
@@ -108,13 +108,13 @@ class TestTheScriptItself:
         ]
 
     @pytest.mark.parametrize("api", [api for api in APIS.values() if api.served], ids=lambda api: api.name)
-    def test_an_api_by_its_number(self, api: Api) -> None:
+    def test_api_is_named_by_number_or_name(self, api: Api) -> None:
         script = FaultScript()
         for named in (int(api.key), str(api.key), api.name):
             script.add(api=named)
         assert [fault.as_object()["api"] for fault in script.list()] == [api.name] * 3
 
-    def test_clear_one_or_all(self) -> None:
+    def test_clear_removes_one_or_all_rules(self) -> None:
         script = FaultScript()
         ids = [script.add() for _ in range(3)]
         script.clear(ids[1])
@@ -125,7 +125,7 @@ class TestTheScriptItself:
         assert not script
         assert script.add() == 4, "an id is never given twice"
 
-    def test_rules_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_number_of_rules_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fault_script, "RULES_MAX", 3)
         script = FaultScript()
         for _ in range(3):
@@ -158,7 +158,7 @@ class TestTheScriptItself:
     )
 
     @pytest.mark.parametrize(("rule", "says"), IMPOSSIBLE)
-    def test_a_rule_that_no_request_can_fit_is_refused_and_takes_no_id(self, rule: dict[str, Any], says: str) -> None:
+    def test_impossible_rule_is_refused_and_takes_no_id(self, rule: dict[str, Any], says: str) -> None:
         script = FaultScript()
         with pytest.raises(ConfigException, match=f"^{says}"):
             script.add(**rule)
@@ -166,11 +166,11 @@ class TestTheScriptItself:
         assert script.add() == 1
 
     @pytest.mark.parametrize("api", [api for api in APIS.values() if api.served], ids=lambda api: api.name)
-    def test_what_may_be_asked_for_is_what_requests_name(self, api: Api) -> None:
-        places = [place for version in api.served for place in named_targets(sample(api.request, version), lambda _: "t", lambda _: ())]
+    def test_rule_fields_are_limited_to_those_of_the_api(self, api: Api) -> None:
+        targets = [target for version in api.served for target in named_targets(sample(api.request, version), lambda _: "t", lambda _: ())]
         rules: list[tuple[dict[str, Any], bool]] = [
-            ({"topic": "t"}, any(topic is not None for topic, _ in places)),
-            ({"partition": 0}, any(partition is not None for _, partition in places)),
+            ({"topic": "t"}, any(topic is not None for topic, _ in targets)),
+            ({"partition": 0}, any(partition is not None for _, partition in targets)),
         ]
         for rule, is_named in rules:
             if is_named:
@@ -184,7 +184,7 @@ class TestSlowDown:
     DIRECTIONS = (("answers", True, False), ("requests", False, True), ("both", True, True))
 
     @pytest.mark.parametrize(("direction", "answers", "requests"), DIRECTIONS)
-    def test_the_work_is_done_and_the_shell_is_told(self, cluster: Cluster, direction: str, answers: bool, requests: bool) -> None:
+    def test_slow_down_throttles_the_connection(self, cluster: Cluster, direction: str, answers: bool, requests: bool) -> None:
         cluster.core.faults.add(action="slow_down", bytes_per_second=100, direction=direction)
         request = ReceivedRequest(
             api=APIS[0], version=9, correlation_id=1, client_id="c", message=produce_request("orders", batch_of(b"a"))
@@ -196,7 +196,7 @@ class TestSlowDown:
 
 
 class TestDelay:
-    def test_a_connection_lost_in_the_meantime_leaves_nothing(self, cluster: Cluster) -> None:
+    def test_lost_connection_drops_its_delayed_response(self, cluster: Cluster) -> None:
         cluster.core.faults.add(action="delay", delay_ms=300)
         client = cluster.client()
         client.send(produce_request("orders", batch_of(b"a")))
@@ -223,7 +223,7 @@ def numbers_in(value: Any) -> Iterator[int]:
 
 class TestEveryErrorCode:
     @pytest.mark.parametrize("code", ERRORS, ids=lambda code: code.name)
-    def test_from_produce_and_fetch(self, cluster: Cluster, code: ErrorCode) -> None:
+    def test_produce_and_fetch_answer_every_code(self, cluster: Cluster, code: ErrorCode) -> None:
         cluster.core.faults.add(error=code.name)
         cluster.core.faults.add(api="Fetch", topic="orders", error=code.name)
         client = cluster.client()
@@ -231,7 +231,7 @@ class TestEveryErrorCode:
         assert client.ask(fetch({"topic": "orders"}), 12).responses[0].partitions[0].error_code == code.number
         assert cluster.partition("orders", 0).log.log_end_offset == 0
 
-    def test_no_bytes_are_counted_as_too_many(self, cluster: Cluster) -> None:
+    def test_injected_message_too_large_counts_no_bytes(self, cluster: Cluster) -> None:
         """The batch is not larger than it may be."""
         cluster.core.faults.add(error="MESSAGE_TOO_LARGE")
         assert cluster.client().produce("orders", batch_of(b"a")).error_code == codes.MESSAGE_TOO_LARGE.number
@@ -240,7 +240,7 @@ class TestEveryErrorCode:
     @pytest.mark.parametrize(
         "api", [api for api in APIS.values() if api.served and api.key not in PER_PARTITION_FAULTS], ids=lambda api: api.name
     )
-    def test_from_every_other_api(self, api: Api) -> None:
+    def test_every_other_api_answers_a_code_in_every_version(self, api: Api) -> None:
         """A request that names something is answered with the code, in every version that is served."""
         for version in api.served:
             request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))
@@ -259,14 +259,14 @@ class TestEveryErrorCode:
             ("JoinGroup", 9, lambda answer: answer.member_id == "té4"),
         ],
     )
-    def test_the_rest_of_the_answer_says_nothing(self, name: str, version: int, says: Callable[[Any], bool]) -> None:
+    def test_error_response_leaves_other_fields_empty(self, name: str, version: int, says: Callable[[Any], bool]) -> None:
         """But for the member's id, which is the request's."""
         (api,) = (api for api in APIS.values() if api.name == name)
         request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))
         assert says(error_response(request, 41))
 
     @pytest.mark.parametrize("name", ["OffsetCommit", "DeleteTopics", "TxnOffsetCommit"])
-    def test_topics_known_by_id_are_told_by_id(self, name: str) -> None:
+    def test_error_response_names_topics_by_id(self, name: str) -> None:
         (api,) = (api for api in APIS.values() if api.name == name)
         version = api.served[-1]
         request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))

@@ -10,7 +10,7 @@ import pytest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, ReplicaState
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core.fetch_requests import fetch, first, offsets, told
+from tests.broker.core.fetch_requests import fetch, first, offsets, partitions_of
 from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
@@ -23,7 +23,7 @@ def cluster() -> Cluster:
 
 
 class TestData:
-    def test_from_an_offset_to_the_end(self, cluster: Cluster) -> None:
+    def test_fetch_returns_batches_from_the_offset(self, cluster: Cluster) -> None:
         client = cluster.client()
         for _ in range(3):
             client.produce("orders", batch_of(b"a", b"b"))
@@ -35,7 +35,7 @@ class TestData:
         assert offsets(first(client.ask(fetch(6)))) == []
 
     @pytest.mark.parametrize("limit", ["max_bytes", "partition_bytes"])
-    def test_limits_hold_but_the_first_batch_comes(self, cluster: Cluster, limit: str) -> None:
+    def test_limits_apply_except_to_the_first_batch(self, cluster: Cluster, limit: str) -> None:
         client = cluster.client()
         sizes = [len(batch_of(b"a" * 100))] * 3
         for _ in sizes:
@@ -45,7 +45,7 @@ class TestData:
         of_two: dict[str, Any] = {limit: sizes[0] * 2 + 10}
         assert offsets(first(client.ask(fetch(**of_two)))) == [0, 1]
 
-    def test_the_limit_of_the_answer_is_shared(self, cluster: Cluster) -> None:
+    def test_response_limit_is_shared_by_partitions(self, cluster: Cluster) -> None:
         client = cluster.client()
         for partition in (0, 1):
             client.produce("orders", batch_of(b"a" * 100), partition=partition)
@@ -53,7 +53,7 @@ class TestData:
         assert [len(offsets(data)) for data in answer.responses[0].partitions] == [1, 0]
 
     @pytest.mark.parametrize("version", range(4, 19))
-    def test_every_version(self, cluster: Cluster, version: int) -> None:
+    def test_every_version_returns_records(self, cluster: Cluster, version: int) -> None:
         client = cluster.client()
         client.produce("orders", batch_of(b"a"))
         topic_id = cluster.topic_named("orders").topic_id
@@ -61,16 +61,16 @@ class TestData:
         assert [offsets(data) for data in topic.partitions] == [[0], []], "both in one part"
         assert (topic.topic == "orders", topic.topic_id == topic_id) == (version < 13, version >= 13)
 
-    def test_a_partition_named_twice_is_read_once_as_the_last_says(self, cluster: Cluster) -> None:
+    def test_repeated_partition_is_read_once_at_its_last_offset(self, cluster: Cluster) -> None:
         client = cluster.client()
         for _ in range(2):
             client.produce("orders", batch_of(b"a"))
         request = fetch(0, partitions=(0, 1))
         request.topics[0].partitions.append(FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1 << 20))
         answer = client.ask(request)
-        assert (told(answer), offsets(first(answer))) == ([0, 1], [1])
+        assert (partitions_of(answer), offsets(first(answer))) == ([0, 1], [1])
 
-    def test_what_lies_above_the_high_watermark_is_not_given(self, cluster: Cluster) -> None:
+    def test_records_above_the_high_watermark_are_not_returned(self, cluster: Cluster) -> None:
         client = cluster.client()
         for _ in range(3):
             client.produce("orders", batch_of(b"a"))
@@ -80,7 +80,7 @@ class TestData:
             assert (data.error_code, offsets(data), data.high_watermark) == (0, given, 1)
 
     @pytest.mark.parametrize(("version", "code"), [(9, 76), (10, 0)])
-    def test_topics_kept_in_zstd_need_a_client_that_knows_it(self, cluster: Cluster, version: int, code: int) -> None:
+    def test_zstd_topic_is_refused_before_version_10(self, cluster: Cluster, version: int, code: int) -> None:
         cluster.topic("small", compression_type="zstd")
         assert first(cluster.client().ask(fetch(topic="small"), version)).error_code == code
 
@@ -98,14 +98,14 @@ class TestRefusals:
         ],
         ids=["topic", "partition", "beyond the end", "negative", "newer epoch", "current epoch"],
     )
-    def test_code(self, cluster: Cluster, request_: FetchRequest, code: int) -> None:
+    def test_invalid_fetch_has_its_code(self, cluster: Cluster, request_: FetchRequest, code: int) -> None:
         assert first(cluster.client().ask(request_)).error_code == code
 
-    def test_errors_do_not_wait(self, cluster: Cluster) -> None:
+    def test_fetch_with_an_error_does_not_wait(self, cluster: Cluster) -> None:
         assert first(cluster.client().ask(fetch(5, wait_ms=500))).error_code == 1
 
     @pytest.mark.parametrize("version", [12, 15, 16, 18])
-    def test_another_node_leads(self, version: int) -> None:
+    def test_fetch_at_another_node_names_the_leader(self, version: int) -> None:
         """KIP-951: from version 16 on the answer says which, and where it listens."""
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
@@ -118,20 +118,20 @@ class TestRefusals:
         nodes = [(node.node_id, node.host, node.port) for node in answer.node_endpoints]
         assert (named, nodes) == (((leader, 0), [(leader, f"node{leader}", 9092 + leader)]) if version >= 16 else (None, []))
 
-    def test_nobody_copies_partitions(self, cluster: Cluster) -> None:
+    def test_fetch_of_a_follower_broker_is_refused(self, cluster: Cluster) -> None:
         request = fetch(topic_id=cluster.topic_named("orders").topic_id)
         request.replica_state = ReplicaState(replica_id=3)
         assert first(cluster.client().ask(request, 15)).error_code == 6
         assert first(cluster.client().ask(fetch(replica_id=3), 12)).error_code == 6
 
-    def test_ids_of_topics(self, cluster: Cluster) -> None:
+    def test_unknown_topic_ids_are_refused(self, cluster: Cluster) -> None:
         client = cluster.client()
         answer = client.ask(fetch(topic_id=UUID(int=5)), 13)
         assert (answer.responses[0].topic_id, first(answer).error_code) == (UUID(int=5), 100)
         assert first(client.ask(fetch(), 13)).error_code == 100, "the id zero is nobody's"
 
     @pytest.mark.parametrize(("version", "code"), [(5, 6), (6, 56)])
-    def test_a_disk_that_cannot_be_read(self, version: int, code: int) -> None:
+    def test_unreadable_disk_has_a_storage_code(self, version: int, code: int) -> None:
         def fail(operation: str, path: str, size: int) -> None:
             if operation == "read":
                 raise StorageError(path, operation, "input/output error")
@@ -154,7 +154,7 @@ class TestRefusals:
 class TestIsolation:
     """KIP-98: what readers of committed records see, and which transactions they are told to skip."""
 
-    def test_open_transactions_hide_what_follows(self, cluster: Cluster) -> None:
+    def test_open_transaction_hides_later_records(self, cluster: Cluster) -> None:
         client = cluster.client()
         client.produce("orders", batch_of(b"before"))
         writer = Writer(client, "t")
@@ -167,7 +167,7 @@ class TestIsolation:
         data = first(client.ask(fetch(committed=True)))
         assert (offsets(data), data.last_stable_offset, data.aborted_transactions) == ([0, 1, 2, 3], 4, [])
 
-    def test_aborted_transactions_are_listed_where_they_matter(self, cluster: Cluster) -> None:
+    def test_aborted_transactions_of_the_read_range_are_listed(self, cluster: Cluster) -> None:
         client = cluster.client()
         first_writer, second_writer = Writer(client, "t1"), Writer(client, "t2")
         start = first_writer.write(b"a")
@@ -182,7 +182,7 @@ class TestIsolation:
         assert first(client.ask(fetch(3, committed=True))).aborted_transactions == []
         assert first(client.ask(fetch(0))).aborted_transactions is None
 
-    def test_a_transaction_after_what_is_read_is_not_listed(self, cluster: Cluster) -> None:
+    def test_transaction_after_the_read_range_is_not_listed(self, cluster: Cluster) -> None:
         client = cluster.client()
         client.produce("orders", batch_of(b"a"))
         writer = Writer(client, "t")
@@ -190,7 +190,7 @@ class TestIsolation:
         writer.end(False)
         assert first(client.ask(fetch(committed=True, partition_bytes=1))).aborted_transactions == []
 
-    def test_a_marker_wakes_readers_of_committed_records(self, cluster: Cluster) -> None:
+    def test_marker_wakes_waiting_committed_readers(self, cluster: Cluster) -> None:
         reader, client = cluster.client(), cluster.client()
         writer = Writer(client, "t")
         writer.write(b"a")
@@ -199,7 +199,7 @@ class TestIsolation:
         writer.end(True)
         assert offsets(first(reader.answers.pop())) == [0, 1]
 
-    def test_a_timed_out_transaction_wakes_them_too(self, cluster: Cluster) -> None:
+    def test_timed_out_transaction_wakes_waiting_committed_readers(self, cluster: Cluster) -> None:
         reader, client = cluster.client(), cluster.client()
         Writer(client, "t").write(b"a")
         reader.send(fetch(committed=True, wait_ms=100_000))

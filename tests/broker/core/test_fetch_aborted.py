@@ -63,7 +63,7 @@ LIMITS = (0, 77, 160, 250, 600, 1 << 20)
     segment_bytes=st.sampled_from([200, 700, 1 << 20]),
     index_interval_bytes=st.sampled_from([1, 300, 4096]),
 )
-def test_those_are_listed_whose_records_an_answer_may_hold(
+def test_aborted_transactions_of_the_response_are_listed(
     events: list[tuple[str, int, int]], segment_bytes: int, index_interval_bytes: int
 ) -> None:
     """All of them, and no others: for each offset and limit."""
@@ -94,24 +94,24 @@ def with_aborts(count: int, size: int) -> Cluster:
     return cluster
 
 
-def test_those_behind_what_is_read_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aborted_transactions_after_the_read_range_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or reading a log whole would take a time that grows with the square of its aborts."""
     cluster = with_aborts(50, 100)
-    looked: list[int] = []
+    offsets_read: list[int] = []
     ending_from = AbortedTransactions.ending_from
 
     def delayed(self: AbortedTransactions, offset: int) -> Any:
         for entry in ending_from(self, offset):
-            looked.append(entry.first_offset)
+            offsets_read.append(entry.first_offset)
             yield entry
 
     monkeypatch.setattr(AbortedTransactions, "ending_from", delayed)
     first(cluster.client().ask(fetch(10, committed=True, partition_bytes=1)))
-    assert looked == [10]
+    assert offsets_read == [10]
 
 
 @pytest.mark.parametrize(("lends", "times"), [(False, 1), (True, 0)])
-def test_records_are_read_once(monkeypatch: pytest.MonkeyPatch, lends: bool, times: int) -> None:
+def test_records_are_read_at_most_once(monkeypatch: pytest.MonkeyPatch, lends: bool, times: int) -> None:
     """And not at all where they are read as they are sent."""
     cluster = with_aborts(4, 50_000)
     state = cluster.core.state

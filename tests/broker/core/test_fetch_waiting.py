@@ -10,7 +10,7 @@ from chaffinch.broker.core.handlers.fetch import UNREADABLE_WAITING_MAX
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.fetch import FetchPartition
 from tests.broker.batches import batch_of
-from tests.broker.core.fetch_requests import fetch, first, offsets, told
+from tests.broker.core.fetch_requests import fetch, first, offsets, partitions_of
 from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
@@ -36,7 +36,7 @@ def count_reads(cluster: Cluster) -> list[str]:
     return reads
 
 
-def test_until_records_come(cluster: Cluster) -> None:
+def test_fetch_waits_until_records_are_written(cluster: Cluster) -> None:
     reader, writer = cluster.client(), cluster.client()
     reader.send(fetch(0, wait_ms=500))
     cluster.advance(499)
@@ -45,7 +45,7 @@ def test_until_records_come(cluster: Cluster) -> None:
     assert offsets(first(reader.answers.pop())) == [0]
 
 
-def test_until_time_is_up(cluster: Cluster) -> None:
+def test_fetch_waits_until_max_wait_ms(cluster: Cluster) -> None:
     reader = cluster.client()
     reader.send(fetch(0, wait_ms=500))
     cluster.advance(499)
@@ -54,7 +54,7 @@ def test_until_time_is_up(cluster: Cluster) -> None:
     assert offsets(first(reader.answers.pop())) == []
 
 
-def test_until_enough_bytes_are_there(cluster: Cluster) -> None:
+def test_fetch_waits_until_min_bytes(cluster: Cluster) -> None:
     reader, writer = cluster.client(), cluster.client()
     reader.send(fetch(0, wait_ms=500, min_bytes=2 * SIZE, partitions=(0, 1)))
     writer.produce("orders", batch_of(b"a"))
@@ -64,7 +64,7 @@ def test_until_enough_bytes_are_there(cluster: Cluster) -> None:
     assert [len(offsets(data)) for data in answer.responses[0].partitions] == [1, 1]
 
 
-def test_bytes_are_counted_from_where_the_client_reads(cluster: Cluster) -> None:
+def test_min_bytes_counts_from_the_fetch_offset(cluster: Cluster) -> None:
     """Two batches lie before the offset and do not count, one behind it does."""
     reader, writer = cluster.client(), cluster.client()
     for _ in range(3):
@@ -76,7 +76,7 @@ def test_bytes_are_counted_from_where_the_client_reads(cluster: Cluster) -> None
     assert offsets(first(reader.answers.pop())) == [2, 3, 4]
 
 
-def test_a_partition_counts_up_to_its_limit(cluster: Cluster) -> None:
+def test_min_bytes_counts_each_partition_up_to_its_limit(cluster: Cluster) -> None:
     reader, writer = cluster.client(), cluster.client()
     reader.send(fetch(0, wait_ms=500, min_bytes=2 * SIZE, partition_bytes=SIZE, partitions=(0, 1)))
     for _ in range(3):
@@ -86,14 +86,14 @@ def test_a_partition_counts_up_to_its_limit(cluster: Cluster) -> None:
     assert [len(offsets(data)) for data in reader.answers.pop().responses[0].partitions] == [1, 1]
 
 
-def test_nobody_waits_for_more_than_the_answer_can_hold(cluster: Cluster) -> None:
+def test_fetch_does_not_wait_for_more_than_max_bytes(cluster: Cluster) -> None:
     reader, writer = cluster.client(), cluster.client()
     reader.send(fetch(0, wait_ms=500, min_bytes=100 * SIZE, max_bytes=SIZE))
     writer.produce("orders", batch_of(b"a"))
     assert offsets(first(reader.answers.pop())) == [0]
 
 
-def test_nothing_is_read_while_too_little_is_there(cluster: Cluster) -> None:
+def test_waiting_fetch_reads_nothing_below_min_bytes(cluster: Cluster) -> None:
     reader, writer = cluster.client(), cluster.client()
     reader.send(fetch(0, wait_ms=500, min_bytes=10 * SIZE))
     reads = count_reads(cluster)
@@ -105,7 +105,7 @@ def test_nothing_is_read_while_too_little_is_there(cluster: Cluster) -> None:
     assert len(reads) == 1
 
 
-def test_the_end_of_a_segment_ends_the_wait() -> None:
+def test_end_of_a_segment_ends_the_wait() -> None:
     """An answer comes from one segment, so there is nothing more to wait for."""
     cluster = Cluster()
     cluster.topic("orders", segment_bytes="1048576")
@@ -117,14 +117,14 @@ def test_the_end_of_a_segment_ends_the_wait() -> None:
     assert offsets(first(reader.answers.pop())) == [0]
 
 
-def test_other_partitions_wake_nobody(cluster: Cluster) -> None:
+def test_other_partitions_do_not_wake_a_fetch(cluster: Cluster) -> None:
     reader, writer = cluster.client(), cluster.client()
     reader.send(fetch(0, wait_ms=500))
     writer.produce("orders", batch_of(b"a"), partition=1)
     assert reader.answers == []
 
 
-def test_the_high_watermark_wakes_who_waits_for_it(cluster: Cluster) -> None:
+def test_high_watermark_wakes_a_waiting_fetch(cluster: Cluster) -> None:
     log = cluster.partition("orders", 0).log
     reader, writer = cluster.client(), cluster.client()
     log.high_watermark = 0
@@ -137,14 +137,14 @@ def test_the_high_watermark_wakes_who_waits_for_it(cluster: Cluster) -> None:
     assert offsets(first(reader.answers.pop())) == [0, 1]
 
 
-def test_a_deleted_topic_is_heard_of(cluster: Cluster) -> None:
+def test_deleted_topic_fails_a_waiting_fetch(cluster: Cluster) -> None:
     reader, admin = cluster.client(), cluster.client()
     reader.send(fetch(0, wait_ms=500))
     admin.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
     assert first(reader.answers.pop()).error_code == 3
 
 
-def test_a_topic_that_was_replaced_while_it_was_waited_for(cluster: Cluster) -> None:
+def test_replaced_topic_fails_a_waiting_fetch(cluster: Cluster) -> None:
     """Read by its old id, the new topic's records would look like the old one's."""
     reader, admin = cluster.client(), cluster.client()
     reader.send(fetch(topic_id=cluster.topic_named("orders").topic_id, wait_ms=500), 13)
@@ -152,7 +152,7 @@ def test_a_topic_that_was_replaced_while_it_was_waited_for(cluster: Cluster) -> 
     assert first(reader.answers.pop()).error_code == 3
 
 
-def test_a_leader_that_stops_is_heard_of() -> None:
+def test_stopped_leader_fails_a_waiting_fetch() -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders", 1, 2)
     leader = cluster.partition("orders", 0).replicas.leader
@@ -162,7 +162,7 @@ def test_a_leader_that_stops_is_heard_of() -> None:
     assert first(reader.answers.pop()).error_code == 6
 
 
-def test_unknown_partitions_do_not_end_a_wait_for_others(cluster: Cluster) -> None:
+def test_unknown_partitions_do_not_end_a_wait(cluster: Cluster) -> None:
     reader = cluster.client()
     reader.send(fetch(0, wait_ms=500, partitions=(0, 7)))
     assert reader.answers == []
@@ -170,7 +170,7 @@ def test_unknown_partitions_do_not_end_a_wait_for_others(cluster: Cluster) -> No
     assert [data.error_code for data in reader.answers.pop().responses[0].partitions] == [0, 3]
 
 
-def test_a_lost_connection_leaves_nothing(cluster: Cluster) -> None:
+def test_lost_connection_removes_its_waiting_fetch(cluster: Cluster) -> None:
     reader, writer = cluster.client(), cluster.client()
     reader.send(fetch(0, wait_ms=500))
     reader.lose()
@@ -180,13 +180,13 @@ def test_a_lost_connection_leaves_nothing(cluster: Cluster) -> None:
     assert not cluster.core._waits
 
 
-def test_a_session_waits_for_all_its_partitions(cluster: Cluster) -> None:
+def test_fetch_in_a_session_waits_for_all_its_partitions(cluster: Cluster) -> None:
     reader, writer = cluster.client(), cluster.client()
     session_id = reader.ask(fetch(partitions=(0, 1), session=(0, 0))).session_id
     reader.send(fetch(partitions=(), session=(session_id, 1), wait_ms=500))
     assert reader.answers == []
     writer.produce("orders", batch_of(b"a"), partition=1)
-    assert told(reader.answers.pop()) == [1]
+    assert partitions_of(reader.answers.pop()) == [1]
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -200,7 +200,7 @@ def test_readers_of_committed_records_wait_for_the_marker(cluster: Cluster, is_c
     assert offsets(first(answer)) == [0, 1]
 
 
-def test_what_a_waiting_fetch_named_in_vain_is_not_kept(cluster: Cluster) -> None:
+def test_waiting_fetch_does_not_keep_repeated_partitions(cluster: Cluster) -> None:
     reader = cluster.client()
     request = fetch(0, wait_ms=500)
     request.topics[0].partitions *= 1000
@@ -214,7 +214,7 @@ def test_what_a_waiting_fetch_named_in_vain_is_not_kept(cluster: Cluster) -> Non
 
 @pytest.mark.parametrize("count", [UNREADABLE_WAITING_MAX, UNREADABLE_WAITING_MAX + 1])
 @pytest.mark.parametrize("has_session", [False, True])
-def test_nobody_waits_with_very_many_partitions_that_are_not_there(cluster: Cluster, count: int, has_session: bool) -> None:
+def test_fetch_with_too_many_unreadable_partitions_does_not_wait(cluster: Cluster, count: int, has_session: bool) -> None:
     reader = cluster.client()
     requested = tuple(range(2 + count))
     if has_session:
@@ -225,4 +225,4 @@ def test_nobody_waits_with_very_many_partitions_that_are_not_there(cluster: Clus
     waits = has_session or count <= UNREADABLE_WAITING_MAX
     assert len(reader.answers) == (not waits)
     cluster.advance(500)
-    assert len(told(reader.answers[0])) == (count if has_session else 2 + count)
+    assert len(partitions_of(reader.answers[0])) == (count if has_session else 2 + count)

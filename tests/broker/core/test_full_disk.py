@@ -153,7 +153,7 @@ def cluster_with_topics() -> Cluster:
 
 @pytest.mark.parametrize("harm", [fill, make_read_only])
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_change_is_refused_and_works_again(name: str, harm: Callable[[MemoryFileSystem], None]) -> None:
+def test_change_is_refused_until_there_is_space(name: str, harm: Callable[[MemoryFileSystem], None]) -> None:
     make, code_of, expected = REQUESTS[name]
     cluster = cluster_with_topics()
     client = cluster.client()
@@ -173,7 +173,7 @@ def test_a_change_is_refused_and_works_again(name: str, harm: Callable[[MemoryFi
 
 
 @pytest.mark.parametrize("harm", [fill, make_read_only])
-def test_an_idempotent_producer_gets_no_id_that_a_restart_would_give_again(harm: Callable[[MemoryFileSystem], None]) -> None:
+def test_producer_id_is_refused_when_it_cannot_be_written(harm: Callable[[MemoryFileSystem], None]) -> None:
     cluster = cluster_with_topics()
     client = cluster.client()
     harm(cluster.file_system)
@@ -185,7 +185,7 @@ def test_an_idempotent_producer_gets_no_id_that_a_restart_would_give_again(harm:
 
 @pytest.mark.parametrize("harm", [fill, make_read_only])
 @pytest.mark.parametrize("policy", ["os", "always"])
-def test_records_are_refused_and_taken_again(policy: str, harm: Callable[[MemoryFileSystem], None]) -> None:
+def test_records_are_refused_until_there_is_space(policy: str, harm: Callable[[MemoryFileSystem], None]) -> None:
     cluster = Cluster({"flush.policy": policy})
     cluster.topic("orders")
     client = cluster.client()
@@ -209,7 +209,7 @@ def test_records_are_refused_and_taken_again(policy: str, harm: Callable[[Memory
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_a_transaction_that_cannot_be_ended_says_why(is_commit: bool) -> None:
+def test_refused_end_txn_is_logged_with_its_reason(is_commit: bool) -> None:
     cluster = cluster_with_topics()
     writer = Writer(cluster.client(), "writer")
     writer.write(b"b")
@@ -267,7 +267,7 @@ JOINS: dict[str, tuple[Callable[[ProducerIdentity], Any], int, Callable[[Any], i
 
 
 @pytest.mark.parametrize("name", JOINS)
-def test_what_cannot_join_a_transaction_says_why(name: str) -> None:
+def test_refused_additions_to_a_transaction_are_logged_with_their_reason(name: str) -> None:
     make, version, code_of, expected = JOINS[name]
     cluster = cluster_with_topics()
     writer = Writer(cluster.client(), "writer")
@@ -283,7 +283,7 @@ def test_what_cannot_join_a_transaction_says_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("bytes_free", [0, 30, 100, 180])
-def test_a_roll_that_finds_no_space_changes_nothing(bytes_free: int) -> None:
+def test_roll_without_space_changes_nothing(bytes_free: int) -> None:
     cluster = Cluster()
     cluster.topic("orders", segment_ms="1")
     client = cluster.client()
@@ -333,7 +333,7 @@ def _with_a_decided_transaction() -> Cluster:
 
 
 @pytest.mark.parametrize("begin", [cluster_with_topics, _with_a_stopped_node, _with_another_number_of_nodes, _with_a_decided_transaction])
-def test_a_broker_starts_on_a_full_disk_and_goes_on_when_space_returns(begin: Callable[[], Cluster]) -> None:
+def test_broker_starts_on_a_full_disk_and_recovers_with_space(begin: Callable[[], Cluster]) -> None:
     cluster = begin()
     fill(cluster.file_system)
     cluster.restart()
@@ -347,7 +347,7 @@ def test_a_broker_starts_on_a_full_disk_and_goes_on_when_space_returns(begin: Ca
     assert client.produce("orders", batch_of(b"c")).error_code == 0
 
 
-def test_leader_epochs_rise_over_a_start_on_a_full_disk() -> None:
+def test_leader_epochs_increase_over_a_start_on_a_full_disk() -> None:
     cluster = _with_a_stopped_node()
     seen = []
     for fills in (True, False, False):
@@ -372,7 +372,7 @@ def contents(cluster: Cluster) -> dict[str, dict[bytes, bytes]]:
 
 @pytest.mark.parametrize("harm", [fill, make_read_only])
 @pytest.mark.parametrize("flush_policy", ["os", "always"])
-def test_an_end_on_a_full_disk_is_in_order(flush_policy: str, harm: Callable[[MemoryFileSystem], None]) -> None:
+def test_close_on_a_full_disk_loses_nothing(flush_policy: str, harm: Callable[[MemoryFileSystem], None]) -> None:
     """What is written as the broker ends spares the next start some work, and nobody anything else."""
     cluster = Cluster({"flush.policy": flush_policy})
     cluster.topic("orders")
@@ -394,7 +394,7 @@ def test_an_end_on_a_full_disk_is_in_order(flush_policy: str, harm: Callable[[Me
     assert partition.log.log_end_offset == 2
 
 
-def test_an_end_leaves_all_in_order_that_the_disk_takes() -> None:
+def test_close_with_one_failing_file_closes_the_others() -> None:
     cluster = Cluster()
     for name in ("orders", "bills"):
         cluster.topic(name)

@@ -36,7 +36,7 @@ def set_one(client: Client, name: str, value: str | None, node: str = "", operat
     return alter(client, resource)[0]
 
 
-def test_the_table_is_complete_and_sorted() -> None:
+def test_option_table_is_complete_and_sorted() -> None:
     names = [name for name, *_ in ROWS]
     assert names == sorted(set(names))
     assert len(names) == 363
@@ -44,11 +44,11 @@ def test_the_table_is_complete_and_sorted() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DEFAULTS.keys() - ANOTHER_DEFAULT))
-def test_the_default_of_apache_kafka_is_accepted(name: str) -> None:
+def test_default_of_apache_kafka_is_accepted(name: str) -> None:
     options.parse({name: DEFAULTS[name]})
 
 
-def test_passwords_are_secret() -> None:
+def test_password_options_are_secret() -> None:
     """Certificates are no secret, though Apache Kafka keeps them as passwords."""
     passwords = {name for name, kind, *_ in ROWS if kind == "password"}
     assert {name for name in passwords if not is_secret(name)} == {"ssl.keystore.certificate.chain", "ssl.truststore.certificates"}
@@ -56,7 +56,7 @@ def test_passwords_are_secret() -> None:
 
 class TestRefused:
     @pytest.mark.parametrize("name", kafka_options.REFUSED)
-    def test_by_name_with_what_to_do(self, name: str) -> None:
+    def test_refused_option_is_named_with_an_alternative(self, name: str) -> None:
         value = OTHER_VALUES.get(name, "example")
         for spelled in (name, f"listener.name.external.{name}", f"listener.name.external.plain.{name}"):
             with pytest.raises(ConfigException) as raised:
@@ -65,14 +65,14 @@ class TestRefused:
             assert "example" not in raised.value.message
 
     @pytest.mark.parametrize("name", kafka_options.REFUSED)
-    def test_while_the_broker_runs(self, name: str) -> None:
+    def test_refused_option_cannot_be_set_at_run_time(self, name: str) -> None:
         cluster = Cluster()
         code, message = set_one(cluster.client(), name, OTHER_VALUES.get(name, "example"))
         assert (code, name in message) == (42, True)
         cluster.restart()
 
     @pytest.mark.parametrize("name", ["authorizer.class.name", "config.providers", "super.users", "ssl.keystore.password"])
-    def test_empty_is_not_given(self, name: str) -> None:
+    def test_empty_value_counts_as_not_given(self, name: str) -> None:
         options.parse({name: ""})
 
     @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ class TestRefused:
             ("listener.name.external.sasl.enabled.mechanisms", "sasl.enabled.mechanisms"),
         ],
     )
-    def test_what_protects_a_single_listener(self, name: str, instead: str) -> None:
+    def test_security_option_of_a_single_listener_is_refused(self, name: str, instead: str) -> None:
         with pytest.raises(ConfigException, match=f"all listeners have the same options: give {instead}"):
             options.parse({name: "1"})
 
-    def test_values_of_providers(self) -> None:
+    def test_config_providers_are_refused(self) -> None:
         with pytest.raises(ConfigException, match="variables are not resolved"):
             options.parse({"config.providers.file.class": "org.example.Provider"})
 
@@ -101,7 +101,7 @@ class TestRefused:
             ({"listener.security.protocol.map": "PLAINTEXT:SSL"}, "PLAINTEXT uses SSL"),
         ],
     )
-    def test_a_listener_that_would_be_less_protected(self, given: dict[str, str], says: str) -> None:
+    def test_listener_less_protected_than_in_kafka_is_refused(self, given: dict[str, str], says: str) -> None:
         with pytest.raises(ConfigException, match=says):
             options.parse(given)
 
@@ -113,11 +113,11 @@ class TestRefused:
             {"listeners": "IN://:1,OUT://:2", "listener.security.protocol.map": "IN:PLAINTEXT,OUT:SSL", "security.protocol": "SASL_SSL"},
         ],
     )
-    def test_a_listener_that_is_protected_as_well(self, given: dict[str, str]) -> None:
+    def test_listener_protected_as_in_kafka_is_accepted(self, given: dict[str, str]) -> None:
         options.parse(given)
 
     @pytest.mark.parametrize("name", ["log.flush.interval.messages", "log.flush.interval.ms", "log.flush.scheduler.interval.ms"])
-    def test_syncs_that_nobody_makes(self, name: str) -> None:
+    def test_flush_interval_without_flush_policy_always_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigException, match=f"{name}=1 has no effect here.*set flush.policy=always"):
             options.parse({name: "1"})
         options.parse({name: "1", "flush.policy": "always"})
@@ -125,12 +125,12 @@ class TestRefused:
 
 
 class TestWithoutEffect:
-    def test_a_wrong_value_is_refused(self) -> None:
+    def test_invalid_value_is_refused(self) -> None:
         for name, value in {"num.io.threads": "many", "group.share.max.size": "0", "offsets.topic.replication.factor": "40000"}.items():
             with pytest.raises(ConfigException, match=f"option {name} cannot be"):
                 options.parse({name: value})
 
-    def test_at_start_the_log_says_so_once(self) -> None:
+    def test_options_without_effect_are_logged_once_at_start(self) -> None:
         cluster = Cluster({"num.io.threads": 4, "metric.reporters": "a,b", "listener.name.x.max.connections": "7", "rsm.config.dir": "/d"})
         cluster.client()
         ends = " is known to Apache Kafka and without effect here"
@@ -139,7 +139,7 @@ class TestWithoutEffect:
             for each in ("listener.name.x.max.connections=7", "metric.reporters=a,b", "num.io.threads=4", "rsm.config.dir=/d")
         ]
 
-    def test_a_secret_is_not_shown(self) -> None:
+    def test_secret_value_is_not_logged(self) -> None:
         secrets = {"delegation.token.secret.key": "abc", "sasl.oauthbearer.assertion.private.key.passphrase": "def"}
         cluster = Cluster(secrets)
         client = cluster.client()
@@ -158,7 +158,7 @@ class TestWithoutEffect:
         ],
     )
     @pytest.mark.parametrize(("node", "source"), [("", SOURCE_DYNAMIC_DEFAULT_BROKER), ("0", SOURCE_DYNAMIC_BROKER)])
-    def test_while_the_broker_runs(self, name: str, node: str, source: int) -> None:
+    def test_option_without_effect_can_be_set_at_run_time(self, name: str, node: str, source: int) -> None:
         cluster = Cluster()
         client = cluster.client()
         assert set_one(client, name, None, node, OPERATION_DELETE) == (0, "")
@@ -169,21 +169,21 @@ class TestWithoutEffect:
         assert idle == [f"option {name}=5 is known to Apache Kafka and without effect here"]
         cluster.restart()
         client = cluster.client()
-        for place in {node, "0"}:
-            (entry,) = describe(client, place, RESOURCE_BROKER, keys=[name], include_documentation=True).configs
+        for resource in {node, "0"}:
+            (entry,) = describe(client, resource, RESOURCE_BROKER, keys=[name], include_documentation=True).configs
             assert (entry.value, entry.config_source, entry.read_only) == ("6", source, False)
             assert "without effect here" in (entry.documentation or "")
         assert set_one(client, name, None, node, OPERATION_DELETE) == (0, "")
         assert [e.value for e in describe(client, node, RESOURCE_BROKER, keys=[name]).configs] in ([], ["10"], [str(2**63 - 1)])
 
     @pytest.mark.parametrize("name", ["num.replica.alter.log.dirs.threads", "node.id", "log.dirs", "listeners", "ssl.keystore.location"])
-    def test_what_apache_kafka_reads_at_start_only(self, name: str) -> None:
+    def test_start_only_option_cannot_be_set_at_run_time(self, name: str) -> None:
         code, message = set_one(Cluster().client(), name, "1", "0")
         assert (code, message.startswith(f"option {name} cannot be changed while the broker runs")) == (42, True)
 
 
 class TestDescribed:
-    def test_a_node_shows_every_option(self) -> None:
+    def test_node_describes_every_option(self) -> None:
         entries = describe(Cluster().client(), "0", RESOURCE_BROKER, include_documentation=True).configs
         found = {entry.name: entry for entry in entries}
         assert {name for name, *_ in ROWS} <= found.keys()
@@ -195,7 +195,7 @@ class TestDescribed:
         assert class_.config_type == TYPE_CLASS
         assert not found["background.threads"].read_only
 
-    def test_a_node_says_which_one_it_is(self) -> None:
+    def test_node_describes_its_id_and_listeners(self) -> None:
         client = Cluster({"listeners": "PLAINTEXT://elsewhere:1", "node.id": "7"}, nodes=2).client()
         names = ["node.id", "broker.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "process.roles"]
         found = {entry.name: entry for entry in describe(client, "1", RESOURCE_BROKER, keys=names).configs}
@@ -209,7 +209,7 @@ class TestDescribed:
         assert found["log.dirs"].value == found["log.dir"].value != ""
         assert found["process.roles"].value == "broker,controller"
 
-    def test_options_of_topics_without_effect_say_so(self) -> None:
+    def test_topic_option_without_effect_is_described_so(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         entries = describe(cluster.client(), "orders", include_documentation=True).configs
@@ -218,19 +218,19 @@ class TestDescribed:
         assert "without effect here" not in found["retention.ms"]
 
 
-def test_protocols_of_groups_that_are_not_served() -> None:
+def test_unserved_group_protocol_is_logged() -> None:
     cluster = Cluster({"group.coordinator.rebalance.protocols": "classic,consumer,streams"})
     cluster.client()
     assert cluster.lines == ["option group.coordinator.rebalance.protocols=streams is known to Apache Kafka and without effect here"]
 
 
-def test_options_of_the_cleaner_change_while_the_broker_runs() -> None:
+def test_cleaner_options_can_be_set_at_run_time() -> None:
     client = Cluster().client()
     for name in ("log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "max.connections"):
         assert set_one(client, name, "5000000") == (0, "")
 
 
-def test_the_grid_of_the_cleaner_follows_its_option() -> None:
+def test_cleaner_due_times_follow_the_backoff_option() -> None:
     interval_ms = 10
     due = _DueTimes(0, lambda: interval_ms)
     due.put(TopicPartition("t", 0), 3)
@@ -241,6 +241,6 @@ def test_the_grid_of_the_cleaner_follows_its_option() -> None:
 
 
 @pytest.mark.parametrize(("name", "says"), [("retention.ms", "'log.retention.ms'"), ("remote.storage.enable", "an option of topics")])
-def test_an_option_of_topics(name: str, says: str) -> None:
+def test_topic_option_as_broker_option_gets_a_suggestion(name: str, says: str) -> None:
     with pytest.raises(ConfigException, match=f"unknown option '{name}'.*{says}"):
         options.parse({name: "1"})

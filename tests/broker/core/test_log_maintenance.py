@@ -42,7 +42,7 @@ def refuses(operation: str, path: str, size: int) -> None:
 
 
 class TestRetention:
-    def test_after_a_week_by_default(self) -> None:
+    def test_records_expire_after_a_week_by_default(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", segment_ms="1")
         fill(cluster, 2 * HOUR, HOUR, 0)
@@ -66,7 +66,7 @@ class TestRetention:
             ({"log.retention.hours": 1, "log.cleanup.policy": "compact"}, {"cleanup_policy": "delete,compact"}, HOUR),
         ],
     )
-    def test_by_the_most_exact_option(self, broker: dict[str, Any], topic: dict[str, Any], lasts_ms: int | None) -> None:
+    def test_most_exact_retention_option_wins(self, broker: dict[str, Any], topic: dict[str, Any], lasts_ms: int | None) -> None:
         cluster = Cluster(broker)
         cluster.topic("orders", **topic)
         fill(cluster, 0)
@@ -76,14 +76,14 @@ class TestRetention:
             cluster.advance(MINUTE + RETENTION_CHECK)
             assert log_of(cluster).log_start_offset == 1
 
-    def test_by_size(self) -> None:
+    def test_oldest_segments_are_deleted_by_size(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", segment_ms="1", retention_bytes="300")
         fill(cluster, 9, 6, 3, 0)
         cluster.advance(RETENTION_CHECK)
         assert log_of(cluster).log_start_offset == 2
 
-    def test_by_options_given_while_it_runs(self) -> None:
+    def test_retention_follows_options_set_at_run_time(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", segment_ms="1")
         fill(cluster, HOUR, 0)
@@ -97,7 +97,7 @@ class TestRetention:
         cluster.advance(RETENTION_CHECK)
         assert log_of(cluster).log_start_offset == 2
 
-    def test_what_is_old_at_a_start_goes_at_the_next_check(self) -> None:
+    def test_records_expired_at_a_start_are_deleted_at_the_next_check(self) -> None:
         cluster = Cluster({"log.retention.ms": MINUTE, "log.retention.check.interval.ms": 7_000})
         cluster.topic("orders")
         fill(cluster, 0)
@@ -108,7 +108,7 @@ class TestRetention:
         cluster.advance(1)
         assert log_of(cluster).log_start_offset == 1
 
-    def test_of_records_that_come_after_all_others_went(self) -> None:
+    def test_records_after_a_full_expiry_expire_too(self) -> None:
         cluster = Cluster({"log.retention.ms": HOUR})
         cluster.topic("orders")
         fill(cluster, 0)
@@ -119,7 +119,7 @@ class TestRetention:
         cluster.advance(2 * HOUR)
         assert log_of(cluster).log_start_offset == 2
 
-    def test_what_is_above_the_high_watermark_is_asked_for_at_each_check_only(self) -> None:
+    def test_records_above_the_high_watermark_are_checked_once_per_interval(self) -> None:
         cluster = Cluster({"log.retention.ms": HOUR})
         cluster.topic("orders")
         fill(cluster, 0)
@@ -133,7 +133,7 @@ class TestRetention:
         assert next_ms is not None
         assert cluster.steady_ms < next_ms <= cluster.steady_ms + RETENTION_CHECK
 
-    def test_a_disk_that_refuses_is_tried_again(self) -> None:
+    def test_retention_is_retried_after_a_disk_error(self) -> None:
         cluster = Cluster({"log.retention.ms": MINUTE})
         cluster.topic("orders")
         fill(cluster, 0)
@@ -155,14 +155,14 @@ class TestRolling:
             ({"log.roll.ms": 1_000}, {"segment_ms": str(HOUR)}, [0, 2]),
         ],
     )
-    def test_by_age(self, broker: dict[str, Any], topic: dict[str, Any], expected: list[int]) -> None:
+    def test_segments_roll_by_age(self, broker: dict[str, Any], topic: dict[str, Any], expected: list[int]) -> None:
         cluster = Cluster(broker)
         cluster.topic("orders", **topic)
         fill(cluster, 2 * HOUR, HOUR, 0)
         assert [segment.base_offset for segment in log_of(cluster).files.segments] == expected
 
     @pytest.mark.parametrize(("broker", "topic"), [({"log.roll.jitter.hours": 24}, {}), ({}, {"segment_jitter_ms": str(DAY)})])
-    def test_jitter_ends_segments_earlier(self, broker: dict[str, Any], topic: dict[str, Any]) -> None:
+    def test_jitter_rolls_segments_earlier(self, broker: dict[str, Any], topic: dict[str, Any]) -> None:
         cluster = Cluster(broker)
         for number in range(8):
             cluster.topic(f"t{number}", segment_ms=str(DAY), **topic)
@@ -171,7 +171,7 @@ class TestRolling:
 
 
 class TestCompaction:
-    def test_the_last_of_each_key_and_the_open_segment_stay(self) -> None:
+    def test_compaction_keeps_the_last_of_each_key_and_the_open_segment(self) -> None:
         cluster = Cluster()
         log = compacted(cluster)
         assert offsets(log) == [0, 1, 2, 3, 4]
@@ -179,20 +179,20 @@ class TestCompaction:
         assert offsets(log) == [3, 4]
         assert cluster.lines == []
 
-    def test_not_when_the_cleaner_is_off(self) -> None:
+    def test_disabled_cleaner_compacts_nothing(self) -> None:
         cluster = Cluster({"log.cleaner.enable": False})
         log = compacted(cluster)
         cluster.advance(DAY)
         assert len(offsets(log)) == 5
 
-    def test_how_often_is_an_option(self) -> None:
+    def test_cleaner_backoff_option_applies(self) -> None:
         cluster = Cluster({"log.cleaner.backoff.ms": 100})
         log = compacted(cluster)
         cluster.advance(200)
         assert offsets(log) == [3, 4]
 
     @pytest.mark.parametrize(("ratio", "expected"), [("0.7", [3, 4, 5]), ("0.5", [5])])
-    def test_from_a_share_of_new_bytes_on(self, ratio: str, expected: list[int]) -> None:
+    def test_compaction_starts_at_the_dirty_ratio(self, ratio: str, expected: list[int]) -> None:
         cluster = Cluster()
         log = compacted(cluster, min_cleanable_dirty_ratio=ratio)
         cluster.advance(MINUTE)
@@ -203,7 +203,7 @@ class TestCompaction:
         cluster.advance(MINUTE)
         assert offsets(log) == [*expected, 6]
 
-    def test_not_before_records_are_old_enough(self) -> None:
+    def test_compaction_waits_for_the_min_lag(self) -> None:
         cluster = Cluster()
         log = compacted(cluster, min_compaction_lag_ms=str(HOUR))
         cluster.advance(HOUR - MINUTE)
@@ -211,7 +211,7 @@ class TestCompaction:
         cluster.advance(2 * MINUTE)
         assert offsets(log) == [3, 4]
 
-    def test_of_records_that_have_waited_too_long_even_in_the_open_segment(self) -> None:
+    def test_max_lag_compacts_the_open_segment_too(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", cleanup_policy="compact", max_compaction_lag_ms=str(HOUR), min_cleanable_dirty_ratio="1")
         fill(cluster, 0, 0, 0)
@@ -220,7 +220,7 @@ class TestCompaction:
         cluster.advance(2 * MINUTE)
         assert offsets(log_of(cluster)) == [2]
 
-    def test_records_that_wait_for_a_transaction_seal_no_segments(self) -> None:
+    def test_open_transaction_seals_no_segments(self) -> None:
         cluster = Cluster({"transaction.partition.verification.enable": False})
         cluster.topic("orders", cleanup_policy="compact", max_compaction_lag_ms=str(HOUR))
         log = log_of(cluster)
@@ -245,7 +245,7 @@ class TestCompaction:
         cluster.advance(2 * MINUTE)
         assert 0 not in offsets(log_of(cluster))
 
-    def test_options_given_while_it_runs(self) -> None:
+    def test_cleanup_policy_set_at_run_time_applies(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", segment_ms="1")
         fill(cluster, 4, 2, 0)
@@ -255,7 +255,7 @@ class TestCompaction:
         cluster.advance(MINUTE)
         assert offsets(log_of(cluster)) == [1, 2]
 
-    def test_an_open_transaction_keeps_what_comes_after_it(self) -> None:
+    def test_open_transaction_keeps_later_records(self) -> None:
         cluster = Cluster({"transaction.partition.verification.enable": False})
         cluster.topic("orders", cleanup_policy="compact", segment_ms="1")
         fill(cluster, 9, 7)
@@ -269,7 +269,7 @@ class TestCompaction:
         cluster.advance(MINUTE)
         assert offsets(log) == [4, 5]
 
-    def test_the_end_of_a_transaction_is_noticed_without_a_new_segment(self) -> None:
+    def test_end_of_a_transaction_allows_compaction_without_a_new_segment(self) -> None:
         cluster = Cluster({"transaction.partition.verification.enable": False})
         cluster.topic("orders", cleanup_policy="compact")
         fill(cluster, 9, 7)
@@ -282,7 +282,7 @@ class TestCompaction:
         cluster.advance(MINUTE)
         assert offsets(log) == [2, 3]
 
-    def test_not_when_the_topic_is_compacted_no_more(self) -> None:
+    def test_changed_cleanup_policy_stops_compaction(self) -> None:
         cluster = Cluster({"log.cleaner.io.max.bytes.per.second": 1024})
         for name in ("first", "orders"):
             cluster.topic(name, cleanup_policy="compact", segment_ms="1")
@@ -293,7 +293,7 @@ class TestCompaction:
         assert offsets(log_of(cluster, "first")) == [3, 4]
         assert offsets(log_of(cluster)) == [0, 1, 2, 3, 4]
 
-    def test_a_topic_deleted_meanwhile_ends_it(self) -> None:
+    def test_topic_deletion_ends_its_compaction(self) -> None:
         cluster = Cluster({"log.cleaner.io.max.bytes.per.second": 1 << 20})
         cluster.topic("orders", cleanup_policy="compact", segment_ms="1", max_message_bytes=str(10 << 20))
         client = cluster.client()
@@ -305,7 +305,7 @@ class TestCompaction:
         cluster.advance(HOUR)
         assert cluster.lines == []
 
-    def test_the_largest_share_of_new_bytes_comes_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_dirtiest_log_is_compacted_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         cluster = Cluster()
         for name in ("few", "many"):
             cluster.topic(name, cleanup_policy="compact", segment_ms="1")
@@ -329,53 +329,53 @@ class TestCompaction:
 
 
 class TestCost:
-    def test_partitions_with_nothing_to_do_are_not_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_idle_partitions_are_not_checked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         cluster = Cluster()
         cluster.topic("idle", 300)
         cluster.topic("orders")
-        looks: list[object] = []
+        checked: list[object] = []
 
         def noting(_self: LogMaintenance, name: object, *_rest: object) -> int:
-            looks.append(name)
+            checked.append(name)
             return 0
 
         monkeypatch.setattr(LogMaintenance, "_check_retention", noting)
         fill(cluster, 0)
         cluster.advance(DAY)
-        assert looks == [("orders", 0)]
+        assert checked == [("orders", 0)]
 
-    @pytest.mark.parametrize(("age_ms", "most_looks"), [(0, WORK_PER_CALL), (DAY, WORK_PER_CALL // (WORK_OF_A_CHANGE + 2) + 1)])
-    def test_a_call_looks_at_a_few_only(self, monkeypatch: pytest.MonkeyPatch, age_ms: int, most_looks: int) -> None:
+    @pytest.mark.parametrize(("age_ms", "most_checked"), [(0, WORK_PER_CALL), (DAY, WORK_PER_CALL // (WORK_OF_A_CHANGE + 2) + 1)])
+    def test_one_call_checks_a_limited_number_of_partitions(self, monkeypatch: pytest.MonkeyPatch, age_ms: int, most_checked: int) -> None:
         """Ever fewer, the more there is to do: a log from which something goes has several files synced."""
         cluster = Cluster({"log.retention.ms": 6 * HOUR})
         cluster.topic("orders", 4 * WORK_PER_CALL)
         client = cluster.client()
         for number in range(4 * WORK_PER_CALL):
             client.produce("orders", batch_of(b"v", timestamps=[NOW_MS - age_ms]), partition=number)
-        looks = 0
+        checked = 0
         most = 0
         expire = LogMaintenance.expire
         check = LogMaintenance._check_retention
 
         def counting(self: LogMaintenance, *rest: Any) -> int:
-            nonlocal looks
-            looks += 1
+            nonlocal checked
+            checked += 1
             return check(self, *rest)
 
         def watched(self: LogMaintenance, steady_ms: int) -> Any:
-            nonlocal looks, most
-            looks = 0
+            nonlocal checked, most
+            checked = 0
             lines = expire(self, steady_ms)
-            most = max(most, looks)
+            most = max(most, checked)
             return lines
 
         monkeypatch.setattr(LogMaintenance, "_check_retention", counting)
         monkeypatch.setattr(LogMaintenance, "expire", watched)
         cluster.advance(HOUR)
-        assert most == most_looks
+        assert most == most_checked
         assert all(bool(partition.log.size_bytes) == (age_ms == 0) for partition in cluster.core.topics.partitions())
 
-    def test_many_segments_of_one_log_go_in_slices_that_are_due_at_once(self) -> None:
+    def test_many_segments_of_one_log_are_deleted_in_immediate_slices(self) -> None:
         cluster = Cluster({"log.retention.ms": HOUR})
         cluster.topic("orders", segment_ms="1")
         log = log_of(cluster)
@@ -393,7 +393,7 @@ class TestCost:
         assert left == list(range(5 * WORK_PER_CALL, -1, -WORK_PER_CALL))
         assert log.log_start_offset == log.log_end_offset
 
-    def test_segments_that_stay_on_a_full_disk_are_said_within_the_limit_of_lines(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_failed_deletions_on_a_full_disk_are_rate_limited_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         cluster = Cluster({"log.retention.ms": HOUR})
         cluster.topic("orders")
         fill(cluster, 0)
@@ -405,7 +405,7 @@ class TestCost:
         cluster.advance(RETENTION_CHECK)
         assert log_of(cluster).log_start_offset == 1
 
-    def test_logs_that_are_sealed_for_their_age_are_sealed_a_few_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_logs_sealed_by_age_are_sealed_a_few_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         cluster = Cluster()
         cluster.topic("orders", 3 * WORK_PER_CALL, cleanup_policy="compact", max_compaction_lag_ms=str(HOUR))
         client = cluster.client()
@@ -433,7 +433,7 @@ class TestCost:
     ("codec", "fast", "small"),
     [("gzip", "1", "9"), ("zstd", "1", "19"), ("lz4", "9", "12")],
 )
-def test_the_level_of_a_codec_is_the_topic_s(codec: str, fast: str, small: str) -> None:
+def test_compression_level_of_the_topic_is_used(codec: str, fast: str, small: str) -> None:
     sizes = []
     for level in (fast, small):
         cluster = Cluster()
@@ -445,7 +445,7 @@ def test_the_level_of_a_codec_is_the_topic_s(codec: str, fast: str, small: str) 
     assert sizes[1] < sizes[0]
 
 
-def test_lags_that_contradict_each_other_are_refused() -> None:
+def test_contradicting_compaction_lags_are_refused() -> None:
     cluster = Cluster()
     with pytest.raises(Exception, match=r"min\.compaction\.lag\.ms is larger"):
         cluster.topic("orders", min_compaction_lag_ms="10", max_compaction_lag_ms="9")

@@ -26,7 +26,7 @@ def lines_of_a_minute_without_room(cluster: Cluster) -> int:
     return len([line for line in cluster.lines if " failed" in line])
 
 
-def test_records_that_cannot_be_read_end_it_and_not_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_records_end_the_compaction_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(self: Compaction) -> bool:
         raise CorruptBatch(Fault.RECORD_COUNT)
 
@@ -37,7 +37,7 @@ def test_records_that_cannot_be_read_end_it_and_not_the_broker(monkeypatch: pyte
     assert len([line for line in cluster.lines if " failed" in line]) == 1
 
 
-def test_a_full_disk_is_tried_again_and_appends_go_on() -> None:
+def test_compaction_on_a_full_disk_is_retried() -> None:
     cluster = Cluster()
     log = compacted(cluster)
     cluster.file_system.bytes_free = 50
@@ -51,7 +51,7 @@ def test_a_full_disk_is_tried_again_and_appends_go_on() -> None:
     assert len(offsets(log)) == 2
 
 
-def test_a_disk_that_stays_full_is_tried_ever_more_seldom() -> None:
+def test_compaction_backs_off_while_the_disk_is_full() -> None:
     cluster = Cluster()
     log = compacted(cluster)
     cluster.file_system.bytes_free = 50
@@ -73,7 +73,7 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom() -> None:
     assert lines_of_a_minute_without_room(cluster) == 3, "after a success it begins with short waits again"
 
 
-def test_a_new_segment_does_not_hurry_it() -> None:
+def test_new_segment_does_not_shorten_the_backoff() -> None:
     cluster = Cluster()
     compacted(cluster)
     cluster.file_system.bytes_free = 1000
@@ -86,7 +86,7 @@ def test_a_new_segment_does_not_hurry_it() -> None:
     assert step.call_count == 5
 
 
-def test_a_damaged_log_is_given_up_once() -> None:
+def test_damaged_log_is_given_up_and_logged_once() -> None:
     cluster = Cluster()
     log = compacted(cluster)
     reads = log.files.segments[0].log.read
@@ -100,7 +100,7 @@ def test_a_damaged_log_is_given_up_once() -> None:
     assert len(log.files.segments) == 5
 
 
-def test_a_log_that_is_found_damaged_before_its_compaction_begins_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_damaged_before_its_compaction_is_given_up_and_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(*_: object) -> None:
         raise CorruptLog("a.log", 7, "damaged")
 
@@ -111,7 +111,7 @@ def test_a_log_that_is_found_damaged_before_its_compaction_begins_is_given_up_on
     assert len([line for line in cluster.lines if " failed" in line]) == 1
 
 
-def test_a_damaged_log_does_not_speak_for_a_new_topic_of_its_name() -> None:
+def test_new_topic_of_the_name_of_a_damaged_log_is_compacted() -> None:
     cluster = Cluster()
     log = compacted(cluster)
     reads = log.files.segments[0].log.read
@@ -124,7 +124,7 @@ def test_a_damaged_log_does_not_speak_for_a_new_topic_of_its_name() -> None:
     assert offsets(log) == [3, 4]
 
 
-def test_an_error_of_the_disk_while_looking_is_said() -> None:
+def test_disk_error_while_checking_is_logged() -> None:
     cluster = Cluster()
     log = compacted(cluster)
 
@@ -141,7 +141,7 @@ def test_an_error_of_the_disk_while_looking_is_said() -> None:
 
 
 @pytest.mark.parametrize("still_compacts", [True, False])
-def test_what_a_compaction_could_not_remove_is_removed_a_little_at_a_time(still_compacts: bool) -> None:
+def test_files_left_by_a_compaction_are_removed_in_slices(still_compacts: bool) -> None:
     """All at once it would hold every client up; and nobody may have anything to compact any more."""
     cluster = Cluster()
     log = compacted(cluster, sealed=4 * WORK_PER_CALL)
@@ -170,7 +170,7 @@ def test_what_a_compaction_could_not_remove_is_removed_a_little_at_a_time(still_
 
 
 @pytest.mark.parametrize("operation", ["remove", "append"])
-def test_what_cannot_be_removed_or_written_down_for_long_is_tried_ever_more_seldom(operation: str) -> None:
+def test_failing_removal_backs_off(operation: str) -> None:
     cluster = Cluster()
     log = compacted(cluster)
     refused = {"remove": f"{log.directory}/{1:020d}.log", "append": f"{log.directory}/log.state.new"}[operation]
@@ -190,7 +190,7 @@ def test_what_cannot_be_removed_or_written_down_for_long_is_tried_ever_more_seld
     assert lines_of_a_minute_without_room(cluster) == 3, "after a success it begins with short waits again"
 
 
-def test_a_compacted_segment_that_is_found_damaged_before_it_has_its_place_is_given_up_once() -> None:
+def test_damaged_compacted_segment_is_given_up_and_logged_once() -> None:
     cluster = Cluster()
     log = compacted(cluster)
 

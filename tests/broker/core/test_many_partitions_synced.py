@@ -63,7 +63,9 @@ def syncs_of(cluster: Cluster, work: Callable[[Cluster], set[int]]) -> Counter[s
         ("os", delete_from_all, {"sync all": 2}, (1, 1)),
     ],
 )
-def test_one_request(policy: str, work: Callable[[Cluster], set[int]], syncs: dict[str, int], expected: tuple[int, int]) -> None:
+def test_request_for_many_partitions_syncs_once(
+    policy: str, work: Callable[[Cluster], set[int]], syncs: dict[str, int], expected: tuple[int, int]
+) -> None:
     cluster = Cluster({"flush.policy": policy})
     cluster.topic("orders", COUNT)
     assert produce_to_all(cluster) == {0}
@@ -73,7 +75,7 @@ def test_one_request(policy: str, work: Callable[[Cluster], set[int]], syncs: di
     assert [(log.log_start_offset, log.log_end_offset) for log in logs] == [expected] * COUNT
 
 
-def test_the_markers_of_a_transaction() -> None:
+def test_markers_of_a_transaction_sync_once() -> None:
     cluster = Cluster({"flush.policy": "always"})
     for number in range(COUNT):
         cluster.topic(f"orders{number}")

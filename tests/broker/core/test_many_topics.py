@@ -47,7 +47,7 @@ class TestDeletion:
         )
         return results
 
-    def test_the_journal_of_all_topics_is_not_read_again(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_deletion_does_not_read_the_whole_journal(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         def read(_: Journal) -> dict[bytes, bytes]:
             raise AssertionError("all of it")
 
@@ -55,13 +55,13 @@ class TestDeletion:
         assert [result.error_code for result in self.delete(cluster, *NAMES[:3])] == [0] * 3
         assert len(cluster.file_system.list("logs")) == 2
 
-    def test_nothing_of_them_is_left_to_the_next_start(self, cluster: Cluster) -> None:
+    def test_deletion_leaves_no_entries(self, cluster: Cluster) -> None:
         kept = {key for key in cluster.core._metadata.items() if b"topic-4" in key}
         self.delete(cluster, *NAMES[:4])
         left = cluster.core._metadata.items()
         assert {key for key in left if b"topic-" in key} == kept
 
-    def test_each_group_is_searched_once(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_deletion_searches_each_group_once(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         offsets, searched, forget = self.commit(cluster, 3), [], GroupOffsets.forget
 
         def counting(offsets: GroupOffsets, group: str, *more: Any) -> None:
@@ -76,7 +76,7 @@ class TestDeletion:
         assert len(searched) == 3
 
 
-def test_a_changed_default_is_resolved_once_for_all_who_differ_alike(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_default_is_resolved_once_per_set_of_overrides(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         cluster.topic(name, retention_ms="1")
     cluster.topic("c", retention_ms="2", max_message_bytes="77")

@@ -21,7 +21,7 @@ from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataReques
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.configs.config_requests import change
-from tests.broker.core.test_create_partitions import wanted
+from tests.broker.core.test_create_partitions import increase_to
 from tests.broker.core.test_topics import creatable
 from tests.broker.core_client import Client, Cluster
 
@@ -50,7 +50,7 @@ def lose_power(cluster: Cluster) -> None:
     cluster.core = cluster._core()
 
 
-def test_a_producer_id_is_not_given_twice() -> None:
+def test_producer_id_is_not_reused_after_a_loss_of_power() -> None:
     """A log that kept more than the journal of ids would take the batches of the second producer for those of the first."""
     cluster = Cluster()
     cluster.topic("orders")
@@ -74,7 +74,7 @@ CHANGES: list[tuple[str, Any, Callable[[Cluster], Any], Any]] = [
     ("create many", CreateTopicsRequest(topics=[creatable(f"new-{n}") for n in range(20)]), lambda cluster: len(topics(cluster)), 21),
     ("create by asking", MetadataRequest(topics=[MetadataRequestTopic(name="new")]), topics, {"old": 1, "new": 1}),
     ("delete", DeleteTopicsRequest(topics=[DeleteTopicState(name="old")], timeout_ms=0), topics, {}),
-    ("widen", CreatePartitionsRequest(topics=[wanted(4, name="old")], timeout_ms=0), topics, {"old": 4}),
+    ("widen", CreatePartitionsRequest(topics=[increase_to(4, name="old")], timeout_ms=0), topics, {"old": 4}),
     (
         "a topic's option",
         IncrementalAlterConfigsRequest(resources=[change("old", RESOURCE_TOPIC, retention_ms="5000")]),
@@ -97,7 +97,7 @@ CHANGES: list[tuple[str, Any, Callable[[Cluster], Any], Any]] = [
 
 
 @pytest.mark.parametrize(("message", "look", "expected"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
-def test_it_is_there_after_a_loss_of_power(message: Any, look: Callable[[Cluster], Any], expected: Any) -> None:
+def test_acknowledged_change_survives_a_loss_of_power(message: Any, look: Callable[[Cluster], Any], expected: Any) -> None:
     cluster = Cluster({"flush.policy": "os"})
     cluster.topic("old")
     paths = synced(cluster)
@@ -108,14 +108,14 @@ def test_it_is_there_after_a_loss_of_power(message: Any, look: Callable[[Cluster
     assert look(cluster) == expected
 
 
-def test_a_topic_of_the_command_line_too() -> None:
+def test_topic_of_the_command_line_survives_a_loss_of_power() -> None:
     cluster = Cluster()
     cluster.topic("orders", 2)
     lose_power(cluster)
     assert topics(cluster) == {"orders": 2}
 
 
-def test_what_a_killed_process_left_is_synced_before_anybody_hears_of_it() -> None:
+def test_metadata_of_a_killed_process_is_synced_before_it_is_returned() -> None:
     cluster = Cluster()
     cluster.core.topics.create("orders", partition_count=2, steady_ms=cluster.steady_ms)
     cluster.restart()
@@ -143,7 +143,7 @@ def test_no_answer_leaves_until_the_sync_succeeds(failing: str, answers_later: i
     assert [type(effect) for effect in effects_of(cluster, MetadataRequest(topics=None), client)].count(Respond) == answers_later
 
 
-def test_what_changes_nothing_syncs_nothing() -> None:
+def test_request_without_changes_syncs_nothing() -> None:
     cluster = Cluster()
     cluster.topic("old")
     paths = synced(cluster)

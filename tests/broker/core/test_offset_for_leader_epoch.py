@@ -43,12 +43,12 @@ def client() -> Client:
     ("epoch", "found", "end"),
     [(0, 0, 3), (1, 0, 3), (2, 2, 5), (3, 2, 5), (4, 2, 5), (5, 5, 6), (6, 5, 6), (7, 7, 6), (8, -1, -1), (-1, -1, -1)],
 )
-def test_ends(client: Client, epoch: int, found: int, end: int) -> None:
+def test_epoch_has_its_end_offset(client: Client, epoch: int, found: int, end: int) -> None:
     answer = ask(client, epoch)
     assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, found, end)
 
 
-def test_an_epoch_before_all_records() -> None:
+def test_epoch_before_all_records_ends_at_the_start() -> None:
     cluster = Cluster()
     cluster.topic("orders")
     client = cluster.client()
@@ -67,7 +67,7 @@ def test_an_epoch_before_all_records() -> None:
         (6, {0: (0, 6), 2: (2, 6), 5: (5, 6), 7: (7, 6)}),
     ],
 )
-def test_what_stands_below_the_start_is_not_told(client: Client, start: int, ends: dict[int, tuple[int, int]]) -> None:
+def test_offsets_below_the_log_start_are_not_returned(client: Client, start: int, ends: dict[int, tuple[int, int]]) -> None:
     """Whether or not its segments are there still: a reader that is sent below the start could not read on."""
     cluster = client.cluster
     log = cluster.partition("orders", 0).log
@@ -83,7 +83,7 @@ def test_what_stands_below_the_start_is_not_told(client: Client, start: int, end
         assert data.diverging_epoch is None or data.diverging_epoch.end_offset > start
 
 
-def test_a_log_that_starts_within_a_batch() -> None:
+def test_log_start_within_a_batch() -> None:
     """The batch is still there as a whole."""
     cluster = Cluster()
     cluster.topic("orders")
@@ -95,7 +95,7 @@ def test_a_log_that_starts_within_a_batch() -> None:
 
 
 @pytest.mark.parametrize("kill", [True, False])
-def test_small_logs_after_a_restart(kill: bool) -> None:
+def test_small_log_has_its_epochs_after_a_restart(kill: bool) -> None:
     """Their segments have no index in a file."""
     cluster = Cluster()
     cluster.topic("orders")
@@ -110,13 +110,13 @@ def test_small_logs_after_a_restart(kill: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "code"), [({"topic": "missing"}, 3), ({"partition": 5}, 3), ({"current": 6}, 74), ({"current": 7}, 0), ({"current": 8}, 75)]
 )
-def test_refusals(client: Client, options: dict[str, Any], code: int) -> None:
+def test_invalid_request_is_refused(client: Client, options: dict[str, Any], code: int) -> None:
     answer = ask(client, 0, **options)
     assert answer.error_code == code
     assert (answer.end_offset == -1) == (code != 0)
 
 
-def test_only_the_leader_answers() -> None:
+def test_request_at_another_node_is_refused() -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders")
     leader = cluster.partition("orders", 0).replicas.leader
@@ -138,7 +138,9 @@ DIVERGING = [
 
 @pytest.mark.parametrize(("epoch", "offset", "code", "diverging"), DIVERGING)
 @pytest.mark.parametrize("version", [12, 18])
-def test_readers_that_say_what_they_read_last(client: Client, epoch: int, offset: int, code: int, diverging: Any, version: int) -> None:
+def test_fetch_with_last_epoch_gets_the_diverging_epoch(
+    client: Client, epoch: int, offset: int, code: int, diverging: Any, version: int
+) -> None:
     """KIP-595: they hear at once where the log and they part."""
     wait_ms = 500 if diverging or code else 0
     request = fetch(offset, topic_id=client.cluster.topic_named("orders").topic_id, wait_ms=wait_ms)

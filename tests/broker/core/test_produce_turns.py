@@ -41,7 +41,7 @@ def answered(clients: list[Client]) -> list[int]:
     return [len(client.answers) for client in clients]
 
 
-class TestAnswersThatWaited:
+class TestDelayedResponses:
     @pytest.fixture
     def cluster(self) -> Cluster:
         cluster = Cluster()
@@ -49,7 +49,7 @@ class TestAnswersThatWaited:
         return cluster
 
     @pytest.mark.parametrize("wakes", ["records", "time"])
-    def test_a_few_leave_before_the_next_are_made(self, cluster: Cluster, wakes: str) -> None:
+    def test_woken_responses_are_sent_in_turns(self, cluster: Cluster, wakes: str) -> None:
         """Whoever has waited longest first, and each once. Or their records would fill the memory."""
         count, each = 20, TURN_BYTES_MAX // len(MEBIBYTE) + 1
         readers = [cluster.client() for _ in range(count)]
@@ -67,7 +67,7 @@ class TestAnswersThatWaited:
         assert all(len(first(reader.answers[0]).records or b"") > len(MEBIBYTE) for reader in readers)
         assert not cluster.core._waits
 
-    def test_they_are_tried_in_turns_however_small(self, cluster: Cluster) -> None:
+    def test_small_woken_responses_are_tried_in_turns(self, cluster: Cluster) -> None:
         each = TURN_BYTES_MAX // broker_core.ATTEMPT_BYTES
         readers = [cluster.client() for _ in range(each + 1)]
         for reader in readers:
@@ -77,7 +77,7 @@ class TestAnswersThatWaited:
         turn(cluster)
         assert answered(readers) == [1] * (each + 1)
 
-    def test_who_has_a_turn_coming_is_not_overtaken_and_tried_once(self, cluster: Cluster) -> None:
+    def test_response_awaiting_its_turn_is_not_overtaken(self, cluster: Cluster) -> None:
         readers = [cluster.client() for _ in range(7)]
         for reader in readers:
             reader.send(fetch(wait_ms=500))
@@ -94,19 +94,19 @@ class TestAnswersThatWaited:
         turn(cluster)
         assert answered(readers) == [1] * done + [0] + [1] * (len(readers) - done - 1)
 
-    def test_they_carry_what_may_wait_unread_when_they_are_made(self, cluster: Cluster) -> None:
+    def test_response_size_follows_the_limit_when_it_is_built(self, cluster: Cluster) -> None:
         """Not what it was when they were asked for."""
         batch = batch_of(b"a" * 1000)
-        room = 100 * len(batch)
-        cluster.core.state.records_max = lambda: room
+        records_bytes_max = 100 * len(batch)
+        cluster.core.state.records_max = lambda: records_bytes_max
         readers = [cluster.client() for _ in range(2)]
         for reader in readers:
             reader.send(fetch(wait_ms=500, min_bytes=1 << 20))
         for _ in range(10):
             cluster.client().produce("orders", batch)
-        room = 3 * len(batch)
+        records_bytes_max = 3 * len(batch)
         cluster.advance(500)
-        assert [len(first(reader.answers[0]).records or b"") for reader in readers] == [room] * 2
+        assert [len(first(reader.answers[0]).records or b"") for reader in readers] == [records_bytes_max] * 2
 
 
 def request_of(name: str, count: int = PARTITIONS, acks: int = -1) -> ProduceRequest:
@@ -128,7 +128,7 @@ class TestProduce:
         return cluster
 
     @pytest.mark.parametrize("acks", [-1, 1, 0])
-    def test_what_unpacks_to_much(self, cluster: Cluster, acks: int) -> None:
+    def test_produce_of_highly_compressed_batches_takes_turns(self, cluster: Cluster, acks: int) -> None:
         client, other = cluster.client(), cluster.client()
         client.send(request_of("orders", acks=acks))
         client.send(MetadataRequest(topics=[]))
@@ -144,7 +144,7 @@ class TestProduce:
             (topic,) = client.answers[0].responses
             assert [(answer.index, answer.error_code) for answer in topic.partition_responses] == [(at, 0) for at in range(PARTITIONS)]
 
-    def test_what_names_many_partitions(self, cluster: Cluster) -> None:
+    def test_produce_to_many_partitions_takes_turns(self, cluster: Cluster) -> None:
         each = produce.TURN_BYTES_MAX // produce.PARTITION_BYTES
         client = cluster.client()
         client.send(request_of("nowhere", 2 * each + 1))
@@ -153,7 +153,7 @@ class TestProduce:
             turn(cluster)
         assert [answer.error_code for answer in client.answers[0].responses[0].partition_responses] == [3] * (2 * each + 1)
 
-    def test_what_is_refused_may_have_taken_as_long(self, cluster: Cluster) -> None:
+    def test_refused_batches_take_turns(self, cluster: Cluster) -> None:
         bad = bytes(batch_of(b"a", compression=Compression.ZSTD, timestamps=[1]))
         cluster.topic("strict", 3, message_timestamp_before_max_ms="1000")
         partitions = [PartitionProduceData(index=index, records=bad) for index in range(3)]
@@ -164,7 +164,7 @@ class TestProduce:
             turn(cluster)
         assert [answer.error_code for answer in client.answers[0].responses[0].partition_responses] == [32] * 3
 
-    def test_the_requests_of_two_clients_take_turns(self, cluster: Cluster) -> None:
+    def test_produce_requests_of_two_clients_alternate(self, cluster: Cluster) -> None:
         cluster.topic("bills", PARTITIONS)
         cluster.client().send(request_of("orders"))
         cluster.client().send(request_of("bills"))
@@ -174,7 +174,7 @@ class TestProduce:
             turn(cluster)
             assert (sum(lengths(cluster)), sum(lengths(cluster, "bills"))) == (done, done)
 
-    def test_a_lost_connection_ends_it(self, cluster: Cluster) -> None:
+    def test_lost_connection_ends_its_produce(self, cluster: Cluster) -> None:
         client = cluster.client()
         client.send(request_of("orders"))
         client.lose()
@@ -182,7 +182,7 @@ class TestProduce:
         assert lengths(cluster) == [1] + [0] * (PARTITIONS - 1)
         assert not cluster.core._waits
 
-    def test_a_topic_that_is_replaced_meanwhile_gets_nothing(self, cluster: Cluster) -> None:
+    def test_topic_replaced_during_a_produce_gets_no_records(self, cluster: Cluster) -> None:
         """By its old id, that is: the new one is another topic."""
         client, admin = cluster.client(), cluster.client()
         request = request_of("orders")
@@ -197,7 +197,7 @@ class TestProduce:
         assert [found.error_code for found in answer.partition_responses] == [0] + [100] * (PARTITIONS - 1)
         assert lengths(cluster) == [0] * PARTITIONS
 
-    def test_a_transaction_that_ends_meanwhile_takes_no_more(self, cluster: Cluster) -> None:
+    def test_transaction_ended_during_a_produce_takes_no_more_records(self, cluster: Cluster) -> None:
         client, identity = cluster.client(), Writer(cluster.client(), "t").identity
         values = bytes(produce.TURN_BYTES_MAX)
         batch = bytes(batch_of(values, compression=Compression.ZSTD, identity=identity, sequence=0, transactional=True))
@@ -217,7 +217,7 @@ class TestProduce:
         assert errors[1:] == [codes.INVALID_PRODUCER_EPOCH.number] * (PARTITIONS - 1)
         assert all(not part.log.ongoing_transactions() for part in cluster.topic_named("orders").partitions)
 
-    def test_power_lost_after_the_answer_takes_nothing(self) -> None:
+    def test_loss_of_power_after_the_response_loses_nothing(self) -> None:
         cluster = Cluster({"flush.policy": "always"})
         cluster.topic("orders", PARTITIONS)
         client = cluster.client()
@@ -229,7 +229,7 @@ class TestProduce:
         cluster.core = cluster._core()
         assert lengths(cluster) == [1] * PARTITIONS
 
-    def test_faults_of_a_script(self, cluster: Cluster) -> None:
+    def test_fault_rules_apply_to_produce_in_turns(self, cluster: Cluster) -> None:
         cluster.core.faults.add(api="Produce", action="drop_after")
         client = cluster.client()
         client.send(request_of("orders"))

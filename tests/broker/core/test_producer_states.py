@@ -40,7 +40,7 @@ def send(client: Client, identity: ProducerIdentity, sequence: int, count: int =
 
 
 class TestSequences:
-    def test_five_batches_are_remembered(self, cluster: Cluster) -> None:
+    def test_last_five_batches_are_duplicates(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = idempotent(client)
         assert [send(client, identity, sequence) for sequence in range(6)] == [(0, offset) for offset in range(6)]
@@ -49,7 +49,7 @@ class TestSequences:
         assert cluster.core.counters.total("OutOfOrderSequenceBatchesPerSec", "orders") == 1
         assert cluster.partition("orders", 0).log.log_end_offset == 6
 
-    def test_sequences_begin_again_after_the_largest(self, cluster: Cluster) -> None:
+    def test_sequence_wraps_to_zero(self, cluster: Cluster) -> None:
         """2^31-1 is followed by 0, within a batch and between two, and through a restart."""
         client = cluster.client()
         identity = idempotent(client)
@@ -65,7 +65,7 @@ class TestSequences:
 
 
 class TestExpiry:
-    def test_idle_producers_are_forgotten_and_may_begin_anywhere(self, cluster: Cluster) -> None:
+    def test_idle_producer_expires_and_may_use_any_sequence(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = idempotent(client)
         send(client, identity, 0)
@@ -74,7 +74,7 @@ class TestExpiry:
         cluster.advance(2 * CHECK_MS)
         assert send(client, identity, 7) == (0, 1)
 
-    def test_who_writes_is_not_idle(self, cluster: Cluster) -> None:
+    def test_writing_producer_does_not_expire(self, cluster: Cluster) -> None:
         """By the broker's clock, whatever the records' own timestamps say."""
         client = cluster.client()
         identity = idempotent(client)
@@ -83,7 +83,7 @@ class TestExpiry:
             cluster.advance(DAY_MS // 2)
         assert send(client, identity, 9)[0] == 45
 
-    def test_the_option_counts_at_once(self) -> None:
+    def test_expiration_option_applies_at_once(self) -> None:
         cluster = Cluster({"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "100"})
         cluster.topic("orders")
         client = cluster.client()
@@ -94,7 +94,7 @@ class TestExpiry:
         cluster.advance(1100)
         assert send(client, identity, 5)[0] == 0
 
-    def test_never_with_an_open_transaction(self) -> None:
+    def test_producer_with_an_open_transaction_does_not_expire(self) -> None:
         cluster = Cluster({"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "100"})
         cluster.topic("orders")
         client = cluster.client()
@@ -107,7 +107,7 @@ class TestExpiry:
         cluster.advance(5_000)
         assert len(cluster.partition("orders", 0).log.producers) == 0
 
-    def test_a_round_is_cut_into_slices(self) -> None:
+    def test_expiry_runs_in_slices(self) -> None:
         cluster = Cluster()
         cluster.topic("wide", PARTITIONS_PER_CALL + 1)
         (task,) = [task for task in cluster.core.state.scheduled_tasks if type(task).__name__ == "ProducerExpiry"]
@@ -176,11 +176,11 @@ class TestTools:
         assert answer.unknown_state_filters == [title for title in filters.get("state_filters", []) if title == "Nonsense"]
 
     @pytest.mark.parametrize("pattern", ["(", "(?=t)t"])
-    def test_a_pattern_that_is_none(self, cluster: Cluster, pattern: str) -> None:
+    def test_invalid_transactional_id_pattern_is_refused(self, cluster: Cluster, pattern: str) -> None:
         """RE2's syntax, as in Kafka: it does not look around."""
         assert cluster.client().ask(ListTransactionsRequest(transactional_id_pattern=pattern)).error_code == 128
 
-    def test_ids_may_be_longer_and_stranger_than_topics(self, cluster: Cluster) -> None:
+    def test_pattern_matches_long_transactional_ids(self, cluster: Cluster) -> None:
         client = cluster.client()
         name = "a" * 300 + "\u00e9"
         client.ask(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000))
@@ -233,7 +233,7 @@ class TestTools:
         code: int = result.topics[0].partitions[0].error_code
         return code
 
-    def test_a_hanging_transaction_is_ended(self, cluster: Cluster) -> None:
+    def test_marker_of_a_tool_ends_a_hanging_transaction(self, cluster: Cluster) -> None:
         """One that the coordinator knows nothing of: its last stable offset would stand still for ever."""
         client = cluster.client()
         identity = identity_of(client)
@@ -253,7 +253,7 @@ class TestTools:
         ],
         ids=str,
     )
-    def test_markers_that_are_refused(self, cluster: Cluster, change: dict[str, Any], code: int) -> None:
+    def test_invalid_marker_is_refused(self, cluster: Cluster, change: dict[str, Any], code: int) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add(client, identity, 0)
@@ -261,7 +261,7 @@ class TestTools:
         assert self.mark(client, identity, **change) == code
         assert self.mark(client, ProducerIdentity(identity.producer_id, identity.epoch - 1)) == 47
 
-    def test_a_tool_that_makes_up_a_coordinator_epoch_does_not_fence_the_coordinator(self, cluster: Cluster) -> None:
+    def test_invented_coordinator_epoch_does_not_fence_the_coordinator(self, cluster: Cluster) -> None:
         """There is one coordinator: were its markers refused as old ones, the next transaction would never end here."""
         client = cluster.client()
         identity = identity_of(client)
@@ -273,7 +273,7 @@ class TestTools:
         log = cluster.partition("orders", 0).log
         assert (log.ongoing_transactions(), log.last_stable_offset, log.aborted_transactions(0, 9)) == ([], 4, [(identity.producer_id, 0)])
 
-    def test_a_marker_of_version_2_again(self, cluster: Cluster) -> None:
+    def test_repeated_marker_of_version_2_is_written_again(self, cluster: Cluster) -> None:
         """Where nothing is open the same marker is written once more, as in Kafka; where a transaction is open it needs a higher epoch."""
         client = cluster.client()
         identity = identity_of(client)
@@ -284,7 +284,7 @@ class TestTools:
         assert self.mark(client, higher, level=2) == 0
         assert cluster.partition("orders", 0).log.log_end_offset == 3
 
-    def test_markers_only_from_the_leader(self) -> None:
+    def test_marker_at_another_node_is_refused(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
         follower = 1 - cluster.partition("orders", 0).replicas.leader

@@ -91,29 +91,29 @@ ONCE: dict[str, tuple[Any, int | None, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("api", ONCE)
-def test_what_is_named_again_is_answered_once(cluster: Cluster, api: str) -> None:
+def test_repeated_names_are_answered_once(cluster: Cluster, api: str) -> None:
     request, version, shown = ONCE[api]
     members = 3 if "Group" in api else 1
     assert shown(cluster.client().ask(request, version)) == [members]
 
 
-def test_options_asked_for_in_several_places(cluster: Cluster) -> None:
+def test_option_keys_of_repeated_resources_are_merged(cluster: Cluster) -> None:
     def resource(keys: list[str] | None) -> DescribeConfigsResource:
         return DescribeConfigsResource(resource_type=RESOURCE_TOPIC, resource_name="orders", configuration_keys=keys)
 
     client = cluster.client()
-    for places, count in (
+    for key_lists, count in (
         ([["retention.ms"], ["cleanup.policy", "retention.ms"]], 2),
         ([["retention.ms"], None], 30),
         ([[], ["retention.ms"]], 30),
         ([["no.such"]], 0),
     ):
-        (result,) = client.ask(DescribeConfigsRequest(resources=[resource(keys) for keys in places])).results
-        assert len(result.configs) >= count, places
-        assert count == 30 or len(result.configs) == count, places
+        (result,) = client.ask(DescribeConfigsRequest(resources=[resource(keys) for keys in key_lists])).results
+        assert len(result.configs) >= count, key_lists
+        assert count == 30 or len(result.configs) == count, key_lists
 
 
-def test_a_marker_is_written_once(cluster: Cluster) -> None:
+def test_marker_for_a_repeated_partition_is_written_once(cluster: Cluster) -> None:
     topics = [WritableTxnMarkerTopic(name="orders", partition_indexes=[5] * TIMES)]
     marker = WritableTxnMarker(producer_id=9, producer_epoch=0, transaction_result=True, topics=topics, coordinator_epoch=0)
     (topic,) = cluster.client().ask(WriteTxnMarkersRequest(markers=[marker]), 1).markers[0].topics
@@ -134,7 +134,7 @@ LARGE: dict[str, tuple[Any, int | None]] = {
 
 
 @pytest.mark.parametrize("api", LARGE)
-def test_an_answer_beyond_the_limit_closes_the_connection(cluster: Cluster, api: str) -> None:
+def test_response_above_the_limit_closes_the_connection(cluster: Cluster, api: str) -> None:
     cluster.topic("others")
     cluster.topic("third")
     cluster.topic("fourth")
@@ -145,7 +145,7 @@ def test_an_answer_beyond_the_limit_closes_the_connection(cluster: Cluster, api:
     assert cluster.client().closed is None, "the others are served"
 
 
-def test_room_is_counted_by_parts_and_texts() -> None:
+def test_size_limit_counts_structures_and_texts() -> None:
     size_limit = ResponseSizeLimit({"queued.max.response.bytes": 2 * STRUCTURE_BYTES + 10})
     part = DescribedGroupMember(member_id="12345", member_metadata=b"12345")
     assert size_limit.add(part) is part

@@ -41,19 +41,19 @@ class TestStored:
         assert cluster.wall_ms == cluster.steady_ms + step_ms
         return cluster
 
-    def test_log_append_time(self, step_ms: int) -> None:
+    def test_log_append_time_follows_the_wall_clock(self, step_ms: int) -> None:
         cluster = self.after(step_ms, **{"log.message.timestamp.type": "LogAppendTime"})
         assert cluster.client().produce("orders", batch_of(b"a")).log_append_time_ms == cluster.wall_ms
         assert log_of(cluster).max_timestamp() == cluster.wall_ms
 
-    def test_which_timestamps_are_taken(self, step_ms: int) -> None:
+    def test_timestamp_limits_follow_the_wall_clock(self, step_ms: int) -> None:
         limits = {"log.message.timestamp.after.max.ms": "2000", "log.message.timestamp.before.max.ms": "500"}
         cluster = self.after(step_ms, **limits)
         client = cluster.client()
         sent = [client.produce("orders", batch_of(b"a", timestamps=[cluster.wall_ms + ahead_ms])) for ahead_ms in (-501, -500, 2000, 2001)]
         assert [answer.error_code for answer in sent] == [32, 0, 0, 32]
 
-    def test_transactions(self, step_ms: int) -> None:
+    def test_times_of_transactions_follow_the_wall_clock(self, step_ms: int) -> None:
         cluster = self.after(step_ms)
         client = cluster.client()
         writer = Writer(client, "t")
@@ -72,13 +72,13 @@ class TestStored:
         (marker,) = log_of(cluster).read(1, 1)
         assert read_header(marker).max_timestamp == cluster.wall_ms
 
-    def test_offsets(self, step_ms: int) -> None:
+    def test_commit_times_follow_the_wall_clock(self, step_ms: int) -> None:
         cluster = self.after(step_ms)
         commit(cluster.client(), 5, version=4, retention_ms=7000)
         (offset,) = cluster.core.state.offsets.fetch_all("g").values()
         assert (offset.committed_ms, offset.expires_ms) == (cluster.wall_ms, cluster.wall_ms + 7000)
 
-    def test_since_when_a_group_is_empty(self, step_ms: int) -> None:
+    def test_empty_since_follows_the_wall_clock(self, step_ms: int) -> None:
         cluster = self.after(step_ms)
         (member,) = stable_group(cluster, 1)
         member.commit(5)
@@ -90,14 +90,14 @@ class TestStored:
         assert (group.is_empty, group.state_since_ms) == (True, cluster.wall_ms)
 
     @pytest.mark.parametrize("begin", [ask_for_member_id, lambda cluster: commit(cluster.client())])
-    def test_since_when_a_group_is_there(self, begin: Callable[[Cluster], object], step_ms: int) -> None:
+    def test_creation_of_a_group_follows_the_wall_clock(self, begin: Callable[[Cluster], object], step_ms: int) -> None:
         cluster = self.after(step_ms)
         begin(cluster)
         group = cluster.core.state.groups.find("g")
         assert isinstance(group, ClassicGroup)
         assert group.state_since_ms == cluster.wall_ms
 
-    def test_since_when_a_group_rebalances(self, step_ms: int) -> None:
+    def test_start_of_a_rebalance_follows_the_wall_clock(self, step_ms: int) -> None:
         cluster = self.after(step_ms)
         stable_group(cluster, 1)
         cluster.advance(1000)
@@ -106,12 +106,12 @@ class TestStored:
         assert isinstance(group, ClassicGroup)
         assert (group.state, group.state_since_ms) == (ClassicState.PREPARING_REBALANCE, cluster.wall_ms)
 
-    def test_log_append_time_of_old_formats(self, step_ms: int) -> None:
+    def test_log_append_time_of_old_formats_follows_the_wall_clock(self, step_ms: int) -> None:
         cluster = self.after(step_ms, **{"log.message.timestamp.type": "LogAppendTime"})
         sent = message(timestamp=5)
         assert cluster.client().produce("orders", sent, version=2).log_append_time_ms == cluster.wall_ms
 
-    def test_when_tombstones_may_go(self, step_ms: int) -> None:
+    def test_delete_horizon_follows_the_wall_clock(self, step_ms: int) -> None:
         cluster = self.after(step_ms)
         cluster.topic("compacted", cleanup_policy="compact", segment_ms="1", min_cleanable_dirty_ratio="0", delete_retention_ms="7000000")
         for ahead_ms in (0, 2, 4):
@@ -123,14 +123,14 @@ class TestStored:
         assert header.attributes & ATTRIBUTE_DELETE_HORIZON
         assert cluster.wall_ms - 15_000 <= header.base_timestamp - 7_000_000 <= cluster.wall_ms
 
-    def test_when_a_segment_without_timestamps_is_full(self, step_ms: int) -> None:
+    def test_age_of_a_segment_without_timestamps_is_steady(self, step_ms: int) -> None:
         cluster = self.after(step_ms, **{"log.roll.ms": "100000"})
         for wait_ms, segments in ((100_000, 1), (1, 1), (0, 2)):
             cluster.client().produce("orders", batch_of(b"a", timestamps=[-1]))
             assert len(log_of(cluster).files.segments) == segments
             cluster.advance(wait_ms)
 
-    def test_an_abort_of_nothing(self, step_ms: int) -> None:
+    def test_times_of_an_empty_abort_follow_the_wall_clock(self, step_ms: int) -> None:
         world = World(version=2)
         world.wall.offset_ms = step_ms
         world.end(world.init(), False)
@@ -138,7 +138,7 @@ class TestStored:
         assert metadata is not None
         assert (metadata.started_ms, metadata.updated_ms) == (T0 + step_ms, T0 + step_ms)
 
-    def test_how_old_records_without_timestamps_are(self, step_ms: int) -> None:
+    def test_age_of_records_without_timestamps_is_steady(self, step_ms: int) -> None:
         cluster = self.after(step_ms, **{"log.retention.ms": "1000000", "log.retention.check.interval.ms": "1000"})
         cluster.client().produce("orders", batch_of(b"a", timestamps=[-1]))
         cluster.advance(1_000_000)
@@ -153,7 +153,7 @@ AGES = [(HOUR_MS, False), (-HOUR_MS, False), (50 * DAY_MS, True)]
 
 @pytest.mark.parametrize(("step_ms", "is_too_old"), AGES)
 class TestAge:
-    def test_of_records(self, step_ms: int, is_too_old: bool) -> None:
+    def test_retention_follows_the_wall_clock(self, step_ms: int, is_too_old: bool) -> None:
         """Looked at within `log.retention.check.interval.ms`, though by the clock of before that is due in weeks."""
         cluster = cluster_with({"log.retention.ms": str(30 * DAY_MS)})
         cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.steady_ms]))
@@ -164,14 +164,14 @@ class TestAge:
         cluster.advance(30 * DAY_MS - step_ms)
         assert log_of(cluster).log_start_offset == 1
 
-    def test_of_offsets(self, step_ms: int, is_too_old: bool) -> None:
+    def test_offset_expiry_follows_the_wall_clock(self, step_ms: int, is_too_old: bool) -> None:
         cluster = cluster_with({"offsets.retention.minutes": str(30 * 24 * 60)})
         commit(cluster.client(), 5)
         cluster.set_wall_clock(step_ms)
         cluster.advance(10 * MINUTE_MS)
         assert cluster.core.state.offsets.has_offsets("g") is not is_too_old
 
-    def test_of_what_compaction_waits_for(self, step_ms: int, is_too_old: bool) -> None:
+    def test_compaction_lag_follows_the_wall_clock(self, step_ms: int, is_too_old: bool) -> None:
         cluster = Cluster()
         options: dict[str, Any] = {"cleanup_policy": "compact", "min_compaction_lag_ms": str(30 * DAY_MS), "min_cleanable_dirty_ratio": "0"}
         cluster.topic("orders", segment_ms="1", **options)

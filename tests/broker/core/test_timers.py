@@ -12,7 +12,7 @@ KEYS = [TimerKey("g", TimerKind.SESSION, name) for name in "abc"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["schedule", "cancel", "due"]), st.sampled_from(KEYS), st.integers(0, 30)), max_size=60))
-def test_as_a_table_of_deadlines(steps: list[tuple[str, TimerKey, int]]) -> None:
+def test_timers_equal_a_table_of_deadlines(steps: list[tuple[str, TimerKey, int]]) -> None:
     timers, model = Timers[TimerKey](), dict[TimerKey, int]()
     steady_ms = 0
     for action, key, number in steps:
@@ -34,7 +34,7 @@ def test_as_a_table_of_deadlines(steps: list[tuple[str, TimerKey, int]]) -> None
         assert not model or (next_ms is not None and next_ms <= min(model.values()))
 
 
-def test_a_deadline_that_is_put_off_costs_one_entry() -> None:
+def test_postponed_deadline_takes_one_entry() -> None:
     timers = Timers[TimerKey]()
     for number in range(10_000):
         timers.schedule(KEYS[0], number)
@@ -49,7 +49,7 @@ def test_cancelled_deadlines_do_not_pile_up() -> None:
     assert len(timers._heap) < 100
 
 
-def test_deadlines_far_and_near_in_turn_do_not_pile_up() -> None:
+def test_alternating_far_and_near_deadlines_do_not_pile_up() -> None:
     """As of a transactional id: near while a transaction is open, days away between two."""
     timers = Timers[TimerKey]()
     for steady_ms in range(10_000):

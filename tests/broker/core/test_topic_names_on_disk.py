@@ -74,7 +74,7 @@ def test_a_name_of_every_length_is_created_deleted_and_created_again(tmp_path: P
 
 
 @pytest.mark.parametrize("names", ALIKE.values(), ids=ALIKE.keys())
-def test_names_that_differ_in_little_are_topics_of_their_own(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_similar_names_are_separate_topics(tmp_path: Path, names: tuple[str, ...]) -> None:
     cluster = cluster_on(tmp_path)
     for count, name in enumerate(names, 1):
         cluster.topic(name)
@@ -94,7 +94,7 @@ def test_names_that_differ_in_little_are_topics_of_their_own(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("name", [".", "..", "", "a/b", "a\0b", "n" * (NAME_LENGTH_MAX + 1)])
-def test_what_is_no_legal_name_makes_no_directory(tmp_path: Path, name: str) -> None:
+def test_illegal_name_creates_no_directory(tmp_path: Path, name: str) -> None:
     cluster = cluster_on(tmp_path)
     with pytest.raises(RequestRefused):
         cluster.topic(name)

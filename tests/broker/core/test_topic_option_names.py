@@ -27,7 +27,7 @@ from tests.broker.core.configs.config_requests import alter, change, describe
 from tests.broker.core.test_topics import create
 from tests.broker.core_client import Client, Cluster
 
-SPELLED = {
+WRONG_NAMES = {
     "retention_ms": "unknown option 'retention_ms': it is spelled 'retention.ms' here, with dots and without blanks",
     " retention.ms": "unknown option ' retention.ms': it is spelled 'retention.ms' here, with dots and without blanks",
     "max_message.bytes ": "unknown option 'max_message.bytes ': it is spelled 'max.message.bytes' here, with dots and without blanks",
@@ -54,32 +54,32 @@ def set_options(client: Client) -> dict[str, str | None]:
 
 
 class TestByWire:
-    @pytest.mark.parametrize(("spelled", "says"), SPELLED.items())
-    def test_a_topic_is_not_created_with_another_spelling(self, spelled: str, says: str) -> None:
+    @pytest.mark.parametrize(("wrong_name", "says"), WRONG_NAMES.items())
+    def test_creation_with_another_option_name_is_refused(self, wrong_name: str, says: str) -> None:
         cluster = Cluster()
-        assert create_with(cluster.client(), {spelled: "100000"}) == (40, says)
+        assert create_with(cluster.client(), {wrong_name: "100000"}) == (40, says)
         assert cluster.core.topics.get("orders") is None
 
-    @pytest.mark.parametrize(("spelled", "says"), SPELLED.items())
+    @pytest.mark.parametrize(("wrong_name", "says"), WRONG_NAMES.items())
     @pytest.mark.parametrize("value", ["100000", None])
-    def test_nor_altered(self, spelled: str, says: str, value: str | None) -> None:
+    def test_alteration_with_another_option_name_is_refused(self, wrong_name: str, says: str, value: str | None) -> None:
         cluster = Cluster()
         cluster.topic("orders")
-        assert set_exactly(cluster.client(), "orders", RESOURCE_TOPIC, spelled, value) == (40, says)
+        assert set_exactly(cluster.client(), "orders", RESOURCE_TOPIC, wrong_name, value) == (40, says)
         assert set_options(cluster.client()) == {}
 
-    def test_nor_is_a_broker(self) -> None:
+    def test_broker_alteration_with_another_option_name_is_refused(self) -> None:
         client = Cluster().client()
         says = "unknown option 'num_partitions': it is spelled 'num.partitions' here, with dots and without blanks"
         assert set_exactly(client, "0", RESOURCE_BROKER, "num_partitions", "3") == (40, says)
 
-    def test_all_that_is_wrong_is_said_at_once(self) -> None:
+    def test_all_errors_are_reported_at_once(self) -> None:
         code, says = create_with(Cluster().client(), {"retention_ms": "1", "segment.ms": "soon"})
         assert code == 40
-        assert says == f"{SPELLED['retention_ms']}; option segment.ms cannot be 'soon': it must be a whole number"
+        assert says == f"{WRONG_NAMES['retention_ms']}; option segment.ms cannot be 'soon': it must be a whole number"
 
 
-class TestInADirectory:
+class TestStoredNames:
     """Earlier versions stored options as they were spelled."""
 
     @staticmethod
@@ -93,7 +93,7 @@ class TestInADirectory:
         cluster.restart()
         return cluster
 
-    def test_the_broker_starts_and_says_it_once(self) -> None:
+    def test_stored_option_names_are_corrected_and_logged_once(self) -> None:
         cluster = self.cluster({"retention_ms": "100000", " cleanup.policy": "compact"}, {"log.retention.ms": 5000})
         client = cluster.client()
         assert set_options(client) == {"retention.ms": "100000", "cleanup.policy": "compact"}
@@ -107,19 +107,19 @@ class TestInADirectory:
         assert set_options(cluster.client()) == {"retention.ms": "100000", "cleanup.policy": "compact"}
         assert cluster.lines == []
 
-    def test_it_can_be_given_back_to_its_default(self) -> None:
+    def test_corrected_option_can_be_reset(self) -> None:
         cluster = self.cluster({"retention_ms": "100000"})
         assert set_exactly(cluster.client(), "orders", RESOURCE_TOPIC, "retention.ms", None) == (0, "")
         cluster.restart()
         assert cluster.topic_named("orders").config.log.retention_ms == 7 * 86_400_000
 
-    def test_the_brokers_default_can_be_changed(self) -> None:
+    def test_broker_default_can_be_changed_with_corrected_options(self) -> None:
         cluster = self.cluster({"retention_ms": "100000"})
         assert alter(cluster.client(), change("", RESOURCE_BROKER, log_retention_ms="5000")) == [(0, "")]
         cluster.restart()
         assert cluster.topic_named("orders").config.log.retention_ms == 100_000
 
-    def test_a_full_disk_leaves_it_to_a_later_start(self) -> None:
+    def test_correction_on_a_full_disk_is_left_to_a_later_start(self) -> None:
         cluster = self.cluster({})
         topic = cluster.topic_named("orders")
         topic.overrides = {"retention_ms": "100000"}
@@ -141,29 +141,29 @@ def overrides_of_orders(core: BrokerCore) -> Mapping[str, str]:
     return topic.overrides
 
 
-class TestInPython:
+class TestUnderscores:
     """Names of arguments have underscores: they are taken, and stored with dots."""
 
-    def test_described(self) -> None:
+    def test_topics_argument_accepts_underscores(self) -> None:
         with EmbeddedBroker(topics={"orders": {"retention_ms": 5}}) as broker:
             assert broker._call(overrides_of_orders) == {"retention.ms": "5"}
 
-    def test_created(self) -> None:
+    def test_create_topic_accepts_underscores(self) -> None:
         with EmbeddedBroker() as broker:
             broker.create_topic("orders", config={"cleanup_policy": ["compact", "delete"]})
             assert broker._call(overrides_of_orders) == {"cleanup.policy": "compact,delete"}
 
-    def test_on_the_command_line(self) -> None:
+    def test_command_line_accepts_underscores(self) -> None:
         assert parse_text("orders,retention_ms=5, segment.ms=6").config == {"retention.ms": "5", "segment.ms": "6"}
 
-    def test_twice(self) -> None:
+    def test_option_given_under_two_names_is_refused(self) -> None:
         text = "orders,retention.ms=5,retention_ms=6"
         with pytest.raises(ConfigException, match=rf"^topic '{text}': option retention.ms is given twice, once as 'retention_ms': give it"):
             parse_text(text)
 
 
-class TestWhatDoesNotFit:
-    def test_is_refused_before_it_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestInvalidDefaults:
+    def test_default_invalid_for_a_topic_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         cluster = Cluster()
         cluster.topic("orders")
 
@@ -178,7 +178,7 @@ class TestWhatDoesNotFit:
         cluster.restart()
         assert cluster.core.state.settings["log.retention.ms"] is None
 
-    def test_a_default_of_topics_is_what_a_topic_may_have(self) -> None:
+    def test_broker_default_is_checked_as_a_topic_option(self) -> None:
         with pytest.raises(
             ConfigException, match=r"option compression.gzip.level cannot be '?0'?: it must be at least -1 and at most 9 and not"
         ):

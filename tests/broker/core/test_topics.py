@@ -90,7 +90,7 @@ REFUSED: list[tuple[CreatableTopic, int, str]] = [
 
 class TestCreateTopics:
     @pytest.mark.parametrize(("topic", "code", "says"), REFUSED, ids=[f"{number} {row[1]} {row[2]}" for number, row in enumerate(REFUSED)])
-    def test_refusals_name_what_is_wrong(self, topic: CreatableTopic, code: int, says: str) -> None:
+    def test_invalid_creation_is_refused_with_its_reason(self, topic: CreatableTopic, code: int, says: str) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("taken")
         cluster.topic("ta.ken_x")
@@ -99,25 +99,25 @@ class TestCreateTopics:
         assert says in (result.error_message or "")
         assert len(cluster.core.topics) == 2
 
-    def test_defaults_of_the_broker(self) -> None:
+    def test_creation_uses_broker_defaults(self) -> None:
         cluster = Cluster({"num.partitions": 3, "default.replication.factor": 2}, nodes=2)
         (result,) = create(cluster.client(), creatable(partitions=-1, replication=-1))
         assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 2)
 
-    def test_an_assignment(self) -> None:
+    def test_creation_uses_the_given_assignment(self) -> None:
         cluster = Cluster(nodes=3)
         create(cluster.client(), assigned([2, 0], [1, 2]))
         replicas = [partition.replicas.assigned for partition in cluster.topic_named("orders").partitions]
         assert replicas == [(2, 0), (1, 2)]
 
-    def test_checked_only(self) -> None:
+    def test_validate_only_creates_nothing(self) -> None:
         cluster = Cluster()
         (result,) = create(cluster.client(), creatable(partitions=2), validate_only=True)
         assert (result.error_code, result.num_partitions) == (0, 2)
         assert len(cluster.core.topics) == 0
         assert not cluster.file_system.exists("logs")
 
-    def test_the_same_name_twice_in_one_request(self) -> None:
+    def test_name_given_twice_is_refused(self) -> None:
         cluster = Cluster()
         results = create(cluster.client(), creatable("a"), creatable("a"), creatable("b"))
         assert [(result.name, result.error_code) for result in results] == [("a", 42), ("b", 0)]
@@ -128,7 +128,7 @@ class TestCreateTopics:
         leaders = [partition.replicas.leader for partition in cluster.topic_named("orders").partitions]
         assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
 
-    def test_a_full_disk(self) -> None:
+    def test_creation_on_a_full_disk_is_refused(self) -> None:
         cluster = Cluster()
         client = cluster.client()
 
@@ -138,8 +138,8 @@ class TestCreateTopics:
 
         cluster.file_system.hook = full
         (result,) = create(client, creatable())
-        said = "the broker's disk failed at topic orders; ask the operator for the details in the broker's log"
-        assert (result.error_code, result.error_message) == (56, said)
+        reason = "the broker's disk failed at topic orders; ask the operator for the details in the broker's log"
+        assert (result.error_code, result.error_message) == (56, reason)
         assert cluster.lines[-1].endswith("no space left")
         cluster.file_system.hook = None
         assert create(client, creatable())[0].error_code == 0
@@ -147,7 +147,7 @@ class TestCreateTopics:
 
 class TestDeleteTopics:
     @pytest.mark.parametrize("version", [5, 6])
-    def test_by_name(self, version: int) -> None:
+    def test_topics_are_deleted_by_name(self, version: int) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         request = DeleteTopicsRequest(
@@ -156,7 +156,7 @@ class TestDeleteTopics:
         assert [result.error_code for result in cluster.client().ask(request, version).responses] == [0, 3]
         assert cluster.file_system.list("logs") == []
 
-    def test_by_id(self) -> None:
+    def test_topics_are_deleted_by_id(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         ids = [cluster.topic_named("orders").topic_id, UUID(int=7)]
@@ -164,7 +164,7 @@ class TestDeleteTopics:
         results = cluster.client().ask(request).responses
         assert [(result.name, result.error_code) for result in results] == [("orders", 0), (None, 100)]
 
-    def test_who_goes_on_writing_is_told_of_by_its_id(self) -> None:
+    def test_produce_to_a_deleted_topic_is_logged_with_its_id(self) -> None:
         """Nobody knows the name any more."""
         cluster = Cluster()
         cluster.topic("orders")
@@ -176,7 +176,7 @@ class TestDeleteTopics:
         line = cluster.lines[-1]
         assert line.startswith(f"refused: Produce from client 'test' for topic id {topic_id}-2: UNKNOWN_TOPIC_ID: ")
 
-    def test_disabled(self) -> None:
+    def test_disabled_deletion_is_refused(self) -> None:
         cluster = Cluster({"delete.topic.enable": "false"})
         cluster.topic("orders")
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")])
@@ -200,7 +200,7 @@ class TestMetadata:
         assert metadata(off.client(), "a") == {"a": 3}
 
     @pytest.mark.parametrize("version", range(14))
-    def test_all_topics_some_and_none(self, version: int) -> None:
+    def test_metadata_of_all_and_of_no_topics(self, version: int) -> None:
         cluster = Cluster()
         cluster.topic("a")
         cluster.topic("b")
@@ -210,7 +210,7 @@ class TestMetadata:
         if version > 0:
             assert client.ask(MetadataRequest(topics=[]), version).topics == []
 
-    def test_by_id(self) -> None:
+    def test_metadata_by_topic_id(self) -> None:
         cluster = Cluster()
         cluster.topic("a")
         topic_id = cluster.topic_named("a").topic_id
@@ -257,7 +257,7 @@ class TestMetadata:
         assert (found.host, found.port) == (f"node{found.node_id}", 9092 + found.node_id)
         assert cluster.core.state.is_coordinator(found.node_id, "t")
 
-    def test_coordinators_of_unknown_kinds(self) -> None:
+    def test_find_coordinator_of_an_unknown_type_is_refused(self) -> None:
         client = Cluster().client()
         assert client.ask(FindCoordinatorRequest(key_type=2, coordinator_keys=["x"])).coordinators[0].error_code == 42
         assert client.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[""])).coordinators[0].error_code == 42
@@ -280,7 +280,7 @@ def altered(
 
 
 class TestOptions:
-    def test_values_sources_types_and_documentation(self) -> None:
+    def test_options_are_described_with_source_type_and_documentation(self) -> None:
         cluster = Cluster({"message.max.bytes": 2000})
         cluster.topic("orders", cleanup_policy="compact")
         configs = described(cluster.client(), "orders")
@@ -299,12 +299,12 @@ class TestOptions:
         ]
         assert "InconsistentReplicationFactorException" in (configs["min.insync.replicas"].documentation or "")
 
-    def test_some_of_them(self) -> None:
+    def test_requested_options_are_described(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         assert set(described(cluster.client(), "orders", RESOURCE_TOPIC, "retention.ms", "no.such.option")) == {"retention.ms"}
 
-    def test_of_a_broker(self) -> None:
+    def test_broker_options_are_described(self) -> None:
         cluster = Cluster({"num.io.threads": "8", "num.partitions": 2})
         configs = described(cluster.client(), "0", RESOURCE_BROKER)
         assert (configs["num.partitions"].value, configs["num.partitions"].read_only) == ("2", False)
@@ -315,13 +315,13 @@ class TestOptions:
         assert any("num.io.threads" in line and "without effect" in line for line in cluster.lines)
 
     @pytest.mark.parametrize(("kind", "name", "code"), [(RESOURCE_TOPIC, "missing", 3), (RESOURCE_BROKER, "9", 42), (3, "x", 42)])
-    def test_unknown_resources(self, kind: int, name: str, code: int) -> None:
+    def test_unknown_resource_is_refused(self, kind: int, name: str, code: int) -> None:
         client = Cluster().client()
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         assert client.ask(DescribeConfigsRequest(resources=[resource])).results[0].error_code == code
         assert altered(client, name, kind=kind).error_code == code
 
-    def test_changes_hold_at_once_and_after_a_restart(self) -> None:
+    def test_changes_apply_at_once_and_after_a_restart(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         client = cluster.client()
@@ -334,7 +334,7 @@ class TestOptions:
         assert altered(client, "orders", ("cleanup.policy", OPERATION_DELETE, None)).error_code == 0
         assert client.produce("orders", batch_of(b"a", keys=[None])).error_code == 0
 
-    def test_lists_grow_and_shrink(self) -> None:
+    def test_list_options_are_appended_and_subtracted(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         client = cluster.client()
@@ -365,14 +365,14 @@ class TestOptions:
         assert says in (response.error_message or "")
         assert cluster.topic_named("orders").overrides == {}
 
-    def test_checked_only(self) -> None:
+    def test_validate_only_changes_nothing(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         change = ("retention.ms", OPERATION_SET, "1")
         assert altered(cluster.client(), "orders", change, validate_only=True).error_code == 0
         assert cluster.topic_named("orders").overrides == {}
 
-    def test_broker_options_at_run_time(self) -> None:
+    def test_broker_options_change_at_run_time(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         client = cluster.client()
@@ -392,7 +392,7 @@ class TestWithoutEffect:
 
     SAYS = "topic option flush.ms=1 of topic orders is known to Apache Kafka and without effect here"
 
-    def test_at_creation(self) -> None:
+    def test_option_without_effect_is_logged_at_creation(self) -> None:
         cluster = Cluster()
         client = cluster.client()
         create(client, creatable("orders", flush_ms="1", cleanup_policy="compact"))
@@ -400,13 +400,13 @@ class TestWithoutEffect:
         create(client, creatable("payments", flush_ms="2"))
         assert cluster.lines == [self.SAYS]
 
-    def test_at_creation_by_the_owner_of_the_broker(self) -> None:
+    def test_option_without_effect_of_the_owner_is_logged(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", flush_ms="1")
         cluster.client()
         assert cluster.lines == [self.SAYS]
 
-    def test_when_altered(self) -> None:
+    def test_option_without_effect_is_logged_when_altered(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         client = cluster.client()
@@ -415,14 +415,14 @@ class TestWithoutEffect:
         altered(client, "orders", ("flush.ms", OPERATION_SET, "1"), ("max.message.bytes", OPERATION_SET, "7"))
         assert cluster.lines == [self.SAYS]
 
-    def test_of_the_broker_for_all_topics(self) -> None:
+    def test_broker_default_without_effect_is_logged(self) -> None:
         cluster = Cluster({"log.preallocate": True, "log.segment.bytes": 1 << 20})
         client = cluster.client()
         assert cluster.lines == ["option log.preallocate=true is known to Apache Kafka and without effect here"]
         altered(client, "", ("log.segment.delete.delay.ms", OPERATION_SET, "1"), kind=RESOURCE_BROKER)
         assert cluster.lines[1:] == ["option log.segment.delete.delay.ms=1 is known to Apache Kafka and without effect here"]
 
-    def test_what_is_refused_is_not_said(self) -> None:
+    def test_refused_option_without_effect_is_not_logged(self) -> None:
         cluster = Cluster()
         create(cluster.client(), creatable("orders", flush_ms="1", max_message_bytes="many"))
         assert not any("without effect" in line for line in cluster.lines)
@@ -433,7 +433,7 @@ class TestInternalSegmentBytes:
 
     NAME = "internal.segment.bytes"
 
-    def test_at_creation(self) -> None:
+    def test_internal_segment_bytes_applies_at_creation(self) -> None:
         cluster = Cluster()
         client = cluster.client()
         create(client, creatable("orders", internal_segment_bytes="300"), creatable("payments"))
@@ -448,7 +448,7 @@ class TestInternalSegmentBytes:
         cluster.restart()
         assert cluster.client().produce("orders", batch_of(b"a" * 300)).error_code == 18
 
-    def test_when_altered(self) -> None:
+    def test_internal_segment_bytes_applies_when_altered(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         client = cluster.client()

@@ -12,7 +12,7 @@ from tests.broker.core_client import Cluster
 
 
 class TestRestart:
-    def test_topics_options_and_records_are_found_again(self) -> None:
+    def test_topics_options_and_records_survive_a_restart(self) -> None:
         cluster = Cluster(nodes=2)
         create(cluster.client(), creatable(partitions=2, replication=2, cleanup_policy="compact"))
         before = cluster.topic_named("orders")
@@ -23,20 +23,20 @@ class TestRestart:
         assert [partition.replicas for partition in after.partitions] == [partition.replicas for partition in before.partitions]
         assert after.partitions[0].log.log_end_offset == 1
 
-    def test_the_cluster_keeps_its_id(self) -> None:
+    def test_cluster_id_survives_a_restart(self) -> None:
         cluster = Cluster()
         before = cluster.core.state.cluster_id
         cluster._seed = 99
         cluster.restart()
         assert cluster.core.state.cluster_id == before
 
-    def test_what_is_verified_is_bounded_for_all_logs_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_verified_bytes_of_all_logs_are_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Else a broker would take the longer to start the more partitions it has."""
-        cluster, places = Cluster(), [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+        cluster, tps = Cluster(), [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
         for topic in ("a", "b"):
             cluster.topic(topic, 2)
         records = bytes(batch_of(bytes(10_000)))
-        for topic, partition in places:
+        for topic, partition in tps:
             cluster.client().produce(topic, records, partition=partition)
         for fitting, verified in ((0, 0), (1, 1), (3, 3), (9, 4)):
             monkeypatch.setattr(registry, "VERIFY_BYTES_MAX", fitting * len(records))
@@ -44,7 +44,7 @@ class TestRestart:
             read = [partition.log.recovery_bytes_read for partition in cluster.core.topics.partitions()]
             assert read == [len(records)] * verified + [0] * (4 - verified)
 
-    def test_a_missing_log_is_an_error_that_names_it(self) -> None:
+    def test_missing_log_is_named_in_the_error(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         directory = cluster.topic_named("orders").directory
@@ -53,14 +53,14 @@ class TestRestart:
         with pytest.raises(StorageError, match="orders"):
             cluster._core()
 
-    def test_a_missing_journal_is_an_error_that_names_it(self) -> None:
+    def test_missing_journal_is_named_in_the_error(self) -> None:
         cluster = Cluster()
         cluster.core.close()
         cluster.file_system.remove("journals/transactions.journal")
         with pytest.raises(StorageError, match=r"transactions\.journal"):
             cluster._core()
 
-    def test_a_failed_start_gives_the_lock_back(self) -> None:
+    def test_failed_start_releases_the_lock(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         cluster.core.close()
@@ -69,7 +69,7 @@ class TestRestart:
             with pytest.raises(StorageError, match="missing"):
                 cluster._core()
 
-    def test_a_start_syncs_many_logs_at_once(self) -> None:
+    def test_start_syncs_many_logs_at_once(self) -> None:
         cluster = Cluster({"flush.policy": "always"})
         cluster.topic("orders", 100)
         cluster.client().produce("orders", batch_of(b"a"))
@@ -88,7 +88,7 @@ class TestRestart:
         cluster.core = cluster._core()
         assert cluster.partition("orders").log.log_end_offset == 1
 
-    def test_a_deletion_cut_short_is_finished(self) -> None:
+    def test_interrupted_deletion_is_completed_by_the_next_start(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", 3)
         directory = cluster.topic_named("orders").directory
@@ -108,7 +108,7 @@ class TestRestart:
         assert cluster.topic_named("orders").partitions[0].log.log_end_offset == 0
 
     @pytest.mark.parametrize("dies_first_in", ["nothing", "sync"])
-    def test_no_directory_goes_before_the_deletion_survives_a_loss_of_power(self, dies_first_in: str) -> None:
+    def test_directories_are_removed_only_after_the_deletion_is_durable(self, dies_first_in: str) -> None:
         cluster = Cluster()
         cluster.topic("orders", 3)
         cluster.core._metadata.sync()

@@ -35,7 +35,7 @@ def long_poll(cluster: Cluster) -> IsOver:
     return lambda: bool(client.answers)
 
 
-def late_answer(cluster: Cluster) -> IsOver:
+def delayed_response(cluster: Cluster) -> IsOver:
     cluster.core.faults.add(action="delay", delay_ms=20_000)
     client = cluster.client()
     client.send(produce_request("orders", batch_of(b"a")))
@@ -127,7 +127,7 @@ def idle_producer(cluster: Cluster) -> IsOver:
 
 WAITS = {
     "long poll": Wait(length_ms=20_000, begin=long_poll),
-    "delay of a fault": Wait(length_ms=20_000, begin=late_answer),
+    "delay of a fault": Wait(length_ms=20_000, begin=delayed_response),
     "lag of a replica": Wait(length_ms=30_000, begin=replica_that_lags, nodes=3),
     "produce with acks=all": Wait(length_ms=9_000, begin=replication, nodes=3),
     "classic session": Wait(length_ms=SESSION_MS, begin=classic_session),
@@ -143,7 +143,7 @@ WAITS = {
 
 @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_no_wait_is_shorter_or_longer(wait: Wait, step_ms: int) -> None:
+def test_clock_step_does_not_change_a_running_wait(wait: Wait, step_ms: int) -> None:
     cluster = cluster_with(wait.config, wait.nodes)
     is_over = wait.begin(cluster)
     cluster.advance(wait.length_ms // 2)
@@ -156,7 +156,7 @@ def test_no_wait_is_shorter_or_longer(wait: Wait, step_ms: int) -> None:
 
 @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_nor_one_that_begins_afterwards(wait: Wait, step_ms: int) -> None:
+def test_clock_step_does_not_change_a_later_wait(wait: Wait, step_ms: int) -> None:
     cluster = cluster_with(wait.config, wait.nodes)
     cluster.set_wall_clock(step_ms)
     is_over = wait.begin(cluster)
@@ -166,7 +166,7 @@ def test_nor_one_that_begins_afterwards(wait: Wait, step_ms: int) -> None:
     assert is_over()
 
 
-def test_small_corrections_are_followed_in_silence_and_steps_are_told() -> None:
+def test_only_large_clock_steps_are_logged() -> None:
     cluster = cluster_with({"log.message.timestamp.type": "LogAppendTime"})
     client = cluster.client()
     for _ in range(6):
@@ -180,7 +180,7 @@ class TestRestart:
     """Steady time begins anew with what the wall clock shows; what was written down is the wall clock's."""
 
     @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
-    def test_the_rest_of_a_transaction(self, step_ms: int) -> None:
+    def test_transaction_timeout_continues_after_a_restart(self, step_ms: int) -> None:
         cluster = cluster_with()
         cluster.set_wall_clock(step_ms)
         is_over = open_transaction(cluster)
@@ -191,7 +191,7 @@ class TestRestart:
         cluster.advance(1)
         assert is_over()
 
-    def test_never_longer_than_its_timeout(self) -> None:
+    def test_transaction_timeout_after_a_restart_is_never_longer(self) -> None:
         """The clock is set back while the broker runs: what was written down lies ahead at the next start."""
         cluster = cluster_with()
         open_transaction(cluster)
@@ -204,7 +204,7 @@ class TestRestart:
 
     @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
     @pytest.mark.parametrize("was_used", [False, True])
-    def test_an_unused_transactional_id(self, was_used: bool, step_ms: int) -> None:
+    def test_transactional_id_expiry_continues_after_a_restart(self, was_used: bool, step_ms: int) -> None:
         cluster = cluster_with({"transactional.id.expiration.ms": "120000"})
         cluster.set_wall_clock(step_ms)
         writer = Writer(cluster.client(), "t")
@@ -219,7 +219,7 @@ class TestRestart:
         assert cluster.core.state.transactions.describe("t") is None
 
     @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
-    def test_an_idle_producer(self, step_ms: int) -> None:
+    def test_producer_expiry_continues_after_a_restart(self, step_ms: int) -> None:
         cluster = cluster_with(SHORT_LIVED)
         cluster.set_wall_clock(step_ms)
         idle_producer(cluster)

@@ -55,16 +55,16 @@ class TestAlterConfigs:
     """KIP-133: what is not named goes back to its default."""
 
     @pytest.mark.parametrize("kill", [True, False])
-    def test_replaces_all(self, cluster: Cluster, kill: bool) -> None:
+    def test_alter_configs_replaces_all_options(self, cluster: Cluster, kill: bool) -> None:
         assert replace(cluster.client(), "orders", retention_ms="5", segment_ms="6") == (0, "")
         cluster.restart(kill=kill)
         assert values(cluster.client(), "orders") == {"retention.ms": ("5", SOURCE_TOPIC), "segment.ms": ("6", SOURCE_TOPIC)}
 
-    def test_nothing_named_is_all_defaults(self, cluster: Cluster) -> None:
+    def test_alter_configs_without_options_restores_all_defaults(self, cluster: Cluster) -> None:
         assert replace(cluster.client(), "orders") == (0, "")
         assert values(cluster.client(), "orders") == {}
 
-    def test_checked_only(self, cluster: Cluster) -> None:
+    def test_validate_only_changes_nothing(self, cluster: Cluster) -> None:
         before = values(cluster.client(), "orders")
         assert replace(cluster.client(), "orders", validate_only=True, retention_ms="5") == (0, "")
         assert replace(cluster.client(), "orders", validate_only=True, retention_ms="soon")[0] == 40
@@ -94,7 +94,9 @@ class TestAlterConfigs:
             ("x", 77, {}, 42, "type 77"),
         ],
     )
-    def test_refusals(self, cluster: Cluster, name: str, kind: int, options: dict[str, Any], code: int, says: str) -> None:
+    def test_invalid_request_is_refused_with_code_and_reason(
+        self, cluster: Cluster, name: str, kind: int, options: dict[str, Any], code: int, says: str
+    ) -> None:
         before = values(cluster.client(), "orders")
         found, message = replace(cluster.client(), name, kind, **options)
         assert (found, says in message) == (code, True), message
@@ -112,7 +114,7 @@ class TestAlterConfigs:
             ("follower_replication_throttled_replicas", "*", "*"),
         ],
     )
-    def test_a_value_is_shown_as_it_counts(self, cluster: Cluster, option: str, text: str, shown: str) -> None:
+    def test_topic_value_is_described_normalized(self, cluster: Cluster, option: str, text: str, shown: str) -> None:
         name = option.replace("_", ".")
         options: dict[str, Any] = {option: text}
         assert replace(cluster.client(), "orders", **options) == (0, "")
@@ -121,11 +123,11 @@ class TestAlterConfigs:
         assert entry.synonyms[0].value == shown
 
     @pytest.mark.parametrize("name", ["", "0"])
-    def test_a_value_of_nodes_is_shown_as_it_counts(self, cluster: Cluster, name: str) -> None:
+    def test_broker_value_is_described_normalized(self, cluster: Cluster, name: str) -> None:
         replace(cluster.client(), name, RESOURCE_BROKER, num_partitions=" 3")
         assert values(cluster.client(), name, RESOURCE_BROKER)["num.partitions"][0] == "3"
 
-    def test_options_of_all_nodes(self, cluster: Cluster) -> None:
+    def test_alter_configs_replaces_options_of_all_nodes(self, cluster: Cluster) -> None:
         client = cluster.client()
         replace(client, "", RESOURCE_BROKER, num_partitions="3")
         replace(client, "", RESOURCE_BROKER, default_replication_factor="1")
@@ -133,31 +135,31 @@ class TestAlterConfigs:
 
 
 class TestResources:
-    def test_named_twice(self, cluster: Cluster) -> None:
+    def test_duplicate_resource_is_refused(self, cluster: Cluster) -> None:
         cluster.topic("bills")
         first, second = change("orders", retention_ms="1"), change("orders", segment_ms="2")
         assert codes(cluster.client(), first, change("bills", retention_ms="3"), second) == [42, 0, 42]
         assert values(cluster.client(), "orders")["retention.ms"] == ("1000", SOURCE_TOPIC)
         assert values(cluster.client(), "bills") == {"retention.ms": ("3", SOURCE_TOPIC)}
 
-    def test_what_cannot_be_written_is_not_changed(self, cluster: Cluster) -> None:
+    def test_failed_journal_write_changes_nothing(self, cluster: Cluster) -> None:
         before = values(cluster.client(), "orders")
         refusal = StorageError("cluster.journal", "append", "no space left")
         with mock.patch.object(cluster.core._journals["cluster"], "put", side_effect=refusal):
             assert codes(cluster.client(), change("orders", segment_ms="2")) == [56]
         assert values(cluster.client(), "orders") == before
 
-    def test_an_option_named_twice(self, cluster: Cluster) -> None:
+    def test_duplicate_option_is_refused(self, cluster: Cluster) -> None:
         twice = change("orders", segment_ms="2")
         twice.configs += change("orders", segment_ms="3").configs
         assert codes(cluster.client(), twice) == [42]
         assert "segment.ms" not in values(cluster.client(), "orders")
 
-    def test_a_resource_changes_as_a_whole_or_not_at_all(self, cluster: Cluster) -> None:
+    def test_invalid_option_leaves_the_resource_unchanged(self, cluster: Cluster) -> None:
         assert codes(cluster.client(), change("orders", segment_ms="2", retention_ms="soon")) == [40]
         assert "segment.ms" not in values(cluster.client(), "orders")
 
-    def test_loggers_and_clients_have_nothing_to_change(self, cluster: Cluster) -> None:
+    def test_loggers_and_client_metrics_cannot_be_altered(self, cluster: Cluster) -> None:
         client = cluster.client()
         assert codes(client, change("0", RESOURCE_BROKER_LOGGER, root="DEBUG")) == [40]
         assert codes(client, change("c", RESOURCE_CLIENT_METRICS)) == [42]
@@ -166,7 +168,7 @@ class TestResources:
 class TestLayers:
     """Options of a named node win over those of all nodes, these over what was given at start."""
 
-    def test_which_wins(self) -> None:
+    def test_most_specific_layer_wins(self) -> None:
         cluster = Cluster({"num.partitions": 2})
         client = cluster.client()
         steps = [
@@ -190,13 +192,13 @@ class TestLayers:
             ("1", SOURCE_DEFAULT),
         ]
 
-    def test_without_a_name_only_what_was_set_for_all_is_shown(self, cluster: Cluster) -> None:
+    def test_describing_all_nodes_shows_only_dynamic_defaults(self, cluster: Cluster) -> None:
         client = cluster.client()
         assert describe(client, "", RESOURCE_BROKER).configs == []
         codes(client, change("", RESOURCE_BROKER, num_partitions="3"), change("0", RESOURCE_BROKER, message_max_bytes="2000000"))
         assert values(client, "", RESOURCE_BROKER) == {"num.partitions": ("3", SOURCE_DYNAMIC_DEFAULT_BROKER)}
 
-    def test_topics_follow_both(self, cluster: Cluster) -> None:
+    def test_topics_follow_both_dynamic_layers(self, cluster: Cluster) -> None:
         client = cluster.client()
         codes(client, change("", RESOURCE_BROKER, message_max_bytes="2000000"), change("0", RESOURCE_BROKER, log_segment_bytes="5000000"))
         shown = values(client, "orders")
@@ -211,7 +213,7 @@ class TestLayers:
             ({}, {"log_cleanup_policy": ""}, "cleanup.policy"),
         ],
     )
-    def test_a_default_that_contradicts_a_topic_breaks_nothing(self, own: dict[str, Any], default: dict[str, Any], shown: str) -> None:
+    def test_default_contradicting_a_topic_is_accepted(self, own: dict[str, Any], default: dict[str, Any], shown: str) -> None:
         """As in Apache Kafka; the broker must start again with it, and only new contradictions are refused."""
         cluster = Cluster()
         cluster.topic("other", **own)
@@ -222,7 +224,7 @@ class TestLayers:
         assert codes(client, change("other", retention_ms="1")) == ([40] if own else [0])
 
     @pytest.mark.parametrize("name", ["", "0"])
-    def test_defaults_that_contradict_each_other_are_refused(self, name: str) -> None:
+    def test_contradicting_defaults_are_refused(self, name: str) -> None:
         """Whoever set the other, and when: no topic could be created any more."""
         cluster = Cluster({"log.cleaner.min.compaction.lag.ms": "1000"})
         client, least, most = cluster.client(), "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
@@ -235,7 +237,7 @@ class TestLayers:
         assert codes(client, change(name, RESOURCE_BROKER, num_partitions="10001")) == [42]
         assert cluster.client().ask(CreateTopicsRequest(topics=[CREATABLE])).topics[0].error_code == 0
 
-    def test_defaults_that_contradict_each_other_since_a_start_can_be_mended(self) -> None:
+    def test_contradicting_defaults_after_a_restart_can_be_corrected(self) -> None:
         """Or have been set in an earlier version. The broker starts with them, and takes what makes nothing worse."""
         cluster = Cluster()
         client = cluster.client()
@@ -249,7 +251,7 @@ class TestLayers:
         assert codes(client, change("", RESOURCE_BROKER, log_cleaner_max_compaction_lag_ms="1000")) == [0]
         assert client.ask(CreateTopicsRequest(topics=[CREATABLE])).topics[0].error_code == 0
 
-    def test_without_policy_a_topic_keeps_everything(self, cluster: Cluster) -> None:
+    def test_topic_without_cleanup_policy_keeps_everything(self, cluster: Cluster) -> None:
         """KIP-1161."""
         assert codes(cluster.client(), change("orders", cleanup_policy="")) == [0]
         config = cluster.topic_named("orders").config
@@ -277,10 +279,10 @@ class TestDescribe:
         assert (result.error_code, result.configs, bool(result.error_message)) == (code, [], code != 0)
 
     @pytest.mark.parametrize("keys", [None, []])
-    def test_no_names_are_all_names(self, cluster: Cluster, keys: list[str] | None) -> None:
+    def test_describing_without_names_shows_all_options(self, cluster: Cluster, keys: list[str] | None) -> None:
         assert len(describe(cluster.client(), "orders", keys=keys).configs) > 25
 
-    def test_the_text_of_kip_579(self, cluster: Cluster) -> None:
+    def test_documentation_of_min_insync_replicas_names_the_exception(self, cluster: Cluster) -> None:
         for name, kind in (("orders", RESOURCE_TOPIC), ("0", RESOURCE_BROKER)):
             (entry,) = describe(cluster.client(), name, kind, ["min.insync.replicas"], include_documentation=True).configs
             assert "InconsistentReplicationFactorException" in (entry.documentation or "")

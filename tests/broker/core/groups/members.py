@@ -194,12 +194,12 @@ class ConsumerMember:
         }
         return self.beat(version=version, **{**first, **fields})
 
-    def beat(self, *, version: int = 1, says_owned: bool = True, **fields: Any) -> Any:
+    def beat(self, *, version: int = 1, with_owned: bool = True, **fields: Any) -> Any:
         """One heartbeat; what the answer says is done. Returns the answer."""
         by_topic: dict[UUID, TopicPartitions] = {}
         for topic_id, index in sorted(self.owned):
             by_topic.setdefault(topic_id, TopicPartitions(topic_id=topic_id)).partitions.append(index)
-        owned = list(by_topic.values()) if says_owned else None
+        owned = list(by_topic.values()) if with_owned else None
         values = {"topic_partitions": owned, **fields}
         request = ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.name, member_epoch=self.epoch, instance_id=self.instance, **values
@@ -213,7 +213,7 @@ class ConsumerMember:
 
     def leave(self, epoch: int = -1) -> Any:
         self.epoch, self.owned = epoch, set()
-        return self.beat(says_owned=False)
+        return self.beat(with_owned=False)
 
     @property
     def partitions(self) -> list[int]:

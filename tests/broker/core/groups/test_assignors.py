@@ -43,12 +43,12 @@ def assert_whole(plan: Plan, result: dict[str, Partitions]) -> None:
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(plan=plans())
-def test_every_partition_to_one_subscriber(name: str, plan: Plan) -> None:
+def test_every_partition_is_assigned_to_one_subscriber(name: str, plan: Plan) -> None:
     assert_whole(plan, ASSIGNORS[name](*plan))
 
 
 @given(plan=plans(alike=True))
-def test_alike_members_get_numbers_that_differ_by_one_at_most(plan: Plan) -> None:
+def test_identical_subscriptions_get_counts_that_differ_by_at_most_one(plan: Plan) -> None:
     result = assign_uniform(*plan)
     assert_whole(plan, result)
     sizes = [len(partitions) for partitions in result.values()]
@@ -56,7 +56,7 @@ def test_alike_members_get_numbers_that_differ_by_one_at_most(plan: Plan) -> Non
 
 
 @given(plan=plans())
-def test_nobody_has_two_more_than_somebody_who_could_take_one(plan: Plan) -> None:
+def test_no_member_has_two_more_than_another_subscriber(plan: Plan) -> None:
     subscriptions, _, _ = plan
     result = assign_uniform(*plan)
     for rich in result:
@@ -66,7 +66,7 @@ def test_nobody_has_two_more_than_somebody_who_could_take_one(plan: Plan) -> Non
 
 
 @given(plan=plans())
-def test_the_same_members_and_topics_keep_what_they_have(plan: Plan) -> None:
+def test_unchanged_members_and_topics_keep_the_assignment(plan: Plan) -> None:
     subscriptions, counts, _ = plan
     for assign in (assign_uniform, assign_range):
         first = assign(*plan)
@@ -74,7 +74,7 @@ def test_the_same_members_and_topics_keep_what_they_have(plan: Plan) -> None:
 
 
 @given(plan=plans(alike=True), newcomer=st.booleans())
-def test_as_few_moves_as_evenness_allows(plan: Plan, newcomer: bool) -> None:
+def test_uniform_assignor_moves_the_minimum(plan: Plan, newcomer: bool) -> None:
     """A member more takes from each of the others, one less leaves to each: nobody else's partitions move."""
     subscriptions, counts, _ = plan
     if len(subscriptions) < 2:
@@ -89,7 +89,7 @@ def test_as_few_moves_as_evenness_allows(plan: Plan, newcomer: bool) -> None:
     assert moved == max(gone, arrived)
 
 
-def test_range_keeps_neighbours_together_and_meets_at_the_same_member() -> None:
+def test_range_assignor_gives_each_member_the_same_range_of_every_topic() -> None:
     both = frozenset(TOPICS[:2])
     result = assign_range({"a": both, "b": both}, {TOPICS[0]: 5, TOPICS[1]: 5}, {})
     for topic in both:
@@ -97,7 +97,7 @@ def test_range_keeps_neighbours_together_and_meets_at_the_same_member() -> None:
         assert sorted(index for owner, index in result["b"] if owner == topic) == [3, 4]
 
 
-def test_large_groups() -> None:
+def test_ten_thousand_partitions_are_assigned_evenly() -> None:
     """Ten thousand partitions; every other member has a subscription of its own."""
     counts = {UUID(int=number): 10 for number in range(1, 1001)}
     everything = frozenset(counts)

@@ -26,7 +26,7 @@ from tests.broker.core_client import Cluster
 
 
 class TestJoining:
-    def test_a_newcomer_comes_again_with_the_id_it_is_given(self, cluster: Cluster) -> None:
+    def test_new_member_joins_again_with_its_member_id(self, cluster: Cluster) -> None:
         """KIP-394."""
         client = cluster.client()
         member = ClassicMember(cluster)
@@ -40,7 +40,7 @@ class TestJoining:
         assert member.taken().leader == member.id
 
     @pytest.mark.parametrize("version", range(4))
-    def test_before_version_4_it_is_in_at_once(self, cluster: Cluster, version: int) -> None:
+    def test_join_before_version_4_needs_no_second_request(self, cluster: Cluster, version: int) -> None:
         """Whoever cannot say how long a rebalance may take has the session's time for it."""
         member = ClassicMember(cluster)
         member.version = version
@@ -52,7 +52,7 @@ class TestJoining:
         assert isinstance(group, ClassicGroup)
         assert group.rebalance_timeout_ms == (REBALANCE_MS if version else SESSION_MS)
 
-    def test_each_newcomer_makes_the_first_rebalance_longer_up_to_the_rebalance_timeout(self, cluster: Cluster) -> None:
+    def test_each_new_member_extends_the_first_rebalance_up_to_its_timeout(self, cluster: Cluster) -> None:
         members = [ClassicMember(cluster) for _ in range(12)]
         for member in members:
             member.send_join()
@@ -62,7 +62,7 @@ class TestJoining:
         assert [answer.error_code for answer in answers[:10]] == [0] * 10
         assert {answer.generation_id for answer in answers[:10]} == {1}
 
-    def test_alone_it_waits_for_the_initial_delay_exactly(self, cluster: Cluster) -> None:
+    def test_single_member_waits_for_the_initial_delay(self, cluster: Cluster) -> None:
         member = ClassicMember(cluster)
         member.send_join()
         cluster.advance(DELAY_MS - 1)
@@ -70,7 +70,7 @@ class TestJoining:
         cluster.advance(1)
         assert member.taken().error_code == 0
 
-    def test_only_the_leader_is_told_the_members(self, cluster: Cluster) -> None:
+    def test_only_the_leader_receives_the_members(self, cluster: Cluster) -> None:
         first, second = ClassicMember(cluster), ClassicMember(cluster)
         first.send_join()
         second.send_join()
@@ -81,7 +81,7 @@ class TestJoining:
         assert bytes(leader.members[0].metadata) == subscription("orders")
         assert other.members == []
 
-    def test_the_protocol_with_the_most_votes_of_those_all_have(self, cluster: Cluster) -> None:
+    def test_common_protocol_with_the_most_votes_is_selected(self, cluster: Cluster) -> None:
         members = [
             ClassicMember(cluster, range=b"r", sticky=b"s"),
             ClassicMember(cluster, sticky=b"s", range=b"r"),
@@ -105,21 +105,21 @@ class TestJoining:
         ],
         ids=str,
     )
-    def test_refusals(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
+    def test_invalid_join_is_refused_with_its_code(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
         ClassicMember(cluster).send_join()
         cluster.advance(DELAY_MS)
         answer = cluster.client().ask(ClassicMember(cluster).request().replace(**changes))
         assert (answer.error_code, answer.member_id) == (code, changes.get("member_id", ""))
 
     @pytest.mark.parametrize(("type_", "protocols"), [("connect", {"range": b""}), ("consumer", {"other": b""})])
-    def test_who_cannot_work_with_the_others(self, cluster: Cluster, type_: str, protocols: dict[str, Any]) -> None:
+    def test_member_with_inconsistent_protocol_is_refused(self, cluster: Cluster, type_: str, protocols: dict[str, Any]) -> None:
         stable_group(cluster)
         stranger = ClassicMember(cluster, **protocols)
         stranger.protocol_type = type_
         assert stranger.join().error_code == 23
         assert state_of(cluster) == "Stable"
 
-    def test_who_comes_after_the_first_one_has_left_again(self, cluster: Cluster) -> None:
+    def test_join_after_the_first_member_left_succeeds(self, cluster: Cluster) -> None:
         first, second = ClassicMember(cluster), ClassicMember(cluster, other=b"")
         first.send_join()
         first.client.lose()
@@ -129,7 +129,7 @@ class TestJoining:
         cluster.advance(60_000)
         assert second.taken().error_code == 0
 
-    def test_another_node_coordinates(self) -> None:
+    def test_join_at_another_node_is_refused(self) -> None:
         cluster = Cluster(nodes=2)
         wrong = 1 - cluster.coordinator_of(GROUP)
         client = cluster.client(node=wrong)
@@ -137,19 +137,19 @@ class TestJoining:
 
 
 class TestGenerations:
-    def test_assignments_reach_everybody(self, cluster: Cluster) -> None:
+    def test_sync_delivers_every_assignment(self, cluster: Cluster) -> None:
         members = stable_group(cluster, 3)
         assert state_of(cluster) == "Stable"
         assert [member.heartbeat() for member in members] == [0, 0, 0]
         assert members[1].sync().assignment == b"1"
 
     @pytest.mark.parametrize(("version", "code"), [(4, 0), (5, 23)])
-    def test_from_version_5_on_the_protocol_must_be_named(self, cluster: Cluster, version: int, code: int) -> None:
+    def test_sync_since_version_5_requires_the_protocol(self, cluster: Cluster, version: int, code: int) -> None:
         (member,) = stable_group(cluster, 1)
         request = SyncGroupRequest(group_id=GROUP, generation_id=member.generation, member_id=member.id)
         assert member.client.ask(request, version).error_code == code
 
-    def test_a_member_that_comes_makes_all_join_again(self, cluster: Cluster) -> None:
+    def test_new_member_makes_all_members_rejoin(self, cluster: Cluster) -> None:
         members = stable_group(cluster, 2)
         newcomer = ClassicMember(cluster)
         newcomer.send_join()
@@ -162,7 +162,7 @@ class TestGenerations:
         assert [member.heartbeat() for member in members] == [0, 0]
         assign([*members, newcomer])
 
-    def test_members_that_do_not_join_again_are_left_out(self, cluster: Cluster) -> None:
+    def test_member_that_does_not_rejoin_is_removed(self, cluster: Cluster) -> None:
         lazy, busy = stable_group(cluster, 2)
         newcomer = ClassicMember(cluster)
         newcomer.send_join()
@@ -176,7 +176,7 @@ class TestGenerations:
         assert [member.member_id for member in answer.members] == [busy.id, newcomer.id]
         assert lazy.heartbeat() == 25
 
-    def test_members_that_never_ask_for_their_assignment_are_left_out(self, cluster: Cluster) -> None:
+    def test_member_that_never_syncs_is_removed(self, cluster: Cluster) -> None:
         members = [ClassicMember(cluster), ClassicMember(cluster)]
         for member in members:
             member.session_ms = 100_000
@@ -189,20 +189,20 @@ class TestGenerations:
         assert members[1].heartbeat() == 25
         assert members[0].heartbeat() == 27
 
-    def test_a_leader_that_joins_again_means_a_rebalance_and_a_follower_does_not(self, cluster: Cluster) -> None:
+    def test_only_a_rejoining_leader_starts_a_rebalance(self, cluster: Cluster) -> None:
         leader, follower = stable_group(cluster, 2)
         assert follower.join().generation_id == 1
         assert state_of(cluster) == "Stable"
         assert leader.join() is None
         assert follower.heartbeat() == 27
 
-    def test_a_follower_with_other_metadata_means_a_rebalance(self, cluster: Cluster) -> None:
+    def test_follower_with_changed_metadata_starts_a_rebalance(self, cluster: Cluster) -> None:
         leader, follower = stable_group(cluster, 2)
         follower.protocols = {"range": subscription("orders", "more")}
         assert follower.join() is None
         assert leader.join().generation_id == 2
 
-    def test_a_join_that_is_repeated_before_the_assignment(self, cluster: Cluster) -> None:
+    def test_repeated_join_before_the_assignment_has_the_same_response(self, cluster: Cluster) -> None:
         """The first answer was lost: the same again, no rebalance."""
         members = [ClassicMember(cluster), ClassicMember(cluster)]
         for member in members:
@@ -225,7 +225,7 @@ class TestGenerations:
         assert other.taken().generation_id == newcomer.taken().generation_id == 2
         assert len({slow.id, other.id, newcomer.id}) == 3
 
-    def test_generations_and_protocols_are_checked(self, cluster: Cluster) -> None:
+    def test_wrong_generation_or_protocol_is_refused(self, cluster: Cluster) -> None:
         leader, follower = stable_group(cluster, 2)
         follower.generation += 1
         assert follower.heartbeat() == 22
@@ -238,7 +238,7 @@ class TestGenerations:
         assert (follower.heartbeat(), follower.sync().error_code, follower.commit()) == (25, 25, 25)
         assert leader.heartbeat() == 0
 
-    def test_of_two_that_ask_for_their_assignment_the_later_one_has_it(self, cluster: Cluster) -> None:
+    def test_later_of_two_sync_requests_gets_the_assignment(self, cluster: Cluster) -> None:
         """A client that has lost its connection asks again while the broker still waits for the leader."""
         leader, follower = ClassicMember(cluster), ClassicMember(cluster)
         leader.send_join()
@@ -252,7 +252,7 @@ class TestGenerations:
         leader.sync({leader.id: b"0", follower.id: b"1"})
         assert follower.taken().assignment == b"1"
 
-    def test_between_join_and_assignment_nothing_is_committed(self, cluster: Cluster) -> None:
+    def test_commit_between_join_and_sync_is_refused(self, cluster: Cluster) -> None:
         member = ClassicMember(cluster)
         member.send_join()
         cluster.advance(DELAY_MS)
@@ -263,7 +263,7 @@ class TestGenerations:
 
 
 class TestSessions:
-    def test_a_silent_member_is_removed_after_its_session_exactly(self, cluster: Cluster) -> None:
+    def test_silent_member_is_removed_when_its_session_expires(self, cluster: Cluster) -> None:
         leader, silent = stable_group(cluster, 2)
         cluster.advance(SESSION_MS - 1)
         assert leader.heartbeat() == 0
@@ -273,7 +273,7 @@ class TestSessions:
         assert leader.join().generation_id == 2
         assert any("its session timed out" in line for line in cluster.lines)
 
-    def test_heartbeats_and_commits_keep_it(self, cluster: Cluster) -> None:
+    def test_heartbeats_and_commits_extend_the_session(self, cluster: Cluster) -> None:
         (member,) = stable_group(cluster, 1)
         for action in (member.heartbeat, member.commit) * 3:
             cluster.advance(SESSION_MS - 1)
@@ -282,7 +282,7 @@ class TestSessions:
         assert member.heartbeat() == 25
         assert state_of(cluster) == "Empty"
 
-    def test_who_waits_for_an_answer_is_not_silent(self, cluster: Cluster) -> None:
+    def test_member_waiting_for_a_response_does_not_expire(self, cluster: Cluster) -> None:
         first, second = stable_group(cluster, 2)
         first.session_ms = second.session_ms = 6000
         newcomer = ClassicMember(cluster)
@@ -294,13 +294,13 @@ class TestSessions:
         second.send_join()
         assert first.taken().generation_id == 2
 
-    def test_an_id_that_nobody_comes_back_with_is_forgotten(self, cluster: Cluster) -> None:
+    def test_unused_member_id_expires(self, cluster: Cluster) -> None:
         client, member = cluster.client(), ClassicMember(cluster)
         member.id = client.ask(member.request()).member_id
         cluster.advance(SESSION_MS)
         assert member.join().error_code == 25
 
-    def test_a_newcomer_whose_connection_broke_is_forgotten_in_time(self, cluster: Cluster) -> None:
+    def test_new_member_with_lost_connection_expires_after_five_minutes(self, cluster: Cluster) -> None:
         """It has no heartbeats yet: five minutes for its first generation."""
         members = stable_group(cluster, 1)
         members[0].rebalance_ms = 1_000_000
@@ -318,25 +318,25 @@ class TestSessions:
 
 
 class TestLeaving:
-    def test_the_others_join_again(self, cluster: Cluster) -> None:
+    def test_leaving_member_makes_the_others_rejoin(self, cluster: Cluster) -> None:
         leader, follower = stable_group(cluster, 2)
         assert leader.leave() == 0
         assert follower.heartbeat() == 27
         answer = follower.join()
         assert (answer.generation_id, answer.leader, len(answer.members)) == (2, follower.id, 1)
 
-    def test_the_last_one_leaves_an_empty_group(self, cluster: Cluster) -> None:
+    def test_last_leaving_member_leaves_an_empty_group(self, cluster: Cluster) -> None:
         (member,) = stable_group(cluster, 1)
         assert member.leave() == 0
         assert state_of(cluster) == "Empty"
         assert member.leave() == 25
 
-    def test_before_version_3_the_code_is_the_answers_own(self, cluster: Cluster) -> None:
+    def test_leave_before_version_3_has_the_code_in_the_response(self, cluster: Cluster) -> None:
         (member,) = stable_group(cluster, 1)
         request = LeaveGroupRequest(group_id=GROUP, member_id=member.id)
         assert [cluster.client().ask(request, 2).error_code for _ in range(2)] == [0, 25]
 
-    def test_many_at_once(self, cluster: Cluster) -> None:
+    def test_several_members_leave_in_one_request(self, cluster: Cluster) -> None:
         static = ClassicMember(cluster, "i-1")
         static.send_join()
         cluster.advance(DELAY_MS)
@@ -350,7 +350,7 @@ class TestLeaving:
         assert (answer.error_code, [member.error_code for member in answer.members]) == (0, [0, 25, 25])
         assert state_of(cluster) == "Empty"
 
-    def test_who_waits_is_told_when_it_is_sent_away(self, cluster: Cluster) -> None:
+    def test_waiting_member_removed_by_another_is_answered(self, cluster: Cluster) -> None:
         waiting = ClassicMember(cluster, "i-1")
         waiting.send_join()
         members = [MemberIdentity(member_id="", group_instance_id="i-1")]
@@ -358,7 +358,7 @@ class TestLeaving:
         assert waiting.taken().error_code == 25
 
     @pytest.mark.parametrize(("group", "code"), [("", 24), ("none", 0)])
-    def test_of_no_group(self, cluster: Cluster, group: str, code: int) -> None:
+    def test_leaving_a_missing_group_is_refused(self, cluster: Cluster, group: str, code: int) -> None:
         answer = cluster.client().ask(LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id="m")]))
         assert answer.error_code == code
         assert [member.error_code for member in answer.members] == ([25] if code == 0 else [])
@@ -366,7 +366,7 @@ class TestLeaving:
 
 class TestRestart:
     @pytest.mark.parametrize("kill", [True, False])
-    def test_members_go_on_with_their_generation(self, cluster: Cluster, kill: bool) -> None:
+    def test_members_keep_their_generation_over_a_restart(self, cluster: Cluster, kill: bool) -> None:
         members = stable_group(cluster, 2)
         cluster.restart(kill=kill)
         for member in members:
@@ -376,7 +376,7 @@ class TestRestart:
         assert members[0].commit() == 0
         assert members[1].join().generation_id == 1, "same metadata: no rebalance"
 
-    def test_silent_ones_have_a_session_more(self, cluster: Cluster) -> None:
+    def test_silent_members_get_a_new_session_after_a_restart(self, cluster: Cluster) -> None:
         members = stable_group(cluster, 2)
         cluster.advance(SESSION_MS - 1)
         cluster.restart()
@@ -387,7 +387,7 @@ class TestRestart:
         members[0].client = cluster.client()
         assert members[0].heartbeat() == 25
 
-    def test_a_replaced_static_member(self, cluster: Cluster) -> None:
+    def test_replaced_static_member_is_fenced_after_a_restart(self, cluster: Cluster) -> None:
         member = ClassicMember(cluster, "i-0")
         member.send_join()
         cluster.advance(DELAY_MS)
@@ -399,7 +399,7 @@ class TestRestart:
         again.client, member.client = cluster.client(), cluster.client()
         assert (again.sync().assignment, member.heartbeat()) == (b"mine", 82)
 
-    def test_an_empty_group_keeps_its_generation(self, cluster: Cluster) -> None:
+    def test_empty_group_keeps_its_generation_over_a_restart(self, cluster: Cluster) -> None:
         (member,) = stable_group(cluster, 1)
         member.leave()
         cluster.restart()
@@ -409,7 +409,7 @@ class TestRestart:
         cluster.advance(DELAY_MS)
         assert again.taken().generation_id == 3
 
-    def test_the_journal_stays_small(self, cluster: Cluster) -> None:
+    def test_heartbeats_and_joins_are_not_written_to_the_journal(self, cluster: Cluster) -> None:
         """Heartbeats, joins and pending ids are not written."""
         members = stable_group(cluster, 2)
         journal = cluster.core._journals["offsets"]
@@ -422,7 +422,7 @@ class TestRestart:
 
 
 class TestFullDisk:
-    def test_assignments_that_cannot_be_written_are_not_told(self, cluster: Cluster) -> None:
+    def test_assignment_that_cannot_be_written_is_not_delivered(self, cluster: Cluster) -> None:
         members = [ClassicMember(cluster), ClassicMember(cluster)]
         for member in members:
             member.send_join()
@@ -442,7 +442,7 @@ class TestFullDisk:
         assign(members)
 
 
-def test_offsets_of_a_group_with_members_are_not_for_outsiders(cluster: Cluster) -> None:
+def test_commit_from_outside_a_group_with_members_is_refused(cluster: Cluster) -> None:
     stable_group(cluster, 1)
     assert commit(cluster.client()) == 25
     assert commit(cluster.client(), group="nobody's") == 0

@@ -12,13 +12,13 @@ from tests.broker.core_client import Cluster
 
 
 class TestSize:
-    def test_a_full_group_takes_nobody(self) -> None:
+    def test_join_of_a_full_group_is_refused(self) -> None:
         cluster = Cluster({"group.max.size": "2"})
         stable_group(cluster, 2)
         answer = ClassicMember(cluster).join()
         assert (answer.error_code, answer.member_id) == (81, "")
 
-    def test_a_limit_that_was_lowered(self) -> None:
+    def test_lowered_limit_refuses_the_last_member_to_rejoin(self) -> None:
         """Whoever comes last is turned away, and nobody waits for it."""
         cluster = Cluster({"group.max.size": "3"})
         members = stable_group(cluster, 3)
@@ -33,7 +33,7 @@ class TestSize:
         assert members[2].heartbeat() == 25
 
     @pytest.mark.parametrize("is_synced", [True, False])
-    def test_a_newcomer_who_is_turned_away_disturbs_nobody(self, is_synced: bool) -> None:
+    def test_refused_member_does_not_disturb_the_group(self, is_synced: bool) -> None:
         cluster = Cluster({"group.max.size": "1"})
         late, member = ClassicMember(cluster), ClassicMember(cluster)
         late.id = late.client.ask(late.request()).member_id
@@ -45,7 +45,7 @@ class TestSize:
         assert late.join().error_code == 81
         assert state_of(cluster) == ("Stable" if is_synced else "CompletingRebalance")
 
-    def test_who_was_given_an_id_and_never_comes_takes_nobodys_place(self) -> None:
+    def test_unused_member_id_takes_no_place(self) -> None:
         cluster = Cluster({"group.max.size": "1"})
         client = cluster.client()
         assert client.ask(ClassicMember(cluster).request()).error_code == 79
@@ -63,7 +63,7 @@ class TestSize:
         assert ClassicMember(cluster, group="other", range=b"x" * 3000).join().error_code == 81
         assert ClassicMember(cluster, group="other", range=b"x" * 100).join() is None
 
-    def test_a_join_costs_the_same_however_many_are_there(self, cluster: Cluster) -> None:
+    def test_cost_of_a_join_is_independent_of_the_group_size(self, cluster: Cluster) -> None:
         members = stable_group(cluster, 50)
         late = ClassicMember(cluster)
         with mock.patch.object(classic_group.ClassicMember, "size_bytes", new_callable=mock.PropertyMock, return_value=1) as size_bytes:
@@ -72,7 +72,7 @@ class TestSize:
                 member.send_join()
         assert size_bytes.call_count <= 2 * 21
 
-    def test_groups_to_which_nobody_comes_take_no_memory(self, cluster: Cluster) -> None:
+    def test_groups_without_members_take_no_memory(self, cluster: Cluster) -> None:
         member = ClassicMember(cluster)
         for number in range(3):
             member.group, member.id = f"refused-{number}", ""
@@ -86,7 +86,7 @@ class TestSize:
         assert not list(cluster.core.state.groups)
         assert cluster.core.state.groups._context.memory._total == 0
 
-    def test_groups_that_somebody_asks_for_are_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_number_of_requested_groups_is_limited_by_memory(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each costs the broker something, its name above all, before there is a member."""
         monkeypatch.setattr(cluster.core.state.groups._context.memory, "_bytes_max", 50_000)
         member = ClassicMember(cluster)
@@ -96,7 +96,7 @@ class TestSize:
             codes.append(member.client.ask(member.request()).error_code)
         assert codes == [79, 79, 81]
 
-    def test_a_group_with_offsets_stays_when_nobody_comes(self, cluster: Cluster) -> None:
+    def test_group_with_offsets_stays_without_members(self, cluster: Cluster) -> None:
         commit(cluster.client())
         assert ClassicMember(cluster).client.ask(ClassicMember(cluster).request()).error_code == 79
         cluster.advance(SESSION_MS)

@@ -20,7 +20,7 @@ from tests.broker.core_client import Cluster
 
 
 class TestEpochs:
-    def test_it_stays_while_there_is_something_to_give_back(self, cluster: Cluster) -> None:
+    def test_epoch_stays_until_partitions_are_revoked(self, cluster: Cluster) -> None:
         """However often the target moves on; each time it has all the time again."""
         member, second, *others = (ConsumerMember(cluster, name) for name in "abcd")
         member.join()
@@ -34,7 +34,7 @@ class TestEpochs:
         cluster.advance(REBALANCE_MS - 1)
         assert member.beat().member_epoch == 4
 
-    def test_another_epoch_is_fenced(self, cluster: Cluster) -> None:
+    def test_wrong_epoch_is_fenced(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         for epoch in (2, 7):
@@ -42,7 +42,7 @@ class TestEpochs:
             answer = member.beat()
             assert (answer.error_code, answer.error_message is not None) == (110, True)
 
-    def test_who_is_fenced_comes_again_under_its_id(self, cluster: Cluster) -> None:
+    def test_fenced_member_rejoins_under_its_id(self, cluster: Cluster) -> None:
         """With epoch 0, at once: it need not wait until its former self is missed. Nobody else notices."""
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
@@ -54,29 +54,29 @@ class TestEpochs:
         assert first.join().error_code == 0
         assert (first.owned, first.epoch, second.beat().member_epoch) == (mine, epoch, epoch)
 
-    def test_who_comes_again_has_given_back_what_it_was_asked_for(self, cluster: Cluster) -> None:
+    def test_rejoining_member_has_revoked_its_partitions(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
-        assert len(first.beat(says_owned=False).assignment.topic_partitions[0].partitions) == 2
+        assert len(first.beat(with_owned=False).assignment.topic_partitions[0].partitions) == 2
         assert first.join().error_code == 0
         settle(second)
         assert (len(first.owned), len(second.owned)) == (2, 2)
 
-    def test_who_comes_again_has_nothing_to_give_back(self, cluster: Cluster) -> None:
+    def test_rejoining_member_has_nothing_to_revoke(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
         assert (first.join().member_epoch, len(first.owned)) == (2, 2), "it had all four, and says that it has none"
 
-    def test_who_has_nothing_to_give_back_need_not_say_what_it_has(self, cluster: Cluster) -> None:
+    def test_member_without_revocation_may_omit_its_owned_partitions(self, cluster: Cluster) -> None:
         cluster.topic("more")
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join(["more"])
-        assert (first.beat(says_owned=False).member_epoch, len(first.owned)) == (2, 4)
+        assert (first.beat(with_owned=False).member_epoch, len(first.owned)) == (2, 4)
 
-    def test_the_epoch_before_is_accepted_when_the_answer_was_lost(self, cluster: Cluster) -> None:
+    def test_previous_epoch_is_accepted_after_a_lost_response(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
@@ -89,13 +89,13 @@ class TestEpochs:
         first.owned.add((UUID(int=9), 9))
         assert first.beat().error_code == 110
 
-    def test_a_join_that_is_repeated(self, cluster: Cluster) -> None:
+    def test_repeated_join_has_the_same_response(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         first = member.join()
         assert member.join() == first
 
     @pytest.mark.parametrize(("group", "epoch", "code"), [(GROUP, 1, 25), ("none", 1, 69), ("none", -1, 69), (GROUP, -1, 25)])
-    def test_who_is_not_known(self, cluster: Cluster, group: str, epoch: int, code: int) -> None:
+    def test_unknown_member_is_refused(self, cluster: Cluster, group: str, epoch: int, code: int) -> None:
         ConsumerMember(cluster, "a").join()
         stranger = ConsumerMember(cluster, "x", group=group)
         stranger.epoch = epoch
@@ -103,7 +103,7 @@ class TestEpochs:
 
 
 class TestOffsets:
-    def test_commits_need_the_epoch(self, cluster: Cluster) -> None:
+    def test_commit_requires_the_member_epoch(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         client = cluster.client()
@@ -113,12 +113,12 @@ class TestOffsets:
         assert commit(client, member="a", generation=1, version=8) == 35
         assert commit(client) == 25
 
-    def test_what_a_member_has_had_since_may_be_committed_in_an_older_epoch(self, cluster: Cluster) -> None:
+    def test_partition_may_be_committed_in_any_epoch_since_its_assignment(self, cluster: Cluster) -> None:
         """KIP-1251: the answer that told it the new epoch may be on its way. Over a restart, too."""
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
-        first.beat(says_owned=False)
+        first.beat(with_owned=False)
         client, given = cluster.client(), sorted({0, 1, 2, 3} - set(first.partitions))
         assert commit(client, member="a", generation=1, partition=given[0]) == 0, "it is to give it back"
         settle(first, second)
@@ -130,7 +130,7 @@ class TestOffsets:
         for member, named, partition, code in table:
             assert commit(client, member=member, generation=named, partition=partition) == code, (member, named, partition)
 
-    def test_a_commit_of_several_is_refused_as_a_whole(self, cluster: Cluster) -> None:
+    def test_commit_of_several_partitions_is_refused_as_a_whole(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
@@ -141,7 +141,7 @@ class TestOffsets:
         answer = cluster.client().ask(request, 9)
         assert [row.error_code for row in answer.topics[0].partitions] == [113] * 4
 
-    def test_members_that_an_earlier_version_wrote(self, cluster: Cluster) -> None:
+    def test_members_stored_by_an_earlier_version_need_their_own_epoch(self, cluster: Cluster) -> None:
         """Without the epochs of their partitions: only their own epoch counts."""
         members = [ConsumerMember(cluster, name) for name in "ab"]
         for member in members:
@@ -157,7 +157,7 @@ class TestOffsets:
             assert commit(cluster.client(), member="a", generation=named, partition=mine) == code
 
     @pytest.mark.parametrize(("member", "epoch", "code"), [(None, -1, 0), ("a", 1, 0), ("a", 9, 113), ("x", 1, 25), ("x", -1, 25)])
-    def test_fetches_may_name_the_member(self, cluster: Cluster, member: str | None, epoch: int, code: int) -> None:
+    def test_offset_fetch_checks_the_member_epoch(self, cluster: Cluster, member: str | None, epoch: int, code: int) -> None:
         ConsumerMember(cluster, "a").join()
         topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0])]
         group = OffsetFetchRequestGroup(group_id=GROUP, member_id=member, member_epoch=epoch, topics=topics)

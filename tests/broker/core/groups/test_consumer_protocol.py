@@ -32,7 +32,7 @@ SESSION_MS = 45_000
 
 
 class TestMembers:
-    def test_the_first_gets_everything_at_once(self, cluster: Cluster) -> None:
+    def test_first_member_gets_all_partitions_at_once(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         answer = member.join()
         assert (answer.error_code, answer.member_id, answer.member_epoch, answer.heartbeat_interval_ms) == (0, "a", 1, 5000)
@@ -40,12 +40,12 @@ class TestMembers:
         assert state_of(cluster) == "Stable"
         assert member.beat().assignment is None, "nothing changed"
 
-    def test_version_0_is_given_its_member_id(self, cluster: Cluster) -> None:
+    def test_version_0_receives_its_member_id(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "")
         assert UUID(member.join(version=0).member_id)
         assert member.beat(version=0).error_code == 0
 
-    def test_partitions_are_given_back_before_they_are_taken(self, cluster: Cluster) -> None:
+    def test_partitions_are_revoked_before_they_are_assigned(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
@@ -59,17 +59,17 @@ class TestMembers:
         assert sorted(first.partitions + second.partitions) == [0, 1, 2, 3]
         assert state_of(cluster) == "Stable"
 
-    def test_who_does_not_say_what_it_has_may_still_have_it(self, cluster: Cluster) -> None:
+    def test_partitions_of_a_member_that_omits_them_are_not_reassigned(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
         first.beat()
         for _ in range(2):
-            assert first.beat(says_owned=False).member_epoch == 1
+            assert first.beat(with_owned=False).member_epoch == 1
             assert second.beat().error_code == 0
             assert second.owned == set()
 
-    def test_who_does_not_give_back_in_time_is_removed(self, cluster: Cluster) -> None:
+    def test_member_that_does_not_revoke_in_time_is_removed(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         held = set(first.owned)
@@ -85,7 +85,7 @@ class TestMembers:
         second.beat()
         assert second.partitions == [0, 1, 2, 3]
 
-    def test_who_is_silent_is_removed(self, cluster: Cluster) -> None:
+    def test_silent_member_is_removed(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
@@ -97,7 +97,7 @@ class TestMembers:
         assert second.partitions == [0, 1, 2, 3]
         assert first.beat().error_code == 25
 
-    def test_who_leaves(self, cluster: Cluster) -> None:
+    def test_leaving_member_frees_its_partitions(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
@@ -109,13 +109,13 @@ class TestMembers:
         assert second.leave().error_code == 0
         assert state_of(cluster) == "Empty"
 
-    def test_a_full_answer_to_who_says_everything(self, cluster: Cluster) -> None:
+    def test_full_heartbeat_gets_the_whole_assignment(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         answer = member.beat(rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["orders"])
         assert answer.assignment is not None
 
-    def test_a_full_group(self) -> None:
+    def test_join_of_a_full_group_is_refused(self) -> None:
         cluster = Cluster({"group.consumer.max.size": "1"})
         cluster.topic("orders")
         assert ConsumerMember(cluster, "a").join().error_code == 0
@@ -127,28 +127,28 @@ class TestMembers:
         assert 0 in codes
         assert 81 in codes
 
-    def test_what_a_heartbeat_does_not_say_stays(self, cluster: Cluster) -> None:
+    def test_fields_absent_from_a_heartbeat_stay(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a", "i-1")
         member.join(server_assignor="range", rack_id="r")
         member.beat(subscribed_topic_regex="none")
         known = consumer_group_of(cluster).members["a"]
-        told = (known.instance_id, known.rack_id, known.rebalance_timeout_ms, known.topics, known.pattern, known.assignor)
-        assert told == ("i-1", "r", REBALANCE_MS, frozenset({"orders"}), "none", "range")
+        stored_fields = (known.instance_id, known.rack_id, known.rebalance_timeout_ms, known.topics, known.pattern, known.assignor)
+        assert stored_fields == ("i-1", "r", REBALANCE_MS, frozenset({"orders"}), "none", "range")
 
-    def test_who_says_everything_anew_is_told_everything(self, cluster: Cluster) -> None:
+    def test_repeated_full_heartbeat_gets_the_whole_assignment(self, cluster: Cluster) -> None:
         """A client does so when it does not know what of the last answer came."""
         member = ConsumerMember(cluster, "a")
         member.join()
         everything: list[dict[str, Any]] = [{"subscribed_topic_names": ["orders"]}, {"subscribed_topic_regex": ""}]
-        for said in everything:
-            answer = member.beat(rebalance_timeout_ms=REBALANCE_MS, **said)
+        for subscription_fields in everything:
+            answer = member.beat(rebalance_timeout_ms=REBALANCE_MS, **subscription_fields)
             assert len(answer.assignment.topic_partitions[0].partitions) == 4
-            for part in (said, {"rebalance_timeout_ms": REBALANCE_MS}):
+            for part in (subscription_fields, {"rebalance_timeout_ms": REBALANCE_MS}):
                 assert member.beat(**part).assignment is None
-            assert member.beat(rebalance_timeout_ms=REBALANCE_MS, says_owned=False, **said).assignment is None
+            assert member.beat(rebalance_timeout_ms=REBALANCE_MS, with_owned=False, **subscription_fields).assignment is None
 
     @pytest.mark.parametrize("goes", ["leaves", "expires"])
-    def test_nothing_is_left_of_one_that_goes(self, cluster: Cluster, goes: str) -> None:
+    def test_removed_member_leaves_no_state(self, cluster: Cluster, goes: str) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         cluster.advance(1000)
@@ -185,7 +185,7 @@ class TestRequests:
         ],
         ids=str,
     )
-    def test_refusals(self, cluster: Cluster, fields: dict[str, Any], code: int) -> None:
+    def test_invalid_heartbeat_is_refused_and_logged(self, cluster: Cluster, fields: dict[str, Any], code: int) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         with mock.patch.object(member.client, "ask", side_effect=cluster.client().ask) as ask:
@@ -196,14 +196,14 @@ class TestRequests:
             f"ConsumerGroupHeartbeat from client 'test' for group {fields.get('group_id', GROUP)!r}" in line for line in cluster.lines
         )
 
-    def test_another_node_coordinates(self) -> None:
+    def test_heartbeat_at_another_node_is_refused(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
         member = ConsumerMember(cluster, "a")
         member.client.node = 1 - cluster.coordinator_of(GROUP)
         assert member.join().error_code == 16
 
-    def test_a_broker_that_does_not_offer_it(self) -> None:
+    def test_disabled_protocol_is_unsupported_and_not_announced(self) -> None:
         cluster = Cluster({"group.coordinator.rebalance.protocols": "classic"})
         cluster.topic("orders")
         assert ConsumerMember(cluster, "a").join().error_code == 35
@@ -211,14 +211,14 @@ class TestRequests:
         assert features is not None
         assert "group.version" not in features.finalized.levels
 
-    def test_the_feature_is_announced(self, cluster: Cluster) -> None:
+    def test_group_version_is_announced(self, cluster: Cluster) -> None:
         features = cluster.client().connection.versions
         assert features is not None
         assert features.finalized.levels["group.version"] == 1
 
 
 class TestStaticMembers:
-    def test_back_within_the_session_it_has_its_partitions_again(self, cluster: Cluster) -> None:
+    def test_static_member_back_within_its_session_keeps_its_partitions(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a", "i-1"), ConsumerMember(cluster, "b", "i-2")
         first.join()
         second.join()
@@ -234,7 +234,7 @@ class TestStaticMembers:
         old.epoch = epoch
         assert old.beat().error_code == 82
 
-    def test_not_back_within_the_session_it_is_removed(self, cluster: Cluster) -> None:
+    def test_static_member_not_back_within_its_session_is_removed(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a", "i-1"), ConsumerMember(cluster, "b", "i-2")
         first.join()
         second.join()
@@ -248,14 +248,14 @@ class TestStaticMembers:
         assert second.partitions == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
-    def test_who_leaves_for_a_while_has_no_less_time_for_what_it_was_to_give_back(self, cluster: Cluster, restarts: bool) -> None:
+    def test_temporarily_left_static_member_has_no_revocation_deadline(self, cluster: Cluster, restarts: bool) -> None:
         """It has given that back by leaving: only its session counts from then on."""
         first, second = ConsumerMember(cluster, "a", "i-1"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
         first.beat()
         mine = first.partitions
-        assert first.beat(says_owned=False).member_epoch == 1, "it has not yet given back"
+        assert first.beat(with_owned=False).member_epoch == 1, "it has not yet given back"
         first.leave(-2)
         if restarts:
             cluster.restart()
@@ -270,7 +270,7 @@ class TestStaticMembers:
         assert again.partitions == mine
 
     @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
-    def test_who_is_back_may_commit_in_the_epoch_it_came_with(self, cluster: Cluster, restarts: bool) -> None:
+    def test_returned_static_member_may_commit_in_earlier_epochs(self, cluster: Cluster, restarts: bool) -> None:
         """Its partitions are its own since epoch 0 (KIP-1251): the answer that tells it the present one may be on its way."""
         first = ConsumerMember(cluster, "a", "i-1")
         first.join()
@@ -283,11 +283,11 @@ class TestStaticMembers:
         client = cluster.client()
         assert [commit(client, member="a2", instance="i-1", generation=epoch) for epoch in (0, 1, 2, 3)] == [0, 0, 0, 113]
 
-    def test_an_instance_that_has_not_left_is_not_given_away(self, cluster: Cluster) -> None:
+    def test_instance_id_in_use_is_refused(self, cluster: Cluster) -> None:
         ConsumerMember(cluster, "a", "i-1").join()
         assert ConsumerMember(cluster, "b", "i-1").join().error_code == 111
 
-    def test_an_instance_nobody_knows(self, cluster: Cluster) -> None:
+    def test_unknown_instance_is_refused(self, cluster: Cluster) -> None:
         ConsumerMember(cluster, "a", "i-1").join()
         stranger = ConsumerMember(cluster, "b", "i-9")
         stranger.epoch = 1
@@ -295,7 +295,7 @@ class TestStaticMembers:
 
 
 class TestSubscriptions:
-    def test_topics_that_come_and_grow_and_go(self, cluster: Cluster) -> None:
+    def test_created_grown_and_deleted_topics_change_the_assignment(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         member.join(["orders", "later"])
         assert len(member.owned) == 4
@@ -310,7 +310,7 @@ class TestSubscriptions:
         settle(member)
         assert len(member.owned) == 3
 
-    def test_by_pattern(self, cluster: Cluster) -> None:
+    def test_subscription_by_pattern_follows_topic_names(self, cluster: Cluster) -> None:
         cluster.topic("orders-eu", 2)
         member = ConsumerMember(cluster, "a")
         member.join(pattern="orders.*")
@@ -324,7 +324,7 @@ class TestSubscriptions:
         assert len(member.owned) == 1
 
     @pytest.mark.parametrize("nothing", [{"topics": []}, {"pattern": ""}], ids=["no names", "no pattern"])
-    def test_to_nothing_yet(self, cluster: Cluster, nothing: dict[str, Any]) -> None:
+    def test_empty_subscription_gets_no_partitions(self, cluster: Cluster, nothing: dict[str, Any]) -> None:
         """A client that matches a pattern itself joins before there is a topic for it."""
         member, other = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         assert (member.join(**nothing).error_code, member.owned) == (0, set())
@@ -334,13 +334,13 @@ class TestSubscriptions:
         settle(member, other)
         assert (len(member.owned), len(other.owned)) == (2, 2)
 
-    def test_names_and_pattern_together(self, cluster: Cluster) -> None:
+    def test_names_and_pattern_are_combined(self, cluster: Cluster) -> None:
         cluster.topic("a-1", 2)
         member = ConsumerMember(cluster, "a")
         member.join(["orders"], pattern="a-[0-9]+")
         assert len(member.owned) == 6
 
-    def test_another_subscription(self, cluster: Cluster) -> None:
+    def test_changed_subscription_moves_partitions(self, cluster: Cluster) -> None:
         cluster.topic("more", 3)
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
@@ -353,7 +353,7 @@ class TestSubscriptions:
         assert len({topic for topic, _ in first.owned}) == 1
 
     @pytest.mark.parametrize(("votes", "name"), [((None, None), "uniform"), (("range", None), "range"), (("range", "uniform"), "range")])
-    def test_assignors(self, cluster: Cluster, votes: tuple[str | None, ...], name: str) -> None:
+    def test_assignor_follows_the_votes(self, cluster: Cluster, votes: tuple[str | None, ...], name: str) -> None:
         members = [ConsumerMember(cluster, f"m{number}") for number in range(2)]
         for member, vote in zip(members, votes, strict=True):
             member.join(server_assignor=vote)
@@ -363,7 +363,7 @@ class TestSubscriptions:
         if name == "range":
             assert [member.partitions for member in members] == [[0, 1], [2, 3]]
 
-    def test_an_assignor_that_this_broker_does_not_offer(self, cluster: Cluster) -> None:
+    def test_assignor_no_longer_offered_is_replaced(self, cluster: Cluster) -> None:
         """Nor does it go on with one that a member asked for while it did."""
         members = [ConsumerMember(cluster, name) for name in "ab"]
         for member in members:
@@ -381,7 +381,7 @@ class TestSubscriptions:
 
 
 class TestOtherKinds:
-    def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets(self, cluster: Cluster) -> None:
+    def test_empty_classic_group_becomes_a_consumer_group_with_its_offsets(self, cluster: Cluster) -> None:
         (old,) = stable_group(cluster, 1)
         assert old.commit(7) == 0
         old.leave()
@@ -390,7 +390,7 @@ class TestOtherKinds:
         cluster.restart()
         assert state_of(cluster) == "Stable"
 
-    def test_and_back(self, cluster: Cluster) -> None:
+    def test_empty_consumer_group_becomes_a_classic_group(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         member.leave()
@@ -400,7 +400,7 @@ class TestOtherKinds:
         new.client = cluster.client()
         assert new.heartbeat() == 0
 
-    def test_groups_with_members_keep_their_kind(self, cluster: Cluster) -> None:
+    def test_group_with_members_keeps_its_protocol(self, cluster: Cluster) -> None:
         stable_group(cluster, 1)
         assert ConsumerMember(cluster, "a").join().error_code == 69
         ConsumerMember(cluster, "a", group="new").join()
@@ -411,7 +411,7 @@ class TestOtherKinds:
 
 
 class TestRestart:
-    def test_everything_goes_on(self, cluster: Cluster) -> None:
+    def test_members_and_epochs_survive_a_restart(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b", "i-2")
         first.join()
         second.join()
@@ -421,7 +421,7 @@ class TestRestart:
         assert sorted(first.partitions + second.partitions) == [0, 1, 2, 3]
         assert {first.epoch, second.epoch} == {2}
 
-    def test_silent_ones_have_a_session_more(self, cluster: Cluster) -> None:
+    def test_silent_members_get_a_new_session_after_a_restart(self, cluster: Cluster) -> None:
         ConsumerMember(cluster, "a").join()
         cluster.advance(SESSION_MS - 1)
         cluster.restart()
@@ -439,7 +439,7 @@ class TestRestart:
             member.beat()
         assert journal.size_bytes == before
 
-    def test_topics_are_written_when_they_change_and_not_with_each_member(self, cluster: Cluster) -> None:
+    def test_topics_are_written_only_when_they_change(self, cluster: Cluster) -> None:
         for number in range(100):
             cluster.topic(f"many-{number:050}")
         members = [ConsumerMember(cluster, name) for name in "abc"]
@@ -462,7 +462,7 @@ class TestRestart:
         settle(*members)
         assert consumer_group_of(cluster).epoch == before.epoch, "nothing has changed"
 
-    def test_topics_that_an_earlier_version_wrote(self, cluster: Cluster) -> None:
+    def test_topics_stored_by_an_earlier_version_are_read(self, cluster: Cluster) -> None:
         """In the entry of the group, with its epochs."""
         ConsumerMember(cluster, "a").join()
         topics = consumer_group_of(cluster).topics

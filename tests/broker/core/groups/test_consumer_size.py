@@ -39,14 +39,14 @@ class TestMemory:
     def small(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cluster.core.state.groups._context.memory, "_bytes_max", 20_000)
 
-    def test_groups_that_everybody_left_are_counted(self, cluster: Cluster) -> None:
+    def test_empty_groups_count_for_the_memory_limit(self, cluster: Cluster) -> None:
         codes = [come_and_go(cluster, number) for number in range(20)]
         made = codes.count(0)
         assert codes == [0] * made + [81] * (20 - made)
         assert 5 <= made < 10
         assert cluster.core.state.groups._context.memory._total > 2000 * made
 
-    def test_until_offsets_are_looked_at(self, cluster: Cluster) -> None:
+    def test_empty_groups_are_removed_by_the_next_offset_check(self, cluster: Cluster) -> None:
         """As in Apache Kafka, which tells such a group as Empty until then."""
         for number in range(20):
             come_and_go(cluster, number)
@@ -56,7 +56,7 @@ class TestMemory:
         assert cluster.core.state.groups._context.memory._total == 0
         assert come_and_go(cluster, 19) == 0
 
-    def test_one_with_offsets_stays_and_is_counted_after_a_restart_too(self, cluster: Cluster) -> None:
+    def test_empty_group_with_offsets_stays_and_counts_after_a_restart(self, cluster: Cluster) -> None:
         come_and_go(cluster, 0)
         commit(cluster.client(), 3, group="group-0")
         before = cluster.core.state.groups._context.memory._total
@@ -66,7 +66,7 @@ class TestMemory:
         assert described(cluster, "group-0") == (0, "Empty")
         assert cluster.core.state.groups._context.memory._total == before
 
-    def test_members_that_name_a_pattern_are_bounded_too(self, cluster: Cluster) -> None:
+    def test_members_with_patterns_are_limited_by_memory(self, cluster: Cluster) -> None:
         codes = [ConsumerMember(cluster, f"m{number}").join(pattern="orders").error_code for number in range(30)]
         made = codes.count(0)
         assert codes == [0] * made + [81] * (30 - made)
@@ -74,7 +74,7 @@ class TestMemory:
         total = cluster.core.state.groups._context.memory._total
         assert total < 25_000
 
-    def test_who_is_a_member_may_stay(self, cluster: Cluster) -> None:
+    def test_existing_member_stays_when_memory_is_full(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         codes = [ConsumerMember(cluster, f"m{number}").join().error_code for number in range(20)]
@@ -83,7 +83,7 @@ class TestMemory:
 
 
 class TestCost:
-    def test_nobody_else_is_looked_at_for_each_that_goes(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_removing_a_member_reads_no_other_members(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """They may be thousands, with thousands of names each: the broker answered nobody for seconds when all went at once."""
         count = 40
         for number in range(count):
@@ -91,12 +91,12 @@ class TestCost:
         read: list[int] = []
         topics: Any = vars(Member)["topics"]
 
-        def looking(member: Member) -> Any:
+        def counting_topics(member: Member) -> Any:
             read.append(1)
             return topics.__get__(member)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Member, "topics", property(looking))
+            patch.setattr(Member, "topics", property(counting_topics))
             cluster.advance(60_000)
         assert consumer_group_of(cluster).is_empty
         assert count <= len(read) <= 10 * count
@@ -117,7 +117,7 @@ def counted(members: Mapping[str, Member]) -> Subscriptions:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_subscriptions_are_those_of_the_members(seed: int) -> None:
+def test_counted_subscriptions_equal_those_of_the_members(seed: int) -> None:
     rng = random.Random(seed)
     group = ConsumerGroup(group_id=GROUP)
 

@@ -37,7 +37,7 @@ def of(members: list[ConsumerMember]) -> Subscriptions:
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def matched_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names that patterns were tried on."""
     names: list[str] = []
     matches = TopicPattern.matches
@@ -50,19 +50,19 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_only_new_topics_are_looked_at(looked_at: list[str]) -> None:
+def test_only_new_topics_are_matched(matched_names: list[str]) -> None:
     topics = Topics("a1", "a2", "b")
     subscribed = SubscribedTopics(topics)
     members = [member("m", pattern="a."), member("n", "b", pattern="a."), member("o", "nowhere")]
     assert list(subscribed.of(of(members))) == ["a1", "a2", "b"]
-    assert sorted(looked_at) == ["a1", "a2", "b"]
-    looked_at.clear()
+    assert sorted(matched_names) == ["a1", "a2", "b"]
+    matched_names.clear()
     topics.set("a2", "a3", "b", "c")
     assert list(subscribed.of(of(members))) == ["a2", "a3", "b"]
-    assert sorted(looked_at) == ["a3", "c"]
+    assert sorted(matched_names) == ["a3", "c"]
 
 
-def test_what_each_subscribes_to() -> None:
+def test_ids_of_returns_the_topics_of_each_member() -> None:
     topics = Topics("a1", "a2", "b")
     subscribed = SubscribedTopics(topics)
     members = [member("m", pattern="a."), member("n", "b", "nowhere"), member("o", pattern="a.")]
@@ -72,7 +72,7 @@ def test_what_each_subscribes_to() -> None:
 
 
 @pytest.mark.parametrize(("limit", "value"), [("PATTERNS_MAX", 3), ("NAMES_MAX", 5)])
-def test_what_is_kept_is_bounded_and_found_again(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+def test_cached_matches_are_limited_and_recomputed(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     monkeypatch.setattr(consumer_subscriptions, limit, value)
     topics = Topics("a1", "a2", "b1", "b2")
     subscribed = SubscribedTopics(topics)

@@ -10,11 +10,11 @@ NOT_COORDINATOR = codes.NOT_COORDINATOR.number
 REASON = "cannot append offsets.journal: no space left"
 
 
-def said(cluster: Cluster) -> list[str]:
+def refusal_lines(cluster: Cluster) -> list[str]:
     return [line for line in cluster.lines if "SyncGroup" in line or "more since the last line" in line]
 
 
-def test_a_leader_that_comes_again_at_once_does_so_once_a_second(cluster: Cluster) -> None:
+def test_rejoining_leader_is_answered_once_a_second(cluster: Cluster) -> None:
     """As librdkafka does: no pause between a SyncGroup that was refused and the next JoinGroup."""
     member = ClassicMember(cluster)
     member.send_join()
@@ -29,8 +29,8 @@ def test_a_leader_that_comes_again_at_once_does_so_once_a_second(cluster: Cluste
             assert member.join().error_code == 0
             rounds += 1
     assert rounds == 9
-    assert said(cluster)[0] == f"refused: SyncGroup from client 'test' for group 'g': NOT_COORDINATOR: {REASON}"
-    assert len(said(cluster)) <= 4, said(cluster)
+    assert refusal_lines(cluster)[0] == f"refused: SyncGroup from client 'test' for group 'g': NOT_COORDINATOR: {REASON}"
+    assert len(refusal_lines(cluster)) <= 4, refusal_lines(cluster)
     assert member.sync({member.id: b"a"}).assignment == b"a", "as soon as there is room again"
 
 
@@ -52,7 +52,7 @@ def test_followers_wait_for_the_leader(cluster: Cluster) -> None:
     assert (leader.taken().generation_id, follower.taken().generation_id) == (2, 2)
 
 
-def test_a_static_member_that_cannot_take_its_place(cluster: Cluster) -> None:
+def test_static_member_replacement_that_cannot_be_written_is_refused(cluster: Cluster) -> None:
     member = ClassicMember(cluster, "instance")
     member.send_join()
     cluster.advance(2 * DELAY_MS)
@@ -68,7 +68,7 @@ def test_a_static_member_that_cannot_take_its_place(cluster: Cluster) -> None:
     assert again.join().error_code == 0
 
 
-def test_a_commit_says_why_it_is_refused(cluster: Cluster) -> None:
+def test_refused_commit_is_logged_with_its_reason(cluster: Cluster) -> None:
     (member,) = stable_group(cluster, 1)
     with full_disk(cluster):
         for _ in range(100):
@@ -79,7 +79,7 @@ def test_a_commit_says_why_it_is_refused(cluster: Cluster) -> None:
     assert member.commit() == 0
 
 
-def test_a_heartbeat_says_why_it_is_refused(cluster: Cluster) -> None:
+def test_refused_heartbeat_is_logged_with_its_reason(cluster: Cluster) -> None:
     member = ConsumerMember(cluster, "a")
     with full_disk(cluster):
         for _ in range(100):

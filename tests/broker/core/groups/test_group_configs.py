@@ -31,7 +31,7 @@ def listed(cluster: Cluster) -> list[str]:
 
 
 class TestInForce:
-    def test_members_hear_of_it_with_their_next_heartbeat(self, cluster: Cluster) -> None:
+    def test_changed_interval_is_in_the_next_heartbeat_response(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         assert member.join().heartbeat_interval_ms == 5000
         assert altered(cluster, consumer_heartbeat_interval_ms="7000") == (0, "")
@@ -39,7 +39,7 @@ class TestInForce:
         assert ConsumerMember(cluster, "b", group="another").join().heartbeat_interval_ms == 5000
 
     @pytest.mark.parametrize("restarts", [False, True])
-    def test_a_longer_session(self, cluster: Cluster, restarts: bool) -> None:
+    def test_longer_session_timeout_applies(self, cluster: Cluster, restarts: bool) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         altered(cluster, consumer_session_timeout_ms="60000")
@@ -52,25 +52,25 @@ class TestInForce:
         cluster.advance(1)
         assert consumer_group_of(cluster).members == {}
 
-    def test_the_limits_are_the_brokers(self) -> None:
+    def test_limits_are_options_of_the_broker(self) -> None:
         cluster = Cluster({"group.consumer.min.session.timeout.ms": 100, "group.consumer.min.heartbeat.interval.ms": 1})
         assert altered(cluster, consumer_session_timeout_ms="100", consumer_heartbeat_interval_ms="99") == (0, "")
 
 
 class TestShown:
-    def test_where_each_comes_from(self) -> None:
+    def test_sources_of_values_are_described(self) -> None:
         cluster = Cluster({"group.consumer.session.timeout.ms": 50_000})
         altered(cluster, consumer_heartbeat_interval_ms="7000")
         assert shown(cluster) == {HEARTBEAT: ("7000", SOURCE_GROUP), SESSION: ("50000", SOURCE_STATIC_BROKER)}
         assert shown(cluster, "another") == {HEARTBEAT: ("5000", SOURCE_DEFAULT), SESSION: ("50000", SOURCE_STATIC_BROKER)}
 
-    def test_synonyms(self, cluster: Cluster) -> None:
+    def test_synonyms_are_described(self, cluster: Cluster) -> None:
         altered(cluster, consumer_heartbeat_interval_ms="7000")
         (entry,) = describe(cluster.client(), GROUP, RESOURCE_GROUP, [HEARTBEAT], include_synonyms=True).configs
-        places = [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
-        assert places == [(HEARTBEAT, "7000", SOURCE_GROUP), (f"group.{HEARTBEAT}", "5000", SOURCE_DEFAULT)]
+        synonyms = [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
+        assert synonyms == [(HEARTBEAT, "7000", SOURCE_GROUP), (f"group.{HEARTBEAT}", "5000", SOURCE_DEFAULT)]
 
-    def test_groups_that_have_set_some_are_listed(self, cluster: Cluster) -> None:
+    def test_groups_with_own_options_are_listed(self, cluster: Cluster) -> None:
         for group in ("h", "g 3 ü"):
             altered(cluster, group, consumer_heartbeat_interval_ms="7000")
         assert listed(cluster) == ["g 3 ü", "h"]
@@ -78,9 +78,9 @@ class TestShown:
         assert listed(cluster) == ["g 3 ü"]
 
 
-class TestKept:
+class TestPersistence:
     @pytest.mark.parametrize("kill", [True, False])
-    def test_over_a_restart(self, cluster: Cluster, kill: bool) -> None:
+    def test_options_survive_a_restart(self, cluster: Cluster, kill: bool) -> None:
         altered(cluster, "g 3 ü", consumer_heartbeat_interval_ms="7000")
         altered(cluster, "h", consumer_heartbeat_interval_ms="7000")
         altered(cluster, "h", OPERATION_DELETE, consumer_heartbeat_interval_ms=None)
@@ -88,12 +88,12 @@ class TestKept:
         assert listed(cluster) == ["g 3 ü"]
         assert shown(cluster, "g 3 ü")[HEARTBEAT] == ("7000", SOURCE_GROUP)
 
-    def test_the_older_request_replaces_all(self, cluster: Cluster) -> None:
+    def test_alter_configs_replaces_all_options(self, cluster: Cluster) -> None:
         altered(cluster, consumer_heartbeat_interval_ms="7000")
         assert replace(cluster.client(), GROUP, RESOURCE_GROUP, consumer_session_timeout_ms="46000") == (0, "")
         assert shown(cluster) == {HEARTBEAT: ("5000", SOURCE_DEFAULT), SESSION: ("46000", SOURCE_GROUP)}
 
-    def test_only_checked(self, cluster: Cluster) -> None:
+    def test_validate_only_changes_nothing(self, cluster: Cluster) -> None:
         assert replace(cluster.client(), GROUP, RESOURCE_GROUP, validate_only=True, consumer_session_timeout_ms="46000") == (0, "")
         assert listed(cluster) == []
 
@@ -119,14 +119,16 @@ class TestKept:
         ("", OPERATION_SET, {HEARTBEAT: "6000"}, 42, "empty"),
     ],
 )
-def test_refused(cluster: Cluster, group: str, operation: int, options: dict[str, str | None], code: int, says: str) -> None:
+def test_invalid_option_is_refused(
+    cluster: Cluster, group: str, operation: int, options: dict[str, str | None], code: int, says: str
+) -> None:
     refused = altered(cluster, group, operation, **{name.replace(".", "_"): value for name, value in options.items()})
     assert refused[0] == code
     assert says in refused[1]
     assert listed(cluster) == []
 
 
-def test_a_session_is_longer_than_a_heartbeat() -> None:
+def test_session_timeout_must_exceed_the_heartbeat_interval() -> None:
     cluster = Cluster({"group.consumer.min.session.timeout.ms": 1})
     refused = altered(cluster, consumer_session_timeout_ms="5000")
     assert refused[0] == 40

@@ -99,7 +99,7 @@ class ClassicActor:
         self.is_leader = False
         self.others: list[str] = []
         self.deferred: Deferred[Any] | None = None
-        self.told: dict[int, bytes] = {}
+        self.assignments_by_generation: dict[int, bytes] = {}
 
     def join(self) -> None:
         if self.deferred is not None:
@@ -165,7 +165,7 @@ class ClassicActor:
             self.is_leader = answer.leader == self.id and not answer.skip_assignment
             self.others = [member.member_id for member in answer.members]
         else:
-            self.told[self.generation] = bytes(answer.assignment)
+            self.assignments_by_generation[self.generation] = bytes(answer.assignment)
 
     def _react(self, code: int) -> None:
         if code in (25, 82):
@@ -193,7 +193,7 @@ def check_classic(world: World, actors: list[ClassicActor]) -> None:
             sessions = world.coordinator._context.timers.get(TimerKey("g", TimerKind.SESSION, member.member_id))
             assert sessions is not None, "nobody can stay for ever in silence"
     for actor in actors:
-        for generation, word in actor.told.items():
+        for generation, word in actor.assignments_by_generation.items():
             assert word == b"" or word.startswith(b"%d " % generation), "an assignment of another generation"
 
 
@@ -210,11 +210,11 @@ def check_classic(world: World, actors: list[ClassicActor]) -> None:
         max_size=60,
     ),
 )
-def test_classic(static_members: list[bool], steps: list[tuple[str, int, int]]) -> None:
+def test_classic_protocol_keeps_its_invariants(static_members: list[bool], steps: list[tuple[str, int, int]]) -> None:
     world = World()
-    actors = [ClassicActor(world, f"i-{place}" if is_static else None) for place, is_static in enumerate(static_members)]
-    for action, place, by_ms in steps:
-        actor = actors[place % len(actors)]
+    actors = [ClassicActor(world, f"i-{index}" if is_static else None) for index, is_static in enumerate(static_members)]
+    for action, index, by_ms in steps:
+        actor = actors[index % len(actors)]
         if action == "advance":
             world.advance(by_ms)
         elif action == "restart":
@@ -222,7 +222,7 @@ def test_classic(static_members: list[bool], steps: list[tuple[str, int, int]]) 
             for each in actors:
                 each.deferred, each.generation_min = None, -1
         elif action == "round":
-            everybody_speaks(world, actors)
+            let_all_members_act(world, actors)
         elif action == "again":  # The instance is started anew, without its memory.
             actor.id, actor.generation, actor.deferred = "", -1, None
         else:
@@ -233,7 +233,7 @@ def test_classic(static_members: list[bool], steps: list[tuple[str, int, int]]) 
     finish_classic(world, actors)
 
 
-def everybody_speaks(world: World, actors: list[ClassicActor]) -> None:
+def let_all_members_act(world: World, actors: list[ClassicActor]) -> None:
     """Time enough for a first rebalance; then each member does what it should, the leader last."""
     world.advance(2 * 3000)
     for actor in actors:
@@ -254,13 +254,13 @@ def finish_classic(world: World, actors: list[ClassicActor]) -> None:
         assert actor.deferred is None, "an answer that never came"
         actor.id, actor.generation = "", -1
     for _ in range(4):
-        everybody_speaks(world, actors)
+        let_all_members_act(world, actors)
     for actor in actors:
         actor.listen()
         assert actor.deferred is None
     assert len({actor.generation for actor in actors}) == 1
     assert sum(actor.is_leader for actor in actors) == 1
-    assert [actor.told.get(actor.generation) for actor in actors] == [actor.word(actor.id) for actor in actors]
+    assert [actor.assignments_by_generation.get(actor.generation) for actor in actors] == [actor.word(actor.id) for actor in actors]
     check_classic(world, actors)
 
 
@@ -299,7 +299,7 @@ class ConsumerActor:
     def lost(self) -> None:
         """The answer does not arrive."""
         if self.is_in:
-            self._say(hears=False)
+            self._say(was_received=False)
 
     def leave(self) -> None:
         if self.is_in:
@@ -314,7 +314,7 @@ class ConsumerActor:
             self._ask(ConsumerGroupHeartbeatRequest(group_id="g", member_id=self.name, member_epoch=-2, instance_id=self.instance))
             self.is_in = False
 
-    def _say(self, *, hears: bool = True, **fields: Any) -> None:
+    def _say(self, *, was_received: bool = True, **fields: Any) -> None:
         by_topic: dict[UUID, list[int]] = {}
         for topic, index in sorted(self.held):
             by_topic.setdefault(topic, []).append(index)
@@ -329,7 +329,7 @@ class ConsumerActor:
         answer = self._ask(request)
         if answer is None:
             self.is_in, self.held = False, set()
-        elif hears:
+        elif was_received:
             self.is_in, self.epoch = True, answer.member_epoch
             if answer.assignment is not None:
                 self.assigned = {(topic.topic_id, index) for topic in answer.assignment.topic_partitions for index in topic.partitions}
@@ -351,7 +351,7 @@ def check_consumer(world: World, actors: list[ConsumerActor]) -> None:
     assert isinstance(group, ConsumerGroup)
     hands = [actor.held for actor in actors if actor.is_in and actor.name in group.members]
     assert len(set().union(*hands)) == sum(map(len, hands)), "a partition in two hands"
-    owned = [(place, name) for name, member in group.members.items() for place in (*member.assigned, *member.revoking)]
+    owned = [(index, name) for name, member in group.members.items() for index in (*member.assigned, *member.revoking)]
     assert dict(owned) == group.owners
     assert len(owned) == len(group.owners)
     assert set(group.targets) <= set(group.members), "what those were to have that are gone is forgotten"
@@ -372,19 +372,19 @@ def check_consumer(world: World, actors: list[ConsumerActor]) -> None:
         max_size=80,
     ),
 )
-def test_consumer(plans: list[tuple[bool, list[str]]], steps: list[tuple[str, int, int]]) -> None:
+def test_consumer_protocol_keeps_its_invariants(plans: list[tuple[bool, list[str]]], steps: list[tuple[str, int, int]]) -> None:
     world = World()
     actors = [
-        ConsumerActor(world, f"m{place}", f"i-{place}" if is_static else None, topics) for place, (is_static, topics) in enumerate(plans)
+        ConsumerActor(world, f"m{index}", f"i-{index}" if is_static else None, topics) for index, (is_static, topics) in enumerate(plans)
     ]
-    for action, place, by_ms in steps:
-        actor = actors[place % len(actors)]
+    for action, index, by_ms in steps:
+        actor = actors[index % len(actors)]
         if action == "advance":
             world.advance(by_ms)
         elif action == "restart":
             world.restart()
         elif action == "grow":
-            world.topics.grow("abc"[place % 3])
+            world.topics.grow("abc"[index % 3])
         else:
             getattr(actor, action)()
         check_consumer(world, actors)

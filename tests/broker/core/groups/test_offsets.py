@@ -33,7 +33,7 @@ from tests.broker.core_client import Client, Cluster
 
 MINUTE_MS = 60_000
 CHECK_MS = 1000
-PLACE = TopicPartition("orders", 0)
+ORDERS_0 = TopicPartition("orders", 0)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def cluster() -> Cluster:
     return cluster
 
 
-def offset_of(cluster: Cluster, group: str = GROUP, tp: TopicPartition = PLACE) -> int | None:
+def offset_of(cluster: Cluster, group: str = GROUP, tp: TopicPartition = ORDERS_0) -> int | None:
     found = cluster.core.state.offsets.fetch(group, tp)
     return None if found is None else found.offset
 
@@ -115,24 +115,24 @@ class TestCommit:
         ],
         ids=str,
     )
-    def test_from_outside(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
+    def test_commit_from_outside_has_its_code(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
         assert commit(cluster.client(), **changes) == code
 
     @pytest.mark.parametrize(
         ("text", "code"), [("\u20ac" * 6, 0), ("\u20ac" * 7, 12), ("\U0001f600" * 3, 0), ("\U0001f600" * 3 + "x", 12)], ids=ascii
     )
-    def test_metadata_is_measured_as_by_apache_kafka(self, text: str, code: int) -> None:
+    def test_metadata_size_is_measured_in_utf_16_units(self, text: str, code: int) -> None:
         """In units of UTF-16, as Java has them: one for a euro sign of three bytes, two for a smiley."""
         cluster = Cluster({"offset.metadata.max.bytes": "6"})
         cluster.topic("orders")
         assert commit(cluster.client(), metadata=text) == code
 
     @pytest.mark.parametrize("version", range(2, 10))
-    def test_every_version(self, cluster: Cluster, version: int) -> None:
+    def test_commit_in_every_version_is_stored(self, cluster: Cluster, version: int) -> None:
         assert commit(cluster.client(), 3, version=version) == 0
         assert offset_of(cluster) == 3
 
-    def test_topic_ids(self, cluster: Cluster) -> None:
+    def test_commit_and_fetch_by_topic_id(self, cluster: Cluster) -> None:
         topic = cluster.core.topics.get("orders")
         assert topic is not None
         requested = [OffsetCommitRequestPartition(partition_index=0, committed_offset=4)]
@@ -146,23 +146,23 @@ class TestCommit:
         everything = cluster.client().ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)]), 10)
         assert [row.topic_id for row in everything.groups[0].topics] == [topic.topic_id]
 
-    def test_all_offsets_together_are_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_memory_of_all_offsets_is_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.broker.core.groups.offsets.OFFSETS_BYTES_MAX", 5000)
         codes = [commit(cluster.client(), group=f"g{number}", metadata="x" * 1000) for number in range(5)]
         assert codes == [0, 0, 0, 28, 28]
         cluster.core.state.groups.delete("g0")
         assert commit(cluster.client(), metadata="x" * 1000) == 0
 
-    def test_names_of_groups_count(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_group_names_count_for_the_memory_limit(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.broker.core.groups.offsets.OFFSETS_BYTES_MAX", 50_000)
         assert [commit(cluster.client(), group=f"{number}" + "g" * 30_000) for number in range(2)] == [0, 28]
 
-    def test_a_full_disk(self, cluster: Cluster) -> None:
+    def test_commit_on_a_full_disk_is_refused(self, cluster: Cluster) -> None:
         with full_disk(cluster):
             assert commit(cluster.client()) == 16
         assert offset_of(cluster) is None
 
-    def test_version_1_of_a_fetch_says_the_error_beside_each_partition(self) -> None:
+    def test_offset_fetch_version_1_has_the_error_per_partition(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
         client = cluster.client(node=1 - cluster.coordinator_of(GROUP))
@@ -175,7 +175,7 @@ class TestCommit:
 class TestTransactions:
     """KIP-447."""
 
-    def test_who_asks_for_stable_offsets_waits_for_the_end(self, cluster: Cluster) -> None:
+    def test_require_stable_refuses_pending_offsets(self, cluster: Cluster) -> None:
         client = cluster.client()
         commit(client, 3)
         transaction = Transaction(cluster.client())
@@ -185,7 +185,7 @@ class TestTransactions:
         assert fetch(client, require_stable=True) == (9, 0)
 
     @pytest.mark.parametrize("version", [7, 8])
-    def test_who_asks_for_all_is_told_of_those_that_are_committed(self, cluster: Cluster, version: int) -> None:
+    def test_fetching_all_offsets_returns_only_committed_ones(self, cluster: Cluster, version: int) -> None:
         """What only an open transaction has written is not there yet; nor is the topic."""
         assert Transaction(cluster.client()).commit(9) == 0
         for stable in (False, True):
@@ -196,7 +196,7 @@ class TestTransactions:
         assert fetch_all(cluster.client(), version, require_stable=True) == {"orders": [(0, -1, 88), (1, 4, 0)]}
 
     @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
-    def test_what_was_committed_later_stays(self, cluster: Cluster, restarts: bool) -> None:
+    def test_later_commit_wins_over_an_earlier_transaction(self, cluster: Cluster, restarts: bool) -> None:
         """Whatever ends when: the order in which offsets were written decides, as that of the records does in Kafka."""
         first, second = Transaction(cluster.client(), "first"), Transaction(cluster.client(), "second")
         first.commit(5)
@@ -214,7 +214,7 @@ class TestTransactions:
         assert offset_of(cluster) == 8
         assert fetch(cluster.client(), require_stable=True) == (8, 0)
 
-    def test_journals_of_earlier_versions(self, cluster: Cluster) -> None:
+    def test_journal_of_an_earlier_version_is_read(self, cluster: Cluster) -> None:
         """Without numbers what the transaction wrote wins, as it did there; what is committed from now on is later than all of them."""
         journal, committed, pending = cluster.core._journals["offsets"], ["committed", GROUP, "orders", 0, -1], ["pending", GROUP, "orders"]
         old = {
@@ -224,11 +224,11 @@ class TestTransactions:
         }
         journal.put({key.encode(): json.dumps(value).encode() for key, value in old.items()})
         offsets = GroupOffsets(journal)
-        assert offsets.fetch(GROUP, PLACE) == CommittedOffset(offset=3, leader_epoch=0, metadata="m", committed_ms=1, expires_ms=2)
+        assert offsets.fetch(GROUP, ORDERS_0) == CommittedOffset(offset=3, leader_epoch=0, metadata="m", committed_ms=1, expires_ms=2)
         other = TopicPartition("orders", 1)
         offsets.commit(GROUP, {other: CommittedOffset(offset=6)})
         offsets.complete(GROUP, 7, is_commit=True)
-        assert {tp: found.offset for tp, found in offsets.fetch_all(GROUP).items()} == {PLACE: 4, other: 6}
+        assert {tp: found.offset for tp, found in offsets.fetch_all(GROUP).items()} == {ORDERS_0: 4, other: 6}
 
     def test_members_of_another_generation_are_fenced(self, cluster: Cluster) -> None:
         member, _ = stable_group(cluster, 2)
@@ -249,14 +249,14 @@ class TestTransactions:
         assert transaction.commit(group_instance_id="i-1") == 25
         assert transaction.commit(version=2) == transaction.commit() == 0, "a producer that was not told who consumes does not say so"
 
-    def test_in_a_rebalance_they_may(self, cluster: Cluster) -> None:
+    def test_transactional_commit_during_a_rebalance_is_accepted(self, cluster: Cluster) -> None:
         """The transaction was begun before it; only the generation counts."""
         member, _ = stable_group(cluster, 2)
         member.protocols = {"range": b"other"}
         member.send_join()
         assert Transaction(cluster.client()).commit(member_id=member.id, generation_id=member.generation) == 0
 
-    def test_an_offset_that_waits_for_its_transaction_does_not_expire(self, cluster: Cluster) -> None:
+    def test_pending_offset_does_not_expire(self, cluster: Cluster) -> None:
         commit(cluster.client(), 3)
         transaction = Transaction(cluster.client())
         transaction.commit(9)
@@ -271,7 +271,7 @@ class TestTransactions:
 class TestExpiry:
     """KIP-211."""
 
-    def test_of_a_group_without_members_from_the_commit_on(self, cluster: Cluster) -> None:
+    def test_offsets_without_members_expire_after_the_commit(self, cluster: Cluster) -> None:
         commit(cluster.client(), 3)
         cluster.advance(MINUTE_MS - 1)
         assert offset_of(cluster) == 3
@@ -281,7 +281,7 @@ class TestExpiry:
         cluster.restart()
         assert offset_of(cluster) is None
 
-    def test_of_a_classic_group_from_when_it_became_empty(self, cluster: Cluster) -> None:
+    def test_offsets_of_a_classic_group_expire_after_it_became_empty(self, cluster: Cluster) -> None:
         (member,) = stable_group(cluster, 1)
         member.commit(3)
         for _ in range(20):
@@ -295,7 +295,7 @@ class TestExpiry:
         cluster.advance(2 * CHECK_MS)
         assert offset_of(cluster) is None
 
-    def test_of_topics_that_members_no_longer_read_from_the_commit_on(self, cluster: Cluster) -> None:
+    def test_offsets_of_unsubscribed_topics_expire_after_the_commit(self, cluster: Cluster) -> None:
         (member,) = stable_group(cluster, 1)
         member.commit(3)
         member.commit(4, topic="other")
@@ -304,7 +304,7 @@ class TestExpiry:
             member.heartbeat()
         assert (offset_of(cluster), offset_of(cluster, tp=TopicPartition("other", 0))) == (3, None)
 
-    def test_of_a_consumer_group(self, cluster: Cluster) -> None:
+    def test_offsets_of_a_consumer_group_expire(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         for topic in ("orders", "other"):
@@ -319,7 +319,7 @@ class TestExpiry:
         assert offset_of(cluster) is None
         assert cluster.core.state.groups.find(GROUP) is None
 
-    def test_a_retention_of_its_own(self, cluster: Cluster) -> None:
+    def test_retention_of_the_request_applies(self, cluster: Cluster) -> None:
         """Versions 2 to 4."""
         commit(cluster.client(), 3, version=4, retention_ms=5 * MINUTE_MS)
         cluster.restart()
@@ -328,7 +328,7 @@ class TestExpiry:
         cluster.advance(MINUTE_MS + CHECK_MS)
         assert offset_of(cluster) is None
 
-    def test_one_large_group_in_slices(self, cluster: Cluster) -> None:
+    def test_offsets_of_a_large_group_expire_in_slices(self, cluster: Cluster) -> None:
         """What has its turn in between must not wait for 100,000 offsets."""
         offsets, expiry = cluster.core.state.offsets, cluster.core.state.scheduled_tasks[-1]
         count = 2 * OFFSETS_PER_CALL + 5
@@ -348,7 +348,7 @@ class TestExpiry:
         assert not list(cluster.core.state.groups)
         assert (offsets._size_bytes, expiry.next_deadline_ms) == (0, cluster.steady_ms + CHECK_MS)
 
-    def test_many_groups_in_slices(self, cluster: Cluster) -> None:
+    def test_offsets_of_many_groups_expire_in_slices(self, cluster: Cluster) -> None:
         client = cluster.client()
         for number in range(250):
             commit(client, group=f"g{number}")
@@ -356,7 +356,7 @@ class TestExpiry:
         assert cluster.core.state.offsets.groups() == ()
         assert list(cluster.core.state.groups) == []
 
-    def test_a_full_disk(self, cluster: Cluster) -> None:
+    def test_expiry_on_a_full_disk_is_retried(self, cluster: Cluster) -> None:
         commit(cluster.client(), 3)
         with full_disk(cluster):
             cluster.advance(2 * MINUTE_MS)
@@ -372,13 +372,13 @@ class TestDelete:
         answer = cluster.client().ask(OffsetDeleteRequest(group_id=group, topics=requested))
         return [answer.error_code, *(topic.partitions[0].error_code for topic in answer.topics)]
 
-    def test_of_an_empty_group(self, cluster: Cluster) -> None:
+    def test_offsets_of_an_empty_group_are_deleted(self, cluster: Cluster) -> None:
         commit(cluster.client(), 3)
         assert self.delete(cluster, "orders", "none") == [0, 0, 3]
         assert offset_of(cluster) is None
 
     @pytest.mark.parametrize("kind", ["classic", "consumer"])
-    def test_of_a_group_that_reads_the_topic(self, cluster: Cluster, kind: str) -> None:
+    def test_offsets_of_a_subscribed_topic_are_not_deleted(self, cluster: Cluster, kind: str) -> None:
         if kind == "classic":
             (member,) = stable_group(cluster, 1)
             for topic in ("orders", "other"):
@@ -390,7 +390,7 @@ class TestDelete:
         assert self.delete(cluster, "orders", "other") == [0, 86, 0]
         assert (offset_of(cluster), offset_of(cluster, tp=TopicPartition("other", 0))) == (5, None)
 
-    def test_of_a_group_whose_members_speak_of_something_else(self, cluster: Cluster) -> None:
+    def test_offsets_of_another_protocol_type_are_not_deleted(self, cluster: Cluster) -> None:
         member = ClassicMember(cluster)
         member.protocol_type = "connect"
         member.send_join()
@@ -398,10 +398,10 @@ class TestDelete:
         assert self.delete(cluster, "orders") == [68]
 
     @pytest.mark.parametrize(("group", "code"), [("", 24), ("none", 69)])
-    def test_of_no_group(self, cluster: Cluster, group: str, code: int) -> None:
+    def test_delete_for_a_missing_group_is_refused(self, cluster: Cluster, group: str, code: int) -> None:
         assert self.delete(cluster, "orders", group=group) == [code]
 
-    def test_a_full_disk(self, cluster: Cluster) -> None:
+    def test_delete_on_a_full_disk_is_refused(self, cluster: Cluster) -> None:
         commit(cluster.client(), 3)
         with full_disk(cluster):
             assert self.delete(cluster, "orders") == [16]
@@ -409,7 +409,7 @@ class TestDelete:
         assert offset_of(cluster) == 3
 
     @pytest.mark.parametrize("committed", [True, False])
-    def test_what_transactions_brought_takes_no_memory_afterwards(self, cluster: Cluster, committed: bool) -> None:
+    def test_deleted_transactional_offsets_free_their_memory(self, cluster: Cluster, committed: bool) -> None:
         for number in range(2):
             transaction = Transaction(cluster.client(), f"t{number}")
             transaction.commit(9)
@@ -418,7 +418,7 @@ class TestDelete:
         offsets = cluster.core.state.offsets
         assert (offsets._size_bytes, offsets.groups()) == (0, ())
 
-    def test_pending_ones_go_too(self, cluster: Cluster) -> None:
+    def test_pending_offsets_are_deleted_too(self, cluster: Cluster) -> None:
         transaction = Transaction(cluster.client())
         transaction.commit(9)
         assert self.delete(cluster, "orders") == [0, 0]
@@ -426,7 +426,7 @@ class TestDelete:
         transaction.end()
         assert offset_of(cluster) is None
 
-    def test_with_the_topic(self, cluster: Cluster) -> None:
+    def test_offsets_are_deleted_with_the_topic(self, cluster: Cluster) -> None:
         commit(cluster.client(), 3)
         transaction = Transaction(cluster.client())
         transaction.commit(9)

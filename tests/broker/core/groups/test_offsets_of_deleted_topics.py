@@ -21,14 +21,14 @@ GROUPS = (GROUP, "second", "third")
 
 
 @contextmanager
-def failing(cluster: Cluster, wanted: str, part: str, *, but: int = 0) -> Iterator[None]:
+def failing(cluster: Cluster, failing_operation: str, part: str, *, but: int = 0) -> Iterator[None]:
     """These operations on files of this name fail, the first `but` excepted."""
     seen = 0
 
     def fail(operation: str, path: str, size: int) -> None:
         nonlocal seen
-        seen += operation == wanted and part in path
-        if operation == wanted and part in path and seen > but:
+        seen += operation == failing_operation and part in path
+        if operation == failing_operation and part in path and seen > but:
             raise StorageError(path, operation, "no space left")
 
     cluster.file_system.hook = fail
@@ -65,7 +65,7 @@ def offsets(cluster: Cluster, topic: str = "orders") -> list[int | None]:
 
 
 class TestDeletionThatFails:
-    def test_leaves_the_topic_with_its_offsets(self, cluster: Cluster) -> None:
+    def test_failed_deletion_keeps_topic_and_offsets(self, cluster: Cluster) -> None:
         """A reader that starts at the end of what it does not know would skip what is stored there."""
         with failing(cluster, "append", "cluster"):
             assert delete(cluster, "orders", "none") == [56, 3]
@@ -74,12 +74,12 @@ class TestDeletionThatFails:
         assert delete(cluster, "orders") == [0]
         assert offsets(cluster) == [None] * 3
 
-    def test_of_one_topic_of_two(self, cluster: Cluster) -> None:
+    def test_failed_deletion_of_one_topic_keeps_its_offsets(self, cluster: Cluster) -> None:
         with failing(cluster, "append", "cluster", but=2):
             assert delete(cluster, "other", "orders") == [0, 56]
         assert (offsets(cluster), offsets(cluster, "other")) == ([3, 3, 3], [None] * 3)
 
-    def test_half_way_keeps_the_offsets_until_it_is_on_the_disk(self, cluster: Cluster) -> None:
+    def test_deletion_lost_with_the_power_keeps_the_offsets(self, cluster: Cluster) -> None:
         cluster.core._metadata.sync()
         cluster.core.state.offsets.sync()
         with failing(cluster, "sync", "cluster"):
@@ -91,10 +91,10 @@ class TestDeletionThatFails:
         assert offsets(cluster) == [3, 3, 3]
 
 
-class TestOffsetsThatCannotBeForgotten:
+class TestFailedRemovalOfOffsets:
     @pytest.mark.parametrize("but", range(len(GROUPS)))
     @pytest.mark.parametrize("by", ["CreateTopics", "Metadata"])
-    def test_no_topic_of_that_name_comes_before_they_are(self, cluster: Cluster, but: int, by: str) -> None:
+    def test_topic_is_not_recreated_before_its_offsets_are_removed(self, cluster: Cluster, but: int, by: str) -> None:
         with failing(cluster, "append", "offsets", but=but):
             assert delete(cluster, "orders") == [0], "it is deleted"
             assert any("no space left" in line for line in cluster.lines)
@@ -108,7 +108,7 @@ class TestOffsetsThatCannotBeForgotten:
         assert (offsets(cluster), offsets(cluster, "other")) == ([None] * 3, [4, 4, 4])
         assert fetch(cluster.client()) == (-1, 0)
 
-    def test_by_a_start_either(self, cluster: Cluster) -> None:
+    def test_failed_removal_at_a_start_prevents_recreation(self, cluster: Cluster) -> None:
         cluster.core.topics.delete("orders")
         with failing(cluster, "append", "offsets", but=1):
             cluster.restart()
@@ -116,7 +116,7 @@ class TestOffsetsThatCannotBeForgotten:
         assert create(cluster) == 0
         assert offsets(cluster) == [None] * 3
 
-    def test_they_are_with_the_next_deletion(self, cluster: Cluster) -> None:
+    def test_offsets_are_removed_with_the_next_deletion(self, cluster: Cluster) -> None:
         with failing(cluster, "append", "offsets"):
             delete(cluster, "orders")
         assert delete(cluster, "other") == [0]
@@ -125,7 +125,7 @@ class TestOffsetsThatCannotBeForgotten:
 
 class TestStop:
     @pytest.mark.parametrize("kill", [True, False])
-    def test_between_the_topic_and_its_offsets(self, cluster: Cluster, kill: bool) -> None:
+    def test_stop_between_topic_and_offsets_removes_both(self, cluster: Cluster, kill: bool) -> None:
         """They would be those of the next topic of that name, whose reader would skip what is stored there."""
         Transaction(cluster.client()).commit(9)
         cluster.core.topics.delete("orders")
@@ -134,7 +134,7 @@ class TestStop:
         assert fetch(cluster.client()) == fetch(cluster.client(), require_stable=True) == (-1, 0)
         assert (offsets(cluster), offsets(cluster, "other")) == ([None] * 3, [4, 4, 4])
 
-    def test_a_loss_of_power_does_not_give_them_to_the_next_topic(self, cluster: Cluster) -> None:
+    def test_offsets_are_not_inherited_after_a_loss_of_power(self, cluster: Cluster) -> None:
         cluster.core.state.offsets.sync()
         delete(cluster, "orders")
         assert create(cluster) == 0

@@ -30,7 +30,7 @@ def test_consumer_group_is_named_to_describe_groups(cluster: Cluster) -> None:
     assert "is not a classic group, it uses the consumer protocol (KIP-848)" in described.error_message
 
 
-def test_group_that_is_not_there_is_of_no_protocol(cluster: Cluster) -> None:
+def test_missing_group_is_reported_as_missing(cluster: Cluster) -> None:
     client = cluster.client()
     consumer = client.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP])).groups[0]
     classic = client.ask(DescribeGroupsRequest(groups=[GROUP])).groups[0]
@@ -38,7 +38,7 @@ def test_group_that_is_not_there_is_of_no_protocol(cluster: Cluster) -> None:
     assert classic.error_message == f"there is no classic group {GROUP!r}"
 
 
-def test_a_group_of_a_type_that_a_later_version_wrote_is_not_taken_for_another(cluster: Cluster) -> None:
+def test_group_of_an_unknown_type_fails_the_start(cluster: Cluster) -> None:
     fields = {"type": "share", "epoch": 1, "assignment_epoch": 1}
     cluster.core._journals["offsets"].put({group_journal.key_of(GROUP): json.dumps(fields).encode()})
     with pytest.raises(AssertionError, match="group 'g' is of an unknown type 'share'"):

@@ -21,26 +21,26 @@ def members(cluster: Cluster) -> list[ClassicMember]:
     return members
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_restarted_instance_takes_its_place_without_a_rebalance(cluster: Cluster, members: list[ClassicMember], place: int) -> None:
-    other = members[1 - place]
-    again = ClassicMember(cluster, f"i-{place}")
+@pytest.mark.parametrize("index", [0, 1])
+def test_restarted_instance_replaces_its_member_without_a_rebalance(cluster: Cluster, members: list[ClassicMember], index: int) -> None:
+    other = members[1 - index]
+    again = ClassicMember(cluster, f"i-{index}")
     answer = again.join()
     assert (answer.error_code, answer.generation_id) == (0, 1)
-    assert answer.member_id != members[place].id
-    assert (answer.skip_assignment, len(answer.members)) == ((True, 2) if place == 0 else (False, 0))
-    assert again.sync().assignment == b"%d" % place
+    assert answer.member_id != members[index].id
+    assert (answer.skip_assignment, len(answer.members)) == ((True, 2) if index == 0 else (False, 0))
+    assert again.sync().assignment == b"%d" % index
     assert (other.heartbeat(), again.heartbeat()) == (0, 0)
 
 
-def test_who_uses_the_old_member_id_is_fenced(cluster: Cluster, members: list[ClassicMember]) -> None:
+def test_old_member_id_is_fenced(cluster: Cluster, members: list[ClassicMember]) -> None:
     old = members[1]
     ClassicMember(cluster, "i-1").join()
     assert (old.heartbeat(), old.sync().error_code, old.commit(), old.leave()) == (82, 82, 82, 82)
     assert old.join().error_code == 82
 
 
-def test_before_version_9_a_leader_is_told_the_old_leader(cluster: Cluster, members: list[ClassicMember]) -> None:
+def test_restarted_leader_before_version_9_receives_the_old_leader(cluster: Cluster, members: list[ClassicMember]) -> None:
     """So that it takes itself for a follower, and fetches the assignment that is."""
     again = ClassicMember(cluster, "i-0")
     again.version = 8
@@ -48,7 +48,7 @@ def test_before_version_9_a_leader_is_told_the_old_leader(cluster: Cluster, memb
     assert (answer.leader, answer.members) == (members[0].id, [])
 
 
-def test_other_protocols_mean_a_rebalance_where_another_one_is_selected(cluster: Cluster, members: list[ClassicMember]) -> None:
+def test_changed_protocols_start_a_rebalance_when_the_selection_changes(cluster: Cluster, members: list[ClassicMember]) -> None:
     again = ClassicMember(cluster, "i-1", sticky=b"", range=subscription("orders"))
     assert again.join().generation_id == 1, "the others only know range"
     assert members[0].leave() == 0
@@ -59,7 +59,7 @@ def test_other_protocols_mean_a_rebalance_where_another_one_is_selected(cluster:
     assert ClassicMember(cluster, "i-1", other=b"").join().error_code == 23
 
 
-def test_while_the_assignment_is_waited_for_it_means_a_rebalance(cluster: Cluster, members: list[ClassicMember]) -> None:
+def test_restart_while_awaiting_the_assignment_starts_a_rebalance(cluster: Cluster, members: list[ClassicMember]) -> None:
     members[0].send_join()
     members[1].send_join()
     assert [member.taken().generation_id for member in members] == [2, 2]
@@ -70,7 +70,7 @@ def test_while_the_assignment_is_waited_for_it_means_a_rebalance(cluster: Cluste
     assert members[0].heartbeat() == 27
 
 
-def test_it_stays_while_its_session_lasts(cluster: Cluster, members: list[ClassicMember]) -> None:
+def test_static_member_stays_until_its_session_expires(cluster: Cluster, members: list[ClassicMember]) -> None:
     cluster.advance(SESSION_MS - 1)
     assert members[0].heartbeat() == 0
     cluster.advance(1)
@@ -78,7 +78,7 @@ def test_it_stays_while_its_session_lasts(cluster: Cluster, members: list[Classi
     assert members[0].join().generation_id == 2
 
 
-def test_a_static_member_that_does_not_join_again_stays(cluster: Cluster, members: list[ClassicMember]) -> None:
+def test_static_member_that_does_not_rejoin_stays(cluster: Cluster, members: list[ClassicMember]) -> None:
     members[1].session_ms = 100_000
     members[1].protocols = {"range": subscription("orders", "more")}
     members[1].send_join()
@@ -94,7 +94,7 @@ def test_a_static_member_that_does_not_join_again_stays(cluster: Cluster, member
     assert {member.group_instance_id for member in answer.members} == {"i-0", "i-1", None}
 
 
-def test_who_leads_is_known_after_a_restart_wherever_it_stands_among_the_members(cluster: Cluster, members: list[ClassicMember]) -> None:
+def test_leader_is_restored_after_a_restart(cluster: Cluster, members: list[ClassicMember]) -> None:
     silent, leader = members
     leader.protocols = {"range": subscription("bills")}
     leader.send_join()

@@ -29,13 +29,13 @@ PATTERNS = st.recursive(
 
 
 @given(PATTERNS, st.lists(st.text("ab1.-x{", max_size=6), min_size=1, max_size=10))
-def test_as_the_standard_library_has_it(text: str, names: list[str]) -> None:
+def test_matches_equal_those_of_re(text: str, names: list[str]) -> None:
     pattern, judge = TopicPattern(text), re.compile(text, re.ASCII)
     assert [pattern.matches(name) for name in names] == [judge.fullmatch(name) is not None for name in names]
 
 
 @given(PATTERNS, st.lists(st.text("ab1.-x{é", max_size=6), min_size=1, max_size=10))
-def test_what_is_remembered_changes_nothing(text: str, names: list[str]) -> None:
+def test_cache_limit_does_not_change_matches(text: str, names: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topic_pattern, "REMEMBERED_MAX", 3)
         forgetful = TopicPattern(text)
@@ -62,7 +62,7 @@ def _counting(function: Callable[..., Any], calls: list[object]) -> Callable[...
 
 
 @pytest.mark.parametrize("text", ["(a*)*b", "(a|a)*b", "(a+)+b", "(.*)*(.*)*(.*)*b", "(a?){100}a{100}b"])
-def test_what_makes_others_hang_takes_no_time(text: str) -> None:
+def test_catastrophic_patterns_are_fast(text: str) -> None:
     assert not TopicPattern(text).matches("a" * 249)
 
 
@@ -86,6 +86,6 @@ def test_what_makes_others_hang_takes_no_time(text: str) -> None:
         ("a" * 1001, "1001 characters"),
     ],
 )
-def test_refused(text: str, reason: str) -> None:
+def test_invalid_pattern_is_refused_with_its_reason(text: str, reason: str) -> None:
     with pytest.raises(InvalidPattern, match=re.escape(reason)):
         TopicPattern(text)

@@ -67,7 +67,7 @@ def fetched(client: Client) -> tuple[int, int, bool]:
 class TestLagging:
     """A replica that stopped abruptly is in the in-sync set until `replica.lag.time.max.ms` is over."""
 
-    def test_the_answer_waits_until_the_node_is_back(self) -> None:
+    def test_produce_waits_for_the_lagging_replica(self) -> None:
         cluster, partition, (leader, follower, _) = cluster_of_three(2)
         cluster.stop_node(follower, abruptly=True)
         assert partition.replicas.in_sync == partition.replicas.assigned
@@ -79,7 +79,7 @@ class TestLagging:
         assert answer_of(client) == (0, 0, None)
         assert partition.log.high_watermark == 1
 
-    def test_it_leaves_the_set_and_enough_are_left(self) -> None:
+    def test_lagging_replica_leaves_the_in_sync_set_and_produce_succeeds(self) -> None:
         cluster, partition, (leader, follower, other) = cluster_of_three(2)
         cluster.stop_node(follower, abruptly=True)
         client = cluster.client(node=leader)
@@ -89,7 +89,7 @@ class TestLagging:
         assert set(partition.replicas.in_sync) == {leader, other}
         assert any(f"node {follower}" in line for line in cluster.lines)
 
-    def test_they_leave_the_set_and_too_few_are_left(self) -> None:
+    def test_too_few_in_sync_replicas_fail_after_the_append(self) -> None:
         cluster, partition, (leader, *followers) = cluster_of_three(2)
         for follower in followers:
             cluster.stop_node(follower, abruptly=True)
@@ -106,7 +106,7 @@ class TestLagging:
         assert answer_of(client)[0] == 19, "now it is known before the append"
         assert partition.log.log_end_offset == 1
 
-    def test_time_is_up_first_and_the_batch_again(self) -> None:
+    def test_timed_out_produce_can_be_repeated(self) -> None:
         cluster, partition, (leader, follower, _) = cluster_of_three()
         cluster.stop_node(follower, abruptly=True)
         client = cluster.client(node=leader)
@@ -126,7 +126,7 @@ class TestLagging:
         assert partition.log.log_end_offset == 1
 
     @pytest.mark.parametrize("timeout_ms", [0, -5])
-    def test_no_time_at_all(self, timeout_ms: int) -> None:
+    def test_zero_timeout_times_out_at_once(self, timeout_ms: int) -> None:
         cluster, _, (leader, follower, _) = cluster_of_three()
         cluster.stop_node(follower, abruptly=True)
         client = cluster.client(node=leader)
@@ -134,7 +134,7 @@ class TestLagging:
         cluster.advance(0)
         assert answer_of(client)[0] == 7
 
-    def test_acks_one_answers_at_once_and_readers_see_it_later(self) -> None:
+    def test_acks_1_is_acknowledged_before_the_high_watermark_moves(self) -> None:
         cluster, _, (leader, follower, _) = cluster_of_three()
         writer, reader = cluster.client(node=leader), cluster.client(node=leader)
         produce(writer, acks=1)
@@ -149,7 +149,7 @@ class TestLagging:
         cluster.start_node(follower)
         assert fetched(reader) == (0, 2, True)
 
-    def test_the_leader_goes_and_the_answer_names_the_new_one(self) -> None:
+    def test_stopped_leader_answers_with_the_new_leader(self) -> None:
         cluster, partition, (leader, follower, other) = cluster_of_three()
         cluster.stop_node(other, abruptly=True)
         client = cluster.client(node=leader)
@@ -161,7 +161,7 @@ class TestLagging:
         assert [(node.node_id, node.port) for node in response.node_endpoints] == [(follower, 9092 + follower)]
         assert partition.log.high_watermark == 0, "the lagging replica still lags"
 
-    def test_a_stopped_leader_hands_on_and_lags(self) -> None:
+    def test_stopped_leader_hands_over_and_lags(self) -> None:
         cluster, partition, (leader, follower, _) = cluster_of_three()
         cluster.stop_node(leader, abruptly=True)
         assert (partition.replicas.leader, partition.replicas.in_sync) == (follower, partition.replicas.assigned)
@@ -171,7 +171,7 @@ class TestLagging:
         cluster.stop_node(leader)  # In order after all: it need not be waited for.
         assert answer_of(client)[0] == 0
 
-    def test_a_topic_deleted_meanwhile(self) -> None:
+    def test_waiting_produce_of_a_deleted_topic_fails(self) -> None:
         cluster, _, (leader, follower, _) = cluster_of_three()
         cluster.stop_node(follower, abruptly=True)
         client = cluster.client(node=leader)
@@ -179,7 +179,7 @@ class TestLagging:
         cluster.client(node=leader).ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")], topic_names=["orders"]))
         assert answer_of(client)[0] == 3
 
-    def test_a_connection_lost_while_waiting_leaves_nothing(self) -> None:
+    def test_lost_connection_removes_the_waiting_produce(self) -> None:
         cluster, _, (leader, follower, _) = cluster_of_three()
         cluster.stop_node(follower, abruptly=True)
         client = cluster.client(node=leader)
@@ -189,7 +189,7 @@ class TestLagging:
         cluster.start_node(follower)
         assert client.answers == []
 
-    def test_stopping_twice_does_not_begin_anew(self) -> None:
+    def test_stopping_twice_does_not_restart_the_lag_time(self) -> None:
         cluster, partition, (_, follower, _) = cluster_of_three()
         cluster.stop_node(follower, abruptly=True)
         cluster.advance(LAG_MS - 1)
@@ -201,7 +201,7 @@ class TestLagging:
 
 
 class TestStopped:
-    def test_all_nodes_and_the_first_back(self) -> None:
+    def test_only_the_last_in_sync_node_leads_again(self) -> None:
         cluster, partition, nodes = cluster_of_three()
         for node in nodes:
             cluster.stop_node(node)
@@ -213,7 +213,7 @@ class TestStopped:
         cluster.start_node(nodes[-1])
         assert partition.replicas.leader == nodes[-1]
 
-    def test_all_nodes_abruptly(self) -> None:
+    def test_after_an_abrupt_stop_of_all_the_first_started_node_leads(self) -> None:
         cluster, partition, nodes = cluster_of_three()
         for node in nodes:
             cluster.stop_node(node, abruptly=True)
@@ -225,7 +225,7 @@ class TestStopped:
         produce(client)
         assert answer_of(client)[0] == 0
 
-    def test_fetches_that_wait_hear_of_it_at_once(self) -> None:
+    def test_waiting_fetch_fails_when_the_leader_stops(self) -> None:
         cluster, _, (leader, _, _) = cluster_of_three()
         reader = cluster.client(node=leader)
         fetch(reader, wait_ms=600_000)
@@ -233,7 +233,7 @@ class TestStopped:
         cluster.stop_node(leader)
         assert fetched(reader)[0] == 6
 
-    def test_a_topic_made_meanwhile_leads_elsewhere(self) -> None:
+    def test_topic_created_during_a_stop_is_led_by_running_nodes(self) -> None:
         cluster = Cluster(nodes=3)
         cluster.stop_node(1)
         cluster.topic("orders", 6, 2)
@@ -245,11 +245,11 @@ class TestStopped:
 
     @pytest.mark.parametrize("node_id", [-1, 3])
     @pytest.mark.parametrize("change", [Cluster.stop_node, Cluster.start_node])
-    def test_nodes_that_do_not_exist(self, change: Callable[[Cluster, int], None], node_id: int) -> None:
+    def test_missing_node_is_refused(self, change: Callable[[Cluster, int], None], node_id: int) -> None:
         with pytest.raises(ConfigException, match=f"node {node_id} does not exist: this broker has nodes 0 to 2"):
             change(Cluster(nodes=3), node_id)
 
-    def test_leader_epochs_do_not_go_back_when_the_process_starts_anew(self) -> None:
+    def test_leader_epochs_do_not_decrease_over_a_restart(self) -> None:
         cluster, partition, (leader, follower, _) = cluster_of_three()
         assert partition.replicas.leader_epoch == 0
         epochs = []
@@ -269,7 +269,7 @@ class TestStopped:
 
     @pytest.mark.parametrize("counts", [[3, 1, 3], [3, 1, 1, 3], [3, 2, 1, 3, 3], [1, 3, 1]], ids=str)
     @pytest.mark.parametrize("is_stopped", [False, True], ids=["nothing stops", "a node stops in each life"])
-    def test_nor_when_nodes_are_no_longer_declared(self, counts: list[int], is_stopped: bool) -> None:
+    def test_leader_epochs_do_not_decrease_when_nodes_are_removed(self, counts: list[int], is_stopped: bool) -> None:
         cluster = Cluster(nodes=counts[0])
         cluster.topic("orders", 6, counts[0])
         seen: list[list[tuple[int, int]]] = []
@@ -285,7 +285,7 @@ class TestStopped:
             for (old_epoch, old_leader), (epoch, leader) in zip(before, after, strict=True):
                 assert epoch > old_epoch or (epoch, leader) == (old_epoch, old_leader)
 
-    def test_they_begin_with_zero_while_nothing_changes(self) -> None:
+    def test_leader_epochs_stay_zero_without_changes(self) -> None:
         cluster = Cluster(nodes=3)
         cluster.topic("orders")
         cluster.restart()
@@ -304,7 +304,7 @@ class TestPreferredLeaders:
         assert all(partition.replicas.leader != 1 for partition in partitions)
         return cluster, partitions
 
-    def test_leaderships_return_after_a_while(self) -> None:
+    def test_leadership_returns_to_preferred_replicas_after_the_interval(self) -> None:
         cluster, partitions = self.spread()
         reader = cluster.client(node=next(partition.replicas.leader for partition in partitions if partition.replicas.assigned[0] == 1))
         cluster.advance(299_999)
@@ -318,7 +318,7 @@ class TestPreferredLeaders:
         cluster.restart()
         assert all(partition.replicas.leader_epoch > 2 for partition in cluster.core.topics.partitions())
 
-    def test_each_start_begins_the_interval_anew(self) -> None:
+    def test_each_node_start_restarts_the_interval(self) -> None:
         cluster, partitions = self.spread()
         cluster.advance(299_999)
         cluster.stop_node(1)
@@ -332,13 +332,13 @@ class TestPreferredLeaders:
         ("config", "after_ms", "count"),
         [({"auto.leader.rebalance.enable": False}, 10**7, 0), ({"leader.imbalance.check.interval.seconds": 1}, 1000, 2)],
     )
-    def test_options(self, config: dict[str, Any], after_ms: int, count: int) -> None:
+    def test_rebalance_options_apply(self, config: dict[str, Any], after_ms: int, count: int) -> None:
         cluster, partitions = self.spread(**config)
         cluster.advance(after_ms)
         assert sum(partition.replicas.leader == 1 for partition in partitions) == count
 
 
-def test_fenced_brokers_are_shown_to_those_who_ask() -> None:
+def test_fenced_brokers_are_described_on_request() -> None:
     cluster = Cluster(nodes=3)
     cluster.stop_node(1)
     client = cluster.client()
@@ -355,7 +355,7 @@ class TestCoordinators:
         found = cluster.client(node=node).ask(FindCoordinatorRequest(coordinator_keys=list(self.KEYS)), 4).coordinators
         return {coordinator.key: coordinator.node_id for coordinator in found}
 
-    def test_only_those_of_the_stopped_node_move(self) -> None:
+    def test_only_coordinators_of_the_stopped_node_move(self) -> None:
         cluster = Cluster(nodes=3)
         before = self.coordinators(cluster)
         assert set(before.values()) == {0, 1, 2}
@@ -366,15 +366,15 @@ class TestCoordinators:
         cluster.start_node(1)
         assert self.coordinators(cluster) == before
 
-    def test_the_wrong_node_says_so(self) -> None:
+    def test_only_one_node_is_the_coordinator(self) -> None:
         cluster = Cluster(nodes=2)
         state: BrokerState = cluster.core.state
         assert [state.is_coordinator(node, "a") for node in (0, 1)] == [False, True]
         cluster.stop_node(1)
         assert [state.is_coordinator(node, "a") for node in (0, 1)] == [True, False]
 
-    @pytest.mark.parametrize("asks", ["join", "sync"])
-    def test_a_member_that_waits_hears_that_its_group_has_moved(self, asks: str) -> None:
+    @pytest.mark.parametrize("waits_for", ["join", "sync"])
+    def test_waiting_member_is_answered_when_its_group_moves(self, waits_for: str) -> None:
         """A started node takes its groups back; what waits at the one that had them must not wait for the end of a rebalance there."""
         cluster = Cluster(nodes=2)
         state: BrokerState = cluster.core.state
@@ -384,7 +384,7 @@ class TestCoordinators:
         for member in members:
             member.client = cluster.client(node=1 - home)
             member.send_join()
-        if asks == "sync":
+        if waits_for == "sync":
             cluster.advance(SESSION_MS - 1)
             waiting = [member for member in members if member.taken().leader != member.id]
             waiting[0].send_sync()
@@ -425,14 +425,14 @@ class TestTransactionsAndOffsets:
         request = EndTxnRequest(transactional_id="t", producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=True)
         return int(self.coordinator(cluster).ask(request, 3).error_code)
 
-    def test_a_marker_is_written_where_clients_could_not_write(self) -> None:
+    def test_marker_is_written_with_too_few_replicas(self) -> None:
         cluster, partition, (_, *followers), identity = self.transaction()
         for follower in followers:
             cluster.stop_node(follower)
         assert self.end(cluster, identity) == 0
         assert (partition.log.log_end_offset, partition.log.last_stable_offset) == (2, 2)
 
-    def test_readers_of_committed_records_see_the_end_when_every_replica_has_it(self) -> None:
+    def test_last_stable_offset_waits_for_every_replica(self) -> None:
         cluster, partition, (_, follower, _), identity = self.transaction()
         cluster.stop_node(follower, abruptly=True)
         assert self.end(cluster, identity) == 0
@@ -440,7 +440,7 @@ class TestTransactionsAndOffsets:
         cluster.advance(LAG_MS)
         assert (partition.log.high_watermark, partition.log.last_stable_offset) == (2, 2)
 
-    def test_offsets_are_committed_whatever_the_replicas_do(self) -> None:
+    def test_offsets_are_committed_with_too_few_replicas(self) -> None:
         cluster, _, (_, *followers) = cluster_of_three(2)
         for follower in followers:
             cluster.stop_node(follower)
@@ -448,7 +448,7 @@ class TestTransactionsAndOffsets:
         answer = self.coordinator(cluster, "g").ask(OffsetCommitRequest(group_id="g", topics=topics), 8)
         assert answer.topics[0].partitions[0].error_code == 0
 
-    def test_the_transaction_goes_on_at_the_coordinator_s_successor(self) -> None:
+    def test_transaction_continues_at_the_new_coordinator(self) -> None:
         cluster, _, _, identity = self.transaction()
         first = cluster.core.state.nodes.coordinator_of("t")
         assert first is not None
@@ -459,7 +459,7 @@ class TestTransactionsAndOffsets:
         assert self.end(cluster, identity) == 0
 
 
-def test_fetch_names_the_new_leader_and_where_it_listens() -> None:
+def test_fetch_names_the_new_leader_and_its_address() -> None:
     cluster, _, (leader, follower, other) = cluster_of_three()
     cluster.stop_node(leader)
     topic = cluster.core.topics.get("orders")

@@ -17,9 +17,9 @@ from tests.broker.core.fetch_requests import fetch, first
 from tests.broker.core_client import Client, Cluster
 
 
-def elect(client: Client, *places: tuple[str, int], kind: int = ELECTION_PREFERRED, version: int | None = None) -> dict[Any, int]:
+def elect(client: Client, *tps: tuple[str, int], kind: int = ELECTION_PREFERRED, version: int | None = None) -> dict[Any, int]:
     """Code of each partition told of; all are asked for when none is named."""
-    topics = [TopicPartitions(topic=name, partitions=[index]) for name, index in places] or None
+    topics = [TopicPartitions(topic=name, partitions=[index]) for name, index in tps] or None
     answer = client.ask(ElectLeadersRequest(election_type=kind, topic_partitions=topics), version)
     assert answer.error_code == 0
     results = answer.replica_election_results
@@ -41,30 +41,30 @@ def leaders(cluster: Cluster) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_the_preferred_replica_leads_again(cluster: Cluster, version: int) -> None:
+def test_election_restores_the_preferred_leader(cluster: Cluster, version: int) -> None:
     assert leaders(cluster) == [(1, 1), (1, 0)]
     assert elect(cluster.client(), ("orders", 0), version=version) == {("orders", 0): 0}
     assert leaders(cluster) == [(0, 2), (1, 0)]
     assert cluster.client(node=0).produce("orders", batch_of(b"a")).error_code == 0
 
 
-def test_all_tells_only_of_changes(cluster: Cluster) -> None:
+def test_election_of_all_reports_only_changes(cluster: Cluster) -> None:
     client = cluster.client()
     assert elect(client) == {("orders", 0): 0}
     assert elect(client) == {}
 
 
-def test_what_needs_no_election(cluster: Cluster) -> None:
+def test_unneeded_election_has_its_code(cluster: Cluster) -> None:
     codes = elect(cluster.client(), ("orders", 1), ("orders", 1), ("orders", 7), ("missing", 0))
     assert codes == {("orders", 1): 84, ("orders", 7): 3, ("missing", 0): 3}
 
 
-def test_a_preferred_replica_that_does_not_run(cluster: Cluster) -> None:
+def test_stopped_preferred_replica_is_not_elected(cluster: Cluster) -> None:
     cluster.stop_node(0)
     assert elect(cluster.client(node=1), ("orders", 0)) == {("orders", 0): 80}
 
 
-def test_a_preferred_replica_that_is_not_in_sync(cluster: Cluster) -> None:
+def test_preferred_replica_out_of_sync_is_not_elected(cluster: Cluster) -> None:
     """It runs, but the last that was in sync is gone: to let it lead would be an unclean election."""
     cluster.stop_node(0)
     cluster.stop_node(1)
@@ -73,7 +73,7 @@ def test_a_preferred_replica_that_is_not_in_sync(cluster: Cluster) -> None:
     assert elect(cluster.client(), ("orders", 0)) == {("orders", 0): 80}
 
 
-def test_unclean_elections_find_nobody(cluster: Cluster) -> None:
+def test_unclean_election_without_candidates_has_its_code(cluster: Cluster) -> None:
     client = cluster.client()
     assert elect(client, ("orders", 0), kind=ELECTION_UNCLEAN) == {("orders", 0): 84}
     cluster.stop_node(0)
@@ -81,25 +81,25 @@ def test_unclean_elections_find_nobody(cluster: Cluster) -> None:
     assert elect(client, ("orders", 0), kind=ELECTION_UNCLEAN) == {("orders", 0): 83}
 
 
-def test_an_unknown_kind_of_election(cluster: Cluster) -> None:
+def test_unknown_election_type_is_refused(cluster: Cluster) -> None:
     assert cluster.client().ask(ElectLeadersRequest(election_type=9)).error_code == 42
 
 
-def test_waiting_readers_hear_of_it(cluster: Cluster) -> None:
+def test_election_fails_waiting_fetches(cluster: Cluster) -> None:
     reader = cluster.client(node=1)
     reader.send(fetch(wait_ms=500, leader_epoch=1))
     elect(cluster.client())
     assert first(reader.answers.pop()).error_code == 74
 
 
-def test_epochs_never_go_back(cluster: Cluster) -> None:
+def test_epochs_do_not_decrease_over_a_restart(cluster: Cluster) -> None:
     elect(cluster.client())
     before = max(epoch for _, epoch in leaders(cluster))
     cluster.restart()
     assert min(epoch for _, epoch in leaders(cluster)) > before
 
 
-def test_an_unclean_election_lets_a_replica_lead_that_was_not_in_sync() -> None:
+def test_unclean_election_elects_an_out_of_sync_replica() -> None:
     """The last in-sync replica is away; bytes are stored once, so nothing is lost here."""
     cluster = Cluster(nodes=3)
     cluster.topic("orders", 1, 2)

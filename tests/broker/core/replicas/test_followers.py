@@ -45,12 +45,12 @@ def list_offsets(cluster: Cluster, node: int, replica_id: int, epoch: int = -1, 
 
 
 @pytest.mark.parametrize(("node", "code"), [(LEADER, 0), (FOLLOWER, 0), (STRANGER, 6)])
-def test_describe_producers(cluster: Cluster, node: int, code: int) -> None:
+def test_follower_answers_describe_producers(cluster: Cluster, node: int, code: int) -> None:
     answer = describe_producers(cluster, node)
     assert (answer.error_code, "node 0 leads it" in (answer.error_message or "")) == (code, code != 0)
 
 
-def test_a_replica_out_of_sync_has_nothing_to_say(cluster: Cluster) -> None:
+def test_replica_out_of_sync_answers_nothing(cluster: Cluster) -> None:
     cluster.stop_node(OUT_OF_SYNC)
     for node in (LEADER, FOLLOWER):
         cluster.stop_node(node)
@@ -63,7 +63,7 @@ def test_a_replica_out_of_sync_has_nothing_to_say(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("version", "replica_id", "code"), [(12, CONSUMER, 0), (11, CONSUMER, 0), (10, CONSUMER, 6), (10, DEBUGGER, 0), (12, BROKER, 6)]
 )
-def test_fetch(cluster: Cluster, version: int, replica_id: int, code: int) -> None:
+def test_follower_answers_fetch_of_known_replica_ids(cluster: Cluster, version: int, replica_id: int, code: int) -> None:
     answer = first(cluster.client(node=FOLLOWER).ask(fetch(replica_id=replica_id), version))
     assert answer.error_code == code
     if not code:
@@ -71,7 +71,7 @@ def test_fetch(cluster: Cluster, version: int, replica_id: int, code: int) -> No
     assert first(cluster.client(node=STRANGER).ask(fetch(replica_id=replica_id), version)).error_code == 6
 
 
-def test_a_fetch_waits_at_a_follower(cluster: Cluster) -> None:
+def test_fetch_at_a_follower_waits_for_records(cluster: Cluster) -> None:
     reader = cluster.client(node=FOLLOWER)
     reader.send(fetch(2, wait_ms=500))
     assert not reader.answers
@@ -79,7 +79,7 @@ def test_a_fetch_waits_at_a_follower(cluster: Cluster) -> None:
     assert offsets(first(reader.answers.pop())) == [2]
 
 
-def test_a_follower_knows_the_epoch(cluster: Cluster) -> None:
+def test_follower_checks_the_leader_epoch(cluster: Cluster) -> None:
     cluster.stop_node(LEADER)
     cluster.start_node(LEADER)
     assert first(cluster.client(node=LEADER).ask(fetch(leader_epoch=0), 12)).error_code == 74
@@ -97,19 +97,19 @@ def test_a_follower_knows_the_epoch(cluster: Cluster) -> None:
         (1, BROKER, (6, -1)),
     ],
 )
-def test_list_offsets(cluster: Cluster, node: int, replica_id: int, expected: tuple[int, int]) -> None:
+def test_follower_answers_list_offsets_of_a_debugger(cluster: Cluster, node: int, replica_id: int, expected: tuple[int, int]) -> None:
     assert list_offsets(cluster, node, replica_id) == expected
 
 
 @pytest.mark.parametrize(("replica_id", "offset"), [(CONSUMER, 2), (DEBUGGER, 3), (BROKER, 3)])
 @pytest.mark.parametrize("committed", [False, True])
-def test_isolation_is_for_consumers(cluster: Cluster, replica_id: int, offset: int, committed: bool) -> None:
+def test_only_consumers_are_limited_by_isolation(cluster: Cluster, replica_id: int, offset: int, committed: bool) -> None:
     cluster.stop_node(FOLLOWER, abruptly=True)  # The high watermark stands still.
     cluster.client(node=LEADER).produce("orders", batch_of(b"c"), acks=1)
     assert list_offsets(cluster, LEADER, replica_id, committed=committed) == (0, offset)
 
 
-def test_what_only_a_leader_answers(cluster: Cluster) -> None:
+def test_leader_only_requests_are_refused_by_a_follower(cluster: Cluster) -> None:
     client = cluster.client(node=FOLLOWER)
     epochs = OffsetForLeaderEpochRequest(
         topics=[OffsetForLeaderTopic(topic="orders", partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)])]

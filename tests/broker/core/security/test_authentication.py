@@ -65,7 +65,7 @@ def test_every_mechanism_of_the_option_has_its_row() -> None:
 
 @pytest.mark.parametrize("mechanism", SASL_MECHANISMS)
 class TestLogins:
-    def test_with_the_password(self, cluster: Cluster, mechanism: str) -> None:
+    def test_right_password_logs_in(self, cluster: Cluster, mechanism: str) -> None:
         client = cluster.client()
         assert log_in(client, mechanism=mechanism) is None
         assert client.ask(METADATA).cluster_id
@@ -73,7 +73,7 @@ class TestLogins:
         assert cluster.lines == []
 
     @pytest.mark.parametrize(("user", "password"), [("alice", "S3cret"), ("nobody", "s3cret"), ("alice", ""), ("nobody", "")])
-    def test_with_another(self, cluster: Cluster, mechanism: str, user: str, password: str) -> None:
+    def test_wrong_password_or_unknown_user_is_refused(self, cluster: Cluster, mechanism: str, user: str, password: str) -> None:
         """What is said does not tell whether there is such a user."""
         client = cluster.client()
         refusal = log_in(client, user, password, mechanism)
@@ -85,14 +85,14 @@ class TestLogins:
         assert f"user '{user}': the user name or the password is wrong" in line
         assert "s3cret" not in line
 
-    def test_that_is_not_enabled(self, mechanism: str) -> None:
+    def test_disabled_mechanism_is_refused(self, mechanism: str) -> None:
         others = [name for name in SASL_MECHANISMS if name != mechanism]
         refusal = log_in(cluster_of(sasl_enabled_mechanisms=others).client(), mechanism=mechanism)
         assert refusal is not None
         assert f"the broker offers {', '.join(others)}" in refusal
 
 
-def test_an_unknown_user_meets_the_same_salt_each_time(cluster: Cluster) -> None:
+def test_unknown_user_gets_a_stable_salt(cluster: Cluster) -> None:
     def salt_of(user: str) -> bytes:
         client = cluster.client()
         client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
@@ -104,27 +104,27 @@ def test_an_unknown_user_meets_the_same_salt_each_time(cluster: Cluster) -> None
 
 
 @pytest.mark.parametrize("key", sorted(set(HANDLERS) - SASL_APIS - {18}))
-def test_nothing_else_is_worked_on_before_a_login(key: int, cluster: Cluster) -> None:
+def test_request_before_a_login_closes_the_connection(key: int, cluster: Cluster) -> None:
     client = cluster.client()
     client.send(APIS[key].request())
     assert (client.answers, client.silent, client.closed) == ([], 0, "")
     assert "was sent before a login" in cluster.lines[0]
 
 
-def test_acks_0_is_closed_too(cluster: Cluster) -> None:
+def test_acks_0_before_a_login_closes_the_connection(cluster: Cluster) -> None:
     client = cluster.client()
     client.send(ProduceRequest(acks=0, topics=[]))
     assert client.closed == ""
 
 
-def test_something_else_in_the_middle_is_answered_where_there_is_room_and_then_the_end(cluster: Cluster) -> None:
+def test_request_during_a_login_is_refused_and_closes_the_connection(cluster: Cluster) -> None:
     client = cluster.client()
     client.ask(SaslHandshakeRequest(mechanism="PLAIN"))
     assert client.ask(METADATA).error_code == codes.ILLEGAL_SASL_STATE.number
     assert client.closed == ""
 
 
-def test_a_produce_request_in_the_middle_has_no_room_for_an_error(cluster: Cluster) -> None:
+def test_produce_during_a_login_closes_the_connection_without_a_response(cluster: Cluster) -> None:
     client = cluster.client()
     client.ask(SaslHandshakeRequest(mechanism="PLAIN"))
     client.send(ProduceRequest(acks=-1, topics=[]))
@@ -132,14 +132,14 @@ def test_a_produce_request_in_the_middle_has_no_room_for_an_error(cluster: Clust
 
 
 @pytest.mark.parametrize("message", [SaslHandshakeRequest(mechanism="PLAIN"), None], ids=["handshake", "versions"])
-def test_nor_may_a_login_begin_again_in_the_middle(message: Any, cluster: Cluster) -> None:
+def test_restarting_a_login_closes_the_connection(message: Any, cluster: Cluster) -> None:
     client = cluster.client()
     client.ask(SaslHandshakeRequest(mechanism="PLAIN"))
     client.send(message or client.connection.api_versions_request())
     assert client.closed == ""
 
 
-def test_a_token_before_its_mechanism(cluster: Cluster) -> None:
+def test_token_without_handshake_is_refused(cluster: Cluster) -> None:
     answer = cluster.client().ask(SaslAuthenticateRequest(auth_bytes=b"\0alice\0s3cret"))
     assert answer.error_code == codes.ILLEGAL_SASL_STATE.number
     assert "without a SaslHandshake" in answer.error_message
@@ -155,7 +155,7 @@ def test_a_token_before_its_mechanism(cluster: Cluster) -> None:
         ("SCRAM-SHA-512", b"n,a=bob,n=alice,r=abc", "another identity"),
     ],
 )
-def test_tokens_that_make_no_sense(mechanism: str, token: bytes, text: str, cluster: Cluster) -> None:
+def test_invalid_token_is_refused_with_its_reason(mechanism: str, token: bytes, text: str, cluster: Cluster) -> None:
     client = cluster.client()
     client.ask(SaslHandshakeRequest(mechanism=mechanism))
     client.send(SaslAuthenticateRequest(auth_bytes=token))
@@ -169,7 +169,7 @@ def test_tokens_that_make_no_sense(mechanism: str, token: bytes, text: str, clus
     ("binding", "nonce_end", "text"),
     [("biws", "x", "nonce"), ("eSws", "", "channel binding"), ("biws", "", "the user name or the password is wrong")],
 )
-def test_messages_that_do_not_belong_together(binding: str, nonce_end: str, text: str, cluster: Cluster) -> None:
+def test_mismatched_scram_messages_are_refused(binding: str, nonce_end: str, text: str, cluster: Cluster) -> None:
     """Somebody repeats what another has sent, or changes what two agree on."""
     client = cluster.client()
     client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
@@ -181,14 +181,14 @@ def test_messages_that_do_not_belong_together(binding: str, nonce_end: str, text
     assert text in client.answers[0].error_message
 
 
-def test_who_guesses_is_not_written_down_each_time(cluster: Cluster) -> None:
+def test_repeated_failures_are_rate_limited_in_the_log(cluster: Cluster) -> None:
     for _ in range(50):
         log_in(cluster.client(), password="guess", mechanism="PLAIN")
     assert len(cluster.lines) <= 6
     assert cluster.core.state.authentication.counts["failed"] == 50
 
 
-def test_a_connection_that_is_gone_is_forgotten(cluster: Cluster) -> None:
+def test_closed_connection_leaves_no_session(cluster: Cluster) -> None:
     client = cluster.client()
     log_in(client)
     client.lose()
@@ -196,7 +196,7 @@ def test_a_connection_that_is_gone_is_forgotten(cluster: Cluster) -> None:
 
 
 class TestRenewal:
-    def test_a_login_holds_for_its_time(self) -> None:
+    def test_login_expires_after_max_reauth_ms(self) -> None:
         cluster = cluster_of(connections_max_reauth_ms=1_000)
         client = cluster.client()
         log_in(client)
@@ -207,7 +207,7 @@ class TestRenewal:
         assert client.closed == ""
         assert "was not renewed in time" in cluster.lines[0]
 
-    def test_and_can_be_renewed(self) -> None:
+    def test_login_can_be_renewed(self) -> None:
         cluster = cluster_of(connections_max_reauth_ms=1_000)
         client = cluster.client()
         log_in(client)
@@ -221,7 +221,7 @@ class TestRenewal:
         ("user", "mechanism", "text"),
         [("bob", "SCRAM-SHA-256", "cannot be renewed by another"), ("alice", "PLAIN", codes.ILLEGAL_SASL_STATE.text)],
     )
-    def test_by_the_same_user_and_mechanism_only(self, user: str, mechanism: str, text: str) -> None:
+    def test_renewal_by_another_user_or_mechanism_is_refused(self, user: str, mechanism: str, text: str) -> None:
         cluster = Cluster(SASL, users={"alice": "s3cret", "bob": "s3cret"})
         client = cluster.client()
         log_in(client)
@@ -231,7 +231,7 @@ class TestRenewal:
         assert client.closed == ""
 
 
-def test_without_logins_there_are_none() -> None:
+def test_broker_without_logins_refuses_sasl_requests() -> None:
     client = Cluster().client()
     assert client.ask(SaslHandshakeRequest(mechanism="PLAIN")).error_code == codes.ILLEGAL_SASL_STATE.number
     assert client.ask(SaslAuthenticateRequest(auth_bytes=b"")).error_code == codes.ILLEGAL_SASL_STATE.number
@@ -254,13 +254,13 @@ def test_without_logins_there_are_none() -> None:
         ({"connections.max.unauthenticated.ms": "9"}, {}, "set it to SSL or SASL_PLAINTEXT or SASL_SSL"),
     ],
 )
-def test_a_broker_that_makes_no_sense(config: dict[str, str], users: dict[str, str], text: str) -> None:
+def test_inconsistent_security_options_are_refused(config: dict[str, str], users: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigException, match=text) as refused:
         Cluster(config, users=users)
     assert "secret" not in str(refused.value)
 
 
-def test_options_of_security_at_their_defaults_are_no_contradiction() -> None:
+def test_default_security_options_are_accepted() -> None:
     assert Cluster({option.name: option.default for option in SECURITY_OPTIONS}).client().ask(METADATA).cluster_id
 
 
@@ -300,7 +300,7 @@ def admin(cluster: Cluster) -> Client:
 
 class TestAddedUsers:
     @pytest.mark.parametrize("kill", [True, False])
-    def test_log_in_and_stay(self, cluster: Cluster, admin: Client, kill: bool) -> None:
+    def test_added_users_log_in_and_survive_a_restart(self, cluster: Cluster, admin: Client, kill: bool) -> None:
         assert alter(admin, upsertion("bob", "b0b"), upsertion("carol", "c", 2)) == {"bob": (0, None), "carol": (0, None)}
         cluster.users = {}
         cluster.restart(kill=kill)
@@ -309,7 +309,7 @@ class TestAddedUsers:
         assert log_in(cluster.client(), "bob", "b0b", "SCRAM-SHA-512"), "another mechanism is another credential"
         assert log_in(cluster.client(), "bob", "b0b", "PLAIN"), "the password itself is nowhere"
 
-    def test_can_be_changed_and_taken_away(self, cluster: Cluster, admin: Client) -> None:
+    def test_added_password_can_be_changed_and_deleted(self, cluster: Cluster, admin: Client) -> None:
         alter(admin, upsertion("bob", "old"))
         alter(admin, upsertion("bob", "new"))
         assert log_in(cluster.client(), "bob", "old")
@@ -319,12 +319,12 @@ class TestAddedUsers:
         cluster.restart()
         assert log_in(cluster.client(), "bob", "new")
 
-    def test_win_over_a_password_given_at_start(self, cluster: Cluster, admin: Client) -> None:
+    def test_added_password_wins_over_the_password_of_the_start(self, cluster: Cluster, admin: Client) -> None:
         alter(admin, upsertion("alice", "changed"))
         assert log_in(cluster.client(), "alice", "changed") is None
         assert log_in(cluster.client(), "alice", "s3cret")
 
-    def test_are_described(self, admin: Client) -> None:
+    def test_added_users_are_described(self, admin: Client) -> None:
         alter(admin, upsertion("bob", "b", 1), upsertion("carol", "c", 2, 4096))
         alter(admin, upsertion("bob", "b", 2))
         assert described(admin) == {"bob": [(1, 8192), (2, 8192)], "carol": [(2, 4096)]}
@@ -342,7 +342,7 @@ class TestAddedUsers:
             ([ScramCredentialDeletion(name="bob", mechanism=1)], codes.RESOURCE_NOT_FOUND),
         ],
     )
-    def test_that_are_refused_do_not_hold_up_others(self, admin: Client, changes: list[Any], code: Any) -> None:
+    def test_refused_change_does_not_stop_others(self, admin: Client, changes: list[Any], code: Any) -> None:
         results = alter(admin, *changes, upsertion("carol", "c"))
         assert [number for number, _ in results.values()] == [code.number, 0]
         assert described(admin) == {"carol": [(1, 8192)]}

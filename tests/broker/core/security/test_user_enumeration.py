@@ -97,7 +97,7 @@ def broker_work(cluster: Cluster, work: Work, mechanism: str, user: str, passwor
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS])
-def test_the_work_is_the_same_for_every_user(cluster: Cluster, work: Work, mechanism: str) -> None:
+def test_login_costs_the_same_work_for_every_user(cluster: Cluster, work: Work, mechanism: str) -> None:
     """In the first login of a process and in later ones."""
     for kill in (True, False):
         cluster.restart(kill=kill)
@@ -119,7 +119,7 @@ def first_of(cluster: Cluster, user: str, mechanism: str) -> scram.ServerFirst:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_salt_and_iterations_of_every_user_stay_over_a_restart(cluster: Cluster, mechanism: str) -> None:
+def test_salt_and_iterations_are_stable_over_a_restart(cluster: Cluster, mechanism: str) -> None:
     def shown() -> dict[str, tuple[bytes, int]]:
         found = {user: first_of(cluster, user, mechanism) for user in [*KINDS, "frank", "grace"]}
         return {user: (first.salt, first.iterations) for user, first in found.items()}
@@ -133,7 +133,7 @@ def test_salt_and_iterations_of_every_user_stay_over_a_restart(cluster: Cluster,
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_an_unknown_user_looks_like_one_that_there_is(cluster: Cluster, mechanism: str) -> None:
+def test_unknown_user_looks_like_an_existing_one(cluster: Cluster, mechanism: str) -> None:
     def shape(user: str) -> tuple[int, int, bool]:
         first = first_of(cluster, user, mechanism)
         return first.iterations, len(first.salt), first.salt.isalnum() and first.salt.islower()
@@ -143,7 +143,7 @@ def test_an_unknown_user_looks_like_one_that_there_is(cluster: Cluster, mechanis
     assert {shape(f"unknown-{number}") for number in range(40)} == there
 
 
-def test_without_users_given_at_start_all_look_like_added_ones() -> None:
+def test_unknown_users_look_like_added_ones_without_start_users() -> None:
     cluster = Cluster(SASL, users={"alice": "s3cret"})
     add(cluster, "bob", 1, 10_000, OF_KAFKA)
     cluster.users = {}
@@ -154,20 +154,20 @@ def test_without_users_given_at_start_all_look_like_added_ones() -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *MECHANISMS])
 @pytest.mark.parametrize(
-    ("user", "password", "may"), [("alice", "s3cret", True), ("alice", "", False), ("eve", "", False), ("eve", "s3cret", False)]
+    ("user", "password", "is_allowed"), [("alice", "s3cret", True), ("alice", "", False), ("eve", "", False), ("eve", "s3cret", False)]
 )
-def test_who_may_log_in(cluster: Cluster, mechanism: str, user: str, password: str, may: bool) -> None:
-    assert (log_in(cluster.client(), user, password, mechanism) is None) is may
+def test_login_succeeds_only_with_user_and_password(cluster: Cluster, mechanism: str, user: str, password: str, is_allowed: bool) -> None:
+    assert (log_in(cluster.client(), user, password, mechanism) is None) is is_allowed
 
 
-def test_an_added_password_wins_for_its_mechanism(cluster: Cluster) -> None:
+def test_added_password_wins_for_its_mechanism_only(cluster: Cluster) -> None:
     assert log_in(cluster.client(), "carol", "s3cret", "SCRAM-SHA-256") is None
     assert log_in(cluster.client(), "carol", "another", "SCRAM-SHA-256") is not None
     assert log_in(cluster.client(), "carol", "another", "SCRAM-SHA-512") is None
     assert log_in(cluster.client(), "carol", "another", "PLAIN") is None
 
 
-def test_a_full_disk_delays_the_secret_to_the_next_start() -> None:
+def test_secret_is_written_by_the_next_start_after_a_full_disk() -> None:
     cluster = Cluster(users={})
     cluster.core.close()
     cluster.config, cluster.users = {**SASL}, {"alice": "s3cret"}
@@ -185,5 +185,5 @@ def test_a_full_disk_delays_the_secret_to_the_next_start() -> None:
     assert cluster.core._journals["cluster"].get(scram_credentials._SECRET) is not None
 
 
-def test_no_secret_is_made_where_nobody_logs_in() -> None:
+def test_broker_without_logins_writes_no_secret() -> None:
     assert Cluster().core._journals["cluster"].get(scram_credentials._SECRET) is None

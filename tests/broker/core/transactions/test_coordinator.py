@@ -33,7 +33,7 @@ ANSWERS: dict[TransactionState, tuple[ErrorCode, ErrorCode, ErrorCode, ErrorCode
 
 
 @pytest.mark.parametrize(("state", "request_index"), list(product(REACHABLE, range(4))))
-def test_every_state_times_every_request(state: TransactionState, request_index: int) -> None:
+def test_every_request_in_every_state_has_its_code(state: TransactionState, request_index: int) -> None:
     world = World()
     identity = world.in_state(state)
     coordinator = world.coordinator
@@ -54,12 +54,12 @@ def test_identities_are_checked_before_states(state: TransactionState, request_:
     identity = world.in_state(state)
     coordinator = world.coordinator
 
-    def ask(transactional_id: str, who: ProducerIdentity) -> ErrorCode:
+    def ask(transactional_id: str, requested: ProducerIdentity) -> ErrorCode:
         return {
-            "end": lambda: world.end(who, True, transactional_id),
-            "add_partitions": lambda: coordinator.add_partitions(transactional_id, who, [ORDERS], T0),
-            "add_group": lambda: coordinator.add_group(transactional_id, who, "g", T0),
-            "verify": lambda: coordinator.verify(transactional_id, who, ORDERS),
+            "end": lambda: world.end(requested, True, transactional_id),
+            "add_partitions": lambda: coordinator.add_partitions(transactional_id, requested, [ORDERS], T0),
+            "add_group": lambda: coordinator.add_group(transactional_id, requested, "g", T0),
+            "verify": lambda: coordinator.verify(transactional_id, requested, ORDERS),
         }[request_]()
 
     before = coordinator.describe("t")
@@ -70,7 +70,7 @@ def test_identities_are_checked_before_states(state: TransactionState, request_:
     assert coordinator.describe("t") == before
 
 
-def test_the_tables_know_every_state_that_is_stored() -> None:
+def test_tables_have_every_stored_state() -> None:
     stored = set(TransactionState) - {S.DEAD, S.PREPARE_EPOCH_FENCE}
     for table in (
         transaction_moves.INIT_PRODUCER_ID,
@@ -85,7 +85,7 @@ def test_the_tables_know_every_state_that_is_stored() -> None:
     assert set(transaction_moves.LEGAL_PREDECESSORS) == set(TransactionState)
 
 
-def test_the_legal_moves_are_those_that_a_request_can_ask_for() -> None:
+def test_legal_moves_are_those_that_requests_make() -> None:
     """No more of them: an illegal one is caught where it is made."""
     moves = transaction_moves
     ends = (moves.END_VERSION_1, moves.END_VERSION_2)
@@ -111,7 +111,7 @@ def test_the_legal_moves_are_those_that_a_request_can_ask_for() -> None:
 
 
 @pytest.mark.parametrize("length", [100, 10_000])
-def test_groups_of_one_transaction_are_bounded(length: int) -> None:
+def test_number_of_groups_of_a_transaction_is_limited(length: int) -> None:
     world = World()
     identity = world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).identity
     fitting = GROUPS_BYTES_MAX // (GROUP_BYTES + length)
@@ -125,7 +125,7 @@ def test_groups_of_one_transaction_are_bounded(length: int) -> None:
 class TestInitProducerId:
     """KIP-98, and KIP-360 where the producer names the identity it has."""
 
-    def test_idempotent_producers_get_ids_of_their_own(self) -> None:
+    def test_idempotent_producers_get_unique_ids(self) -> None:
         world = World()
         identities = [world.coordinator.init_producer_id(None, TIMEOUT_MS, T0).identity for _ in range(1500)]
         world.restart()
@@ -143,10 +143,10 @@ class TestInitProducerId:
             ("t", 900_000, codes.NONE),
         ],
     )
-    def test_arguments(self, transactional_id: str, timeout_ms: int, code: ErrorCode) -> None:
+    def test_invalid_arguments_are_refused(self, transactional_id: str, timeout_ms: int, code: ErrorCode) -> None:
         assert World().coordinator.init_producer_id(transactional_id, timeout_ms, T0).code is code
 
-    def test_each_start_has_a_time_limit_of_its_own(self) -> None:
+    def test_each_init_sets_its_own_timeout(self) -> None:
         world = World()
         world.init()
         identity = world.coordinator.init_producer_id("t", 10, T0).identity
@@ -154,19 +154,19 @@ class TestInitProducerId:
         assert world.coordinator.expire(T0 + 9) == []
         assert len(world.coordinator.expire(T0 + 10)) == 1
 
-    def test_who_names_an_identity_after_the_id_was_forgotten_begins_anew(self) -> None:
+    def test_expired_transactional_id_starts_with_a_new_producer_id(self) -> None:
         world = World()
         old = world.init()
         world.coordinator.expire(T0 + EXPIRATION_MS)
         fresh = world.init(T0 + EXPIRATION_MS, old)
         assert (fresh.epoch, fresh.producer_id != old.producer_id) == (0, True)
 
-    def test_each_start_raises_the_epoch_and_keeps_the_id(self) -> None:
+    def test_each_init_bumps_the_epoch_and_keeps_the_id(self) -> None:
         world = World()
         first, second = world.init(), world.init()
         assert second == ProducerIdentity(first.producer_id, first.epoch + 1)
 
-    def test_ongoing_is_aborted_under_an_epoch_nobody_is_told(self) -> None:
+    def test_init_aborts_an_open_transaction_under_an_internal_epoch(self) -> None:
         world = World()
         identity = world.in_state(S.ONGOING)
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code is codes.CONCURRENT_TRANSACTIONS
@@ -175,7 +175,7 @@ class TestInitProducerId:
         assert world.init() == ProducerIdentity(identity.producer_id, identity.epoch + 2)
         assert world.end(identity, True) is codes.PRODUCER_FENCED
 
-    def test_a_producer_that_names_its_epoch(self) -> None:
+    def test_init_with_an_identity_bumps_the_epoch(self) -> None:
         """Current: bumped. The one before, when that bump's answer was lost: the same answer. Anything else: fenced."""
         world = World()
         first = world.init()
@@ -186,7 +186,7 @@ class TestInitProducerId:
         assert third.epoch == second.epoch + 1
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, first).code is codes.PRODUCER_FENCED
 
-    def test_a_fresh_start_forgets_the_epoch_before(self) -> None:
+    def test_init_without_identity_forgets_the_previous_epoch(self) -> None:
         world = World()
         first = world.init()
         world.init()
@@ -199,7 +199,7 @@ class TestInitProducerId:
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, stranger).code is codes.PRODUCER_FENCED
 
     @pytest.mark.parametrize("offset", [-1, 1])
-    def test_an_old_writer_cannot_abort_a_newer_ones_transaction(self, offset: int) -> None:
+    def test_init_with_another_epoch_does_not_abort(self, offset: int) -> None:
         world = World()
         identity = world.in_state(S.ONGOING)
         stranger = ProducerIdentity(identity.producer_id, identity.epoch + offset)
@@ -207,7 +207,7 @@ class TestInitProducerId:
         assert world.state() is S.ONGOING
         assert world.end(identity, True) is codes.NONE
 
-    def test_exhausted_epochs_rotate_the_producer_id(self) -> None:
+    def test_exhausted_epoch_rotates_the_producer_id(self) -> None:
         """At 32766 the next start gets a new id at epoch 0; who lost that answer gets it again under the old identity."""
         world = World()
         identity = world.exhausted(S.EMPTY)
@@ -217,7 +217,7 @@ class TestInitProducerId:
         assert rotated.epoch == 0
         assert world.init(expected=identity) == rotated
 
-    def test_fencing_at_the_last_epoch(self) -> None:
+    def test_fencing_at_the_last_epoch_uses_the_maximum(self) -> None:
         world = World()
         identity = world.exhausted(S.EMPTY)
         assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.NONE
@@ -237,7 +237,7 @@ class TestTransactions:
         groups = [("g", True, identity.producer_id), ("h", True, identity.producer_id)]
         assert world.recorder.calls == [*groups, (ORDERS, True, identity), (OTHER, True, identity)]
 
-    def test_the_next_transaction_begins_empty(self) -> None:
+    def test_next_transaction_starts_empty(self) -> None:
         world = World()
         identity = world.in_state(S.COMPLETE_COMMIT)
         world.recorder.calls.clear()
@@ -245,14 +245,14 @@ class TestTransactions:
         world.end(identity, False)
         assert world.recorder.calls == [(OTHER, False, identity)]
 
-    def test_adding_what_is_there_writes_nothing(self) -> None:
+    def test_adding_a_partition_again_writes_nothing(self) -> None:
         world = World()
         identity = world.in_state(S.ONGOING)
         size = world.journal.size_bytes
         assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.NONE
         assert world.journal.size_bytes == size
 
-    def test_verify(self) -> None:
+    def test_verify_accepts_partitions_of_the_open_transaction(self) -> None:
         """KIP-890 part 1: only partitions of the open transaction pass."""
         world = World()
         identity = world.in_state(S.ONGOING)
@@ -263,7 +263,7 @@ class TestTransactions:
         world.end(identity, True)
         assert world.coordinator.verify("t", identity, ORDERS) is codes.TRANSACTION_ABORTABLE
 
-    def test_everything_survives_a_restart(self) -> None:
+    def test_metadata_survives_a_restart(self) -> None:
         world = World()
         identity = world.in_state(S.ONGOING)
         before = world.coordinator.describe("t")
@@ -323,7 +323,7 @@ class TestTimeouts:
         assert world.end(identity, True) is codes.PRODUCER_FENCED
         assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.PRODUCER_FENCED
 
-    def test_nobody_is_told_the_epoch_of_the_fence(self) -> None:
+    def test_epoch_of_a_fence_is_not_returned(self) -> None:
         world = World()
         first = world.init()
         second = world.init(expected=first)
@@ -335,7 +335,7 @@ class TestTimeouts:
         assert metadata is not None
         assert metadata.started_ms == T0 + 5, "when it began, and not when it was aborted"
 
-    def test_time_counts_from_the_first_partition_of_each_transaction(self) -> None:
+    def test_timeout_counts_from_the_first_partition(self) -> None:
         world = World()
         identity = world.in_state(S.COMPLETE_COMMIT)
         late = T0 + TIMEOUT_MS - 1
@@ -344,7 +344,7 @@ class TestTimeouts:
         world.coordinator.add_partitions("t", identity, [OTHER], late + TIMEOUT_MS - 1)
         assert len(world.coordinator.expire(late + TIMEOUT_MS)) == 1
 
-    def test_what_is_due_at_once_is_cut_into_slices(self) -> None:
+    def test_due_transactions_are_aborted_in_slices(self) -> None:
         world = World()
         for number in range(EXPIRED_PER_CALL + 1):
             name = f"t{number}"
@@ -356,14 +356,14 @@ class TestTimeouts:
         assert len(world.coordinator.expire(due_ms)) == 1
         assert world.coordinator.expire(due_ms) == []
 
-    def test_an_end_puts_the_deadline_off(self) -> None:
+    def test_end_of_a_transaction_moves_the_deadline(self) -> None:
         world = World()
         identity = world.in_state(S.ONGOING)
         world.end(identity, True)
         assert world.coordinator.expire(T0 + TIMEOUT_MS) == []
         assert world.coordinator.next_deadline_ms == T0 + EXPIRATION_MS
 
-    def test_an_unused_id_is_forgotten(self) -> None:
+    def test_unused_transactional_id_expires(self) -> None:
         world = World()
         identity = world.in_state(S.COMPLETE_COMMIT)
         world.coordinator.expire(T0 + TIMEOUT_MS)
@@ -382,7 +382,7 @@ class TestTimeouts:
 
 class TestCrashBetweenDecisionAndMarkers:
     @pytest.mark.parametrize(("prepared", "completed"), [(S.PREPARE_COMMIT, S.COMPLETE_COMMIT), (S.PREPARE_ABORT, S.COMPLETE_ABORT)])
-    def test_the_decision_is_carried_out_at_start(self, prepared: TransactionState, completed: TransactionState) -> None:
+    def test_decision_is_completed_at_the_next_start(self, prepared: TransactionState, completed: TransactionState) -> None:
         world = World()
         identity = world.in_state(prepared)
         assert world.recorder.calls == []
@@ -394,7 +394,7 @@ class TestCrashBetweenDecisionAndMarkers:
         assert world.state() is completed
         assert world.coordinator.complete_decided(T0) == 0
 
-    def test_a_full_disk_delays_markers_and_is_tried_again(self) -> None:
+    def test_markers_are_retried_on_a_full_disk(self) -> None:
         world = World()
         identity = world.in_state(S.PREPARE_COMMIT)
         assert world.coordinator.next_deadline_ms == T0 + MARKER_RETRY_MS
@@ -404,7 +404,7 @@ class TestCrashBetweenDecisionAndMarkers:
         assert world.recorder.calls == [(ORDERS, True, identity)]
         assert world.state() is S.COMPLETE_COMMIT
 
-    def test_a_decision_that_cannot_be_written_is_not_taken(self) -> None:
+    def test_decision_that_cannot_be_written_is_refused(self) -> None:
         """The answer sends the client to look for its coordinator again; it may still abort."""
         world = World()
         identity = world.in_state(S.ONGOING)

@@ -162,7 +162,7 @@ def check(writer: Writer) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 @pytest.mark.parametrize("version", [1, 2])
-def test_every_operation_may_be_the_last(version: int, loss: Loss | None) -> None:
+def test_crash_at_any_operation_keeps_transactions_atomic(version: int, loss: Loss | None) -> None:
     for operations in count():
         writer = Writer(version, loss, operations)
         live(writer)
@@ -174,7 +174,7 @@ def test_every_operation_may_be_the_last(version: int, loss: Loss | None) -> Non
 
 @pytest.mark.parametrize("policy", ["os", "always"])
 @pytest.mark.parametrize("version", [1, 2])
-def test_every_write_may_be_refused(version: int, policy: str) -> None:
+def test_refused_write_keeps_transactions_atomic(version: int, policy: str) -> None:
     for operations in count():
         writer = FullOnce(version, None, operations, policy=policy)
         live(writer)
@@ -188,7 +188,7 @@ def test_every_write_may_be_refused(version: int, policy: str) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 @pytest.mark.parametrize("version", [1, 2])
-def test_who_comes_after_commits_nothing_but_its_own(version: int, loss: Loss | None) -> None:
+def test_producer_after_a_crash_commits_only_its_own_records(version: int, loss: Loss | None) -> None:
     """The records and the offset of the one that is gone are there together or not at all."""
     for operations in count():
         writer = Writer(version, loss, operations, insists=False)
@@ -215,7 +215,7 @@ def test_who_comes_after_commits_nothing_but_its_own(version: int, loss: Loss | 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("seed", range(40))
-def test_any_loss_at_any_operation(version: int, seed: int) -> None:
+def test_random_loss_keeps_transactions_atomic(version: int, seed: int) -> None:
     """Torn at any byte, file by file."""
     rng = random.Random(seed)
     writer = Writer(version, lambda path, unsynced: rng.choice((0, unsynced, rng.randint(0, unsynced))), rng.randrange(60))
@@ -224,7 +224,7 @@ def test_any_loss_at_any_operation(version: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_marker_of_a_start_that_got_no_further_is_synced_before_anybody_reads_it(version: int) -> None:
+def test_marker_written_at_a_start_is_synced_before_it_is_readable(version: int) -> None:
     """The next partition's is refused by the disk, so the start goes on without it, and tries again later."""
     writer = Writer(version, None, sys.maxsize, policy="always")
     cluster = writer.cluster
@@ -236,12 +236,12 @@ def test_a_marker_of_a_start_that_got_no_further_is_synced_before_anybody_reads_
         finish(writer.client, writer.identity, True, 5 if version == 2 else 4)
     cluster.file_system.hook = failing_at(second, StorageError(second, "write", "no space left"))
     cluster.restart()
-    read_to = end_told(cluster.client())
+    read_to = readable_end(cluster.client())
     assert read_to == 2, "a batch, a marker"
     cluster.file_system.hook = failing_at(first, StorageError(first, "write", "no space left"))  # Else it would be written again.
     cluster.file_system.crash(lambda path, unsynced: 0)
     cluster.restart()
-    assert end_told(cluster.client()) == read_to
+    assert readable_end(cluster.client()) == read_to
 
 
 def failing_at(directory: str, error: BaseException) -> Callable[[str, str, int], None]:
@@ -252,7 +252,7 @@ def failing_at(directory: str, error: BaseException) -> Callable[[str, str, int]
     return fail
 
 
-def end_told(client: Client) -> int:
+def readable_end(client: Client) -> int:
     """Where partition 0 of "orders" ends for readers of committed records."""
     partition = ListOffsetsPartition(partition_index=0, timestamp=OFFSET_LATEST)
     answer = client.ask(ListOffsetsRequest(isolation_level=1, topics=[ListOffsetsTopic(name="orders", partitions=[partition])]))

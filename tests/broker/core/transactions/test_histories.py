@@ -197,7 +197,7 @@ def do(world: World, writer: Writer, operation: str, argument: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), OPERATIONS), max_size=25))
-def test_committed_is_what_was_promised(history: list[tuple[int, tuple[str, int]]]) -> None:
+def test_committed_records_are_those_acknowledged(history: list[tuple[int, tuple[str, int]]]) -> None:
     world = World()
     writers = [Writer(world, version) for version in (1, 2)]
     for index, (operation, argument) in history:

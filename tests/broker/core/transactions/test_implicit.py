@@ -46,7 +46,7 @@ def fetch_committed(client: Client, offset: int = 0) -> Any:
     return client.ask(committed_fetch(offset), 12).responses[0].partitions[0]
 
 
-def test_a_transaction_without_a_word_about_its_parts(cluster: Cluster) -> None:
+def test_version_2_adds_partitions_and_groups_implicitly(cluster: Cluster) -> None:
     client = cluster.client()
     identity = identity_of(client)
     assert write(client, identity, version=PRODUCE) == 0
@@ -60,7 +60,7 @@ def test_a_transaction_without_a_word_about_its_parts(cluster: Cluster) -> None:
     assert write(client, following, version=PRODUCE) == 0, "the next transaction begins with sequence 0"
 
 
-def test_the_partitions_of_a_request_are_added_with_one_write(cluster: Cluster) -> None:
+def test_partitions_of_one_request_are_added_with_one_write(cluster: Cluster) -> None:
     """Those that are there: the others are refused, and the rest is not."""
     client = cluster.client()
     identity = identity_of(client)
@@ -75,7 +75,7 @@ def test_the_partitions_of_a_request_are_added_with_one_write(cluster: Cluster) 
     assert cluster.transaction("t").partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
 
 
-def test_partitions_that_others_lead_are_not_added() -> None:
+def test_partitions_of_other_leaders_are_not_added() -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders", 2)
     leaders = [partition.replicas.leader for partition in cluster.topic_named("orders").partitions]
@@ -91,7 +91,7 @@ def test_partitions_that_others_lead_are_not_added() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_late_batches_fall_into_no_transaction(cluster: Cluster, commit: bool) -> None:
+def test_late_batch_is_fenced(cluster: Cluster, commit: bool) -> None:
     client = cluster.client()
     identity = identity_of(client)
     write(client, identity, version=PRODUCE)
@@ -104,17 +104,17 @@ def test_late_batches_fall_into_no_transaction(cluster: Cluster, commit: bool) -
 
 class TestFirstBatches:
     @pytest.mark.parametrize(("version", "code"), [(11, 0), (12, 45)])
-    def test_who_is_not_known_begins_at_zero_in_version_2(self, cluster: Cluster, version: int, code: int) -> None:
+    def test_unknown_producer_must_begin_at_zero_in_version_2(self, cluster: Cluster, version: int, code: int) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add(client, identity, 0)
         assert write(client, identity, 7, version=version) == code
 
-    def test_outside_transactions_who_is_not_known_begins_anywhere(self, cluster: Cluster) -> None:
+    def test_unknown_producer_outside_transactions_begins_anywhere(self, cluster: Cluster) -> None:
         records = batch_of(b"a", identity=ProducerIdentity(900, 0), sequence=7)
         assert cluster.client().produce("orders", records, version=PRODUCE).error_code == 0
 
-    def test_a_first_batch_that_was_lost_is_waited_for(self, cluster: Cluster) -> None:
+    def test_second_batch_is_refused_until_the_first_arrives(self, cluster: Cluster) -> None:
         """Version 1: the first batch is refused for a reason that passes; the second one must not take its place."""
         client = cluster.client()
         identity = identity_of(client)
@@ -124,7 +124,7 @@ class TestFirstBatches:
         assert write(client, identity, 0, version=11) == 0
         assert write(client, identity, 1, version=11) == 0
 
-    def test_a_stranger_leaves_no_trace(self, cluster: Cluster) -> None:
+    def test_refused_producer_leaves_no_state(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         assert write(client, ProducerIdentity(identity.producer_id, identity.epoch + 1), 0, version=11) == 47
@@ -133,7 +133,7 @@ class TestFirstBatches:
         assert write(client, identity, 3, version=11) == 0
 
     @pytest.mark.parametrize(("version", "code"), [(11, 19), (12, 51)])
-    def test_while_the_last_transaction_is_being_ended(self, cluster: Cluster, version: int, code: int) -> None:
+    def test_batch_during_the_end_of_the_last_transaction_is_retriable(self, cluster: Cluster, version: int, code: int) -> None:
         """Older clients hear 19, which they repeat without looking for another leader."""
         client = cluster.client()
         identity = identity_of(client)
@@ -143,7 +143,7 @@ class TestFirstBatches:
         cluster.advance(1000)
         assert write(client, following, version=PRODUCE) == 0
 
-    def test_and_its_epochs_are_used_up(self, cluster: Cluster) -> None:
+    def test_batch_during_an_end_with_exhausted_epochs_is_retriable(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity_of(client)
         transactions = cluster.core.state.transactions
@@ -168,7 +168,7 @@ class TestFirstBatches:
         assert code == 0, "the decision stands"
         return following
 
-    def test_a_coordinator_that_cannot_write_is_asked_again(self, cluster: Cluster) -> None:
+    def test_batch_is_retriable_when_the_coordinator_cannot_write(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
 
@@ -192,7 +192,7 @@ class TestFirstBatches:
 
 
 class TestRepeatedEnds:
-    def test_the_answer_is_the_same(self, cluster: Cluster) -> None:
+    def test_repeated_end_has_the_same_response(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         write(client, identity, version=PRODUCE)
@@ -200,14 +200,14 @@ class TestRepeatedEnds:
         assert finish(client, identity, True) == first
         assert finish(client, identity, False) == (48, ProducerIdentity(-1, -1))
 
-    def test_an_abort_of_nothing(self, cluster: Cluster) -> None:
+    def test_empty_abort_bumps_the_epoch(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         code, following = finish(client, identity, False)
         assert (code, following.epoch) == (0, identity.epoch + 1)
         assert finish(client, following, True)[0] == 48
 
-    def test_older_versions_do_not_raise_the_epoch(self, cluster: Cluster) -> None:
+    def test_end_of_version_1_keeps_the_epoch(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add(client, identity, 0)
@@ -216,7 +216,7 @@ class TestRepeatedEnds:
         assert write(client, identity, 1, version=PRODUCE) == 0
 
     @pytest.mark.parametrize("commit", [True, False])
-    def test_a_marker_is_written_once_whatever_the_crash(self, cluster: Cluster, commit: bool) -> None:
+    def test_marker_is_written_once_over_a_crash(self, cluster: Cluster, commit: bool) -> None:
         """The process ends between the marker and the completion: the restart finds the marker by its epoch."""
         client = cluster.client()
         identity = identity_of(client)
@@ -253,7 +253,7 @@ class TestBrokersRequests:
         assert (answer.error_code, result.transactional_id) == (0, name)
         return [row.partition_error_code for row in result.topic_results[0].results_by_partition]
 
-    def test_verify_and_add(self, cluster: Cluster) -> None:
+    def test_add_partitions_verifies_and_adds(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         assert self.ask(client, identity, verify_only=True, partitions=[0, 1]) == [120, 120]
@@ -261,7 +261,7 @@ class TestBrokersRequests:
         assert self.ask(client, identity, verify_only=True, partitions=[0, 1]) == [120, 0]
         assert self.ask(client, identity, verify_only=True, partitions=[0, 9]) == [55, 3]
 
-    def test_refusals(self, cluster: Cluster) -> None:
+    def test_wrong_identity_or_id_is_refused(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         fenced = ProducerIdentity(identity.producer_id, identity.epoch + 1)
@@ -273,7 +273,7 @@ class TestBrokersRequests:
 
 class TestReaders:
     @pytest.mark.parametrize("by_tool", [False, True])
-    def test_who_waits_is_woken_by_the_marker(self, cluster: Cluster, by_tool: bool) -> None:
+    def test_waiting_reader_is_woken_by_the_marker(self, cluster: Cluster, by_tool: bool) -> None:
         client, reader = cluster.client(), cluster.client()
         identity = identity_of(client)
         write(client, identity, version=PRODUCE)
@@ -288,7 +288,7 @@ class TestReaders:
         (answer,) = reader.answers
         assert answer.responses[0].partitions[0].last_stable_offset == 2
 
-    def test_several_aborted_transactions_of_one_producer_in_one_fetch(self, cluster: Cluster) -> None:
+    def test_fetch_lists_several_aborted_transactions_of_one_producer(self, cluster: Cluster) -> None:
         """Markers have a higher epoch than the records they end; the list names each transaction by its first offset."""
         client = cluster.client()
         identity = identity_of(client)
@@ -305,7 +305,7 @@ class TestReaders:
         ]
         assert fetched.last_stable_offset == 12
 
-    def test_the_last_stable_offset_waits_for_the_oldest(self, cluster: Cluster) -> None:
+    def test_last_stable_offset_waits_for_the_oldest_transaction(self, cluster: Cluster) -> None:
         client, other = cluster.client(), cluster.client()
         identity = identity_of(client)
         write(client, identity, version=PRODUCE)
@@ -318,8 +318,8 @@ class TestReaders:
         assert [entry.first_offset for entry in fetched.aborted_transactions] == [0]
 
 
-class TestTopicsThatGo:
-    def test_a_topic_deleted_inside_a_transaction(self, cluster: Cluster) -> None:
+class TestDeletedTopics:
+    def test_transaction_commits_after_one_topic_is_deleted(self, cluster: Cluster) -> None:
         cluster.topic("lines")
         client = cluster.client()
         identity = identity_of(client)
@@ -330,7 +330,7 @@ class TestTopicsThatGo:
         assert finish(client, identity, True)[0] == 0
         assert fetch_committed(client).last_stable_offset == 2
 
-    def test_a_new_topic_of_the_same_name_gets_a_marker_that_ends_nothing(self, cluster: Cluster) -> None:
+    def test_recreated_topic_gets_a_marker_without_effect(self, cluster: Cluster) -> None:
         """As in Kafka, whose coordinator knows partitions by name."""
         client = cluster.client()
         identity = identity_of(client)
@@ -354,7 +354,7 @@ class TestTopicsThatGo:
         assert (partition.log.last_stable_offset, partition.log.log_end_offset) == (2, 2)
 
 
-def test_a_timeout_refuses_the_writer_everywhere_until_it_aborts(cluster: Cluster) -> None:
+def test_timed_out_producer_is_fenced_until_it_aborts(cluster: Cluster) -> None:
     client = cluster.client()
     identity = identity_of(client)
     write(client, identity, version=PRODUCE)
@@ -368,7 +368,7 @@ def test_a_timeout_refuses_the_writer_everywhere_until_it_aborts(cluster: Cluste
 
 
 @pytest.mark.parametrize(("level", "finalized"), [(2, [(2, 2)]), (1, [(1, 1)]), (0, [])])
-def test_the_version_that_clients_are_told(level: int, finalized: list[tuple[int, int]]) -> None:
+def test_transaction_version_is_announced(level: int, finalized: list[tuple[int, int]]) -> None:
     client = Cluster({"transaction.version": str(level)}).client()
     answer = client.ask(client.connection.api_versions_request())
     supported = {row.name: (row.min_version, row.max_version) for row in answer.supported_features}

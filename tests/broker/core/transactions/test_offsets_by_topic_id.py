@@ -59,7 +59,7 @@ def renew(cluster: Cluster) -> None:
     cluster.topic("orders")
 
 
-def test_topics_are_named_by_id(cluster: Cluster) -> None:
+def test_offsets_are_committed_by_topic_id(cluster: Cluster) -> None:
     client = cluster.client()
     identity = identity_of(client)
     assert codes_of(commit(client, identity, id_of(cluster), UNKNOWN_ID)) == [(id_of(cluster), 0), (UNKNOWN_ID, 100)]
@@ -69,7 +69,7 @@ def test_topics_are_named_by_id(cluster: Cluster) -> None:
     assert committed(client) == (5, "m", 0)
 
 
-def test_the_id_of_a_deleted_topic_is_refused(cluster: Cluster) -> None:
+def test_id_of_a_deleted_topic_is_refused(cluster: Cluster) -> None:
     client, before = cluster.client(), id_of(cluster)
     identity = identity_of(client)
     renew(cluster)
@@ -77,7 +77,7 @@ def test_the_id_of_a_deleted_topic_is_refused(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("version", [5, 6])
-def test_pending_offsets_go_with_their_topic(cluster: Cluster, version: int) -> None:
+def test_pending_offsets_are_deleted_with_their_topic(cluster: Cluster, version: int) -> None:
     client = cluster.client()
     identity = identity_of(client)
     assert codes_of(commit(client, identity, id_of(cluster), version=version))[0][1] == 0
@@ -87,7 +87,7 @@ def test_pending_offsets_go_with_their_topic(cluster: Cluster, version: int) -> 
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 22), (6, 69)])
-def test_a_group_that_is_not_there(cluster: Cluster, version: int, code: int) -> None:
+def test_missing_group_has_its_code(cluster: Cluster, version: int, code: int) -> None:
     client = cluster.client()
     answer = commit(client, identity_of(client), id_of(cluster), version=version, generation=1)
     assert answer.topics[0].partitions[0].error_code == code

@@ -12,7 +12,7 @@ from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core.transactions.test_crashes import end_told, failing_at
+from tests.broker.core.transactions.test_crashes import failing_at, readable_end
 from tests.broker.core.transactions.test_transactions import add, add_group, commit_offset, committed, init
 from tests.broker.core.transactions.transactional_ends import finish
 from tests.broker.core_client import Client, Cluster
@@ -80,7 +80,7 @@ def values(cluster: Cluster) -> list[bytes]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "open"])
-def test_no_epoch_is_given_twice(cluster: Cluster, version: int, ends: bool) -> None:
+def test_epoch_is_not_reused(cluster: Cluster, version: int, ends: bool) -> None:
     """Else the log would take the second batch for the first one, sent again: acknowledged, and nowhere."""
     client = cluster.client()
     identity_of(client)
@@ -98,7 +98,7 @@ def test_no_epoch_is_given_twice(cluster: Cluster, version: int, ends: bool) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_nobody_knows_is_aborted_and_its_producer_fenced(cluster: Cluster, version: int) -> None:
+def test_unknown_transaction_is_aborted_and_its_producer_fenced(cluster: Cluster, version: int) -> None:
     """Readers of what is committed go on; the producer, which has noticed nothing, must not commit the rest of its transaction."""
     client = cluster.client()
     identity = identity_of(client)
@@ -114,7 +114,7 @@ def test_what_nobody_knows_is_aborted_and_its_producer_fenced(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_one_of_two_partitions_is_known(cluster: Cluster, version: int) -> None:
+def test_transaction_with_one_unknown_partition_is_aborted(cluster: Cluster, version: int) -> None:
     client = cluster.client()
     identity = identity_of(client)
     assert write(client, identity, b"known", version=version) == 0
@@ -130,7 +130,7 @@ def test_one_of_two_partitions_is_known(cluster: Cluster, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_offsets_of_a_transaction_that_nobody_knows(cluster: Cluster, version: int) -> None:
+def test_pending_offsets_of_an_unknown_transaction_are_dropped(cluster: Cluster, version: int) -> None:
     client = cluster.client()
     identity = identity_of(client)
     sync_journals(cluster)
@@ -143,7 +143,7 @@ def test_offsets_of_a_transaction_that_nobody_knows(cluster: Cluster, version: i
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_one_whose_last_transaction_is_decided_and_cannot_be_completed_is_fenced_too(cluster: Cluster, version: int) -> None:
+def test_producer_with_an_uncompleted_decision_is_fenced(cluster: Cluster, version: int) -> None:
     client = cluster.client()
     identity = identity_of(client)
     first, second = (partition.log for partition in cluster.core.topics.partitions())
@@ -169,7 +169,7 @@ def test_one_whose_last_transaction_is_decided_and_cannot_be_completed_is_fenced
 
 @pytest.mark.parametrize("verifies", ["true", "false"])
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_a_marker_is_not_written_again_behind_the_next_transaction(cluster: Cluster, is_commit: bool, verifies: str) -> None:
+def test_marker_is_not_repeated_behind_the_next_transaction(cluster: Cluster, is_commit: bool, verifies: str) -> None:
     """It would end what is left of that one. A partition that only has the records of the transaction gets its marker."""
     cluster.topic("others", 1)
     cluster.config["transaction.partition.verification.enable"] = verifies
@@ -190,7 +190,7 @@ def test_a_marker_is_not_written_again_behind_the_next_transaction(cluster: Clus
 
 
 @pytest.mark.parametrize("full", [{1}, {0, 1}], ids=["one is full", "both are full"])
-def test_nor_under_the_epoch_of_a_fence(cluster: Cluster, full: set[int]) -> None:
+def test_uncompleted_marker_keeps_its_epoch(cluster: Cluster, full: set[int]) -> None:
     """The transaction stays decided where the start cannot write a marker, and is fenced with what follows it. Its marker comes later."""
     cluster.topic("others", 1)
     identity, client = decided_and_followed(cluster, True, full=full)
@@ -236,7 +236,7 @@ def decided_and_followed(cluster: Cluster, is_commit: bool, full: Iterable[int] 
     return identity, lose_power(cluster, first.directory)
 
 
-def test_a_producer_of_which_nothing_is_left(cluster: Cluster) -> None:
+def test_unknown_producer_leaves_no_open_transaction(cluster: Cluster) -> None:
     client = cluster.client()
     identity = identity_of(client)
     assert write(client, identity, b"a", version=2) == 0
@@ -246,20 +246,20 @@ def test_a_producer_of_which_nothing_is_left(cluster: Cluster) -> None:
     assert partition.log.last_stable_offset == partition.log.log_end_offset == 2
 
 
-def test_what_is_aborted_is_synced_before_anybody_reads_it(cluster: Cluster) -> None:
+def test_abort_at_a_start_is_synced_before_it_is_readable(cluster: Cluster) -> None:
     client = cluster.client()
     identity = identity_of(client)
     assert write(client, identity, b"lost", version=2) == 0
     cluster.config["flush.policy"] = "always"
-    read_to = end_told(lose_power(cluster, "logs"))
+    read_to = readable_end(lose_power(cluster, "logs"))
     assert read_to == 2, "a batch, a marker"
     first = cluster.partition("orders", 0)
     cluster.file_system.hook = failing_at(first.log.directory, StorageError(first.log.directory, "write", "no space left"))
-    assert end_told(lose_power(cluster)) == read_to, "it could not be written again"
+    assert readable_end(lose_power(cluster)) == read_to, "it could not be written again"
 
 
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
-def test_a_full_disk_leaves_it_to_the_next_start_and_says_so(cluster: Cluster, kill: bool) -> None:
+def test_abort_on_a_full_disk_is_left_to_the_next_start(cluster: Cluster, kill: bool) -> None:
     client = cluster.client()
     identity = identity_of(client)
     sync_journals(cluster)
@@ -283,7 +283,7 @@ def test_a_full_disk_leaves_it_to_the_next_start_and_says_so(cluster: Cluster, k
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_kill_changes_nothing(cluster: Cluster, version: int) -> None:
+def test_kill_keeps_open_transactions(cluster: Cluster, version: int) -> None:
     client = cluster.client()
     identity = identity_of(client)
     assert write(client, identity, b"a", version=version) == 0
@@ -300,7 +300,7 @@ def test_a_kill_changes_nothing(cluster: Cluster, version: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "stopped, and the system restarted"])
-def test_an_epoch_that_a_tool_made_up_fences_nobody(cluster: Cluster, end: str) -> None:
+def test_invented_epoch_fences_no_producer(cluster: Cluster, end: str) -> None:
     """Nothing was lost: what a log knows and the coordinator does not has come from somebody else."""
     client = cluster.client()
     identity = identity_of(client)
@@ -318,7 +318,7 @@ def test_an_epoch_that_a_tool_made_up_fences_nobody(cluster: Cluster, end: str) 
     assert not any("power" in line for line in cluster.lines)
 
 
-def test_power_is_lost_after_an_orderly_stop_and_a_start(cluster: Cluster) -> None:
+def test_loss_of_power_after_a_clean_restart_fences(cluster: Cluster) -> None:
     """That the journal was closed says nothing of what was put into it since."""
     client = cluster.client()
     identity = identity_of(client)
@@ -330,7 +330,7 @@ def test_power_is_lost_after_an_orderly_stop_and_a_start(cluster: Cluster) -> No
     assert values(cluster) == []
 
 
-def test_where_nothing_is_verified_transactions_need_no_coordinator(cluster: Cluster) -> None:
+def test_unverified_transaction_survives_a_kill(cluster: Cluster) -> None:
     """A kill is no loss of power, and what was open before it must not be aborted, nor anybody fenced."""
     cluster.config["transaction.partition.verification.enable"] = "false"
     cluster.restart()

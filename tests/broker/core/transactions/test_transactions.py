@@ -41,7 +41,7 @@ def init(client: Client, *, expected: ProducerIdentity = NO_PRODUCER, version: i
 
 
 @pytest.mark.parametrize(("producer_id", "epoch", "code"), [(-1, -2, 42), (-1, 0, 42), (5, -1, 42), (-1, -1, 0)])
-def test_half_an_identity_is_none(producer_id: int, epoch: int, code: int) -> None:
+def test_incomplete_identity_is_refused(producer_id: int, epoch: int, code: int) -> None:
     request = InitProducerIdRequest(transactional_id=None, producer_id=producer_id, producer_epoch=epoch)
     assert Cluster().client().ask(request).error_code == code
 
@@ -127,7 +127,7 @@ def cluster() -> Cluster:
 
 
 class TestFencing:
-    def test_a_partition_must_have_been_added(self, cluster: Cluster) -> None:
+    def test_write_to_a_partition_not_added_is_refused(self, cluster: Cluster) -> None:
         """KIP-890 part 1: 48 for clients before Produce 11, 120 after."""
         client = cluster.client()
         identity = identity_of(client)
@@ -136,13 +136,13 @@ class TestFencing:
         assert add(client, identity, 0) == [0]
         assert write(client, identity) == 0
 
-    def test_verification_can_be_switched_off(self) -> None:
+    def test_disabled_verification_accepts_writes(self) -> None:
         cluster = Cluster({"transaction.partition.verification.enable": "false"})
         cluster.topic("orders")
         client = cluster.client()
         assert write(client, identity_of(client)) == 0
 
-    def test_a_newer_producer_fences_the_older_one_everywhere(self, cluster: Cluster) -> None:
+    def test_newer_producer_fences_the_older_one(self, cluster: Cluster) -> None:
         old, new = cluster.client(), cluster.client()
         identity = identity_of(old)
         add(old, identity, 0)
@@ -160,14 +160,14 @@ class TestFencing:
         assert init(old, expected=identity, version=3).error_code == 47
         assert commit_offset(old, identity) == 47
 
-    def test_a_fenced_producer_is_refused_where_it_has_not_written_too(self, cluster: Cluster) -> None:
+    def test_fenced_producer_is_refused_at_partitions_not_written_to(self, cluster: Cluster) -> None:
         old, new = cluster.client(), cluster.client()
         identity = identity_of(old)
         add(old, identity, 0)
         init(new)
         assert write(old, identity) == 47
 
-    def test_a_refused_offset_says_whose_it_was(self, cluster: Cluster) -> None:
+    def test_refused_offset_commit_is_logged_with_its_member(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add_group(client, identity)
@@ -175,7 +175,7 @@ class TestFencing:
         (line,) = [line for line in cluster.lines if "ILLEGAL_GENERATION" in line]
         assert line.endswith("offset of group 'g' in the transaction of 't', from member 'consumer-1' of generation 7")
 
-    def test_a_timed_out_producer(self, cluster: Cluster) -> None:
+    def test_timed_out_producer_is_fenced(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add(client, identity, 0)
@@ -185,13 +185,13 @@ class TestFencing:
         assert write(client, identity, 1) == 47
         assert end(client, identity, True) == 90
 
-    def test_one_unknown_partition_and_none_is_added(self, cluster: Cluster) -> None:
+    def test_unknown_partition_adds_none(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         assert add(client, identity, 0, 7) == [55, 3]
         assert write(client, identity) == 120
 
-    def test_requests_for_another_coordinator(self) -> None:
+    def test_requests_at_another_node_are_refused(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
         coordinator = cluster.coordinator_of("t")
@@ -207,7 +207,7 @@ class TestOffsets:
 
     @pytest.mark.parametrize("version", [None, 7])
     @pytest.mark.parametrize("commit", [True, False])
-    def test_pending_until_the_end(self, cluster: Cluster, commit: bool, version: int | None) -> None:
+    def test_offsets_are_pending_until_the_end(self, cluster: Cluster, commit: bool, version: int | None) -> None:
         client = cluster.client()
         identity = identity_of(client)
         assert add_group(client, identity) == 0
@@ -217,7 +217,7 @@ class TestOffsets:
         assert end(client, identity, commit) == 0
         assert committed(client, stable=True, version=version) == ((5, "m", 0) if commit else (-1, "", 0))
 
-    def test_all_partitions_of_a_group(self, cluster: Cluster) -> None:
+    def test_all_committed_offsets_of_a_group_are_fetched(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add_group(client, identity)
@@ -243,13 +243,13 @@ class TestOffsets:
         ],
         ids=str,
     )
-    def test_refusals(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
+    def test_invalid_offset_commit_is_refused(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add_group(client, identity)
         assert commit_offset(client, identity, **changes) == code
 
-    def test_outside_transactions(self, cluster: Cluster) -> None:
+    def test_offset_commit_outside_transactions_is_stored(self, cluster: Cluster) -> None:
         client = cluster.client()
         requested = [OffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata=None)]
         request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="orders", partitions=requested)])
@@ -258,7 +258,7 @@ class TestOffsets:
         cluster.restart()
         assert committed(cluster.client()) == (9, "", 0)
 
-    def test_they_go_with_their_topic(self, cluster: Cluster) -> None:
+    def test_pending_offsets_are_deleted_with_their_topic(self, cluster: Cluster) -> None:
         from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
         client = cluster.client()
@@ -286,9 +286,7 @@ def dies_at(operation_index: int) -> Callable[[str, str, int], None]:
 
 
 @pytest.mark.parametrize(("is_committed", "before", "after"), [(True, 0, 1), (False, 1, 1)])
-def test_a_table_of_committed_records_ends_before_an_open_transaction(
-    cluster: Cluster, is_committed: bool, before: int, after: int
-) -> None:
+def test_committed_table_ends_before_an_open_transaction(cluster: Cluster, is_committed: bool, before: int, after: int) -> None:
     client = cluster.client()
     identity = identity_of(client)
     add(client, identity, 0)
@@ -303,7 +301,7 @@ def test_a_table_of_committed_records_ends_before_an_open_transaction(
 
 
 class TestRestart:
-    def test_an_open_transaction_goes_on_after_a_kill(self, cluster: Cluster) -> None:
+    def test_open_transaction_continues_after_a_kill(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add(client, identity, 0)
@@ -320,7 +318,7 @@ class TestRestart:
 
     @pytest.mark.parametrize("version", [4, 5])
     @pytest.mark.parametrize("commit", [True, False])
-    def test_killed_at_every_file_operation_of_the_end(self, commit: bool, version: int) -> None:
+    def test_kill_at_any_operation_of_the_end_is_all_or_nothing(self, commit: bool, version: int) -> None:
         """All or nothing: wherever the process dies, after the restart (and the client's retry) every partition and the group agree."""
         outcomes = set()
         for operation_index in range(100):
@@ -361,7 +359,7 @@ class TestRestart:
     @pytest.mark.parametrize("version", [4, 5])
     @pytest.mark.parametrize("commit", [True, False])
     @pytest.mark.parametrize("kept", ["logs/", "journals/"])
-    def test_power_is_lost_in_every_file_operation_of_the_end(self, commit: bool, kept: str, version: int) -> None:
+    def test_loss_of_power_at_any_operation_of_the_end_is_all_or_nothing(self, commit: bool, kept: str, version: int) -> None:
         """No marker without its decision, and no completion without its markers, whichever file kept what was not synced."""
         outcomes = set()
         for operation_index in range(100):
@@ -399,7 +397,7 @@ class TestRestart:
         return "finished" if finished else "decided" if is_ended else "undecided"
 
 
-def test_a_batch_repeated_after_its_transaction_does_not_keep_the_next_one_from_beginning(cluster: Cluster) -> None:
+def test_batch_repeated_after_its_transaction_does_not_block_the_next(cluster: Cluster) -> None:
     client = cluster.client()
     identity = identity_of(client)
     for sequence in (0, 1):

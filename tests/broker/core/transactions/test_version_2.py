@@ -42,7 +42,7 @@ RAISES_EPOCH |= {(S.ONGOING, Ending.COMMIT), (S.ONGOING, Ending.ABORT)}
 
 @pytest.mark.parametrize("event", range(len(EVENTS)), ids=lambda number: str(EVENTS[number]))
 @pytest.mark.parametrize("state", REACHABLE)
-def test_every_state_times_every_event(state: TransactionState, event: int) -> None:
+def test_every_event_in_every_state_has_its_code(state: TransactionState, event: int) -> None:
     world = World(version=2)
     world.in_state(state)
     before = world.stored()
@@ -68,7 +68,7 @@ def test_every_state_times_every_event(state: TransactionState, event: int) -> N
 
 @pytest.mark.parametrize("state", REACHABLE)
 @pytest.mark.parametrize(("id_offset", "epoch_offset", "code"), [(1, 0, _49), (1, -1, _49), (0, 1, _90), (0, -2, _90)])
-def test_strangers(state: TransactionState, id_offset: int, epoch_offset: int, code: ErrorCode) -> None:
+def test_wrong_identity_is_refused(state: TransactionState, id_offset: int, epoch_offset: int, code: ErrorCode) -> None:
     world = World(version=2)
     world.in_state(state)
     current = world.stored().identity
@@ -78,7 +78,7 @@ def test_strangers(state: TransactionState, id_offset: int, epoch_offset: int, c
 
 
 class TestEpochs:
-    def test_every_transaction_has_its_own(self) -> None:
+    def test_every_transaction_has_its_own_epoch(self) -> None:
         world = World(version=2)
         identity = world.init()
         for number in range(3):
@@ -89,7 +89,7 @@ class TestEpochs:
             (ORDERS, number % 2 == 0, ProducerIdentity(identity.producer_id, number + 1)) for number in range(3)
         ]
 
-    def test_an_end_asked_for_again_has_the_same_answer_and_writes_nothing(self) -> None:
+    def test_repeated_end_has_the_same_response_and_writes_nothing(self) -> None:
         world = World(version=2)
         identity = world.in_state(S.ONGOING)
         answer = world.end_answer(identity, True)
@@ -97,7 +97,7 @@ class TestEpochs:
         assert world.end_answer(identity, True) == answer
         assert (world.journal.size_bytes, len(world.recorder.calls)) == (size, 1)
 
-    def test_while_markers_wait_the_answer_is_the_one_it_will_be(self) -> None:
+    def test_end_with_pending_markers_returns_the_final_identity(self) -> None:
         world = World(version=2)
         identity = world.in_state(S.ONGOING)
         world.recorder.is_broken = True
@@ -105,19 +105,19 @@ class TestEpochs:
         assert answer.identity == ProducerIdentity(identity.producer_id, identity.epoch + 1)
         assert world.coordinator.add_partitions("t", answer.identity, [ORDERS], T0) is _51
 
-    def test_a_batch_of_the_last_transaction_finds_no_way_in(self) -> None:
+    def test_batch_of_the_last_transaction_is_fenced(self) -> None:
         world = World(version=2)
         identity = world.in_state(S.ONGOING)
         assert world.end(identity, True) is OK
         assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is _90
 
-    def test_nothing_is_aborted(self) -> None:
+    def test_empty_abort_bumps_the_epoch(self) -> None:
         world = World(version=2)
         identity = world.init()
         assert world.end_answer(identity, False).identity.epoch == identity.epoch + 1
         assert (world.recorder.calls, world.state()) == ([], S.COMPLETE_ABORT)
 
-    def test_who_was_fenced_by_version_1_does_not_pass_for_one_that_asks_again(self) -> None:
+    def test_producer_fenced_by_version_1_is_not_taken_for_a_repetition(self) -> None:
         """The newer producer commits without a bump, so that its epoch is one above the fenced one's, as after a bump."""
         world = World(version=1)
         fenced = world.init()
@@ -127,7 +127,7 @@ class TestEpochs:
         world.version = 2
         assert world.end(fenced, True) is _90
 
-    def test_clients_may_change_the_version_between_transactions(self) -> None:
+    def test_version_may_change_between_transactions(self) -> None:
         world = World(version=1)
         first = world.in_state(S.COMPLETE_COMMIT)
         world.version = 2
@@ -139,9 +139,9 @@ class TestEpochs:
         assert world.end_answer(second, True).identity == second
 
 
-class TestUsedUpEpochs:
+class TestExhaustedEpochs:
     @pytest.mark.parametrize("commit", [True, False])
-    def test_the_producer_goes_on_under_a_new_id(self, commit: bool) -> None:
+    def test_end_at_the_last_epoch_returns_a_new_producer_id(self, commit: bool) -> None:
         world = World(version=2)
         identity = world.exhausted()
         answer = world.end_answer(identity, commit)
@@ -153,7 +153,7 @@ class TestUsedUpEpochs:
         assert world.coordinator.add_partitions("t", answer.identity, [ORDERS], T0) is OK
         assert world.end(identity, commit) is _90
 
-    def test_the_new_id_is_kept_and_the_old_one_is_nobody(self) -> None:
+    def test_new_producer_id_is_kept_and_the_old_one_unknown(self) -> None:
         """Epochs begin at 0 again: those of the old id must not pass for those of the new one."""
         world = World(version=2)
         old = world.exhausted()
@@ -165,7 +165,7 @@ class TestUsedUpEpochs:
         assert following == ProducerIdentity(rotated.producer_id, 1)
         assert world.end(first, True) is _49
 
-    def test_the_id_is_not_given_again_by_an_end_of_version_1(self) -> None:
+    def test_end_of_version_1_does_not_rotate_the_id(self) -> None:
         world = World(version=2)
         rotated = world.end_answer(world.exhausted(), True).identity
         world.version = 1
@@ -175,13 +175,13 @@ class TestUsedUpEpochs:
         world.coordinator.add_partitions("t", following, [ORDERS], T0)
         assert world.end_answer(following, True).identity == following == ProducerIdentity(rotated.producer_id, 1)
 
-    def test_a_fresh_start_at_the_last_epoch_is_not_told_to_the_old_producer(self) -> None:
+    def test_init_at_the_last_epoch_fences_the_old_producer(self) -> None:
         world = World(version=2)
         old = world.exhausted(S.COMPLETE_COMMIT)
         assert world.init().producer_id != old.producer_id
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, old).code is _90
 
-    def test_a_restart_between_decision_and_markers_keeps_the_promised_id(self) -> None:
+    def test_restart_between_decision_and_markers_keeps_the_returned_id(self) -> None:
         world = World(version=2)
         identity = world.exhausted()
         world.recorder.is_broken = True
@@ -193,7 +193,7 @@ class TestUsedUpEpochs:
         assert world.end_answer(identity, True).identity == promised == world.stored().identity
 
     @pytest.mark.parametrize("commit", [True, False])
-    def test_while_markers_wait_the_promised_id_is_asked_to_come_again(self, commit: bool) -> None:
+    def test_new_id_is_retriable_while_markers_are_pending(self, commit: bool) -> None:
         """Anything else would end the producer, though its transaction is decided and it did as it was told."""
         world = World(version=2)
         world.recorder.is_broken = True
@@ -217,14 +217,14 @@ class TestUsedUpEpochs:
         world.coordinator.expire(T0 + MARKER_RETRY_MS)
         assert answers(promised)[:3] == [OK] * 3
 
-    def test_the_empty_abort_too(self) -> None:
+    def test_empty_abort_at_the_last_epoch_rotates_the_id(self) -> None:
         world = World(version=2)
         identity = world.exhausted(S.COMPLETE_COMMIT)
         answer = world.end_answer(identity, False)
         assert answer.identity.epoch == 0
         assert answer.identity.producer_id != identity.producer_id
 
-    def test_fencing_never_goes_beyond_the_largest_epoch(self) -> None:
+    def test_fencing_stays_within_the_largest_epoch(self) -> None:
         world = World(version=2)
         identity = world.exhausted()
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code is _51
@@ -234,7 +234,7 @@ class TestUsedUpEpochs:
 
 
 class TestFencing:
-    def test_after_a_timeout_the_producer_aborts_and_goes_on(self) -> None:
+    def test_timed_out_producer_aborts_and_continues(self) -> None:
         """As measured on Kafka 4.3.1: its abort passes for a repetition of the coordinator's; a commit finds the transaction aborted."""
         world = World(version=2)
         identity = world.in_state(S.ONGOING)
@@ -246,7 +246,7 @@ class TestFencing:
         assert world.end_answer(identity, False).identity == raised
         assert world.coordinator.add_partitions("t", raised, [ORDERS], T0) is OK
 
-    def test_whoever_starts_anew_fences_for_good(self) -> None:
+    def test_init_fences_the_old_producer_for_good(self) -> None:
         world = World(version=2)
         identity = world.in_state(S.ONGOING)
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code is _51
@@ -256,7 +256,7 @@ class TestFencing:
             assert world.end(identity, commit) is _90
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, identity).code is _90
 
-    def test_recovery_of_a_producer_that_knows_its_epoch(self) -> None:
+    def test_init_with_the_current_or_previous_identity_bumps_the_epoch(self) -> None:
         """KIP-360 after an end in version 2: current or, where that answer was lost, the one before."""
         world = World(version=2)
         old = world.in_state(S.ONGOING)
@@ -269,14 +269,14 @@ class TestFencing:
 
 class TestJournal:
     @pytest.mark.parametrize("state", REACHABLE)
-    def test_everything_survives_a_restart(self, state: TransactionState) -> None:
+    def test_stored_state_survives_a_restart(self, state: TransactionState) -> None:
         world = World(version=2)
         world.in_state(state)
         before = world.stored()
         world.restart()
         assert world.stored() == before
 
-    def test_an_end_that_cannot_be_written_is_not_taken(self) -> None:
+    def test_end_that_cannot_be_written_is_refused(self) -> None:
         world = World(version=2)
         identity = world.in_state(S.ONGOING)
 
@@ -291,7 +291,7 @@ class TestJournal:
         assert world.end(identity, True) is OK
 
 
-def test_only_decisions_of_version_2_make_repetitions() -> None:
+def test_only_decisions_of_version_2_are_repeatable() -> None:
     metadata = TransactionMetadata(transactional_id="t", producer_id=1, producer_epoch=5, last_producer_epoch=4, transaction_version=1)
     assert not transaction_epochs.repeats_last_end(metadata, ProducerIdentity(1, 4))
     assert transaction_epochs.repeats_last_end(replace(metadata, transaction_version=2), ProducerIdentity(1, 4))

@@ -17,7 +17,7 @@ from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnecti
 from chaffinch.protocol.violations import ProtocolViolation
 
 
-class PretendTransport:
+class FakeTransport:
     def __init__(self) -> None:
         self.is_paused = False
         self.is_closed = False
@@ -68,14 +68,14 @@ class Loop:
             peer.end_turn()
 
 
-class Line:
+class FakeConnection:
     """A connection to a server that answers when it is told to."""
 
     def __init__(self, held: QueuedRequestBytes, clock: Clock | None = None, loop: Loop | None = None) -> None:
         self.loop = loop or Loop()
         self.violations: list[ProtocolViolation] = []
         self.clock = clock or Clock()
-        self.transport = PretendTransport()
+        self.transport = FakeTransport()
         self.waiting: list[ReceivedRequest] = []
         self.answers_at_once = False
         self.answers_at_the_end = False
