@@ -25,9 +25,11 @@ EPOCH_MAX: Final = 2**15 - 1
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; `partition` counts from 0. `str()` gives Kafka's directory name, `orders-0`.
+    """One partition of a topic. `str()` gives Kafka's directory name, `orders-0`.
 
-    In an error about a whole topic, `partition` is -1 and `str()` is the topic's name.
+    Attributes:
+        topic: name of the topic.
+        partition: number of the partition, from 0; -1 in an error about a whole topic, whose `str()` is the topic's name.
     """
 
     topic: str
@@ -61,7 +63,13 @@ class ProducerIdentity(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A position to commit: the offset of the *next* record to read, and free text stored with it."""
+    """A position to commit.
+
+    Attributes:
+        offset: offset of the *next* record to read, from 0.
+        metadata: text that is stored with it; brokers allow 4096 bytes by default (`offset.metadata.max.bytes`).
+        leader_epoch: leader epoch of the last record that was read; -1 if unknown.
+    """
 
     offset: int
     metadata: str = ""

@@ -124,9 +124,14 @@ class EmbeddedBroker:
             self._thread.close()
 
     def restart(self, *, kill: bool = True) -> None:
-        """Restart on the same ports with the same files. With `kill`, the old broker writes nothing more.
+        """Restart on the same ports with the same files. Stopped nodes stay stopped; lagging nodes leave the in-sync sets.
 
-        Stopped nodes stay stopped; lagging nodes leave the in-sync sets.
+        Args:
+            kill: simulate the death of the process, so that nothing more is written; otherwise shut down in order.
+
+        Raises:
+            RuntimeError: the broker is closed, or runs in the parent process.
+            OSError: a port is in use.
         """
         server = self._running
         stopped = self._call(lambda core: sorted(core.state.nodes.stopped))
@@ -160,20 +165,41 @@ class EmbeddedBroker:
         return ",".join(f"{HOST}:{port}" for port in self._ports)
 
     def topics(self) -> dict[str, int]:
-        """Partition counts of all topics, by topic name."""
+        """Partition counts of all topics, by topic name. Raises RuntimeError if the broker is closed."""
         return self._call(lambda core: {topic.name: len(topic.partitions) for topic in core.topics})
 
     def counters(self, topic: str | None = None) -> dict[str, int]:
-        """BrokerTopicStats: totals since the broker's start, of one topic or of all topics. Raises UnknownTopicOrPartitionException."""
+        """BrokerTopicStats: totals since the broker's start.
+
+        Args:
+            topic: name of a topic; None for the totals of all topics.
+
+        Returns:
+            Counts by name (docs/broker.md).
+
+        Raises:
+            UnknownTopicOrPartitionException: there is no such topic.
+            RuntimeError: the broker is closed.
+        """
         if topic is not None:
             self._check_topic(topic)
         snapshot = self._call(lambda core: core.counters.snapshot())
         return snapshot.get(ALL_TOPICS if topic is None else topic, dict.fromkeys(snapshot[ALL_TOPICS], 0))
 
     def read(self, topic: str, isolation: Literal["read_committed", "read_uncommitted"] = "read_committed") -> pa.Table:
-        """All records of a topic: partition, offset, timestamp, key, value, headers; in offset order within each partition.
+        """All records of a topic.
 
-        `read_committed` leaves out records of aborted and open transactions. Raises UnknownTopicOrPartitionException.
+        Args:
+            topic: name of the topic.
+            isolation: `read_committed` leaves out records of aborted and open transactions.
+
+        Returns:
+            A table with the columns partition, offset, timestamp, key, value, headers, in offset order within each partition.
+
+        Raises:
+            UnknownTopicOrPartitionException: there is no such topic.
+            ConfigException: an invalid `isolation`.
+            RuntimeError: the broker is closed.
         """
         arguments.check(isolation=isolation)
         self._check_topic(topic)
@@ -181,13 +207,32 @@ class EmbeddedBroker:
         return to_table(parts)
 
     def nodes(self) -> dict[int, str]:
-        """States of the declared nodes by id: `running`, `stopped`, or `lagging` (stopped abruptly, and still in the in-sync sets)."""
+        """States of the declared nodes.
+
+        Returns:
+            `running`, `stopped`, or `lagging` (stopped abruptly, and still in the in-sync sets), by node id.
+
+        Raises:
+            RuntimeError: the broker is closed.
+        """
         return self._call(lambda core: {node.id: core.state.nodes.state_of(node.id) for node in core.state.nodes.nodes})
 
     # Changes --------------------------------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, Any] | None = None) -> None:
-        """Create a topic; -1 uses the broker's default. Raises ConfigException, or the ApiException of Kafka's error code."""
+        """Create a topic.
+
+        Args:
+            name: name of the topic.
+            partitions: number of partitions; -1 for the broker's default.
+            replication: number of replicas, at most that of the nodes; -1 for the broker's default.
+            config: topic options by name.
+
+        Raises:
+            ConfigException: an argument or option is invalid.
+            ApiException: the exception of Kafka's error code, TopicExistsException for example.
+            RuntimeError: the broker is closed.
+        """
         config = {} if config is None else config
         arguments.check(name=name, partitions=partitions, replication=replication)
         arguments.check_config("config", config)
@@ -196,15 +241,31 @@ class EmbeddedBroker:
     def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
         """Stop a declared node: its connections are closed, its port refuses new ones, its leaderships move, in-sync sets shrink.
 
-        With `abruptly` it leaves the in-sync sets only after `replica.lag.time.max.ms`; until then acks=all waits. Any node may be stopped,
-        even the last one. Raises ConfigException for a node that does not exist.
+        Any node may be stopped, even the last one.
+
+        Args:
+            node_id: id of the node.
+            abruptly: leave the in-sync sets only after `replica.lag.time.max.ms`; until then acks=all waits.
+
+        Raises:
+            ConfigException: there is no such node.
+            RuntimeError: the broker is closed.
         """
         arguments.check(node_id=node_id)
         server = self._running
         self._thread.call(lambda: server.stop_node(node_id, abruptly=abruptly))
 
     def start_node(self, node_id: int) -> None:
-        """Start a stopped node on its old port; it is in sync immediately. Raises ConfigException, OSError."""
+        """Start a stopped node on its old port. It is in sync immediately.
+
+        Args:
+            node_id: id of the node.
+
+        Raises:
+            ConfigException: there is no such node.
+            OSError: the port is in use.
+            RuntimeError: the broker is closed.
+        """
         arguments.check(node_id=node_id)
         server = self._running
         self._thread.call(lambda: server.start_node(node_id))
@@ -302,11 +363,27 @@ class Faults:
         bytes_per_second: int | None = None,
         direction: Literal["answers", "requests", "both"] | None = None,
     ) -> int:
-        """Add a fault for the next `count` requests of this API; returns its id.
+        """Add a fault for the next requests of an API.
 
-        `topic`, `partition` and `client_id` restrict it. `error` (default NOT_LEADER_OR_FOLLOWER), `delay_ms` (required for delay),
-        `bytes_per_second` (1024) and `direction` (answers) each belong to the action that uses them. `api` and `error` are Kafka names or
-        numbers. Raises ConfigException.
+        Args:
+            api: Kafka's name or number of the API.
+            topic: only requests for this topic.
+            partition: only requests for this partition.
+            action: `error`: respond with an error; `drop_before`, `drop_after`: close the connection before or after processing;
+                `delay`: delay the response; `slow_down`: throttle the connection.
+            error: Kafka's name or number of the error; NOT_LEADER_OR_FOLLOWER by default. Only with `error`.
+            count: number of requests.
+            delay_ms: delay in ms; required with `delay`, and only allowed there.
+            client_id: only requests of clients with this client.id.
+            bytes_per_second: speed with `slow_down`; 1024 by default.
+            direction: what `slow_down` throttles; `answers` (responses) by default.
+
+        Returns:
+            The id of the fault, for `clear`.
+
+        Raises:
+            ConfigException: an argument is invalid.
+            RuntimeError: the broker is closed.
         """
         return self._broker._call(
             lambda core: core.faults.add(
@@ -328,7 +405,15 @@ class Faults:
         return self._broker._call(lambda core: [fault.as_object() for fault in core.faults.list()])
 
     def clear(self, fault_id: int | None = None) -> None:
-        """Remove one fault, or all. Raises ConfigException for an unknown id."""
+        """Remove faults.
+
+        Args:
+            fault_id: result of `add`; None for all faults.
+
+        Raises:
+            ConfigException: an unknown id.
+            RuntimeError: the broker is closed.
+        """
         self._broker._call(lambda core: core.faults.clear(fault_id))
 
 

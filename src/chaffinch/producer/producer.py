@@ -60,8 +60,7 @@ class Producer:
             print(future.result(timeout=10).offset)
 
     Options have Kafka's names: with dots in a mapping, with underscores as keywords (docs/producer.md; exceptions: `chaffinch.errors`).
-    `bootstrap.servers` is required. Options give times in ms, a method's `timeout` is in seconds. ConfigException names an option that is
-    unknown, invalid, or contradicts another.
+    `bootstrap.servers` is required. Options give times in ms, a method's `timeout` is in seconds.
 
     A refused record fails its own future. The exception names the record, its class (KIP-1050), and whether the record is stored. The other
     records of its batch are written (KIP-467).
@@ -71,6 +70,13 @@ class Producer:
 
     Can be used from any thread. Outcomes come from a thread of its own. `close`, which the `with` statement calls, sends the remaining
     records.
+
+    Args:
+        options: options by dotted name.
+        **keywords: the same options, with underscores instead of dots.
+
+    Raises:
+        ConfigException: options are unknown, invalid, or contradict each other; the message lists all errors.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -346,7 +352,13 @@ class Producer:
     def flush(self, timeout: float | None = None, **foreign: Never) -> None:
         """Send all records without lingering, and wait until every record sent so far has its outcome.
 
-        Raises TimeoutException after `timeout` seconds; sending goes on.
+        Args:
+            timeout: limit in seconds; None waits until `delivery.timeout.ms` at the latest.
+
+        Raises:
+            TimeoutException: records have no outcome after `timeout`; sending continues.
+            IllegalStateException: the producer is closed, or this is a callback or a signal handler that has interrupted a call.
+            TypeError, ValueError: `timeout` is not a number of seconds from 0 up.
         """
         refuse_arguments("flush", foreign)
         self._gate.check_open("flush")
@@ -354,7 +366,7 @@ class Producer:
         self._call(lambda call: events.FlushCalled(call=call), timeout_ms, "flush")
 
     def close(self, timeout: float | None = None, **foreign: Never) -> None:
-        """Send the remaining records, and close the producer. Records without an outcome after `timeout` seconds fail.
+        """Send the remaining records, and close the producer.
 
         An open transaction is aborted: only commit_transaction commits.
 
@@ -362,6 +374,12 @@ class Producer:
         - A call after close has no effect.
         - In a signal handler that has interrupted another call it returns at once, because nothing can be sent before that call continues.
           A background thread then closes the producer, and the exit of the interpreter waits for it.
+
+        Args:
+            timeout: limit in seconds, after which records without an outcome fail; None waits until `delivery.timeout.ms` at the latest.
+
+        Raises:
+            TypeError, ValueError: `timeout` is not a number of seconds from 0 up.
         """
         refuse_arguments("close", foreign)
         close = partial(self._closing.close, arguments.checked_timeout_ms(timeout), is_interrupted=False)
@@ -371,7 +389,19 @@ class Producer:
             close()
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic. Waits for metadata up to `max.block.ms`. Raises the error with which `send` would fail."""
+        """The partitions of a topic. Waits for metadata up to `max.block.ms`.
+
+        Args:
+            topic: name of the topic.
+
+        Returns:
+            All partitions in the order of their numbers.
+
+        Raises:
+            KafkaException: the error with which `send` would fail, such as TimeoutException or TopicAuthorizationException.
+            IllegalStateException: as for `send`.
+            TypeError: `topic` is not a str.
+        """
         if self._sender.holds_lock:
             raise self._gate.interrupted("partitions_for")
         self._gate.check_open("partitions_for")
@@ -388,9 +418,10 @@ class Producer:
         return [TopicPartition(name, index) for index in range(count or 0)]
 
     def metrics(self) -> dict[str, float]:
-        """Metrics by name, with Kafka's names where Kafka has them: counts since the producer was created, and current values.
+        """Counters since the producer was created, and current values. Can be called after `close`.
 
-        Can be called after `close`.
+        Returns:
+            Values by name (docs/producer.md), with Kafka's names where Kafka has them.
         """
         self._gate.check_process("metrics")
         with self._lock:
@@ -399,21 +430,38 @@ class Producer:
     # Transactions.
 
     def init_transactions(self) -> None:
-        """Get an identity, and fence every other producer with this transactional id. Called once, before the first transaction.
+        """Get an identity, and fence every other producer with this transactional id. Call it once, before the first transaction.
 
-        Raises TimeoutException after `max.block.ms`: call it again, the initialization goes on.
+        Raises:
+            TimeoutException: not done after `max.block.ms`: call it again, the initialization continues.
+            IllegalStateException: the producer has no `transactional.id`, is closed, or was initialized before.
+            KafkaException: the error of the coordinator, such as TransactionalIdAuthorizationException.
         """
         self._transact("init_transactions", lambda call: events.InitTransactionsCalled(call=call, deadline_ms=self._block_until_ms()))
 
     def begin_transaction(self) -> None:
         """Begin a transaction, which all later records join.
 
-        Raises IllegalStateException before `init_transactions`, while a transaction is open, and before a failed one is aborted.
+        Raises:
+            IllegalStateException: before `init_transactions`, while a transaction is open, or before a failed one is aborted.
+            KafkaException: the producer cannot be used any more, because it was fenced for example.
         """
         self._transact("begin_transaction", lambda call: events.BeginTransactionCalled(call=call))
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_metadata: str | GroupMetadata) -> None:
-        """Commit a consumer's positions with the transaction. `offsets` are those of the next records to read."""
+        """Commit a consumer's positions with the transaction. Waits up to `max.block.ms`.
+
+        Args:
+            offsets: offset of the next record to read, or OffsetAndMetadata, by TopicPartition.
+            group_metadata: the consumer's `group_metadata()`, by which the broker checks the membership; or a group id, without this check.
+
+        Raises:
+            TypeError, ValueError: an argument is invalid.
+            IllegalStateException: no transaction is open.
+            TimeoutException: no response after `max.block.ms`; abort the transaction.
+            TransactionAbortableException: the offsets cannot be committed; abort the transaction.
+            KafkaException: another error of the coordinator. Its group says how to react.
+        """
         checked, group = arguments.checked_offsets(offsets), arguments.checked_group(group_metadata)
         self._transact(
             "send_offsets_to_transaction",
@@ -421,14 +469,24 @@ class Producer:
         )
 
     def commit_transaction(self) -> None:
-        """Send the remaining records and commit. Raises the first failed record's own error, or TransactionAbortableException: then abort.
+        """Send the remaining records and commit the transaction.
 
-        TimeoutException: the commit may have happened; call it again until it returns, or raises another error.
+        Raises:
+            TimeoutException: the commit may have happened; call it again until it returns, or raises another error.
+            TransactionAbortableException: the transaction cannot be committed; abort it.
+            KafkaException: the error of the first failed record; abort the transaction.
+            IllegalStateException: no transaction is open.
         """
         self._transact("commit_transaction", lambda call: events.CommitCalled(call=call, deadline_ms=self._block_until_ms()))
 
     def abort_transaction(self) -> None:
-        """Abort the transaction. Raises TimeoutException (call it again), or an application-recoverable error (close the producer)."""
+        """Abort the transaction. Its records fail or become invisible to readers of committed records.
+
+        Raises:
+            TimeoutException: not done after `max.block.ms`: call it again.
+            IllegalStateException: no transaction is open.
+            KafkaException: an application-recoverable error; close the producer.
+        """
         self._abort(only_if_open=False)
 
     def _abort(self, *, only_if_open: bool) -> None:
@@ -441,7 +499,7 @@ class Producer:
     def transaction(self) -> Iterator[Self]:
         """`with producer.transaction():` begins a transaction, commits it at the end, and aborts it if the block raises.
 
-        The block may commit or abort it itself.
+        The block may commit or abort it itself. Raises the exceptions of `begin_transaction` and `commit_transaction`.
         """
         self.begin_transaction()
         try:

@@ -15,9 +15,15 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """One record to send. By default the key decides about the partition, and `timestamp_ms` (ms since 1970) is the time of `send`.
+    """One record to send.
 
-    Text is sent as UTF-8; a `value` of None is a tombstone. `headers`: (name, bytes or None) pairs, in order; names may occur twice.
+    Attributes:
+        topic: name of the topic.
+        value: bytes, text (sent as UTF-8), None for a tombstone, or a value for the serializer.
+        key: the same; by default it decides about the partition.
+        partition: number of the partition; None: the option `partitioner` decides.
+        timestamp_ms: ms since 1970; None: the time of `send`.
+        headers: (name, bytes or None) pairs in order; names may occur more than once.
     """
 
     topic: str
@@ -29,10 +35,14 @@ class ProducerRecord:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 if the broker did not report it (acks=0, or a duplicate batch that it has forgotten).
+    """Where a record was written.
 
-    `timestamp_ms` is the record's own, or the broker's if the topic uses LogAppendTime. `dropped`: an exception handler has dropped the
-    record, which is not written.
+    Attributes:
+        topic: name of the topic.
+        partition: number of the partition.
+        offset: offset of the record; -1 if the broker did not return it (acks=0, or a duplicate batch that it has forgotten).
+        timestamp_ms: ms since 1970: the record's timestamp, or the broker's if the topic uses LogAppendTime.
+        dropped: whether an exception handler has dropped the record, so that it is not written.
     """
 
     topic: str

@@ -78,7 +78,7 @@ class MessageType(type):
 
 
 class Message(Structure, metaclass=MessageType):
-    """Base of every request, response and nested structure. Class attributes describe it:
+    """Base class of requests, responses and nested structures, which class attributes describe.
 
     `API_KEY` is -1 for nested structures; `VERSIONS` are those that can be encoded and decoded (first, last); from `FLEXIBLE_SINCE`
     on, lengths are compact and each structure ends with tagged fields (KIP-482).

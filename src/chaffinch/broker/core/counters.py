@@ -79,11 +79,11 @@ class Counters:
         self._gone.update(self._by_topic.pop(topic, {}))
 
     def counted(self) -> Mapping[str, Mapping[str, int]]:
-        """topic -> name -> total, only of counters in use. Read-only."""
+        """Totals by topic and name, only of counters in use. Read-only."""
         return self._by_topic
 
     def snapshot(self) -> dict[str, dict[str, int]]:
-        """topic -> name -> total; the sums are under ALL_TOPICS. Unused counters are 0."""
+        """Totals by topic and name; the sums are under ALL_TOPICS. Unused counters are 0."""
         result = {topic: {name: counters.get(name, 0) for name in HELP} for topic, counters in self._by_topic.items()}
         result[ALL_TOPICS] = {name: self._gone[name] + sum(counters[name] for counters in result.values()) for name in HELP}
         return result

@@ -58,13 +58,31 @@ class ProducerExceptionHandler:
     """The option `drop.invalid.large.records`, set by the producer before `configure`."""
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Called once, before the first record, with all options of the producer."""
+        """Called once, before the first record.
+
+        Args:
+            settings: all options of the producer by dotted name, with their defaults.
+
+        Raises:
+            Exception: any exception makes the producer's constructor raise ConfigException.
+        """
 
     def close(self) -> None:
         """Called once, after the producer was closed."""
 
     def handle(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse | RetriableResponse:
-        """Called by the producer. Calls one of the two methods below, by the class of the exception."""
+        """Called by the producer for each record. By default it calls the method for the class of the exception.
+
+        Args:
+            record: the record as passed to `send`.
+            exception: why it cannot be sent.
+
+        Returns:
+            The decision: a NonRetriableResponse or a RetriableResponse, as the called method returns it.
+
+        Raises:
+            TypeError: there is no method for the class of the exception.
+        """
         for kind, method in _METHODS.items():
             if isinstance(exception, kind):
                 response: NonRetriableResponse | RetriableResponse = getattr(self, method)(record, exception)
@@ -72,11 +90,27 @@ class ProducerExceptionHandler:
         raise TypeError(f"a {type(exception).__name__} is not handled by exception handlers")
 
     def handle_record_too_large(self, record: ProducerRecord, exception: RecordTooLargeException) -> NonRetriableResponse:
-        """The record is larger than `max.request.size` or `buffer.memory` allow."""
+        """Called for a record that is larger than `max.request.size` or `buffer.memory` allow.
+
+        Args:
+            record: the record as passed to `send`.
+            exception: contains the size and the limit in its text.
+
+        Returns:
+            By default SWALLOW with `drop.invalid.large.records`, otherwise FAIL.
+        """
         return NonRetriableResponse.SWALLOW if self.drops_large_records else NonRetriableResponse.FAIL
 
     def handle_unknown_topic_or_partition(self, record: ProducerRecord, exception: UnknownTopicOrPartitionException) -> RetriableResponse:
-        """No broker knows the topic, or the topic has no such partition. Called again with each response that says so."""
+        """Called if no broker knows the topic, or if the topic has no such partition; again for each such response.
+
+        Args:
+            record: the record as passed to `send`.
+            exception: contains topic and partition.
+
+        Returns:
+            By default RETRY.
+        """
         return RetriableResponse.RETRY
 
 

@@ -133,7 +133,7 @@ def _field(data: Bytes, position: int, end: int) -> tuple[int, Any]:
 
 @inlined
 def _fields(data: Bytes, start: int, end: int, magic: int) -> tuple[int, int, Any, Any, Any, Any, Any]:
-    """(fault, position of what is wrong, timestamp, key start, key length, value start, value length)"""
+    """Result: (fault, position of the fault, timestamp, key start, key length, value start, value length)."""
     position = start + FIELDS_POSITION
     timestamp, nothing = np.int64(NO_TIMESTAMP), np.int64(-1)
     if magic:

@@ -1,8 +1,8 @@
-"""Regular expressions for topic names and transactional ids, matched in time proportional to the name, so that no client's pattern can
+r"""Regular expressions for topic names and transactional ids, matched in time proportional to the name, so that no client's pattern can
 block the broker.
 
 Kafka's brokers use RE2. This is the part of RE2's syntax that makes sense for topic names, with the same meaning: literals, `.`, classes
-(`[a-z]`, `[^...]`, `\\d`, `\\w`, `\\s` and their opposites), groups (`(...)`, `(?:...)`), `|`, the repetitions `*`, `+`, `?`, `{n}`,
+(`[a-z]`, `[^...]`, `\d`, `\w`, `\s` and their opposites), groups (`(...)`, `(?:...)`), `|`, the repetitions `*`, `+`, `?`, `{n}`,
 `{n,}`, `{n,m}` (also lazy, which makes no difference here), `^` and `$`. The whole name must match. Backreferences and lookaround do not
 exist, as in RE2.
 
