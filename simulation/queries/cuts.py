@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from chaffinch.spark.commit.operations import (
-    Ask,
-    FindRemains,
+    FindHangingTransactions,
+    MakeDeadLetters,
     NameDeadLetters,
     Operation,
     ReadState,
     SendBatch,
-    SetAside,
+    SendRequest,
     Step,
     WriteDeadLetters,
     WriteState,
@@ -43,8 +43,8 @@ class CutKind(Enum):
     STAGING_LOST = "what is staged cannot be read"
 
 
-_REQUESTS = (Ask, SendBatch, FindRemains)
-_FILES_CHANGED = (WriteState, WriteDeadLetters, NameDeadLetters, SetAside)
+_REQUESTS = (SendRequest, SendBatch, FindHangingTransactions)
+_FILES_CHANGED = (WriteState, WriteDeadLetters, NameDeadLetters, MakeDeadLetters)
 APPLICABLE_TO: dict[CutKind, tuple[type[Operation], ...]] = {
     CutKind.REQUEST_LOST: _REQUESTS,
     CutKind.ANSWER_LOST: _REQUESTS,

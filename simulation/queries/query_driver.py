@@ -20,36 +20,12 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
-from chaffinch.spark.commit import remains
+from chaffinch.spark.commit import hanging_transactions, operations
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import Rejection, StagedBatch, TaskOutcome
-from chaffinch.spark.commit.operations import (
-    Ask,
-    AskHandler,
-    BatchAnswer,
-    CountPartitions,
-    DeadLetters,
-    FindRemains,
-    LeftOpen,
-    Lost,
-    NameDeadLetters,
-    NextAnswer,
-    Operation,
-    ReadState,
-    Remains,
-    Reply,
-    SendBatch,
-    SetAside,
-    Step,
-    Told,
-    Wait,
-    WriteDeadLetters,
-    WriteMarkers,
-    WriteState,
-)
-from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.commit.retry_policy import RetryPolicy
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot
@@ -88,8 +64,8 @@ class DriverOwner(Protocol):
 
     def start(self) -> None: ...
     def ended(self, driver: Driver) -> None: ...
-    def cut_due(self, operation: Operation) -> Cut | None: ...
-    def made(self, kind: CutKind, step: Step) -> None: ...
+    def cut_due(self, operation: operations.Operation) -> Cut | None: ...
+    def made(self, kind: CutKind, step: operations.Step) -> None: ...
     def batch_finished(self, outcome: str) -> None: ...
     def cut_broker(self, kind: CutKind) -> None: ...
 
@@ -107,8 +83,8 @@ class Driver:
         )
         self._commit: Commit | None = None
         self._batch_id = -1
-        self._settled: list[BatchAnswer] = []
-        self._waits_for_answer: NextAnswer | None = None
+        self._settled: list[operations.BatchResponse] = []
+        self._waits_for_answer: operations.NextResponse | None = None
         self._after: CutKind | None = None
         self._asked_to_end = False
         self._is_dead = False
@@ -178,12 +154,12 @@ class Driver:
             has_handler=query.has_handler,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             push_bytes_per_s=1e6,
-            patience=Patience(block_max_ms=BLOCK_MAX_MS, wait_ms=partial(RETRY_BACKOFF.wait_ms, rng=self._world.rng)),
+            retry_policy=RetryPolicy(block_max_ms=BLOCK_MAX_MS, wait_ms=partial(RETRY_BACKOFF.wait_ms, rng=self._world.rng)),
         )
 
     # The generator ---------------------------------------------------------------------------------------------------------------------
 
-    def _advance(self, step: Callable[[Commit], Operation]) -> None:
+    def _advance(self, step: Callable[[Commit], operations.Operation]) -> None:
         """Let the generator go on to its next operation, and perform that."""
         assert self._commit is not None
         try:
@@ -195,10 +171,12 @@ class Driver:
         else:
             self._begin(operation)
 
-    def _begin(self, operation: Operation) -> None:
+    def _begin(self, operation: operations.Operation) -> None:
         """Perform an operation, unless a cut comes first."""
-        self._asked_to_end |= operation.step is Step.END_TRANSACTION
-        assert not (self._asked_to_end and operation.step is Step.ABORT), "an EndTxn without an answer is never turned into an abort"
+        self._asked_to_end |= operation.step is operations.Step.END_TRANSACTION
+        assert not (self._asked_to_end and operation.step is operations.Step.ABORT), (
+            "an EndTxn without an answer is never turned into an abort"
+        )
         cut = self._supervisor.cut_due(operation)
         if cut is None:
             self._perform(operation)
@@ -207,7 +185,7 @@ class Driver:
         else:
             self._before(cut.first, operation, lambda: self._cut(cut.kind, operation))
 
-    def _before(self, kind: CutKind, operation: Operation, then: Callable[[], None]) -> None:
+    def _before(self, kind: CutKind, operation: operations.Operation, then: Callable[[], None]) -> None:
         """What goes wrong before an operation, which then comes all the same."""
         self._supervisor.made(kind, operation.step)
         if kind in (CutKind.SECOND_DRIVER, CutKind.ZOMBIE):
@@ -216,7 +194,7 @@ class Driver:
             self._supervisor.cut_broker(CutKind.BROKER_DIES_BEFORE)
         self._world.after(PAUSES_MS[kind], lambda: None if self._is_dead else then())
 
-    def _cut(self, kind: CutKind, operation: Operation) -> None:
+    def _cut(self, kind: CutKind, operation: operations.Operation) -> None:
         match kind:
             case _ if kind in PAUSES_MS:
                 self._before(kind, operation, lambda: self._perform(operation))
@@ -233,13 +211,13 @@ class Driver:
                 self._after = kind
                 self._perform(operation)
 
-    def _fail(self, kind: CutKind, operation: Operation) -> None:
+    def _fail(self, kind: CutKind, operation: operations.Operation) -> None:
         """A file operation fails: as in `sink/commit_shell.py`, the generator hears of it by an error."""
         self._supervisor.made(kind, operation.step)
         refusal = Refusal(Group.APPLICATION_RECOVERABLE, "FILES", f"{operation.step.value}: {kind.value}")
         self._world.after(0, lambda: None if self._is_dead else self._advance(lambda commit: commit.throw(refusal)))
 
-    def _reply(self, operation: Operation, value: Any) -> None:
+    def _reply(self, operation: operations.Operation, value: Any) -> None:
         """The operation is done: the generator hears of it, unless the cut comes first."""
         if self._is_dead:
             return
@@ -254,10 +232,10 @@ class Driver:
             return
         if after is CutKind.BROKER_DIES_AFTER:
             self._supervisor.cut_broker(after)
-        reply = Reply(steady_ms=self._world.steady_ms, value=value)
+        reply = operations.Reply(steady_ms=self._world.steady_ms, value=value)
         self._world.after(0, lambda: None if self._is_dead else self._advance(lambda commit: commit.send(reply)))
 
-    def _loses(self, kind: CutKind, step: Step) -> bool:
+    def _loses(self, kind: CutKind, step: operations.Step) -> bool:
         """Whether the request, or the answer, that is there now is to be lost."""
         if self._after is not kind:
             return False
@@ -265,44 +243,44 @@ class Driver:
         self._made_after(kind, step)
         return True
 
-    def _made_after(self, kind: CutKind, step: Step) -> None:
+    def _made_after(self, kind: CutKind, step: operations.Step) -> None:
         self._supervisor.made(kind, step)
         if kind is CutKind.BROKER_AWAY_AFTER:
             self._supervisor.cut_broker(kind)
 
-    def _perform(self, operation: Operation) -> None:
+    def _perform(self, operation: operations.Operation) -> None:
         if self._is_dead:
             return
         query = self._query
         match operation:
-            case Ask():
+            case operations.SendRequest():
                 self._ask(operation)
-            case SendBatch():
+            case operations.SendBatch():
                 self._send(operation)
                 self._reply(operation, None)
-            case NextAnswer():
+            case operations.NextResponse():
                 self._wait_for_answer(operation)
-            case AskHandler():
+            case operations.CallHandler():
                 self._reply(operation, self._left_out(operation))
-            case SetAside():
+            case operations.MakeDeadLetters():
                 self._reply(operation, self._dead_letters(operation))
-            case WriteDeadLetters() | NameDeadLetters():
+            case operations.WriteDeadLetters() | operations.NameDeadLetters():
                 self._file_dead_letters(operation)
                 self._reply(operation, None)
-            case ReadState():
+            case operations.ReadState():
                 self._reply(operation, query.state)
-            case WriteState():
+            case operations.WriteState():
                 # Through its text, as the file would.
                 query.state = CheckpointState.from_text(operation.state.to_text())
                 self._reply(operation, None)
-            case FindRemains() | CountPartitions() | WriteMarkers():
+            case operations.FindHangingTransactions() | operations.CountPartitions() | operations.WriteMarkers():
                 self._ask_leaders(operation)
-            case Wait():
+            case operations.Wait():
                 self._world.after(operation.ms, lambda: self._reply(operation, None))
 
-    def _file_dead_letters(self, operation: WriteDeadLetters | NameDeadLetters) -> None:
+    def _file_dead_letters(self, operation: operations.WriteDeadLetters | operations.NameDeadLetters) -> None:
         query, batch_id, writer_id = self._query, self._batch_id, operation.writer_id
-        if isinstance(operation, NameDeadLetters):
+        if isinstance(operation, operations.NameDeadLetters):
             if writer_id is None:
                 query.dead_rows.pop(batch_id, None)
             elif (batch_id, writer_id) in query.pending:
@@ -313,79 +291,79 @@ class Driver:
         else:
             query.pending[batch_id, writer_id] = len(operation.rows)
 
-    def _ask(self, operation: Ask) -> None:
+    def _ask(self, operation: operations.SendRequest) -> None:
         to = operation.to
         if to.refresh:
             self._client.coordinators.forget(to.key, to.kind)
 
         def found(address: Address | None, reason: str) -> None:
             if address is None:
-                self._reply(operation, Lost(reason=reason, was_sent=False))
+                self._reply(operation, operations.Lost(reason=reason, was_sent=False))
             elif self._loses(CutKind.REQUEST_LOST, operation.step):
-                self._reply(operation, Lost(reason="the request is lost"))
+                self._reply(operation, operations.Lost(reason="the request is lost"))
             else:
                 self._client.request(address, operation.message, answered)
 
         def answered(event: ResponseReceived | RequestFailed) -> None:
             if isinstance(event, RequestFailed):
-                self._reply(operation, Lost(reason=event.reason, was_sent=event.was_sent))
+                self._reply(operation, operations.Lost(reason=event.reason, was_sent=event.was_sent))
             elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
                 self._client.disconnect(event.address)
-                self._reply(operation, Lost(reason="the answer is lost"))
+                self._reply(operation, operations.Lost(reason="the answer is lost"))
             else:
                 self._reply(operation, event.message)
 
         self._client.with_coordinator(to.key, to.kind, found)
 
-    def _ask_leaders(self, operation: FindRemains | CountPartitions | WriteMarkers) -> None:
+    def _ask_leaders(self, operation: operations.FindHangingTransactions | operations.CountPartitions | operations.WriteMarkers) -> None:
         """No broker of ours forgets an end: what tells partitions of it is answered as by one that does not offer it."""
         match operation:
-            case FindRemains():
-                self._find_remains(operation)
-            case CountPartitions():
+            case operations.FindHangingTransactions():
+                self._find_hanging_transactions(operation)
+            case operations.CountPartitions():
                 self._reply(operation, 0)
-            case WriteMarkers(places=places):
-                not_ours = frozenset(left.place for left in places)
-                self._reply(operation, Told(refused=codes.UNSUPPORTED_VERSION, not_ours=not_ours))
+            case operations.WriteMarkers(transactions=transactions):
+                denied = frozenset(transaction.tp for transaction in transactions)
+                self._reply(operation, operations.WriteMarkersResult(refused=codes.UNSUPPORTED_VERSION, denied=denied))
 
-    def _find_remains(self, operation: FindRemains) -> None:
+    def _find_hanging_transactions(self, operation: operations.FindHangingTransactions) -> None:
         """One request for each partition, one after the other; what is lost is so for all of them."""
-        left, said = list(operation.partitions), list[Remains]()
+        left, said = list(operation.partitions), list[operations.HangingTransactions]()
 
         def next_one() -> None:
             if left:
                 self._client.with_leader(left[0], operation.refresh, found)
                 return
-            asked = frozenset[TopicPartition]().union(*(one.asked for one in said))
-            left_open = frozenset[LeftOpen]().union(*(one.left_open for one in said))
-            self._reply(operation, Remains(asked=asked, left_open=left_open))
+            asked = frozenset[TopicPartition]().union(*(one.answered for one in said))
+            hanging = frozenset[operations.HangingTransaction]().union(*(one.hanging for one in said))
+            self._reply(operation, operations.HangingTransactions(answered=asked, hanging=hanging))
 
         def found(address: Address | None, reason: str) -> None:
             if address is None:
-                self._reply(operation, Remains(reason=reason))
+                self._reply(operation, operations.HangingTransactions(reason=reason))
             elif self._loses(CutKind.REQUEST_LOST, operation.step):
-                self._reply(operation, Remains(reason="the request is lost"))
+                self._reply(operation, operations.HangingTransactions(reason="the request is lost"))
             else:
-                self._client.request(address, remains.question([left.pop(0)]), answered)
+                self._client.request(address, hanging_transactions.describe_producers_request([left.pop(0)]), answered)
 
         def answered(event: ResponseReceived | RequestFailed) -> None:
             if isinstance(event, RequestFailed):
-                self._reply(operation, Remains(reason=event.reason))
+                self._reply(operation, operations.HangingTransactions(reason=event.reason))
             elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
                 self._client.disconnect(event.address)
-                self._reply(operation, Remains(reason="the answer is lost"))
+                self._reply(operation, operations.HangingTransactions(reason="the answer is lost"))
             else:
-                said.append(remains.read(event.message, operation.producer_id))
+                said.append(hanging_transactions.parse_response(event.message, operation.producer_id))
                 next_one()
 
         next_one()
 
     # Batches on their way --------------------------------------------------------------------------------------------------------------
 
-    def _send(self, operation: SendBatch) -> None:
+    def _send(self, operation: operations.SendBatch) -> None:
         data = bytearray(operation.batch.bytes.data or b"")
-        if operation.kept is not None:
-            gone = sorted(set(range(operation.batch.record_count)) - set(operation.kept))
+        if operation.record_indices is not None:
+            gone = sorted(set(range(operation.batch.record_count)) - set(operation.record_indices))
             data = batches.without_records(data, gone) or data
         batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)
         where = operation.batch.topic_partition
@@ -401,29 +379,31 @@ class Driver:
 
         def found(address: Address | None, reason: str) -> None:
             if address is None:
-                self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason=reason, was_sent=False)))
+                self._settle(operations.BatchResponse(send_id=operation.send_id, lost=operations.Lost(reason=reason, was_sent=False)))
             elif loses_request:
-                self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason="the request is lost")))
+                self._settle(operations.BatchResponse(send_id=operation.send_id, lost=operations.Lost(reason="the request is lost")))
             else:
                 self._client.request(address, request, answered)
 
         def answered(event: ResponseReceived | RequestFailed) -> None:
             if isinstance(event, RequestFailed):
-                self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason=event.reason, was_sent=event.was_sent)))
+                self._settle(
+                    operations.BatchResponse(send_id=operation.send_id, lost=operations.Lost(reason=event.reason, was_sent=event.was_sent))
+                )
             elif loses_answer is not None:
                 self._made_after(loses_answer, operation.step)
                 self._client.disconnect(event.address)
-                self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason="the answer is lost")))
+                self._settle(operations.BatchResponse(send_id=operation.send_id, lost=operations.Lost(reason="the answer is lost")))
             else:
-                self._settle(_read(operation.ticket, event.message.responses[0].partition_responses[0]))
+                self._settle(_read(operation.send_id, event.message.responses[0].partition_responses[0]))
 
         self._client.with_leader(where, operation.refresh, found)
 
-    def _settle(self, answer: BatchAnswer) -> None:
+    def _settle(self, answer: operations.BatchResponse) -> None:
         self._settled.append(answer)
         self._give_answer()
 
-    def _wait_for_answer(self, operation: NextAnswer) -> None:
+    def _wait_for_answer(self, operation: operations.NextResponse) -> None:
         def end() -> None:
             if self._waits_for_answer is operation:
                 self._waits_for_answer = None
@@ -439,7 +419,7 @@ class Driver:
             operation, self._waits_for_answer = self._waits_for_answer, None
             self._reply(operation, self._settled.pop(0))
 
-    def _left_out(self, operation: AskHandler) -> frozenset[int]:
+    def _left_out(self, operation: operations.CallHandler) -> frozenset[int]:
         by_value = {row.value: row for row in self._query.rows()}
         columns = _blamed(operation)
         rows = [by_value[columns.value(index) or b""] for index in range(len(columns))]
@@ -447,24 +427,24 @@ class Driver:
         self._world.count("rows swallowed", len(found))
         return found
 
-    def _dead_letters(self, operation: SetAside) -> DeadLetters:
+    def _dead_letters(self, operation: operations.MakeDeadLetters) -> operations.DeadLetters:
         rejections: list[Rejection] = list(operation.culprits)
         rows = _blamed(operation)
         origin = Origin(query=self._query.name, batch_id=self._batch_id, task=-1)
         found = broker_dead_letter_batches(rows, rejections, origin, self._query.dead_letter_target, self._world.steady_ms)
         self._world.count("dead letters", len(rejections))
-        return DeadLetters(
+        return operations.DeadLetters(
             batches=tuple(StagedBatch(topic_partition=where, record_count=count, bytes=inline(data)) for where, count, data in found),
             rows=tuple(inline(b"row") for _ in rejections),
         )
 
 
-def _blamed(operation: AskHandler | SetAside) -> RecordColumns:
+def _blamed(operation: operations.CallHandler | operations.MakeDeadLetters) -> RecordColumns:
     columns = batches.decode(bytearray(operation.batch.bytes.data or b""))
     return columns.take(np.array([culprit.row for culprit in operation.culprits], np.int64))
 
 
-def _read(ticket: int, part: PartitionProduceResponse) -> BatchAnswer:
+def _read(send_id: int, part: PartitionProduceResponse) -> operations.BatchResponse:
     """The broker's words about one batch, as `sink/commit_shell.py` reads them."""
     message = part.error_message or ""
     culprits = tuple(
@@ -475,6 +455,6 @@ def _read(ticket: int, part: PartitionProduceResponse) -> BatchAnswer:
         )
         for found in part.record_errors
     )
-    return BatchAnswer(
-        ticket=ticket, code=codes.by_number(part.error_code, has_culprits=bool(culprits)), message=message, culprits=culprits
+    return operations.BatchResponse(
+        send_id=send_id, code=codes.by_number(part.error_code, has_culprits=bool(culprits)), message=message, culprits=culprits
     )

@@ -128,7 +128,7 @@ def note_checkers(patch: Patch) -> dict[str, str]:
     """Of each violation from now on: who has found it."""
     found: dict[str, str] = {}
 
-    def noting(name: str, checker: Callable[..., Iterator[str]]) -> Callable[..., Iterator[str]]:
+    def with_newest(name: str, checker: Callable[..., Iterator[str]]) -> Callable[..., Iterator[str]]:
         def checks(*arguments: Any) -> Iterator[str]:
             for violation in checker(*arguments):
                 found[violation] = name
@@ -138,7 +138,7 @@ def note_checkers(patch: Patch) -> dict[str, str]:
 
     for module in (checkers, consumer_checkers):
         for name in checker_names(module):
-            patch.setattr(module, name, noting(name, getattr(module, name)))
+            patch.setattr(module, name, with_newest(name, getattr(module, name)))
     return found
 
 

@@ -1,8 +1,8 @@
 """`python -m tests.soak spark`: a streaming query whose driver, workers and broker are killed at named steps of its commits, and which has
 a second driver at times.
 
-Each round is one event at one step of one micro-batch: the commit waits there (`pause.py`), so nothing is left to luck. A query lives
-through several events until its driver is killed; the next life goes on from its checkpoint. In the end every row is counted
+Each round is one event at one step of one micro-batch: the commit waits there (`pause_at_step.py`), so nothing is left to luck. A query
+lives through several events until its driver is killed; the next life goes on from its checkpoint. In the end every row is counted
 (`spark_checker.py`).
 """
 
@@ -73,7 +73,7 @@ LAST = (Kind.DRIVER, *TWINS)
 """After these a life has no further micro-batch."""
 OPEN_STEPS = (Step.PUSH, Step.PUSH_DEAD_LETTERS, Step.WRITE_DEAD_LETTERS, Step.COMMIT_MARKER, Step.NOTE_ENDING)
 """While the transaction is open."""
-FENCED_STEPS = (Step.READ_MARKER_AGAIN, Step.FIND_REMAINS, Step.ADD_PARTITIONS, *OPEN_STEPS)
+FENCED_STEPS = (Step.READ_MARKER_AGAIN, Step.FIND_HANGING_TRANSACTIONS, Step.ADD_PARTITIONS, *OPEN_STEPS)
 """Whoever stands here is told by Kafka that another has taken over."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chaffinch.spark.commit.operations import Step
-from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE, go_path
+from chaffinch.spark.sink.pause_at_step import FILE_VARIABLE, STEP_VARIABLE, resume_path
 from tests.soak.spark_query import Variant, gate_name, opened_path
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ class HeldProcess:
         self._reading = os.open(self._told, os.O_RDWR | os.O_NONBLOCK)
 
     def launch(self, command: Sequence[str], pauses: Sequence[tuple[Step, int]] = ()) -> None:
-        """A new life, whose commits wait after these steps of these batches; see `pause.py`."""
+        """A new life, whose commits wait after these steps of these batches; see `pause_at_step.py`."""
         self.lines.clear()
         named = ",".join(f"{step.value}@{batch_id}" for step, batch_id in pauses)
         environment = {**os.environ, STEP_VARIABLE: named, FILE_VARIABLE: str(self._told)}
@@ -70,7 +70,7 @@ class HeldProcess:
 
     def go(self, step: Step, batch_id: int) -> None:
         """Nobody waits at this step any more."""
-        Path(go_path(str(self._told), step, batch_id)).touch()
+        Path(resume_path(str(self._told), step, batch_id)).touch()
 
     def wait(self) -> int:
         """The exit status, when the process has ended by itself."""

@@ -20,7 +20,7 @@ from tests.soak.spark_process import HeldProcess
 
 TOPIC, REPLAYED, REPLAYED_FILES = "rows", "replayed", "replayed-files"
 REPLAY_STEPS = (
-    Step.READ_MARKER, Step.INIT_PRODUCER, Step.READ_MARKER_AGAIN, Step.FIND_REMAINS, Step.ADD_PARTITIONS, Step.PUSH,
+    Step.READ_MARKER, Step.INIT_PRODUCER, Step.READ_MARKER_AGAIN, Step.FIND_HANGING_TRANSACTIONS, Step.ADD_PARTITIONS, Step.PUSH,
     Step.PUSH_DEAD_LETTERS, Step.ADD_OFFSETS, Step.COMMIT_MARKER, Step.END_TRANSACTION,
 )  # fmt: skip
 """That a write without a checkpoint takes, and without letters in files; a replay pushes its notes as a write does its letters."""

@@ -207,7 +207,7 @@ class TestOnConnect:
         frame = ConnectFrame()
         sink(checkpointLocation=str(checkpoint))(frame, 1)
         options = SinkOptions.parse(frame.given[0], is_stream=False)
-        facts = options.known_of(TaskContextFacts(task=2))
+        facts = options.completed_facts(TaskContextFacts(task=2))
         assert (facts.task, facts.query_id, facts.batch_id, options.sink_name) == (2, "q", 1, "orders")
 
     @pytest.mark.parametrize(

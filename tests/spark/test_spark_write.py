@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.spark.sink.places import token_of_this_machine
+from chaffinch.spark.sink.paths import probe_file_name
 
 pytestmark = [
     pytest.mark.spark,
@@ -186,7 +186,7 @@ def test_large_tasks_are_staged_in_files_and_leave_none_behind(
     frame = spark.range(0, 30_000, 1, 2).selectExpr("cast(id as string) as key", "cast(repeat('x', 100) as binary) as value")
     write(frame, broker, topic, stagingLocation=f"file:{staging}", kafka__compression__type="none")
     assert broker.read(topic).num_rows == 30_000
-    assert [path.name for path in staging.rglob("*") if path.is_file()] == [token_of_this_machine()]
+    assert [path.name for path in staging.rglob("*") if path.is_file()] == [probe_file_name()]
 
 
 def test_output_mode_complete_appends_the_whole_result_each_time(

@@ -28,7 +28,7 @@ from chaffinch.spark import session
 from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.replay import file_replay
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
-from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE
+from chaffinch.spark.sink.pause_at_step import FILE_VARIABLE, STEP_VARIABLE
 from tests.soak.killed_broker import KilledBroker
 from tests.upgrades import query, write_records
 from tests.upgrades.make_messages import make_messages

@@ -23,7 +23,7 @@ from chaffinch.spark.refusals import Refusal, invalid, line_first, tag_in
 from chaffinch.spark.session import to_conf_string
 from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
-from chaffinch.spark.sink.places import located
+from chaffinch.spark.sink.paths import to_pyarrow_location
 from chaffinch.spark.task_facts import DESCRIPTION_PROPERTY, host, run_in
 from chaffinch.spark.tasks.row_handler import handler_for
 from chaffinch.spark.versions import EARLIER, versions_differ
@@ -141,7 +141,7 @@ class KafkaSink:
         """The id of the calling query, read from its checkpoint. Raises Refusal unless the query is running this batch."""
         if self._checkpoint is None:
             raise _unknown("with Spark Connect a KafkaSink needs the option checkpointLocation: set it to that of the query")
-        located_at = located(self._checkpoint, frame.sparkSession.conf.get("spark.hadoop.fs.defaultFS", None))
+        located_at = to_pyarrow_location(self._checkpoint, frame.sparkSession.conf.get("spark.hadoop.fs.defaultFS", None))
         checkpoint = Folder(located_at, "checkpointLocation")
         metadata = checkpoint.read("metadata")
         if metadata is None:

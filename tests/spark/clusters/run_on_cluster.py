@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.spark.sink.places import token_of_this_machine
+from chaffinch.spark.sink.paths import probe_file_name
 from tests.spark.clusters.cluster import HOSTS, StandaloneCluster, bare_python, run_driver, site_packages
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -135,7 +135,7 @@ class TestStandalone:
         text = found["batch_unshared"]["error"]
         assert "KAFKA[InvalidConfiguration] STAGING_NOT_SHARED" in text
         assert "stagingLocation=unshared is not shared: task 0 on 127.0.0." in text
-        assert f"the file {token_of_this_machine()} that the driver has left" in text
+        assert f"the file {probe_file_name()} that the driver has left" in text
         assert broker.read("batch_unshared").num_rows == 0
 
 

@@ -16,7 +16,7 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark.commit.messages import STAGING_LOST
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink.places import token_of_this_machine
+from chaffinch.spark.sink.paths import probe_file_name
 from tests.interop.processes import Server
 from tests.interop.spark_environments import variables
 from tests.spark.query_driver import PlayedQuery
@@ -83,7 +83,7 @@ def test_tasks_stage_there_and_the_committer_reads_and_removes_it(broker: Embedd
     assert len(staged) == 2
     query.commit(messages)
     assert broker.read("orders").num_rows == 400
-    assert set(folder.names()) == {token_of_this_machine(), "letters"}
+    assert set(folder.names()) == {probe_file_name(), "letters"}
 
 
 def test_dead_letters_as_parquet_lie_there(query: PlayedQuery, folder: Folder) -> None:

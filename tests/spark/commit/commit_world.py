@@ -28,35 +28,12 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
 from chaffinch.records.control_batch import committed
 from chaffinch.spark import snapshot
-from chaffinch.spark.commit import finish, remains
+from chaffinch.spark.commit import complete_previous, hanging_transactions, operations
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
-from chaffinch.spark.commit.operations import (
-    Ask,
-    AskHandler,
-    BatchAnswer,
-    CountPartitions,
-    DeadLetters,
-    FindRemains,
-    LeftOpen,
-    Lost,
-    NameDeadLetters,
-    NextAnswer,
-    ReadState,
-    Remains,
-    Reply,
-    SendBatch,
-    SetAside,
-    Step,
-    Told,
-    Wait,
-    WriteDeadLetters,
-    WriteMarkers,
-    WriteState,
-)
-from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.commit.retry_policy import RetryPolicy
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.tasks.dead_letter_headers import Origin
@@ -68,7 +45,7 @@ TOPIC, DEAD = "orders", "orders-dead"
 NODE = Node(id=0, host="broker.test", port=9092)
 
 
-PATIENCE = Patience(block_max_ms=60_000, wait_ms=lambda failures: RETRY_BACKOFF.wait_ms(failures, random.Random(failures)))
+RETRY_POLICY = RetryPolicy(block_max_ms=60_000, wait_ms=lambda failures: RETRY_BACKOFF.wait_ms(failures, random.Random(failures)))
 
 
 class Broker:
@@ -128,7 +105,7 @@ class Broker:
 
     def open_in(self, where: TopicPartition) -> list[Any]:
         """The producers that have something open in a partition."""
-        (part,) = self.ask(remains.question([where])).topics[0].partitions
+        (part,) = self.ask(hanging_transactions.describe_producers_request([where])).topics[0].partitions
         return [state for state in part.active_producers if state.current_txn_start_offset >= 0]
 
     def read_partition(self, where: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
@@ -171,9 +148,9 @@ class Driver:
     broker: Broker
     query: Query
     cut: Cut | None = None
-    steps: list[Step] = field(default_factory=list)
+    steps: list[operations.Step] = field(default_factory=list)
     count: int = 0
-    answers: list[BatchAnswer] = field(default_factory=list)
+    answers: list[operations.BatchResponse] = field(default_factory=list)
     result: CommitResult = field(init=False, repr=False)
     """Of `Query.commit`."""
 
@@ -188,7 +165,7 @@ class Driver:
                 except Refusal as refusal:
                     operation = commit.throw(refusal)
                     continue
-                operation = commit.send(Reply(steady_ms=self.broker.steady_ms, value=value))
+                operation = commit.send(operations.Reply(steady_ms=self.broker.steady_ms, value=value))
         except StopIteration as done:
             result: CommitResult = done.value
             return result
@@ -203,94 +180,115 @@ class Driver:
             raise Killed
         if how == "broker_killed":
             self.broker.kill()
-        is_sent = how == "lose_request" and isinstance(operation, Ask | SendBatch | FindRemains | CountPartitions | WriteMarkers)
+        is_sent = how == "lose_request" and isinstance(
+            operation,
+            operations.SendRequest
+            | operations.SendBatch
+            | operations.FindHangingTransactions
+            | operations.CountPartitions
+            | operations.WriteMarkers,
+        )
         value = None if is_sent else self.effect(operation)
         if how == "crash_after":
             raise Killed
         if cut is not None and cut.during is not None:
             cut.during()
         if how in ("lose_request", "lose_answer"):
-            lost = Lost(reason="cut by the test", was_sent=True)
-            if isinstance(operation, Ask | CountPartitions):
+            lost = operations.Lost(reason="cut by the test", was_sent=True)
+            if isinstance(operation, operations.SendRequest | operations.CountPartitions):
                 return lost
-            if isinstance(operation, FindRemains):
-                return Remains(reason=lost.reason)
-            if isinstance(operation, WriteMarkers):
-                return Told(reason=lost.reason, unsure=frozenset(left.place for left in operation.places))
-            if isinstance(operation, SendBatch):
-                self.answers = [answer for answer in self.answers if answer.ticket != operation.ticket]
-                self.answers.append(BatchAnswer(ticket=operation.ticket, lost=lost))
+            if isinstance(operation, operations.FindHangingTransactions):
+                return operations.HangingTransactions(reason=lost.reason)
+            if isinstance(operation, operations.WriteMarkers):
+                return operations.WriteMarkersResult(
+                    reason=lost.reason, possibly_written=frozenset(transaction.tp for transaction in operation.transactions)
+                )
+            if isinstance(operation, operations.SendBatch):
+                self.answers = [answer for answer in self.answers if answer.send_id != operation.send_id]
+                self.answers.append(operations.BatchResponse(send_id=operation.send_id, lost=lost))
         return value
 
     def effect(self, operation: Any) -> Any:
         match operation:
-            case Ask():
+            case operations.SendRequest():
                 answer = self.broker.ask(operation.message)
-                return Lost(reason="connection closed") if answer is None else answer
-            case SendBatch():
+                return operations.Lost(reason="connection closed") if answer is None else answer
+            case operations.SendBatch():
                 self.send(operation)
-            case NextAnswer():
+            case operations.NextResponse():
                 return self.answers.pop(0)
-            case AskHandler():
+            case operations.CallHandler():
                 assert self.query.left_out is not None
                 columns = batches.decode(bytes(operation.batch.bytes.data or b""))
                 return frozenset(found.row for found in operation.culprits if columns.value(found.row) in self.query.left_out)
-            case SetAside():
-                return self.query.set_aside(operation, self.broker)
-            case WriteDeadLetters():
+            case operations.MakeDeadLetters():
+                return self.query.make_dead_letters(operation, self.broker)
+            case operations.WriteDeadLetters():
                 self.query.parquet[operation.writer_id] = operation.rows
-            case NameDeadLetters():
+            case operations.NameDeadLetters():
                 self.query.parquet = {None: self.query.parquet.pop(operation.writer_id, ())}
-            case ReadState():
+            case operations.ReadState():
                 return self.query.state
-            case WriteState():
+            case operations.WriteState():
                 self.query.state = CheckpointState.from_text(operation.state.to_text())
-            case FindRemains() | CountPartitions() | WriteMarkers():
+            case operations.FindHangingTransactions() | operations.CountPartitions() | operations.WriteMarkers():
                 return self.ask_leaders(operation)
-            case Wait():
+            case operations.Wait():
                 self.broker.pass_time(operation.ms)
         return None
 
-    def ask_leaders(self, operation: FindRemains | CountPartitions | WriteMarkers) -> Any:
-        if isinstance(operation, CountPartitions):
+    def ask_leaders(self, operation: operations.FindHangingTransactions | operations.CountPartitions | operations.WriteMarkers) -> Any:
+        if isinstance(operation, operations.CountPartitions):
             return self.broker.offsets_partitions
-        if isinstance(operation, WriteMarkers):
+        if isinstance(operation, operations.WriteMarkers):
             return self.write_markers(operation)
-        if operation.partitions[0].topic == finish.OFFSETS_TOPIC:
+        if operation.partitions[0].topic == complete_previous.OFFSETS_TOPIC:
             return self.find_pending(operation)
-        answer = self.broker.ask(remains.question(operation.partitions))
-        return Remains(reason="connection closed") if answer is None else remains.read(answer, operation.producer_id)
+        answer = self.broker.ask(hanging_transactions.describe_producers_request(operation.partitions))
+        return (
+            operations.HangingTransactions(reason="connection closed")
+            if answer is None
+            else hanging_transactions.parse_response(answer, operation.producer_id)
+        )
 
-    def groups(self, place: TopicPartition, producer_id: int) -> list[str]:
+    def groups(self, tp: TopicPartition, producer_id: int) -> list[str]:
         """Whose pending offsets of a producer lie in a partition of `__consumer_offsets`."""
         pending = [group for group, number in self.broker.core.state.offsets.pending() if number == producer_id]
-        return [group for group in pending if finish.offsets_partition(group, self.broker.offsets_partitions) == place.partition]
+        return [group for group in pending if complete_previous.offsets_partition(group, self.broker.offsets_partitions) == tp.partition]
 
-    def find_pending(self, operation: FindRemains) -> Remains:
+    def find_pending(self, operation: operations.FindHangingTransactions) -> operations.HangingTransactions:
         """As the leader of that partition says it."""
-        (place,) = operation.partitions
+        (tp,) = operation.partitions
         if self.broker.offsets_refused is not codes.NONE:
-            return Remains(asked=frozenset([place]), refused=self.broker.offsets_refused)
-        groups = self.groups(place, operation.producer_id)
+            return operations.HangingTransactions(answered=frozenset([tp]), refused=self.broker.offsets_refused)
+        groups = self.groups(tp, operation.producer_id)
         epochs = [self.broker.offset_epochs[group, operation.producer_id] for group in groups]
-        return Remains(asked=frozenset([place]), left_open=frozenset(LeftOpen(place, epoch, 0) for epoch in epochs))
+        return operations.HangingTransactions(
+            answered=frozenset([tp]), hanging=frozenset(operations.HangingTransaction(tp, epoch, 0) for epoch in epochs)
+        )
 
-    def write_markers(self, operation: WriteMarkers) -> Told:
+    def write_markers(self, operation: operations.WriteMarkers) -> operations.WriteMarkersResult:
         if self.broker.markers_refused is not codes.NONE:
-            return Told(refused=self.broker.markers_refused, not_ours=frozenset(left.place for left in operation.places))
-        for left in operation.places:
-            if left.place.topic == finish.OFFSETS_TOPIC:
-                for group in self.groups(left.place, operation.identity.producer_id):
+            return operations.WriteMarkersResult(
+                refused=self.broker.markers_refused, denied=frozenset(transaction.tp for transaction in operation.transactions)
+            )
+        for transaction in operation.transactions:
+            if transaction.tp.topic == complete_previous.OFFSETS_TOPIC:
+                for group in self.groups(transaction.tp, operation.identity.producer_id):
                     self.broker.core.state.offsets.complete(group, operation.identity.producer_id, True)
-        rows = [left for left in operation.places if left.place.topic != finish.OFFSETS_TOPIC]
-        answer = self.broker.ask(finish.markers(operation.identity, rows)) if rows else None
-        said = finish.read(answer) if answer is not None else Told(unsure=frozenset(left.place for left in rows))
-        return replace(said, done=said.done | {left.place for left in operation.places if left not in rows})
+        rows = [transaction for transaction in operation.transactions if transaction.tp.topic != complete_previous.OFFSETS_TOPIC]
+        answer = self.broker.ask(complete_previous.write_markers_request(operation.identity, rows)) if rows else None
+        said = (
+            complete_previous.parse_response(answer)
+            if answer is not None
+            else operations.WriteMarkersResult(possibly_written=frozenset(transaction.tp for transaction in rows))
+        )
+        return replace(said, done=said.done | {transaction.tp for transaction in operation.transactions if transaction not in rows})
 
-    def send(self, operation: SendBatch) -> None:
+    def send(self, operation: operations.SendBatch) -> None:
         data = bytearray(operation.batch.bytes.data or b"")
-        if operation.kept is not None:
-            shortened = batches.without_records(data, [i for i in range(operation.batch.record_count) if i not in operation.kept])
+        if operation.record_indices is not None:
+            shortened = batches.without_records(data, [i for i in range(operation.batch.record_count) if i not in operation.record_indices])
             assert shortened is not None
             data = shortened
         batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)
@@ -305,7 +303,7 @@ class Driver:
             )
         )
         if answer is None:
-            self.answers.append(BatchAnswer(ticket=operation.ticket, lost=Lost(reason="connection closed")))
+            self.answers.append(operations.BatchResponse(send_id=operation.send_id, lost=operations.Lost(reason="connection closed")))
             return
         found = answer.responses[0].partition_responses[0]
         culprits = tuple(
@@ -318,7 +316,9 @@ class Driver:
         )
         code = codes.by_number(found.error_code, has_culprits=bool(culprits))
         self.answers.append(
-            BatchAnswer(ticket=operation.ticket, code=code, message=found.error_message or "", culprits=culprits, byte_count=len(data))
+            operations.BatchResponse(
+                send_id=operation.send_id, code=code, message=found.error_message or "", culprits=culprits, byte_count=len(data)
+            )
         )
 
 
@@ -380,7 +380,7 @@ class Query:
             "has_handler": self.left_out is not None,
             "target": snapshot.TargetSnapshot(topics=()),
             "push_bytes_per_s": 1e9,
-            "patience": PATIENCE,
+            "retry_policy": RETRY_POLICY,
         }
         return CommitPlan(**{**fields, **changes})
 
@@ -402,7 +402,7 @@ class Query:
                     cut.at -= driver.count
             self.done += 1
 
-    def set_aside(self, operation: SetAside, broker: Broker) -> DeadLetters:
+    def make_dead_letters(self, operation: operations.MakeDeadLetters, broker: Broker) -> operations.DeadLetters:
         rejections = list(operation.culprits)
         columns = batches.decode(bytes(operation.batch.bytes.data or b""))
         picked = RecordColumns.concat([columns.slice(found.row, found.row + 1) for found in rejections])
@@ -412,7 +412,7 @@ class Query:
             StagedBatch(topic_partition=where, record_count=count, bytes=StagedBytes(data=bytes(data), byte_count=len(data)))
             for where, count, data in made
         ]
-        return DeadLetters(batches=tuple(staged))
+        return operations.DeadLetters(batches=tuple(staged))
 
 
 def counted(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> Counter[bytes | None]:

@@ -4,7 +4,7 @@ from chaffinch.spark.commit.operations import Step
 from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Query, counted, outcome
 
 
-def test_one_opens_no_transaction_and_is_remembered() -> None:
+def test_empty_batch_opens_no_transaction_and_is_remembered() -> None:
     broker = Broker()
     query = Query(broker, [(outcome({}),), (outcome({0: [(b"k", b"v")]}),)])
     driver = query.commit(0)
@@ -15,13 +15,13 @@ def test_one_opens_no_transaction_and_is_remembered() -> None:
     assert counted(broker.read(TOPIC)) == {b"v": 1}
 
 
-def test_one_takes_away_the_dead_letters_of_an_attempt_that_failed() -> None:
+def test_empty_batch_removes_dead_letters_of_failed_attempt() -> None:
     query = Query(Broker(), [(outcome({}),)])
     driver = query.commit(0, writes_dead_letter_file=True)
     assert driver.steps == [Step.READ_STATE, Step.READ_MARKER, Step.FINISH_COMMIT, Step.WRITE_DEAD_LETTERS, Step.NOTE_DONE]
 
 
-def test_without_a_checkpoint_one_commits_a_marker() -> None:
+def test_empty_batch_without_checkpoint_commits_a_marker() -> None:
     broker = Broker()
     query = Query(broker, [(outcome({}),), (outcome({0: [(b"k", b"v")]}),)], has_checkpoint=False)
     assert Step.COMMIT_MARKER in query.commit(0).steps
@@ -29,7 +29,7 @@ def test_without_a_checkpoint_one_commits_a_marker() -> None:
     assert counted(broker.read(TOPIC)) == {b"v": 1}
 
 
-def test_one_uses_up_no_token() -> None:
+def test_empty_batch_does_not_use_the_token() -> None:
     """As where the options are tried with a frame without rows first: the rows that come under the token later are written."""
     broker = Broker()
     query = Query(broker, [(outcome({}),), (outcome({0: [(b"k", b"v")]}),)], has_checkpoint=False)
@@ -40,7 +40,7 @@ def test_one_uses_up_no_token() -> None:
     assert counted(broker.read(TOPIC)) == {b"v": 1}
 
 
-def test_one_of_a_replay_commits_its_notes() -> None:
+def test_empty_batch_of_replay_commits_its_notes() -> None:
     """Where no letter can be replayed from its topic they are done with all the same."""
     broker = Broker()
     query = Query(broker, [(outcome({}),)], has_checkpoint=False)

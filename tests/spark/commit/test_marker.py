@@ -19,7 +19,7 @@ def test_markers_survive_their_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"batch":"5"}'])
-def test_other_texts_are_no_markers(text: str) -> None:
+def test_invalid_marker_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         Marker.from_text(text)
 
@@ -52,33 +52,33 @@ def test_the_state_survives_its_text(
     assert CheckpointState.from_text(state.to_text()) == state
 
 
-def test_partitions_of_a_topic_that_was_created_again_are_not_there_any_more() -> None:
+def test_partitions_of_recreated_topic_are_removed() -> None:
     a, b, c = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
     state = CheckpointState(written_to=(a, b, c), topic_ids={"a": UUID(int=1), "b": UUID(int=2)})
-    assert state.still_there({"a": UUID(int=1), "b": UUID(int=3), "c": UUID(int=4)}) == (a, c)
-    assert state.still_there({"a": UUID(int=0)}) == (a, b, c), "a broker before 2.8 has no ids"
-    assert replace(state, written_to=None).still_there({}) is None
+    assert state.still_existing({"a": UUID(int=1), "b": UUID(int=3), "c": UUID(int=4)}) == (a, c)
+    assert state.still_existing({"a": UUID(int=0)}) == (a, b, c), "a broker before 2.8 has no ids"
+    assert replace(state, written_to=None).still_existing({}) is None
 
 
-def test_a_state_from_before_there_were_counts() -> None:
+def test_state_without_counts() -> None:
     text = '{"version": 1, "transactional.id": "t", "batch": {"id": 3, "stage": "ending", "digest": "d3", "noted_ms": 5, "marker": "m"}}'
     kept = Remembered(batch_id=3, stage="ending", digest="d3", noted_ms=5, marker="m")
     assert CheckpointState.from_text(text) == CheckpointState(transactional_id="t", remembered=kept)
 
 
-def test_a_state_from_before_an_acknowledged_batch_was_kept_apart() -> None:
+def test_state_without_acknowledged_batch() -> None:
     text = '{"version": 1, "transactional.id": "t", "batch": {"id": 3, "stage": "written", "digest": "d3", "noted_ms": 5, "marker": "m"}}'
-    later = CheckpointState.from_text(text).noting(remembered(4, "empty"))
+    later = CheckpointState.from_text(text).with_newest(remembered(4, "empty"))
     assert later.acknowledged == Acknowledged(batch_id=3, marker="m")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 2}', "[1]"])
-def test_other_texts_are_no_states(text: str) -> None:
+def test_invalid_state_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         CheckpointState.from_text(text)
 
 
-def test_a_marker_says_what_a_handler_left_out_of_a_batch_write() -> None:
+def test_marker_of_batch_write_has_dropped_counts() -> None:
     marker = Marker(batch_id=0, writer_id="w", dropped={"MESSAGE_TOO_LARGE": 3})
     assert Marker.from_text(marker.to_text()) == marker
     assert "dropped" not in Marker(batch_id=0, writer_id="w").to_text(), "of all others it is as ever"

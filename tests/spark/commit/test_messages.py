@@ -14,7 +14,7 @@ def batch(**fields: Any) -> StagedBatch:
     return StagedBatch(topic_partition=TopicPartition("orders", 0), record_count=1, bytes=StagedBytes(**fields))
 
 
-def test_files_of_a_task_are_those_of_rows_and_letters_outside_the_message() -> None:
+def test_files_of_a_task_include_rows_and_dead_letters() -> None:
     outcome = TaskOutcome(
         context=TaskContextFacts(task=0),
         batches=(batch(file="a", byte_count=100), batch(data=b"xyz", byte_count=3)),
@@ -33,12 +33,12 @@ def test_files_of_a_task_are_those_of_rows_and_letters_outside_the_message() -> 
         ("", -1, 0, "row 7 of task 0: INVALID_RECORD: why"),
     ],
 )
-def test_where_a_bad_row_is(topic: str, partition: int, task: int | None, text: str) -> None:
+def test_text_of_rejection(topic: str, partition: int, task: int | None, text: str) -> None:
     rejection = Rejection(row=7, topic_partition=TopicPartition(topic, partition), code=codes.INVALID_RECORD, message="why")
-    assert str(rejection if task is None else rejection.found_by(task)) == text
+    assert str(rejection if task is None else rejection.with_task(task)) == text
 
 
-def test_the_line_of_a_batch() -> None:
+def test_log_line_of_a_batch() -> None:
     counts = BatchCounts(
         rows_written=5,
         rejected={"MESSAGE_TOO_LARGE": 2, "INVALID_TIMESTAMP": 1},

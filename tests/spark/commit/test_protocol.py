@@ -11,7 +11,7 @@ from chaffinch.broker.core.groups.offsets import CommittedOffset
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from chaffinch.spark.commit.operations import Ask, Lost, Operation, Step
+from chaffinch.spark.commit.operations import Lost, Operation, SendRequest, Step
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Kind, Refusal, Remedy
 from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
@@ -45,7 +45,7 @@ def assert_exactly_once(broker: Broker) -> None:
     assert counted(broker.read(TOPIC)) == dict.fromkeys(ALL_VALUES, 1)
 
 
-def test_the_steps_of_an_undisturbed_commit() -> None:
+def test_steps_of_undisturbed_commit() -> None:
     _, query = two_batches()
     steps = [step for step, _ in itertools.groupby(query.commit(0).steps)]
     assert steps == [
@@ -55,7 +55,7 @@ def test_the_steps_of_an_undisturbed_commit() -> None:
         Step.FIX_TRANSACTIONAL_ID,
         Step.INIT_PRODUCER,
         Step.READ_MARKER_AGAIN,
-        Step.FIND_REMAINS,
+        Step.FIND_HANGING_TRANSACTIONS,
         Step.ADD_PARTITIONS,
         Step.PUSH,
         Step.ADD_OFFSETS,
@@ -68,7 +68,7 @@ def test_the_steps_of_an_undisturbed_commit() -> None:
 
 @pytest.mark.parametrize("how", ["crash_before", "crash_after"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_driver_that_dies_anywhere_and_is_restarted(how: str, at: int) -> None:
+def test_crash_at_each_operation_and_restart(how: str, at: int) -> None:
     broker, query = two_batches()
     with pytest.raises(Killed):
         query.run(Cut(at=at, how=how))
@@ -78,21 +78,21 @@ def test_a_driver_that_dies_anywhere_and_is_restarted(how: str, at: int) -> None
 
 @pytest.mark.parametrize("how", ["lose_request", "lose_answer"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_lost_request_or_answer_anywhere(how: str, at: int) -> None:
+def test_request_or_response_lost_at_each_operation(how: str, at: int) -> None:
     broker, query = two_batches()
     query.run(Cut(at=at, how=how))
     assert_exactly_once(broker)
 
 
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_broker_killed_anywhere(at: int) -> None:
+def test_broker_killed_at_each_operation(at: int) -> None:
     broker, query = two_batches()
     query.run(Cut(at=at, how="broker_killed"))
     assert_exactly_once(broker)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(range(0, OPERATIONS, 3), range(0, OPERATIONS, 4))))
-def test_two_deaths(first: int, second: int) -> None:
+def test_two_crashes(first: int, second: int) -> None:
     broker, query = two_batches()
     with pytest.raises(Killed):
         query.run(Cut(at=first, how="crash_after"))
@@ -105,7 +105,7 @@ def test_two_deaths(first: int, second: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_second_driver_that_runs_in_between(at: int) -> None:
+def test_second_driver_at_each_operation(at: int) -> None:
     """Two queries on one checkpoint: the newer one writes, the older one stops or skips, no row is lost or doubled."""
     broker, query = two_batches()
     other = Query(broker, query.batches, state=query.state)
@@ -116,7 +116,7 @@ def test_a_second_driver_that_runs_in_between(at: int) -> None:
         query.run(cut)
     except Refusal as refusal:
         stopped = refusal
-    is_fenced = STEPS[at] in WITHIN_THE_TRANSACTION | {Step.READ_MARKER_AGAIN, Step.FIND_REMAINS}
+    is_fenced = STEPS[at] in WITHIN_THE_TRANSACTION | {Step.READ_MARKER_AGAIN, Step.FIND_HANGING_TRANSACTIONS}
     if is_fenced:
         assert stopped is not None
         assert (stopped.name, stopped.group) == ("ANOTHER_WRITER", Group.APPLICATION_RECOVERABLE)
@@ -126,7 +126,7 @@ def test_a_second_driver_that_runs_in_between(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_coordinator_that_times_the_transaction_out(at: int) -> None:
+def test_transaction_timeout_at_each_operation(at: int) -> None:
     broker, query = two_batches()
     stopped = None
     try:
@@ -144,7 +144,7 @@ def test_a_coordinator_that_times_the_transaction_out(at: int) -> None:
     assert_exactly_once(broker)
 
 
-def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted() -> None:
+def test_fenced_driver_with_unchanged_marker_may_restart() -> None:
     broker, query = two_batches()
     at = query_operation(Step.PUSH)
     with pytest.raises(Refusal, match=r"nothing of it is visible; .*; start the query again") as caught:
@@ -159,7 +159,7 @@ def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted() -> None:
         (False, "two writes had one idempotencyToken .* not to be run again"),
     ],
 )
-def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_over(is_stream: bool, advice: str) -> None:
+def test_fenced_driver_with_changed_marker_reports_another_writer(is_stream: bool, advice: str) -> None:
     broker, query = two_batches()
     other = Query(broker, query.batches)
     cut = Cut(at=query_operation(Step.PUSH), how="during", during=lambda: other.commit(0, writer_id="other") if not other.done else None)
@@ -178,9 +178,7 @@ def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_ov
         ("another writes", False, "STAGING_LOST"),
     ],
 )
-def test_who_finds_the_staging_gone_looks_whether_another_writer_has_removed_it(
-    meanwhile: str, can_ask: bool, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_staging_reads_marker_for_another_writer(meanwhile: str, can_ask: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     other = Query(broker, query.batches)
     happens: dict[str, Callable[[], object]] = {
@@ -197,7 +195,7 @@ def test_who_finds_the_staging_gone_looks_whether_another_writer_has_removed_it(
     effect = driver.effect
 
     def cut_off(operation: Operation) -> object:
-        is_asked = operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, Ask)
+        is_asked = operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, SendRequest)
         return Lost(reason="cut off") if is_asked else effect(operation)
 
     if not can_ask:
@@ -224,7 +222,7 @@ def is_still_the_newest(broker: Broker, answer: InitProducerIdResponse) -> bool:
     return another_init(broker, ProducerIdentity(answer.producer_id, answer.producer_epoch)).error_code == 0
 
 
-def test_a_driver_fenced_after_its_commit_was_done_learns_from_the_marker_that_it_was() -> None:
+def test_driver_fenced_after_commit_succeeds_by_marker() -> None:
     broker, query = two_batches()
     at = query_operation(Step.END_TRANSACTION)
     driver = query.commit(0, Cut(at=at, how="lose_answer", during=lambda: another_init(broker)))
@@ -237,14 +235,14 @@ def test_a_driver_fenced_after_its_commit_was_done_learns_from_the_marker_that_i
 
 
 @pytest.mark.parametrize(("step", "text"), [(Step.PUSH, "nothing of it is visible"), (Step.END_TRANSACTION, "is written is not known")])
-def test_a_fenced_driver_that_cannot_read_the_marker_says_what_is_known(step: Step, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fenced_driver_without_marker_reports_known_facts(step: Step, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     effect = Driver.effect
 
     def away(self: Driver, operation: Operation) -> object:
         return (
             Lost(reason="away")
-            if operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, Ask)
+            if operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, SendRequest)
             else effect(self, operation)
         )
 
@@ -254,7 +252,7 @@ def test_a_fenced_driver_that_cannot_read_the_marker_says_what_is_known(step: St
     assert bool(broker.read(TOPIC)) is (step is Step.END_TRANSACTION)
 
 
-def test_an_end_that_finds_the_transaction_ended_learns_from_the_marker_how() -> None:
+def test_end_txn_of_ended_transaction_succeeds_by_marker() -> None:
     broker, query = two_batches()
     at = query_operation(Step.END_TRANSACTION)
 
@@ -264,7 +262,7 @@ def test_an_end_that_finds_the_transaction_ended_learns_from_the_marker_how() ->
     assert query.commit(0, Cut(at=at, how="lose_answer", during=refuse)).result.outcome == "written"
 
 
-def test_an_abort_fences_nobody() -> None:
+def test_abort_fences_no_other_writer() -> None:
     broker, query = two_batches()
     taken: list[InitProducerIdResponse] = []
 
@@ -278,7 +276,7 @@ def test_an_abort_fences_nobody() -> None:
     assert is_still_the_newest(broker, taken[-1])
 
 
-def test_a_transaction_started_again_fences_nobody() -> None:
+def test_restart_fences_no_other_writer() -> None:
     """The other writer comes between the abort and the next InitProducerId."""
     broker, query = two_batches()
     _, twin = two_batches()
@@ -300,7 +298,7 @@ def query_operation(step: Step, batch_id: int = 0) -> int:
 
 
 class TestMarker:
-    def test_a_batch_that_is_in_kafka_is_skipped_without_fencing_anybody(self) -> None:
+    def test_written_batch_is_skipped_without_fencing(self) -> None:
         _broker, query = two_batches()
         query.commit(0)
         driver = query.commit(0)
@@ -322,14 +320,14 @@ class TestMarker:
         with pytest.raises(Refusal, match="batch 0 is older than batch 1, which the marker in group chaffinch-q"):
             query.commit(0)
 
-    def test_no_marker_for_a_later_batch_is_refused_unless_told_to_write(self) -> None:
+    def test_missing_marker_of_later_batch_is_refused_without_option(self) -> None:
         _broker, query = two_batches()
         with pytest.raises(Refusal, match="set onMissingMarker=write") as caught:
             query.commit(1)
         assert caught.value.name == "MARKER_MISSING"
         assert query.commit(1, writes_without_marker=True).result.outcome == "written"
 
-    def test_a_marker_that_expired_is_replaced_by_what_the_checkpoint_remembers(self) -> None:
+    def test_expired_marker_is_replaced_by_checkpoint_state(self) -> None:
         _broker, query = two_batches()
         query.run(until=1)
         other = Broker()
@@ -356,7 +354,7 @@ class TestMarker:
         query.run()
         assert_exactly_once(broker)
 
-    def test_an_acknowledged_batch_that_kafka_has_lost_is_told(self) -> None:
+    def test_acknowledged_batch_lost_by_kafka_is_reported(self) -> None:
         broker, query = two_batches()
         query.run(until=1)
         offsets, marker_place = broker.core.state.offsets, TopicPartition(TOPIC, 0)
@@ -372,7 +370,7 @@ class TestMarker:
         assert query.commit(1, writes_without_marker=True).result.outcome == "written"
 
     @pytest.mark.parametrize("since", ["nothing", "an empty batch", "a commit that died", "a commit that died, empty when repeated"])
-    def test_what_came_after_an_acknowledged_batch_does_not_hide_that_kafka_has_lost_it(self, since: str) -> None:
+    def test_lost_acknowledged_batch_is_reported_after_later_batches(self, since: str) -> None:
         _broker, query = two_batches()
         query.batches += [query.batches[1]] * 2
         query.run(until=2)
@@ -396,7 +394,7 @@ class TestMarker:
             ('{"version":9}', "FORMAT_NEWER: the marker that group chaffinch-q .* has format version 9, this Chaffinch knows versions"),
         ],
     )
-    def test_an_offset_in_the_group_that_is_no_marker_is_refused(self, metadata: str, text: str) -> None:
+    def test_foreign_offset_in_group_is_refused(self, metadata: str, text: str) -> None:
         broker, query = two_batches()
         query.commit(0)
         offset = CommittedOffset(offset=0, leader_epoch=-1, metadata=metadata, committed_ms=0)
@@ -406,7 +404,7 @@ class TestMarker:
 
 
 class TestTransactionalId:
-    def test_a_changed_one_is_refused(self) -> None:
+    def test_changed_id_is_refused(self) -> None:
         _broker, query = two_batches()
         query.commit(0)
         query.transactional_id = "mine"
@@ -414,7 +412,7 @@ class TestTransactionalId:
             query.commit(1)
         assert caught.value.group is Group.INVALID_CONFIGURATION
 
-    def test_it_is_fixed_before_anything_is_written(self) -> None:
+    def test_id_is_fixed_before_any_write(self) -> None:
         _broker, query = two_batches()
         with pytest.raises(Killed):
             query.run(Cut(at=query_operation(Step.INIT_PRODUCER), how="crash_before"))
@@ -440,10 +438,10 @@ class TestBatchWrites:
         ("step", "remedy", "text", "written"),
         [
             (Step.PUSH, Remedy.AGAIN, "nothing of it is visible", []),
-            (Step.END_TRANSACTION, Remedy.LOOK, "whether the rows are written is not known; look into the topic before", FIRST_ROWS),
+            (Step.END_TRANSACTION, Remedy.LOOK, "whether the rows are written is not known; check the topic before", FIRST_ROWS),
         ],
     )
-    def test_without_a_marker_one_that_is_fenced_says_whether_it_may_be_written(
+    def test_fenced_write_without_marker_reports_whether_it_may_be_written(
         self, step: Step, remedy: Remedy, text: str, written: Sequence[tuple[bytes, bytes]]
     ) -> None:
         broker, query = two_batches(has_checkpoint=False)
@@ -457,6 +455,6 @@ class TestBatchWrites:
         assert counted(broker.read(TOPIC)) == counted(written)
 
 
-def test_a_tolerance_cannot_be_given_without_tolerating() -> None:
+def test_tolerance_max_needs_tolerance_all() -> None:
     with pytest.raises(ValueError, match=r"needs errors\.tolerance=all"):
         Tolerance.parse("none", "5")

@@ -30,7 +30,7 @@ class TestTimeouts:
     def test_from_size_and_rate(self, byte_count: int, rate: float, given: int | None, expected: int) -> None:
         assert transaction_timeout_ms(sized_plan(byte_count, push_bytes_per_s=rate, transaction_timeout_ms=given)) == expected
 
-    def test_many_small_batches_need_time_too(self) -> None:
+    def test_many_small_batches_raise_the_timeout(self) -> None:
         """Of 5000 tasks with a row for each of 64 partitions: at a millisecond for three of them they take longer than a minute."""
         plan = sized_plan(100, push_bytes_per_s=20e6)
         (part,) = plan.outcomes[0].batches
@@ -38,7 +38,7 @@ class TestTimeouts:
         assert transaction_timeout_ms(many) == 4 * (320_000 * 100 * 1000 // 20_000_000 + 96_000)
 
     @pytest.mark.parametrize(("given", "allowed"), [(None, "900000 ms"), (500_000, "500000 ms")])
-    def test_a_batch_that_cannot_fit_is_refused_with_both_numbers(self, given: int | None, allowed: str) -> None:
+    def test_batch_over_the_limit_is_refused_with_both_numbers(self, given: int | None, allowed: str) -> None:
         plan = sized_plan(2_000_000_000, push_bytes_per_s=1e6, transaction_timeout_ms=given)
         with pytest.raises(Refusal, match=f"takes about 2000000 ms .* may last {allowed}"):
             transaction_timeout_ms(plan)
@@ -54,9 +54,7 @@ class TestTimeouts:
              "raise that, or set kafka.transaction.timeout.ms to what it allows"),
         ],
     )  # fmt: skip
-    def test_what_the_broker_refuses_is_said_with_value_limit_and_option(
-        self, told_ms: int | None, given_ms: int | None, text: str
-    ) -> None:
+    def test_timeout_refused_by_broker_reports_value_limit_and_option(self, told_ms: int | None, given_ms: int | None, text: str) -> None:
         maximum_ms = 900_000 if given_ms else 50_000
         query = Query(Broker(settings={"transaction.max.timeout.ms": maximum_ms}), [(outcome({0: [(b"k", b"v")]}),)])
         target = TargetSnapshot(topics=(), reported_timeout_max_ms=told_ms)

@@ -14,14 +14,16 @@ from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.commit.verdict import Verdict, check_not_lost, judge
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from tests.spark.commit.commit_world import PATIENCE
+from tests.spark.commit.commit_world import RETRY_POLICY
 
 DAY_MS = 24 * 3_600_000
 NOW_MS = 1_700_000_000_000
 WRITE, SKIP = Verdict.WRITE, Verdict.SKIP
 
 
-def at_hand(batch_id: int = 5, digest: str = "d5", *, marker: str = "orders-0", topic_id: UUID = ZERO_UUID, **changes: Any) -> CommitPlan:
+def batch_plan(
+    batch_id: int = 5, digest: str = "d5", *, marker: str = "orders-0", topic_id: UUID = ZERO_UUID, **changes: Any
+) -> CommitPlan:
     """A batch whose marker is looked for on the partition `marker`, of a topic with this id."""
     topic, _, number = marker.rpartition("-")
     snapshot = TopicSnapshot(topic=topic, topic_id=topic_id.bytes, partition_count=1)
@@ -29,7 +31,7 @@ def at_hand(batch_id: int = 5, digest: str = "d5", *, marker: str = "orders-0", 
         "query": "q", "batch_id": batch_id, "digest": digest, "wall_ms": NOW_MS, "writer_id": "w", "outcomes": (),
         "target": TargetSnapshot(topics=(snapshot,), offsets_retention_ms=7 * DAY_MS), "transactional_id": "t", "group_id": "g",
         "marker_partition": TopicPartition(topic, int(number)), "is_stream": True, "tolerance": Tolerance(tolerates=False),
-        "push_bytes_per_s": 1e9, "patience": PATIENCE,
+        "push_bytes_per_s": 1e9, "retry_policy": RETRY_POLICY,
     }  # fmt: skip
     return CommitPlan(**{**fields, **changes})
 
@@ -43,7 +45,7 @@ def remembered(batch_id: int, stage: Stage, digest: str | None = None, age_ms: i
 
 
 @pytest.mark.parametrize(
-    ("seen", "kept", "verdict"),
+    ("seen", "noted", "verdict"),
     [
         (marker(4), None, WRITE),
         (marker(1), None, WRITE),
@@ -68,18 +70,18 @@ def remembered(batch_id: int, stage: Stage, digest: str | None = None, age_ms: i
         (None, remembered(5, "ending", age_ms=4 * DAY_MS), "MARKER_MISSING"),
     ],
 )
-def test_a_stream_s_batch_5(seen: Marker | None, kept: Remembered | None, verdict: Verdict | str) -> None:
+def test_verdict_of_batch_5(seen: Marker | None, noted: Remembered | None, verdict: Verdict | str) -> None:
     if isinstance(verdict, Verdict):
-        assert judge(at_hand(), seen, CheckpointState(remembered=kept)) is verdict
+        assert judge(batch_plan(), seen, CheckpointState(remembered=noted)) is verdict
     else:
         with pytest.raises(Refusal) as caught:
-            judge(at_hand(), seen, CheckpointState(remembered=kept))
+            judge(batch_plan(), seen, CheckpointState(remembered=noted))
         assert caught.value.name == verdict
         assert str(caught.value).startswith(f"KAFKA[InvalidConfiguration] {verdict}: batch 5" if "RESTORED" in verdict else "KAFKA[")
 
 
 @pytest.mark.parametrize(
-    ("seen", "kept", "is_lost"),
+    ("seen", "noted", "is_lost"),
     [
         (marker(3), remembered(4, "written"), True),
         (marker(4), remembered(5, "written"), True),
@@ -95,42 +97,40 @@ def test_a_stream_s_batch_5(seen: Marker | None, kept: Remembered | None, verdic
         (marker(3), None, False),
     ],
 )
-def test_a_batch_that_kafka_acknowledged_and_lost(seen: Marker | None, kept: Remembered | None, is_lost: bool) -> None:
-    batch = at_hand(marker="orders-0")
+def test_acknowledged_batch_lost_by_kafka(seen: Marker | None, noted: Remembered | None, is_lost: bool) -> None:
+    batch = batch_plan(marker="orders-0")
     if is_lost:
-        assert kept is not None
+        assert noted is not None
         with pytest.raises(Refusal, match=r"^KAFKA\[InvalidConfiguration\] MARKER_LOST: group g has the marker of batch \d, ") as caught:
-            check_not_lost(batch, seen, CheckpointState(remembered=kept))
-        assert f"acknowledged batch {kept.batch_id} " in str(caught.value)
+            check_not_lost(batch, seen, CheckpointState(remembered=noted))
+        assert f"acknowledged batch {noted.batch_id} " in str(caught.value)
     else:
-        check_not_lost(batch, seen, CheckpointState(remembered=kept))
-    check_not_lost(replace(batch, writes_without_marker=True), seen, CheckpointState(remembered=kept))
+        check_not_lost(batch, seen, CheckpointState(remembered=noted))
+    check_not_lost(replace(batch, writes_without_marker=True), seen, CheckpointState(remembered=noted))
 
 
 SENT_BY_TASKS = replace(remembered(4, "written"), is_without_marker=True)
 
 
 @pytest.mark.parametrize("later", [remembered(4, "empty"), remembered(4, "ending"), SENT_BY_TASKS])
-@pytest.mark.parametrize(("seen", "place", "is_lost"), [(2, "orders-0", True), (3, "orders-0", False), (2, "others-0", False)])
-def test_what_kafka_acknowledged_is_kept_behind_a_batch_that_has_no_marker_yet(
-    later: Remembered, seen: int, place: str, is_lost: bool
-) -> None:
-    state = CheckpointState(remembered=replace(remembered(3, "written"), marker="orders-0")).noting(later)
-    batch = at_hand(marker=place)
+@pytest.mark.parametrize(("seen", "tp", "is_lost"), [(2, "orders-0", True), (3, "orders-0", False), (2, "others-0", False)])
+def test_acknowledged_batch_stays_after_batch_without_marker(later: Remembered, seen: int, tp: str, is_lost: bool) -> None:
+    state = CheckpointState(remembered=replace(remembered(3, "written"), marker="orders-0")).with_newest(later)
+    batch = batch_plan(marker=tp)
     if is_lost:
         with pytest.raises(Refusal, match=r"MARKER_LOST: group g has the marker of batch 2, but Kafka acknowledged batch 3 "):
             check_not_lost(batch, marker(seen), state)
     else:
         check_not_lost(batch, marker(seen), state)
-    assert state.noting(remembered(5, "written")) == CheckpointState(remembered=remembered(5, "written"))
+    assert state.with_newest(remembered(5, "written")) == CheckpointState(remembered=remembered(5, "written"))
 
 
 def test_the_first_batch_needs_no_marker() -> None:
-    assert judge(at_hand(0, "d0"), None, CheckpointState()) is WRITE
+    assert judge(batch_plan(0, "d0"), None, CheckpointState()) is WRITE
 
 
 @pytest.mark.parametrize(
-    ("kept", "verdict"),
+    ("noted", "verdict"),
     [
         (None, WRITE),
         (remembered(5, "ending", age_ms=4 * DAY_MS), WRITE),
@@ -139,16 +139,16 @@ def test_the_first_batch_needs_no_marker() -> None:
         (remembered(6, "written"), "CHECKPOINT_RESTORED"),
     ],
 )
-def test_a_missing_marker_may_be_overridden_where_nobody_can_tell(kept: Remembered | None, verdict: str | Verdict) -> None:
+def test_missing_marker_can_be_overridden_if_outcome_unknown(noted: Remembered | None, verdict: str | Verdict) -> None:
     if isinstance(verdict, Verdict):
-        assert judge(at_hand(writes_without_marker=True), None, CheckpointState(remembered=kept)) is verdict
+        assert judge(batch_plan(writes_without_marker=True), None, CheckpointState(remembered=noted)) is verdict
     else:
         with pytest.raises(Refusal, match=verdict):
-            judge(at_hand(writes_without_marker=True), None, CheckpointState(remembered=kept))
+            judge(batch_plan(writes_without_marker=True), None, CheckpointState(remembered=noted))
 
 
 @pytest.mark.parametrize(
-    ("kept", "verdict"),
+    ("noted", "verdict"),
     [
         (remembered(5, "written"), SKIP),
         (remembered(4, "written"), WRITE),
@@ -158,23 +158,23 @@ def test_a_missing_marker_may_be_overridden_where_nobody_can_tell(kept: Remember
         (remembered(2, "written"), WRITE),
     ],
 )
-def test_a_marker_from_before_the_topic_was_another_one_says_nothing_of_later_batches(kept: Remembered, verdict: Verdict | str) -> None:
+def test_marker_of_former_topic_does_not_cover_later_batches(noted: Remembered, verdict: Verdict | str) -> None:
     """The option `topic` went from orders to others and back: the marker on orders-0 is of batch 3."""
-    batch, noted = at_hand(marker="orders-0"), replace(kept, marker="others-0")
+    batch, last_batch = batch_plan(marker="orders-0"), replace(noted, marker="others-0")
     if isinstance(verdict, Verdict):
-        assert judge(batch, marker(3), CheckpointState(remembered=noted)) is verdict
+        assert judge(batch, marker(3), CheckpointState(remembered=last_batch)) is verdict
     else:
         with pytest.raises(Refusal, match=verdict):
-            judge(batch, marker(3), CheckpointState(remembered=noted))
+            judge(batch, marker(3), CheckpointState(remembered=last_batch))
 
 
 @pytest.mark.parametrize(("seen", "verdict"), [(None, WRITE), (marker(0, ""), SKIP), (marker(0, "whatever"), SKIP)])
-def test_a_token(seen: Marker | None, verdict: Verdict) -> None:
-    assert judge(at_hand(0, "", is_stream=False), seen, CheckpointState()) is verdict
+def test_verdict_of_batch_write_with_token(seen: Marker | None, verdict: Verdict) -> None:
+    assert judge(batch_plan(0, "", is_stream=False), seen, CheckpointState()) is verdict
 
 
 @pytest.mark.parametrize(
-    ("seen", "kept", "verdict"),
+    ("seen", "noted", "verdict"),
     [
         (4, 5, SKIP),  # Batch 5 was sent by tasks since.
         (None, 5, SKIP),
@@ -185,19 +185,19 @@ def test_a_token(seen: Marker | None, verdict: Verdict) -> None:
         (6, 5, "CHECKPOINT_RESTORED"),
     ],
 )
-def test_the_newer_of_marker_and_note_counts_where_tasks_have_sent(seen: int | None, kept: int, verdict: Verdict | str) -> None:
-    noted = replace(remembered(kept, "written"), is_without_marker=True)
+def test_newer_of_marker_and_checkpoint_counts_after_direct_batch(seen: int | None, noted: int, verdict: Verdict | str) -> None:
+    last_batch = replace(remembered(noted, "written"), is_without_marker=True)
     found = None if seen is None else marker(seen)
     if isinstance(verdict, Verdict):
-        assert judge(at_hand(), found, CheckpointState(remembered=noted)) is verdict
+        assert judge(batch_plan(), found, CheckpointState(remembered=last_batch)) is verdict
     else:
         with pytest.raises(Refusal, match=verdict):
-            judge(at_hand(), found, CheckpointState(remembered=noted))
+            judge(batch_plan(), found, CheckpointState(remembered=last_batch))
 
 
 @pytest.mark.parametrize("batch_id", [4, 5])
-def test_marker_that_was_deleted_tells_nothing_of_a_batch_whose_end_was_not_noted(batch_id: int) -> None:
-    batch = at_hand(marker="m-0", topic_id=UUID(int=2))
+def test_deleted_marker_leaves_ending_batch_unknown(batch_id: int) -> None:
+    batch = batch_plan(marker="m-0", topic_id=UUID(int=2))
     before = CheckpointState(topic_ids={"m": UUID(int=1)}, written_to=(TopicPartition("rows", 0),))
     ending = replace(before, remembered=remembered(batch_id, "ending"))
     if batch_id == 4:

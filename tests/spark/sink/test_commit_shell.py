@@ -37,18 +37,27 @@ from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.protocol.schema import Message
 from chaffinch.records.compression import Compression
-from chaffinch.spark.commit.finish import OFFSETS_TOPIC
+from chaffinch.spark.commit.complete_previous import OFFSETS_TOPIC
 from chaffinch.spark.commit.messages import TaskOutcome
-from chaffinch.spark.commit.operations import Ask, Coordinator, FindRemains, NextAnswer, Remains, SendBatch, Step, Wait
+from chaffinch.spark.commit.operations import (
+    Coordinator,
+    FindHangingTransactions,
+    HangingTransactions,
+    NextResponse,
+    SendBatch,
+    SendRequest,
+    Step,
+    Wait,
+)
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell
-from chaffinch.spark.sink.find_remains import find_remains
+from chaffinch.spark.sink.leader_requests import find_hanging_transactions
 from chaffinch.spark.sink.options import SinkOptions
-from tests.spark.commit.commit_world import PATIENCE, Broker, Query, counted, outcome
+from tests.spark.commit.commit_world import RETRY_POLICY, Broker, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}
 BLOCK_MAX_MS = 3_000
@@ -89,7 +98,7 @@ def committed(
     fields: dict[str, Any] = {
         "group_id": f"g-{topic}",
         "marker_partition": TopicPartition(topic, 0),
-        "patience": replace(PATIENCE, block_max_ms=BLOCK_MAX_MS),
+        "retry_policy": replace(RETRY_POLICY, block_max_ms=BLOCK_MAX_MS),
     }
     plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
     with SyncClient(broker.bootstrap_servers) as client:
@@ -113,9 +122,7 @@ def test_a_batch_is_written(broker: EmbeddedBroker, topic: str) -> None:
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
 
 
-def test_partitions_share_the_connections_to_a_broker_and_each_keeps_to_its_own(
-    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_share_connections_and_each_uses_one(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     start, lanes = SyncClient.start, dict[int, set[int]]()
 
     def noted(self: SyncClient, message: Message, address: Address, *args: Any, **options: Any) -> PendingRequest:
@@ -141,7 +148,7 @@ def test_partitions_share_the_connections_to_a_broker_and_each_keeps_to_its_own(
         ("Metadata", "TOPIC_AUTHORIZATION_FAILED"),
     ],
 )
-def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker: EmbeddedBroker, topic: str, api: str, error: str) -> None:
+def test_final_lookup_error_is_not_retried(broker: EmbeddedBroker, topic: str, api: str, error: str) -> None:
     broker.faults.add(api=api, error=error, count=10_000)
     with pytest.raises(Refusal, match=error) as caught:
         committed(broker, topic)
@@ -149,7 +156,7 @@ def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker: EmbeddedB
 
 
 @pytest.mark.parametrize("node", [0, 1], ids=["of the transaction", "of the group"])
-def test_a_coordinator_that_moves_while_a_batch_is_written_is_looked_for_anew(node: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_coordinator_is_looked_up_again(node: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that starts again takes over from the one that stood in for it. No connection is lost: the answer alone says so."""
     request = SyncClient.request
 
@@ -174,18 +181,18 @@ TRANSIENT = [
 
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: fault.get("error") or fault.get("action") or "no fault")
-def test_what_an_earlier_attempt_left_open_is_not_made_visible(
+def test_hanging_transaction_of_earlier_attempt_stays_invisible(
     broker: EmbeddedBroker, topic: str, fault: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its coordinator said that it is aborted, and wrote that nowhere: Apache Kafka 4.3.1 does so after its only broker was away."""
     write_marker = TransactionParticipants.write_marker
     untold: list[TopicPartition] = []
 
-    def loses_first_abort(self: TransactionParticipants, place: TopicPartition, is_commit: bool, *rest: Any) -> None:
+    def loses_first_abort(self: TransactionParticipants, tp: TopicPartition, is_commit: bool, *rest: Any) -> None:
         if is_commit or untold:
-            write_marker(self, place, is_commit, *rest)
+            write_marker(self, tp, is_commit, *rest)
         else:
-            untold.append(place)
+            untold.append(tp)
 
     monkeypatch.setattr(TransactionParticipants, "write_marker", loses_first_abort)
     if fault:
@@ -203,7 +210,7 @@ def test_what_an_earlier_attempt_left_open_is_not_made_visible(
     assert said[0].startswith(f"batch 0: an earlier transaction of t-{topic} is still open in {topic}-1")
 
 
-def told_nobody(monkeypatch: pytest.MonkeyPatch, *who: str) -> None:
+def without_end_markers(monkeypatch: pytest.MonkeyPatch, *who: str) -> None:
     """What ends a transaction comes to none of these participants."""
     for name in who:
         monkeypatch.setattr(TransactionParticipants, name, lambda *_: None)
@@ -222,11 +229,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[type[Message]]:
 
 
 @pytest.mark.parametrize("fault", [{}, *TRANSIENT[1:]], ids=lambda fault: fault.get("error") or fault.get("action") or "no fault")
-def test_what_is_committed_and_was_forgotten_is_told_to_the_leaders(
+def test_markers_of_committed_transaction_are_written_to_leaders(
     broker: EmbeddedBroker, topic: str, fault: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
-        told_nobody(patched, "write_marker")
+        without_end_markers(patched, "write_marker")
         assert committed(broker, topic).outcome == "written"
     assert values(broker, topic) == {}
     if fault:
@@ -241,7 +248,7 @@ def test_what_is_committed_and_was_forgotten_is_told_to_the_leaders(
 
 
 @pytest.mark.parametrize(
-    ("error", "forgetful"),
+    ("error", "forget_push_rates"),
     [
         ("CLUSTER_AUTHORIZATION_FAILED", ["write_marker"]),
         ("UNSUPPORTED_VERSION", ["write_marker"]),
@@ -249,20 +256,20 @@ def test_what_is_committed_and_was_forgotten_is_told_to_the_leaders(
     ],
     ids=["without the right", "of a broker without it", "where nobody tells of the offsets' partitions"],
 )
-def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(
+def test_short_transaction_commits_if_markers_are_denied(
     broker: EmbeddedBroker,
     topic: str,
     error: str,
-    forgetful: Sequence[str],
+    forget_push_rates: Sequence[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """That is said once."""
-    monkeypatch.setattr(commit_shell, "_told", set())
+    monkeypatch.setattr(commit_shell, "_warned", set())
     broker.faults.add(api="WriteTxnMarkers", error=error, count=10_000)
     for batch_id in (0, 1, 2):
         with monkeypatch.context() as patched:
-            told_nobody_of_the_batch(patched, forgetful)
+            without_end_markers_of_batch(patched, forget_push_rates)
             assert committed(broker, topic, batch_id=batch_id, group_id=f"t-{topic}").outcome == "written"
     assert committed(broker, topic, batch_id=2, group_id=f"t-{topic}", is_stream=False).outcome == "skipped"
     assert values(broker, topic) == {b"a": 3, b"b": 3, b"c": 3}
@@ -271,17 +278,15 @@ def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(
 
 
 @pytest.mark.parametrize(("of", "said"), [(OFFSETS_TOPIC, "is not ours to tell partitions"), ("orders", "may have left open is not told")])
-def test_what_it_means_that_leaders_may_not_be_asked(
-    of: str, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_denied_describe_producers_is_logged(of: str, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """About the marker: that it is committed in another way."""
-    monkeypatch.setattr(commit_shell, "_told", set())
-    refused = Remains(asked=frozenset([TopicPartition(of, 0)]), refused=codes.TOPIC_AUTHORIZATION_FAILED)
-    monkeypatch.setattr(commit_shell, "find_remains", lambda *_: refused)
+    monkeypatch.setattr(commit_shell, "_warned", set())
+    refused = HangingTransactions(answered=frozenset([TopicPartition(of, 0)]), refused=codes.TOPIC_AUTHORIZATION_FAILED)
+    monkeypatch.setattr(commit_shell, "find_hanging_transactions", lambda *_: refused)
 
     def asked() -> Commit:
         for _ in range(2):
-            yield FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=(TopicPartition(of, 0),), refresh=False)
+            yield FindHangingTransactions(step=Step.FINISH_COMMIT, producer_id=1, partitions=(TopicPartition(of, 0),), refresh=False)
         return CommitResult(outcome="empty")
 
     with SyncClient("127.0.0.1:1") as client:
@@ -289,24 +294,24 @@ def test_what_it_means_that_leaders_may_not_be_asked(
     assert [said in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_partitions_that_are_gone_are_told_from_those_without_a_leader(broker: EmbeddedBroker, topic: str) -> None:
+def test_deleted_partitions_differ_from_those_without_leader(broker: EmbeddedBroker, topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send(topic, b"x", partition=0).result(60)  # A leader may know of its new partition only after the brokers tell of it.
-    places = (TopicPartition(topic, 0), TopicPartition(topic, 2), TopicPartition(f"{topic}-gone", 0))
+    tps = (TopicPartition(topic, 0), TopicPartition(topic, 2), TopicPartition(f"{topic}-gone", 0))
     with SyncClient([broker.bootstrap_servers]) as client:
-        operation = FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=places, refresh=False)
-        found = find_remains(client, operation, 1_000, 1_000)
-    assert (found.asked, found.unknown) == (frozenset(places[:1]), frozenset(places[1:]))
+        operation = FindHangingTransactions(step=Step.FINISH_COMMIT, producer_id=1, partitions=tps, refresh=False)
+        found = find_hanging_transactions(client, operation, 1_000, 1_000)
+    assert (found.answered, found.unknown) == (frozenset(tps[:1]), frozenset(tps[1:]))
 
 
-def told_nobody_of_the_batch(monkeypatch: pytest.MonkeyPatch, who: Sequence[str]) -> None:
+def without_end_markers_of_batch(monkeypatch: pytest.MonkeyPatch, who: Sequence[str]) -> None:
     """Not of what is finished before it."""
     request = SyncClient.request
 
     def forgetting(self: SyncClient, message: Message, *args: Any, **options: Any) -> object:
         with monkeypatch.context() as patched:
             if isinstance(message, EndTxnRequest) and any(kind is InitProducerIdRequest for kind in kinds):
-                told_nobody(patched, *who)
+                without_end_markers(patched, *who)
             kinds.append(type(message))
             return request(self, message, *args, **options)
 
@@ -315,11 +320,11 @@ def told_nobody_of_the_batch(monkeypatch: pytest.MonkeyPatch, who: Sequence[str]
 
 
 @pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"])
-def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(
+def test_brokers_without_describe_producers_do_not_delay(
     broker: EmbeddedBroker, topic: str, error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That is said once."""
-    monkeypatch.setattr(commit_shell, "_told", set())
+    monkeypatch.setattr(commit_shell, "_warned", set())
     broker.faults.add(api="DescribeProducers", error=error, count=10_000)
     assert committed(broker, topic).outcome == "written"
     assert committed(broker, topic).outcome == "skipped"
@@ -330,7 +335,7 @@ def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(
     assert asked in (1, 2), "the second commit, which finds its marker, asks nobody where the first transaction is still ending"
 
 
-def test_it_waits_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_is_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(commit_shell, "time", SimpleNamespace(monotonic_ns=time.monotonic_ns, sleep=waits.append))
 
@@ -343,13 +348,13 @@ def test_it_waits_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits == [0.07]
 
 
-def test_an_answer_is_waited_for_until_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_is_waited_for_until_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     replies, pumped, times_ms = [], [], iter((60, 60, 90, 100, 100))
     monkeypatch.setattr(commit_shell, "_steady_ms", lambda: next(times_ms))
     monkeypatch.setattr(SyncClient, "pump", lambda _, timeout_ms: pumped.append(timeout_ms))
 
     def waiting() -> Commit:
-        replies.append((yield NextAnswer(step=Step.PUSH, until_ms=100)))
+        replies.append((yield NextResponse(step=Step.PUSH, until_ms=100)))
         return CommitResult(outcome="empty")
 
     with SyncClient("127.0.0.1:1") as client:
@@ -358,7 +363,7 @@ def test_an_answer_is_waited_for_until_its_time(monkeypatch: pytest.MonkeyPatch)
     assert pumped == [40, 10]
 
 
-def test_who_has_no_leader_keeps_nobody_waiting(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_without_leader_does_not_delay_others(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaders are looked for once, and for many partitions of a topic at once."""
     asked, answers = [], []
     really = SyncClient.refresh_metadata
@@ -372,29 +377,33 @@ def test_who_has_no_leader_keeps_nobody_waiting(broker: EmbeddedBroker, topic: s
     batches = outcome({number: [(b"k", b"v")] for number in range(2)}, topic=topic).batches
 
     def sending() -> Commit:
-        for ticket, batch in enumerate(batches):
+        for send_id, batch in enumerate(batches):
             yield SendBatch(
-                step=Step.PUSH, ticket=ticket, batch=batch, kept=None, identity=ProducerIdentity(7, 0), base_sequence=0, refresh=True
+                step=Step.PUSH,
+                send_id=send_id,
+                batch=batch,
+                record_indices=None,
+                identity=ProducerIdentity(7, 0),
+                base_sequence=0,
+                refresh=True,
             )
-            answers.append((yield NextAnswer(step=Step.PUSH)).value)
+            answers.append((yield NextResponse(step=Step.PUSH)).value)
         return CommitResult(outcome="empty")
 
-    monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 1 << 30)
+    monkeypatch.setattr(commit_shell, "LOOKUP_INTERVAL_MS", 1 << 30)
     with SyncClient(broker.bootstrap_servers) as client:
         shell(client).run(sending())
     assert [(answer.lost.reason, answer.lost.was_sent) for answer in answers] == [
         (f"{topic}-{number} has no leader", False) for number in range(2)
     ]
     assert asked == [[topic]]
-    monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 0)
+    monkeypatch.setattr(commit_shell, "LOOKUP_INTERVAL_MS", 0)
     with SyncClient(broker.bootstrap_servers) as client:
         shell(client).run(sending())
     assert asked == [[topic]] * 3
 
 
-def test_a_look_up_that_fails_keeps_one_partition_waiting_and_not_each(
-    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_lookup_delays_one_partition_only(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def fails(*_: object, **__: object) -> None:
@@ -402,26 +411,32 @@ def test_a_look_up_that_fails_keeps_one_partition_waiting_and_not_each(
         raise NetworkException("nobody is there")
 
     def sending() -> Commit:
-        for ticket, batch in enumerate(outcome({number: [(b"k", b"v")] for number in range(2)}, topic=topic).batches):
+        for send_id, batch in enumerate(outcome({number: [(b"k", b"v")] for number in range(2)}, topic=topic).batches):
             yield SendBatch(
-                step=Step.PUSH, ticket=ticket, batch=batch, kept=None, identity=ProducerIdentity(7, 0), base_sequence=0, refresh=True
+                step=Step.PUSH,
+                send_id=send_id,
+                batch=batch,
+                record_indices=None,
+                identity=ProducerIdentity(7, 0),
+                base_sequence=0,
+                refresh=True,
             )
         return CommitResult(outcome="empty")
 
     monkeypatch.setattr(SyncClient, "refresh_metadata", fails)
-    monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 1 << 30)
+    monkeypatch.setattr(commit_shell, "LOOKUP_INTERVAL_MS", 1 << 30)
     with SyncClient(broker.bootstrap_servers) as client:
         shell(client).run(sending())
     assert len(asked) == 1
 
 
-def test_a_topic_that_is_gone_is_told_by_its_own_code(broker: EmbeddedBroker, topic: str) -> None:
+def test_deleted_topic_is_reported_by_its_code(broker: EmbeddedBroker, topic: str) -> None:
     with pytest.raises(Refusal) as caught:
         committed(broker, f"{topic}-gone", marker_partition=TopicPartition(topic, 0))
     assert caught.value.name == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def test_an_answer_may_take_as_long_as_any_other(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_timeout_applies_to_leader_requests(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     request, timeouts = SyncClient.request, dict[type[Message], int]()
 
     def noted(self: SyncClient, message: Message, *args: Any, **options: Any) -> object:
@@ -433,7 +448,7 @@ def test_an_answer_may_take_as_long_as_any_other(broker: EmbeddedBroker, topic: 
     assert timeouts[DescribeProducersRequest] == timeouts[AddPartitionsToTxnRequest] == 10_000
 
 
-def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_one_by_one(
+def test_partitions_with_too_large_response_are_requested_one_by_one(
     broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each producer is remembered for a day after its last record."""
@@ -451,7 +466,7 @@ def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_o
     assert asked == [[0, 1], [0], [1]]
 
 
-def test_brokers_older_than_the_question_hold_nothing_up(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_older_than_the_request_do_not_delay(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Apache Kafka 2.8 there is no DescribeProducers."""
     offered = [version for version in api_versions._SERVED if version.api_key != api_of(DescribeProducersRequest()).key]
     monkeypatch.setattr(api_versions, "_SERVED", offered)
@@ -461,9 +476,7 @@ def test_brokers_older_than_the_question_hold_nothing_up(broker: EmbeddedBroker,
     assert broker.faults.list()[0]["count"] == 10_000
 
 
-def test_a_codec_that_the_broker_does_not_know_is_not_tried_again(
-    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_codec_is_not_retried(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Apache Kafka 2.1 Produce ends with version 6, and zstd is unknown."""
     offered = [version for version in api_versions._SERVED if version.api_key != 0]
     monkeypatch.setattr(api_versions, "_SERVED", [ApiVersion(api_key=0, min_version=0, max_version=6), *offered])
@@ -478,16 +491,16 @@ def test_wait_that_lasts_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     """One attempt takes two seconds: the line does not come after the next one only."""
     steady_ms = [0]
     monkeypatch.setattr(commit_shell, "_steady_ms", lambda: steady_ms[0])
-    monkeypatch.setattr(CommitShell, "_ask", lambda *_: steady_ms.__setitem__(0, steady_ms[0] + 2_000))
+    monkeypatch.setattr(CommitShell, "_send_request", lambda *_: steady_ms.__setitem__(0, steady_ms[0] + 2_000))
     passing = SimpleNamespace(sleep=lambda s: steady_ms.__setitem__(0, steady_ms[0] + int(s * 1000)))
     monkeypatch.setattr(commit_shell, "time", passing)
 
     def asking() -> Commit:
-        asked = Ask(step=Step.INIT_PRODUCER, message=FindCoordinatorRequest(), to=Coordinator(kind="group", key="g"))
+        asked = SendRequest(step=Step.INIT_PRODUCER, message=FindCoordinatorRequest(), to=Coordinator(kind="group", key="g"))
         for _ in range(3):
             reply = yield asked
-            about = wait_log.Wait("c", "an answer", reply.steady_ms, "a:1 cannot be reached", until_ms=60_000, limit="limit")
-            yield Wait(step=Step.INIT_PRODUCER, ms=100, about=about)
+            wait_info = wait_log.Wait("c", "an answer", reply.steady_ms, "a:1 cannot be reached", until_ms=60_000, limit="limit")
+            yield Wait(step=Step.INIT_PRODUCER, ms=100, wait_info=wait_info)
         return CommitResult(outcome="empty")
 
     with SyncClient("127.0.0.1:1") as client:

@@ -5,7 +5,7 @@ import pytest
 from chaffinch.client.addresses import Address
 from chaffinch.client.wait_log import Wait
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit.patience import Attempts, Patience
+from chaffinch.spark.commit.retry_policy import Attempts, RetryPolicy
 from chaffinch.spark.sink.commit_waits import CommitWaits, Unanswered
 
 ADDRESS = Address("broker", 9092)
@@ -50,7 +50,7 @@ def test_lines_come_after_growing_pauses(waits: CommitWaits, lines: list[str]) -
     assert len(lines) == 4
 
 
-def test_silent_broker_is_named(waits: CommitWaits, lines: list[str]) -> None:
+def test_broker_without_response_is_logged(waits: CommitWaits, lines: list[str]) -> None:
     under_way = [Unanswered(TopicPartition("orders", number), ADDRESS, 1_000 + number) for number in (1, 0)]
     assert waits.answers(under_way, 1_100) == 3_500
     assert lines == []
@@ -64,10 +64,10 @@ def test_silent_broker_is_named(waits: CommitWaits, lines: list[str]) -> None:
     assert waits.answers([], 3_700) == 33_700
 
 
-def test_request_that_is_asked_again_names_its_option() -> None:
-    attempts = Attempts(Patience(block_max_ms=8_000, wait_ms=lambda failures: 100))
-    assert not attempts.are_over(5_000)
-    said = attempts.about("DescribeProducers of orders-3", "orders-3: no such partition.").line(8_000)
+def test_retried_request_is_logged_with_its_option() -> None:
+    attempts = Attempts(RetryPolicy(block_max_ms=8_000, wait_ms=lambda failures: 100))
+    assert not attempts.is_expired(5_000)
+    said = attempts.wait_info("DescribeProducers of orders-3", "orders-3: no such partition.").line(8_000)
     assert said == (
         "DescribeProducers of orders-3, for 3000 ms: orders-3: no such partition; still asking, for up to 5000 ms more (kafka.max.block.ms)"
     )

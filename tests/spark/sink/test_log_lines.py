@@ -6,7 +6,7 @@ import sys
 import pytest
 
 LOG = (
-    "import logging; from chaffinch.spark.sink.committing import show_log; {}; show_log(); show_log(); "
+    "import logging; from chaffinch.spark.sink.committer import enable_info_log; {}; enable_info_log(); enable_info_log(); "
     "logging.getLogger('{}').info('a line')"
 )
 
@@ -14,11 +14,11 @@ LOG = (
 @pytest.mark.parametrize(
     ("configured", "logger", "lines"),
     [
-        ("pass", "chaffinch.spark.sink.committing", 1),
+        ("pass", "chaffinch.spark.sink.committer", 1),
         ("pass", "another", 0),
-        ("logging.basicConfig(level=logging.WARNING)", "chaffinch.spark.sink.committing", 0),
-        ("logging.basicConfig(level=logging.INFO)", "chaffinch.spark.sink.committing", 1),
-        ("logging.getLogger('chaffinch.spark').setLevel(logging.ERROR)", "chaffinch.spark.sink.committing", 0),
+        ("logging.basicConfig(level=logging.WARNING)", "chaffinch.spark.sink.committer", 0),
+        ("logging.basicConfig(level=logging.INFO)", "chaffinch.spark.sink.committer", 1),
+        ("logging.getLogger('chaffinch.spark').setLevel(logging.ERROR)", "chaffinch.spark.sink.committer", 0),
     ],
     ids=["nobody configured it", "of others", "configured for warnings", "configured for all", "a level of its own"],
 )

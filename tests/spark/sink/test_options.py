@@ -89,7 +89,7 @@ def test_names_are_found_without_regard_to_case() -> None:
         ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
     ],
 )
-def test_what_is_refused(options: Mapping[str, Any], text: str) -> None:
+def test_refused_options(options: Mapping[str, Any], text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         sink(**options)
     assert text in str(caught.value)
@@ -109,14 +109,14 @@ def test_caps(cap: str | None, tolerance: Tolerance) -> None:
 
 
 @pytest.mark.parametrize("cap", ["-1", "101%", "-1%", "many", "5.5", ""])
-def test_caps_that_are_none(cap: str) -> None:
+def test_invalid_caps(cap: str) -> None:
     with pytest.raises(ConfigException, match="neither a count"):
         sink(errors__tolerance="all", errors__dead__letter__path="/d", errors__tolerance__max=cap)
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 @pytest.mark.parametrize(("codec", "level"), [("zstd", 7), ("gzip", 2), ("snappy", None), ("none", None)])
-def test_the_level_is_that_of_the_codec(guarantee: str, codec: str, level: int | None) -> None:
+def test_compression_level_of_the_codec(guarantee: str, codec: str, level: int | None) -> None:
     given: dict[str, Any] = {
         "kafka__compression__zstd__level": "7",
         "kafka__compression__gzip__level": "2",
@@ -139,7 +139,7 @@ def test_a_batch_write_has_no_checkpoint(guarantee: str) -> None:
     assert ("idempotencyToken" in str(caught.value)) == (guarantee == EXACTLY_ONCE)  # The others have none.
 
 
-def test_a_wrong_guarantee_is_told_with_all_else_that_is_wrong() -> None:
+def test_invalid_guarantee_is_reported_with_all_other_errors() -> None:
     """`kafka.acks` is not: one of the guarantees takes it."""
     with pytest.raises(ConfigException) as caught:
         sink(topics="x", deliveryGuarantee="at-most-once", kafka__acks="0", errors__tolerance="some")
@@ -175,7 +175,7 @@ def test_a_name_left_empty_is_refused(name: str) -> None:
         ({"kafka.transaction.timeout.ms": str(2**31)}, "at least 1 and at most 2147483647"),
     ],
 )
-def test_what_people_try_is_answered_in_any_case(options: Mapping[str, str], text: str) -> None:
+def test_hints_for_unknown_options(options: Mapping[str, str], text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         sink(is_stream=False, **options)
     assert text in str(caught.value)
@@ -196,9 +196,7 @@ def test_without_a_topic_the_marker_needs_one() -> None:
     assert SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "markerTopic": "m"}, is_stream=True).topic is None
 
 
-def test_a_batch_write_without_a_token_keeps_no_marker_and_needs_no_place_for_one(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_write_without_token_needs_no_marker_topic(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaffinch.spark.options._logged", set())
     servers = {"kafka.bootstrap.servers": "a:1"}
     assert SinkOptions.parse(servers, is_stream=False).marker_topic is None
@@ -239,7 +237,7 @@ class TestColumns:
             "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int",
         ],
     )  # fmt: skip
-    def test_what_is_written(self, schema: str) -> None:
+    def test_accepted_schemas(self, schema: str) -> None:
         check_schema(schema_of(schema), has_topic=True)
 
     @pytest.mark.parametrize(
@@ -260,12 +258,12 @@ class TestColumns:
             ),
         ],
     )
-    def test_what_is_not(self, schema: str, text: str) -> None:
+    def test_refused_schemas(self, schema: str, text: str) -> None:
         with pytest.raises(ConfigException) as caught:
             check_schema(schema_of(schema), has_topic=True)
         assert text in str(caught.value)
 
-    def test_a_topic_has_to_come_from_somewhere(self) -> None:
+    def test_topic_option_or_column_is_required(self) -> None:
         with pytest.raises(ConfigException, match="neither the option topic nor a column 'topic'"):
             check_schema(schema_of("value string"), has_topic=False)
 
@@ -300,17 +298,17 @@ NOTES, LETTERS = '{"ends": {"0": 23}, "run": "r"}', "errors.dead.letter.queue.to
         (False, {"chaffinch.kept": '{"name": "/x", "ranges": []}', "errors.dead.letter.path": "/d", "idempotencyToken": "replay-d"}),
     ],
 )
-def test_what_only_chaffinch_itself_may_say(is_stream: bool, given: Mapping[str, str]) -> None:
+def test_internal_options_are_refused(is_stream: bool, given: Mapping[str, str]) -> None:
     with pytest.raises(ConfigException, match="Chaffinch sets it for writes of its own, leave it out"):
         SinkOptions.parse({**LEAST, **given}, is_stream=is_stream)
     with pytest.raises(ConfigException, match="leave it out"):
         KafkaSink({**LEAST, **given})
 
 
-def test_what_a_foreach_batch_write_says_of_its_batch() -> None:
+def test_options_of_foreach_batch_write() -> None:
     given = {**LEAST, "checkpointlocation": "/c", "chaffinch.sink": "audit", "chaffinch.batch.id": "7"}
     options = SinkOptions.parse(given, is_stream=False)
     assert (options.sink_name, options.batch_id, options.checkpoint_location) == ("audit", 7, "/c")
-    assert options.named("q") == "q-audit"
+    assert options.qualified_name("q") == "q-audit"
     alone = SinkOptions.parse(LEAST, is_stream=False)
-    assert (alone.sink_name, alone.batch_id, alone.checkpoint_location, alone.named("q")) == (None, None, None, "q")
+    assert (alone.sink_name, alone.batch_id, alone.checkpoint_location, alone.qualified_name("q")) == (None, None, None, "q")

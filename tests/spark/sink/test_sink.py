@@ -26,7 +26,7 @@ from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.sink.option_tables import TABLES
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.sink.places import Places
+from chaffinch.spark.sink.paths import SinkPaths
 from chaffinch.spark.source.options import SOURCE
 from chaffinch.spark.target import client_for, forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
@@ -83,7 +83,7 @@ def test_a_batch_of_two_tasks(kafka: EmbeddedBroker, query: SimpleNamespace) -> 
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1, "4": 1}
 
 
-def test_a_file_of_certificates_that_is_not_there_is_told_as_an_option(query: SimpleNamespace) -> None:
+def test_missing_certificate_file_is_reported_as_option(query: SimpleNamespace) -> None:
     with pytest.raises(
         Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: option kafka.ssl.truststore.location: /nowhere: No such file"
     ):
@@ -112,7 +112,7 @@ def test_a_topic_that_changes_between_tasks_and_commit(kafka: EmbeddedBroker, qu
     assert (row["value"], row["error_name"], row["query"], row["batch"], row["task"]) == (b"2", "INVALID_COMPACTION_KEY", "q", 0, None)
 
 
-def test_letters_of_what_the_broker_refuses_have_a_number_of_their_own(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
+def test_dead_letters_of_broker_have_their_own_numbers(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     """The same in the topic and in the file, whatever batch they were in: by it a replay knows them."""
     messages = query.write(
         {"key": [None] * 40, "value": [b"%d" % number for number in range(40)]},
@@ -157,9 +157,7 @@ def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(
     [".chaffinch-{}-000000000.parquet.0a1b2c3d.tmp", "..chaffinch-{}-000000000.parquet.run.pending.0a1b2c3d.tmp"],
     ids=["of the batch", "of its writer"],
 )
-def test_dead_letters_that_a_killed_committer_left_half_written_go_with_the_first_batch(
-    kafka: EmbeddedBroker, query: SimpleNamespace, name: str
-) -> None:
+def test_half_written_dead_letters_are_removed_with_first_batch(kafka: EmbeddedBroker, query: SimpleNamespace, name: str) -> None:
     """While a file is written it has a dot before its name; that of one writer alone has one already."""
     half, foreign = (query.folder / "dead" / name.format(owner) for owner in ("q", "q2"))
     half.parent.mkdir()
@@ -193,7 +191,7 @@ def test_a_broker_killed_between_tasks_and_commit(kafka: EmbeddedBroker, query: 
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
 
 
-def test_a_broker_that_is_away_is_told_with_one_time(query: SimpleNamespace, kafka: EmbeddedBroker) -> None:
+def test_unavailable_broker_is_reported_with_one_time(query: SimpleNamespace, kafka: EmbeddedBroker) -> None:
     """In the planner, and in a commit that has begun."""
     changes = {"kafka.max.block.ms": "1000", "kafka.socket.connection.setup.timeout.ms": "100"}
     writer, messages = query.writer(**changes), query.write(ROWS, **changes)
@@ -205,7 +203,7 @@ def test_a_broker_that_is_away_is_told_with_one_time(query: SimpleNamespace, kaf
         assert len(re.findall(r"\d+ ms\b", caught.value.text)) == 1
 
 
-def test_after_a_commit_that_failed_connections_begin_anew(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
+def test_failed_commit_closes_connections(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     """What they know of leaders and coordinators may be why it failed."""
     kafka.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
     writer, messages = query.writer(), query.write(ROWS)
@@ -286,7 +284,7 @@ class TestStaging:
         counts = json.loads((query.folder / "checkpoint" / "chaffinch" / "state.json").read_text())["totals"]
         assert (counts["byte_count"], counts["staged_bytes"], counts["staging_files"]) == (in_batches, in_batches, 1)
 
-    def test_what_an_older_batch_left_behind_goes_too(self, query: SimpleNamespace) -> None:
+    def test_staged_files_of_older_batches_are_removed(self, query: SimpleNamespace) -> None:
         query.write(self.LARGE, batch_id=0)
         query.commit(query.write(ROWS, batch_id=0))
         assert len(self.files(query)) == 1
@@ -294,12 +292,12 @@ class TestStaging:
         assert self.files(query) == []
 
     @pytest.mark.parametrize("is_known", [True, False], ids=["in the checkpoint", "no folder is known"])
-    def test_letters_of_what_only_the_broker_refuses_are_staged_too(
+    def test_large_dead_letters_of_broker_are_staged(
         self, kafka: EmbeddedBroker, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_known: bool
     ) -> None:
         if not is_known:
             monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "machine"))
-            monkeypatch.setattr(Places, "staging", lambda *_: None)
+            monkeypatch.setattr(SinkPaths, "staging", lambda *_: None)
         tasks = [{"key": [None] * 50, "value": [b"x" * 10_000] * 50}] * 4
         messages = query.write(*tasks, {"key": ["k"], "value": [b"v"]})
         alter(kafka, "orders", "cleanup.policy", "compact")
@@ -320,7 +318,7 @@ class TestStaging:
         assert (tmp_path / "machine").exists() is not is_known
         assert not list((tmp_path / "machine").rglob("broker-*"))
 
-    def test_letters_of_what_only_the_broker_refuses_are_staged_where_they_go_into_a_file_only(
+    def test_dead_letters_of_broker_for_file_only_are_staged(
         self, kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nothing is pushed behind them that would have them written."""
@@ -332,7 +330,7 @@ class TestStaging:
         assert (kafka.read("orders").num_rows, pq.read_table(tmp_path / "dead").num_rows) == (1, 200)
         query.close()
 
-    def test_letters_of_what_only_the_broker_refuses_can_be_read_where_they_fill_no_file(
+    def test_small_dead_letters_of_broker_are_read_from_memory(
         self, kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Each task's are more than half of what stays in memory: the second's go into a file, which is written when they are pushed."""
@@ -344,7 +342,7 @@ class TestStaging:
         assert (kafka.read("orders").num_rows, kafka.read("dead").num_rows) == (0, 120)
         query.close()
 
-    def test_what_a_driver_that_is_ahead_has_staged_stays(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
+    def test_staged_files_of_later_batches_stay(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
         """From one checkpoint: it has found this batch in Kafka, and is at the next, when this one removes what older ones have left."""
         mine, ahead = query.write(self.LARGE), query.write(self.LARGE, batch_id=1)
         query.commit(mine)
@@ -358,9 +356,7 @@ class TestStaging:
         assert self.files(query) == []
         query.writer().abort([*messages, None], 0)
 
-    def test_who_gives_up_leaves_alone_what_another_driver_has_staged_for_the_batch(
-        self, kafka: EmbeddedBroker, query: SimpleNamespace
-    ) -> None:
+    def test_abort_leaves_staged_files_of_another_driver(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
         mine, others = query.write(self.LARGE), query.write(self.LARGE)
         assert len(self.files(query)) == 2
         query.writer().abort(mine, 0)
@@ -368,7 +364,7 @@ class TestStaging:
         assert kafka.read("orders").num_rows == 200
         assert self.files(query) == []
 
-    def test_who_is_overtaken_by_another_driver_on_its_checkpoint_says_so(
+    def test_driver_overtaken_on_its_checkpoint_reports_another_writer(
         self, kafka: EmbeddedBroker, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """That one has removed what both had staged, so no request that would be fenced comes before."""
@@ -389,7 +385,7 @@ class TestStaging:
             query.commit(mine)
         assert kafka.read("orders").num_rows == 200
 
-    def test_files_that_are_gone_are_said_and_the_transaction_is_aborted(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
+    def test_lost_staged_files_abort_the_transaction(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
         messages = query.write(self.LARGE)
         for path in self.files(query):
             path.unlink()
@@ -401,7 +397,7 @@ class TestStaging:
 
 
 class TestRefusals:
-    def test_what_went_wrong_in_a_task_is_decided_in_the_commit(self, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_failure_of_a_task_is_raised_in_the_commit(self, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object) -> None:
             raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", "no room")
 
@@ -410,7 +406,7 @@ class TestRefusals:
         with pytest.raises(Refusal, match="task 0: no room"):
             query.commit(messages)
 
-    def test_a_damaged_state_is_never_started_over(self, query: SimpleNamespace) -> None:
+    def test_damaged_state_is_refused(self, query: SimpleNamespace) -> None:
         query.commit(query.write(ROWS))
         (query.folder / "checkpoint" / "chaffinch" / "state.json").write_text('{"version": 1')
         text = r"checkpointLocation=.*chaffinch has a file state\.json that is damaged: .*; bring it back, or remove it: "
@@ -427,7 +423,7 @@ class TestRefusals:
         with pytest.raises(Refusal, match=text):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1)
 
-    def test_a_stream_whose_tasks_know_no_query(self, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_stream_without_query_id_is_refused(self, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         messages = query.write(ROWS)
         outcome = messages[0].outcome
         nameless = writers.CommitMessage(replace(outcome, context=replace(outcome.context, query_id=None)))
@@ -435,7 +431,7 @@ class TestRefusals:
             query.commit([nameless])
 
     @pytest.mark.parametrize("guarantee", TABLES)
-    def test_a_stream_whose_tasks_hand_nothing_over(self, query: SimpleNamespace, guarantee: str) -> None:
+    def test_stream_without_outcomes_is_refused(self, query: SimpleNamespace, guarantee: str) -> None:
         """As with trigger(continuous=...): Spark asks for a commit, and has given no row to Python."""
         with pytest.raises(Refusal, match=r"QUERY_UNKNOWN: no task has handed anything over: trigger\(continuous=\.\.\.\) gives no rows"):
             query.commit([None], deliveryGuarantee=guarantee)
@@ -456,7 +452,7 @@ class TestRefusals:
             query.writer(**{"kafka.transaction.timeout.ms": "100000000"})
 
 
-def test_rows_written_are_those_that_readers_of_committed_records_see(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
+def test_rows_written_equal_committed_records(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     """A commit that fails at its end leaves nothing visible, and everything is visible after the next."""
     kafka.faults.add(api="AddOffsetsToTxn", error="GROUP_AUTHORIZATION_FAILED", count=1)
     with pytest.raises(Refusal):

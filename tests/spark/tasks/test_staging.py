@@ -11,7 +11,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.messages import StagedBytes
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink.parquet_file import LettersInfo, info_for, write_parquet
+from chaffinch.spark.sink.parquet_file import DeadLetterFileInfo, dead_letter_metadata, write_parquet
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.tasks import staging
 from chaffinch.spark.tasks.replay_notes import RetainedRows
@@ -126,18 +126,18 @@ def test_rows_that_are_kept_of_an_older_file_come_first(tmp_path: Path) -> None:
     with pa.ipc.new_stream(sink, made.schema) as out:
         out.write_table(made)
     kept = RetainedRows(name="old.parquet", ranges=((1, 3), (3, 6), (9, 10)))
-    write_parquet(folder, "x.parquet", [sink.getvalue().to_pybytes()], info_for(None), kept)
+    write_parquet(folder, "x.parquet", [sink.getvalue().to_pybytes()], dead_letter_metadata(None), kept)
     found = pq.read_table(tmp_path / "x.parquet")
     assert found.to_pydict() == {"a": [1, 2, 3, 4, 5, 9, 99], "old": ["x"] * 6 + ["made"]}
-    assert LettersInfo.of(found.schema.metadata) == LettersInfo(format=2)
-    write_parquet(folder, "y.parquet", [], info_for(None), kept)
+    assert DeadLetterFileInfo.of(found.schema.metadata) == DeadLetterFileInfo(format=2)
+    write_parquet(folder, "y.parquet", [], dead_letter_metadata(None), kept)
     assert pq.read_table(tmp_path / "y.parquet").num_rows == 6
 
 
 def test_a_file_says_which_topic_has_its_letters() -> None:
     target = TopicSnapshot(topic="dead", topic_id=bytes(range(16)), partition_count=1)
-    assert LettersInfo.of(info_for(target)) == LettersInfo(format=2, topic="dead", topic_id=bytes(range(16)))
-    assert LettersInfo.of(None) == LettersInfo(format=1)
+    assert DeadLetterFileInfo.of(dead_letter_metadata(target)) == DeadLetterFileInfo(format=2, topic="dead", topic_id=bytes(range(16)))
+    assert DeadLetterFileInfo.of(None) == DeadLetterFileInfo(format=1)
 
 
 def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:

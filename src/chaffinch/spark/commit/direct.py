@@ -13,7 +13,7 @@ from dataclasses import replace
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, TopicPartition
 from chaffinch.spark.commit import requests
-from chaffinch.spark.commit.finish import finish_commit
+from chaffinch.spark.commit.complete_previous import complete_previous_transaction
 from chaffinch.spark.commit.marker import CheckpointState, Remembered
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.commit.operations import Operation, ReadState, Reply, Step, WriteDeadLetters, WriteState
@@ -23,26 +23,26 @@ from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import recreated_topic
 
-ROWS_STAY = "rows that are written already stay, and the next attempt writes them again"
+ROWS_REMAIN = "rows that are written already stay, and the next attempt writes them again"
 
 
-def note_batch(plan: CommitPlan) -> Commit:
+def finish_direct_batch(plan: CommitPlan) -> Commit:
     """Ends one batch. Raises Refusal for a task that failed, and for more bad rows than are tolerated."""
     state = CheckpointState()
     if plan.has_checkpoint:
         state = (yield ReadState(step=Step.READ_STATE)).value
-        yield from _end_transaction_left(plan, state)
+        yield from _end_open_transaction(plan, state)
     for outcome in plan.outcomes:
         if (failure := outcome.failure) is not None:
-            raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_STAY}", failure.remedy)
+            raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_REMAIN}", failure.remedy)
     if recreated := recreated_topic(plan.snapshots(), plan.target):
         text = (
             f"topic {recreated} was deleted and created again while its rows were sent: some are lost with it, others may lie in partitions"
         )
-        text += f" chosen for the deleted topic; {ROWS_STAY}"
+        text += f" chosen for the deleted topic; {ROWS_REMAIN}"
         raise Refusal(Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED", text, Remedy.AGAIN)
     tally = Tally.of(plan.outcomes)
-    if refusal := tally.refusal(plan.tolerance, nothing_written=ROWS_STAY):
+    if refusal := tally.refusal(plan.tolerance, outcome=ROWS_REMAIN):
         raise refusal
     if plan.writes_dead_letter_file:
         rows = tuple(part for outcome in plan.outcomes for part in outcome.dead_rows)
@@ -60,13 +60,13 @@ def note_batch(plan: CommitPlan) -> Commit:
         )
         totals = (state.totals or BatchCounts()) + counts
         # Partitions of a transaction before are not looked for in a topic of another id.
-        left = replace(state.noting(remembered), totals=totals, written_to=state.still_there(plan.topic_ids))
-        noted = left.noting_topics(plan.topics_used(), plan.topic_ids, plan.partition_counts)
+        left = replace(state.with_newest(remembered), totals=totals, written_to=state.still_existing(plan.topic_ids))
+        noted = left.with_topics(plan.topics_used(), plan.topic_ids, plan.partition_counts)
         yield WriteState(step=Step.NOTE_DONE, state=noted)
     return CommitResult(outcome="written" if plan.row_count else "empty", counts=counts)
 
 
-def _end_transaction_left(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, None]:
+def _end_open_transaction(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, None]:
     """Ends what a driver has left open that died in `exactly-once`, where the guarantee has changed since: readers of committed records
     would wait behind it for as long as a transaction may last. Never fails: then that is what they do. What was committed is so everywhere
     first; where that cannot be had the coordinator is left alone, which goes on knowing it."""
@@ -75,8 +75,8 @@ def _end_transaction_left(plan: CommitPlan, state: CheckpointState) -> Generator
         timeout_ms = min(TRANSACTION_TIMEOUT_MIN_MS, plan.target.transaction_timeout_max_ms)
         with suppress(Refusal):
             topic, _, number = ("" if newest is None else newest.marker).rpartition("-")  # Where the last transaction may hold it back.
-            group_id, place = (plan.group_id, TopicPartition(topic, int(number))) if topic else (None, plan.marker_partition)
-            left = replace(plan, transactional_id=state.transactional_id, group_id=group_id, marker_partition=place)
+            group_id, tp = (plan.group_id, TopicPartition(topic, int(number))) if topic else (None, plan.marker_partition)
+            left = replace(plan, transactional_id=state.transactional_id, group_id=group_id, marker_partition=tp)
             is_pending = yield from requests.is_marker_pending(Step.READ_MARKER, left)
-            yield from finish_commit(left, state.still_there(plan.topic_ids), is_pending=is_pending)
+            yield from complete_previous_transaction(left, state.still_existing(plan.topic_ids), is_pending=is_pending)
             yield from requests.abort(Step.ABORT, left, timeout_ms, NO_PRODUCER)

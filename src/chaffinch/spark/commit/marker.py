@@ -102,7 +102,7 @@ class CheckpointState:
     acknowledged: Acknowledged | None = None
     """Where the newest batch is another one: empty, sent by tasks, or about to end. Else the newest batch is what was acknowledged."""
 
-    def noting(self, remembered: Remembered) -> CheckpointState:
+    def with_newest(self, remembered: Remembered) -> CheckpointState:
         """With another newest batch, and without forgetting what Kafka has acknowledged before it."""
         return replace(self, remembered=remembered, acknowledged=None if _is_acknowledged(remembered) else self.newest_acknowledged())
 
@@ -113,7 +113,7 @@ class CheckpointState:
             return Acknowledged(batch_id=newest.batch_id, marker=newest.marker)
         return self.acknowledged
 
-    def noting_topics(self, topics: Iterable[str], ids: TopicIds, counts: PartitionCounts, *, marker_topic: str = "") -> CheckpointState:
+    def with_topics(self, topics: Iterable[str], ids: TopicIds, counts: PartitionCounts, *, marker_topic: str = "") -> CheckpointState:
         """With what these topics are now, which rows are written to, and `marker_topic`. Others stay as they were."""
         used = {*topics, marker_topic}
         with_rows = used if marker_topic in self.partition_counts else {*topics}
@@ -123,10 +123,10 @@ class CheckpointState:
             partition_counts={**self.partition_counts, **{topic: counts[topic] for topic in with_rows & counts.keys()}},
         )
 
-    def still_there(self, ids: TopicIds) -> tuple[TopicPartition, ...] | None:
+    def still_existing(self, ids: TopicIds) -> tuple[TopicPartition, ...] | None:
         """`written_to` without topics that were created again since: `ids` are those of now."""
-        again = created_again(self.topic_ids, ids)
-        return self.written_to and tuple(where for where in self.written_to if where.topic not in again)
+        recreated = created_again(self.topic_ids, ids)
+        return self.written_to and tuple(where for where in self.written_to if where.topic not in recreated)
 
     def to_text(self) -> str:
         newest = self.remembered
@@ -141,8 +141,8 @@ class CheckpointState:
             },
             "totals": None if self.totals is None else self.totals.to_fields(),
             "written_to": None if self.written_to is None else {
-                topic: " ".join(str(place.partition) for place in places)
-                for topic, places in groupby(sorted(self.written_to), lambda place: place.topic)
+                topic: " ".join(str(tp.partition) for tp in tps)
+                for topic, tps in groupby(sorted(self.written_to), lambda tp: tp.topic)
             },
             "topic_ids": {topic: shown(topic_id) for topic, topic_id in sorted(self.topic_ids.items())},
             "partition_counts": dict(sorted(self.partition_counts.items())),
@@ -169,13 +169,13 @@ class CheckpointState:
             )  # fmt: skip
         return cls(
             transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")),
-            written_to=_places(fields.get("written_to")), acknowledged=_acknowledged(fields.get("acknowledged")),
+            written_to=_topic_partitions(fields.get("written_to")), acknowledged=_acknowledged(fields.get("acknowledged")),
             sink=str(fields.get("sink", "")), topic_ids={topic: parsed(text) for topic, text in fields.get("topic_ids", {}).items()},
             partition_counts={topic: int(count) for topic, count in fields.get("partition_counts", {}).items()},
         )  # fmt: skip
 
 
-def _places(fields: Any) -> tuple[TopicPartition, ...] | None:
+def _topic_partitions(fields: Any) -> tuple[TopicPartition, ...] | None:
     if fields is None:
         return None
     return tuple(TopicPartition(topic, int(number)) for topic, numbers in fields.items() for number in numbers.split())

@@ -67,7 +67,7 @@ class Rejection:
         topic, partition = self.topic_partition
         return replace(self, topic_partition=TopicPartition(shortened(topic), partition))
 
-    def found_by(self, task: int) -> Rejection:
+    def with_task(self, task: int) -> Rejection:
         """The same, to be told beside those of other tasks."""
         return replace(self, task=task)
 
@@ -149,10 +149,10 @@ class BatchCounts:
     def line(self, batch_id: int, outcome: str) -> str:
         """The batch's line in the log."""
         if outcome != "written":
-            return f"batch {batch_id}: {_NOTHING_WRITTEN[outcome]}"
-        parts = [f"{self.rows_written} rows written", _named("rejected", self.rejected)]
+            return f"batch {batch_id}: {_NOTHING_WRITTEN_TEXTS[outcome]}"
+        parts = [f"{self.rows_written} rows written", _counts_text("rejected", self.rejected)]
         if self.dropped:
-            parts.append(_named("dropped", self.dropped))
+            parts.append(_counts_text("dropped", self.dropped))
         parts += [f"{self.byte_count} bytes", f"{self.staged_bytes} of them in {self.staging_files} staging files"]
         parts += [f"push {self.push_ms} ms", f"commit {self.commit_ms} ms"]
         return f"batch {batch_id}: " + ", ".join(parts)
@@ -175,11 +175,11 @@ class BatchCounts:
         return cls(**found)
 
 
-_NOTHING_WRITTEN = {"skipped": "skipped, it is in Kafka already", "empty": "without rows"}
+_NOTHING_WRITTEN_TEXTS = {"skipped": "skipped, it is in Kafka already", "empty": "without rows"}
 _NUMBERS = ("rows_written", "byte_count", "staged_bytes", "staging_files", "push_ms", "commit_ms")
 _BY_ERROR = ("rejected", "dropped")
 
 
-def _named(what: str, counts: Mapping[str, int]) -> str:
+def _counts_text(what: str, counts: Mapping[str, int]) -> str:
     by_name = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     return f"{sum(counts.values())} {what}" + (f" ({by_name})" if by_name else "")

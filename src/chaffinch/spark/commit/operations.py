@@ -29,7 +29,7 @@ class Step(Enum):
     FIX_TRANSACTIONAL_ID = "fix_transactional_id"
     INIT_PRODUCER = "init_producer"
     READ_MARKER_AGAIN = "read_marker_again"
-    FIND_REMAINS = "find_remains"
+    FIND_HANGING_TRANSACTIONS = "find_remains"
     ADD_PARTITIONS = "add_partitions"
     PUSH = "push"
     PUSH_DEAD_LETTERS = "push_dead_letters"
@@ -55,7 +55,7 @@ class Coordinator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class SendRequest:
     """Send a request and bring its answer: a `Message`, or `Lost`."""
 
     step: Step
@@ -65,33 +65,33 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBatch:
-    """Patch identity and sequence into a staged batch and send it to its leader; the answer comes by `NextAnswer`. Brings None.
+    """Patch identity and sequence into a staged batch and send it to its leader; the answer comes by `NextResponse`. Brings None.
 
-    `kept`: the records of the staged batch that are to be sent, ascending indices; None: all. `refresh`: look up the leader anew.
+    `record_indices`: the records of the staged batch that are to be sent, ascending indices; None: all. `refresh`: look up the leader anew.
     """
 
     step: Step
-    ticket: int
+    send_id: int
     batch: StagedBatch
-    kept: tuple[int, ...] | None
+    record_indices: tuple[int, ...] | None
     identity: ProducerIdentity
     base_sequence: int
     refresh: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextAnswer:
-    """Wait for the answer to any batch under way: brings a `BatchAnswer`, in any order among partitions; None at `until_ms`, on the clock
+class NextResponse:
+    """Wait for the answer to any batch under way: brings a `BatchResponse`, in any order among partitions; None at `until_ms`, on the clock
     of `Reply.steady_ms`, if none has come by then."""
 
     step: Step
     until_ms: int | None = None
-    about: wait_log.Wait | None = None
+    wait_info: wait_log.Wait | None = None
     """What partitions wait for that are sent to again later; for the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskHandler:
+class CallHandler:
     """Ask the user's handler (KIP-1038) about records that the broker refused. `culprits` hold indices of the staged batch. Brings the
     frozenset of those indices that are to be left out, without a dead letter. Yielded only where the plan has a handler."""
 
@@ -101,7 +101,7 @@ class AskHandler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
+class MakeDeadLetters:
     """Make dead letters of records that the broker refused. `culprits` hold indices of the staged batch. Brings `DeadLetters`."""
 
     step: Step
@@ -148,9 +148,10 @@ class WriteState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindRemains:
-    """Ask the leaders of partitions, each once, whether a producer has a transaction open there. Brings `Remains`. `refresh`: look up
-    the leaders anew, and ask for each partition by itself: an answer about all of them may be larger than any answer can be."""
+class FindHangingTransactions:
+    """Ask the leaders of partitions, each once, whether a producer has a transaction open there. Brings `HangingTransactions`.
+
+    `refresh`: look up the leaders again, and send one request per partition: a response for all of them may exceed the size limit."""
 
     step: Step
     producer_id: int
@@ -158,11 +159,11 @@ class FindRemains:
     refresh: bool
 
 
-class LeftOpen(NamedTuple):
+class HangingTransaction(NamedTuple):
     """A transaction that is open in a partition: under which epoch of its producer, and of the coordinator that told of an end there last
     (-1: none has)."""
 
-    place: TopicPartition
+    tp: TopicPartition
     epoch: int
     coordinator_epoch: int
 
@@ -177,34 +178,35 @@ class CountPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMarkers:
-    """Look up the leaders of partitions and tell them that the transaction of this identity is committed (`finish.markers`), each once.
-    Brings `Told`."""
+    """Send WriteTxnMarkers once to the leader of each partition: the transaction of this identity is committed.
+
+    Brings `WriteMarkersResult`."""
 
     step: Step
     identity: ProducerIdentity
-    places: tuple[LeftOpen, ...]
+    transactions: tuple[HangingTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Let time pass. Brings None. `about`: what failed and is tried again, for the log."""
+    """Let time pass. Brings None. `wait_info`: what failed and is tried again, for the log."""
 
     step: Step
     ms: int
-    about: wait_log.Wait | None = None
+    wait_info: wait_log.Wait | None = None
 
 
 Operation: TypeAlias = (
-    Ask
+    SendRequest
     | SendBatch
-    | NextAnswer
-    | AskHandler
-    | SetAside
+    | NextResponse
+    | CallHandler
+    | MakeDeadLetters
     | WriteDeadLetters
     | NameDeadLetters
     | ReadState
     | WriteState
-    | FindRemains
+    | FindHangingTransactions
     | CountPartitions
     | WriteMarkers
     | Wait
@@ -220,7 +222,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfLeaders:
+class _LeaderResult:
     """What leaders said of partitions. `refused`: the code of those that never will say, or may not; `reason`: why others are still to be
     asked, and `code` its name; `unknown`: those of the others that brokers do not know."""
 
@@ -230,7 +232,7 @@ class _OfLeaders:
     unknown: frozenset[TopicPartition] = frozenset()
 
     @classmethod
-    def of_all(cls, parts: Sequence[Self]) -> Self:
+    def merged(cls, parts: Sequence[Self]) -> Self:
         """What several leaders said, together."""
         failed = [part for part in parts if part.reason]
         names = [found.name for found in fields(cls) if found.name not in ("refused", "reason", "code")]
@@ -243,28 +245,28 @@ class _OfLeaders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains(_OfLeaders):
-    """What is left open. `asked`: partitions that need not be asked for again, those that are `refused` among them."""
+class HangingTransactions(_LeaderResult):
+    """What is left open. `answered`: partitions that need not be asked for again, those that are `refused` among them."""
 
-    asked: frozenset[TopicPartition] = frozenset()
-    left_open: frozenset[LeftOpen] = frozenset()
+    answered: frozenset[TopicPartition] = frozenset()
+    hanging: frozenset[HangingTransaction] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told(_OfLeaders):
+class WriteMarkersResult(_LeaderResult):
     """What became of markers. `done`: where they need not be told again: they are replicated, or another writer has overtaken us;
-    `not_ours`: where this is not ours to do, which is `refused`; `unsure`: those of the others that may be written all the same."""
+    `denied`: where this is not ours to do, which is `refused`; `possibly_written`: those of the others that may be written all the same."""
 
     done: frozenset[TopicPartition] = frozenset()
-    not_ours: frozenset[TopicPartition] = frozenset()
-    unsure: frozenset[TopicPartition] = frozenset()
+    denied: frozenset[TopicPartition] = frozenset()
+    possibly_written: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchAnswer:
+class BatchResponse:
     """The fate of one `SendBatch`. `lost` is set when no answer came; else `code`, and the culprits by index in what was sent."""
 
-    ticket: int
+    send_id: int
     code: ErrorCode | None = None
     message: str = ""
     culprits: tuple[tuple[int, ErrorCode, str], ...] = ()

@@ -10,7 +10,7 @@ from uuid import UUID
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, TaskOutcome
 from chaffinch.spark.commit.operations import Operation, Reply
-from chaffinch.spark.commit.patience import Patience
+from chaffinch.spark.commit.retry_policy import RetryPolicy
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 
@@ -45,7 +45,7 @@ class CommitPlan:
     writes_without_marker: bool = False
     tolerance: Tolerance
     writes_dead_letter_file: bool = False
-    keeps_letters: bool = False
+    retains_dead_letters: bool = False
     """The file gets letters of an older one, too, which a replay passes over."""
     has_handler: bool = False
     """The user's handler is asked about rows that the broker refuses (KIP-1038)."""
@@ -53,7 +53,7 @@ class CommitPlan:
     """What the user asked for; None: from the staged size."""
     push_bytes_per_s: float
     """Measured by earlier batches."""
-    patience: Patience
+    retry_policy: RetryPolicy
     """With each request; a batch that was refused waits by it before it is sent again, for as long as the transaction may last."""
 
     def batches(self) -> tuple[StagedBatch, ...]:

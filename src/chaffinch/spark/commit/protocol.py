@@ -7,8 +7,8 @@ Why it writes each row exactly once, whatever is cut where:
 - Rows, dead letters and the marker become visible together, by one EndTxn.
 - InitProducerId fences every earlier writer and waits for the end of its transaction; only then is the marker read, stable.
   If the batch is in Kafka, the marker says so and nothing is written.
-- What is committed and still open in a partition is committed there before InitProducerId (`finish.py`); what a partition holds open of
-  an earlier attempt is aborted before anything is written there (`remains.py`).
+- What is committed and still open in a partition is committed there before InitProducerId (`complete_previous.py`). Open transactions of an
+  earlier attempt are aborted before anything is written to their partitions (`hanging_transactions.py`).
 - EndTxn without an answer is asked again, never turned into an abort; if all is cut there, the next run reads the marker.
 - The Parquet file of dead letters is hidden, and its writer's own, until the batch is committed; whoever finds the marker gives the file of
   the writer that it names the batch's name, be it by a rename that another has done already.
@@ -26,25 +26,25 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit import requests
-from chaffinch.spark.commit.finish import finish_commit, marker_end_unknown
+from chaffinch.spark.commit.complete_previous import complete_previous_transaction, marker_outcome_unknown
+from chaffinch.spark.commit.hanging_transactions import Search
 from chaffinch.spark.commit.marker import CheckpointState, Marker, Remembered, Stage
 from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
-    AskHandler,
+    CallHandler,
     DeadLetters,
-    LeftOpen,
+    HangingTransaction,
+    MakeDeadLetters,
     NameDeadLetters,
     Operation,
     ReadState,
     Reply,
-    SetAside,
     Step,
     WriteDeadLetters,
     WriteState,
 )
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
-from chaffinch.spark.commit.push import Fenced, Push, Pushed, StartAgain
-from chaffinch.spark.commit.remains import Search
+from chaffinch.spark.commit.push import Fenced, Push, Pushed, RestartTransaction
 from chaffinch.spark.commit.timeout import timeout_refused, transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.commit.verdict import Verdict, check_not_lost, judge
@@ -61,13 +61,13 @@ def commit_batch(plan: CommitPlan) -> Commit:
     After a Refusal no transaction of ours is left open, as far as the coordinator could be reached.
     """
     state = yield from _read_state(plan)
-    marker, knows_end = yield from _finished(plan, state)
-    yield from _check_none_was_deleted(plan, marker, state)
+    marker, is_outcome_known = yield from _complete_previous(plan, state)
+    yield from _check_marker_not_deleted(plan, marker, state)
     if judge(plan, marker, state) is Verdict.SKIP:
         return (yield from _skipped(plan, marker))
 
-    tally = _checked(plan)
-    if _has_nothing(plan):
+    tally = _check_outcomes(plan)
+    if _is_empty(plan):
         if plan.writes_dead_letter_file:
             # Only its own, from an attempt that failed: without a fence nobody knows what others are about to commit.
             yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=(), writer_id=plan.writer_id)
@@ -79,7 +79,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         yield WriteState(step=Step.FIX_TRANSACTIONAL_ID, state=replace(state, transactional_id=plan.transactional_id))
     identity, steady_ms = yield from _fence(plan, timeout_ms)
     writer = _Writer(
-        plan=plan, tally=tally, marker=marker, knows_end=knows_end, identity=identity, first=identity, began_ms=steady_ms,
+        plan=plan, tally=tally, marker=marker, is_outcome_known=is_outcome_known, identity=identity, first=identity, began_ms=steady_ms,
         timeout_ms=timeout_ms, state=state,
     )  # fmt: skip
     try:
@@ -91,35 +91,35 @@ def commit_batch(plan: CommitPlan) -> Commit:
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced, may_be_committed=writer.may_be_committed)
         result = CommitResult(outcome="written", counts=_counts(plan, tally, writer.pushed))
-    except (Refusal, StartAgain) as failure:
+    except (Refusal, RestartTransaction) as failure:
         if not writer.may_be_committed:
             yield from requests.abort(Step.ABORT, plan, writer.timeout_ms, writer.identity)
-        if isinstance(failure, StartAgain):
+        if isinstance(failure, RestartTransaction):
             text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text, Remedy.AGAIN) from None
         if failure.name == STAGING_LOST:
-            yield from _after_loss(plan, writer.marker)
+            yield from _after_staging_loss(plan, writer.marker)
         raise
-    yield from _name_letters(plan, plan.writer_id if plan.keeps_letters or writer._dead_rows() else None)
+    yield from _name_dead_letters(plan, plan.writer_id if plan.retains_dead_letters or writer._dead_rows() else None)
     yield from _write_state(plan, Step.NOTE_DONE, "written", writer.state, result.counts)
     return result
 
 
-def _has_nothing(plan: CommitPlan) -> bool:
+def _is_empty(plan: CommitPlan) -> bool:
     """Neither rows nor a marker that is needed: a stream of which no checkpoint is known has only its markers to tell that it has begun.
     A token is not used up by a frame without rows, of which there is nothing to write once."""
-    is_told_by_marker_alone = plan.is_stream and plan.group_id is not None and not plan.has_checkpoint
-    return plan.row_count == 0 and not plan.notes and not is_told_by_marker_alone
+    has_only_marker = plan.is_stream and plan.group_id is not None and not plan.has_checkpoint
+    return plan.row_count == 0 and not plan.notes and not has_only_marker
 
 
 def _skipped(plan: CommitPlan, marker: Marker | None) -> Commit:
     """The batch is in Kafka. Whoever has committed it may have died before its letters had their name."""
     if marker is not None and marker.batch_id == plan.batch_id:
-        yield from _name_letters(plan, marker.writer_id)
+        yield from _name_dead_letters(plan, marker.writer_id)
     return CommitResult(outcome="skipped")
 
 
-def _name_letters(plan: CommitPlan, writer_id: str | None) -> Generator[Operation, Reply, None]:
+def _name_dead_letters(plan: CommitPlan, writer_id: str | None) -> Generator[Operation, Reply, None]:
     """Makes the hidden file of the writer who has committed the batch the batch's own. Never before that is known: a driver that is fenced
     hears of it from Kafka only, and nothing asks Kafka while a file is renamed."""
     if plan.writes_dead_letter_file and plan.group_id is not None:
@@ -147,7 +147,7 @@ class _Writer:
     plan: CommitPlan
     tally: Tally
     marker: Marker | None
-    knows_end: bool
+    is_outcome_known: bool
     """Nothing can be left open of a transaction that is committed: its coordinator was asked."""
     identity: ProducerIdentity
     began_ms: int
@@ -164,45 +164,45 @@ class _Writer:
 
     def read_marker_again(self) -> Generator[Operation, Reply, Marker | None]:
         """Every earlier transaction has ended. A marker of one of them that is pending all the same is left open as rows may be
-        (`remains.py`): it is aborted; but not where it may be committed. Raises Refusal where that is not known any more."""
+        (`hanging_transactions.py`): it is aborted; but not where it may be committed. Raises Refusal where that is not known any more."""
         plan = self.plan
         try:
-            return (yield from requests.read_marker(Step.READ_MARKER_AGAIN, plan, waits=not (self.knows_end and plan.has_own_id)))
+            return (yield from requests.read_marker(Step.READ_MARKER_AGAIN, plan, waits=not (self.is_outcome_known and plan.has_own_id)))
         except Refusal as refusal:
             if refusal.name != codes.UNSTABLE_OFFSET_COMMIT.name:
                 raise
-            raise marker_end_unknown(plan, self.identity.producer_id) from None
-        except StartAgain:
+            raise marker_outcome_unknown(plan, self.identity.producer_id) from None
+        except RestartTransaction:
             pass
-        yield from requests.add_offsets(Step.FIND_REMAINS, plan, self.identity)
-        yield from self._start_again()
+        yield from requests.add_offsets(Step.FIND_HANGING_TRANSACTIONS, plan, self.identity)
+        yield from self._restart_transaction()
         return (yield from requests.read_marker(Step.READ_MARKER_AGAIN, plan))
 
-    def _start_again(self) -> Generator[Operation, Reply, None]:
-        self.identity, self.began_ms = yield from requests.start_again(Step.ABORT, self.plan, self.timeout_ms, self.identity)
+    def _restart_transaction(self) -> Generator[Operation, Reply, None]:
+        self.identity, self.began_ms = yield from requests.restart_transaction(Step.ABORT, self.plan, self.timeout_ms, self.identity)
 
     def write(self) -> Commit:
         """Pushes and commits; starts the transaction again from the staging as long as that can help."""
         for _ in range(1, ATTEMPTS_MAX):
-            with suppress(StartAgain):
+            with suppress(RestartTransaction):
                 return (yield from self._attempt(self.began_ms))
-            yield from self._start_again()
+            yield from self._restart_transaction()
         return (yield from self._attempt(self.began_ms))
 
     def _attempt(self, began_ms: int) -> Commit:
         plan, identity = self.plan, self.identity
         self.search = Search()  # The abort of the attempt before may not have come to its partitions either.
-        self.tally.forget_broker_found()
+        self.tally.reset_broker_found()
         joined: set[TopicPartition] = set()
         yield from self._add_partitions(joined, (*plan.batches(), *plan.dead_batches()))
-        began_ms = max(began_ms, self.search.said_ms)  # The coordinator counts from the first partition on.
+        began_ms = max(began_ms, self.search.last_response_ms)  # The coordinator counts from the first partition on.
 
-        push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}", plan.patience.wait_ms)
+        push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}", plan.retry_policy.wait_ms)
         self.pushed = push.pushed
-        yield from push.send(Step.PUSH, plan.batches(), self._set_aside)
+        yield from push.send(Step.PUSH, plan.batches(), self._handle_culprits)
         dead_letters = [*plan.dead_batches(), *self.tally.dead_batches]
         yield from self._add_partitions(joined, dead_letters)
-        yield from push.send(Step.PUSH_DEAD_LETTERS, dead_letters, self._refuse_dead_letters)
+        yield from push.send(Step.PUSH_DEAD_LETTERS, dead_letters, self._raise_dead_letters_refused)
         if plan.writes_dead_letter_file:
             hidden = None if plan.group_id is None else plan.writer_id  # Without a marker nobody could tell later whose file counts.
             yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=self._dead_rows(), writer_id=hidden)
@@ -213,10 +213,10 @@ class _Writer:
             yield from requests.add_offsets(Step.ADD_OFFSETS, plan, identity)
             yield from requests.commit_marker(Step.COMMIT_MARKER, plan, identity, marker)
         topics = {where.topic for where in joined}
-        noted = self.state.noting_topics(topics, plan.topic_ids, plan.partition_counts, marker_topic=plan.marker_partition.topic)
+        noted = self.state.with_topics(topics, plan.topic_ids, plan.partition_counts, marker_topic=plan.marker_partition.topic)
         self.state = replace(noted, written_to=tuple(sorted(joined)))
         yield from _write_state(plan, Step.NOTE_ENDING, "ending", self.state)
-        ended_ms = pushed_ms = max(began_ms, push.answered_ms)
+        ended_ms = pushed_ms = max(began_ms, push.last_response_ms)
         if joined or plan.group_id is not None:
             self.may_be_committed = True
             ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan, identity)
@@ -230,32 +230,36 @@ class _Writer:
         if not new:
             return
         plan, identity = self.plan, self.identity
-        found = yield from self.search.find(identity.producer_id, new, plan.topic_partitions(), plan.patience)
-        self._check_ends_are_known(found)
-        left_open = {left.place for left in found}
+        found = yield from self.search.find(identity.producer_id, new, plan.topic_partitions(), plan.retry_policy)
+        self._check_outcomes_known(found)
+        hanging = {transaction.tp for transaction in found}
         joined |= new
-        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan, identity, new | left_open)
-        if left_open:
-            raise StartAgain("TRANSACTION_LEFT_OPEN", f"an earlier transaction is still open in {', '.join(map(str, sorted(left_open)))}")
+        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan, identity, new | hanging)
+        if hanging:
+            raise RestartTransaction(
+                "TRANSACTION_LEFT_OPEN", f"an earlier transaction is still open in {', '.join(map(str, sorted(hanging)))}"
+            )
 
-    def _check_ends_are_known(self, found: set[LeftOpen]) -> None:
+    def _check_outcomes_known(self, found: set[HangingTransaction]) -> None:
         """What another run has left open, and maybe committed, is not ours to abort: its coordinator has to tell. Raises Refusal."""
         first, identity = self.first, self.identity
-        older = sorted(left.place for left in found if identity.producer_id == first.producer_id and left.epoch < first.epoch)
-        if older and not self.knows_end:
-            places = ", ".join(map(str, older))
+        older = sorted(
+            transaction.tp for transaction in found if identity.producer_id == first.producer_id and transaction.epoch < first.epoch
+        )
+        if older and not self.is_outcome_known:
+            tps = ", ".join(map(str, older))
             raise Refusal(
                 Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
-                f"an earlier transaction of {self.plan.transactional_id} is still open in {places}, and its coordinator does not tell "
+                f"an earlier transaction of {self.plan.transactional_id} is still open in {tps}, and its coordinator does not tell "
                 "whether it is committed, which takes Apache Kafka 3.0 and Describe on the id; this batch is not written; before the next "
                 "start, which may take it for aborted, read what is open there with read_uncommitted, see what of it is to be written "
                 f"again, and end it with chaffinch transactions abort, of producer {first.producer_id} alone",
             )  # fmt: skip
 
-    def _set_aside(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
+    def _handle_culprits(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
         """The broker blamed records of a batch: dead letters where that is tolerated, else the end of this batch."""
         if self.plan.has_handler:
-            reply = yield AskHandler(step=Step.PUSH, batch=batch, culprits=culprits)
+            reply = yield CallHandler(step=Step.PUSH, batch=batch, culprits=culprits)
             dropped: frozenset[int] = reply.value
             self.tally.drop(culprit for culprit in culprits if culprit.row in dropped)
             culprits = tuple(culprit for culprit in culprits if culprit.row not in dropped)
@@ -264,11 +268,11 @@ class _Writer:
         self.tally.add_broker_found(culprits)
         if refusal := self.tally.refusal(self.plan.tolerance):
             raise refusal
-        reply = yield SetAside(step=Step.PUSH, batch=batch, culprits=culprits)
+        reply = yield MakeDeadLetters(step=Step.PUSH, batch=batch, culprits=culprits)
         made: DeadLetters = reply.value
-        self.tally.keep(made)
+        self.tally.add_dead_letters(made)
 
-    def _refuse_dead_letters(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
+    def _raise_dead_letters_refused(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
         first = culprits[0]
         what = "notes of this replay" if batch in self.plan.notes else "dead letters"
         raise Refusal(
@@ -283,7 +287,7 @@ class _Writer:
         return (*(rows for outcome in self.plan.outcomes for rows in outcome.dead_rows), *self.tally.dead_rows)
 
 
-def _checked(plan: CommitPlan) -> Tally:
+def _check_outcomes(plan: CommitPlan) -> Tally:
     """Everything that speaks against the batch before Kafka is asked to write: a task's failure, snapshots, too many bad rows."""
     for outcome in plan.outcomes:
         if outcome.failure is not None:
@@ -306,7 +310,7 @@ def _checked(plan: CommitPlan) -> Tally:
     return tally
 
 
-def _check_none_was_deleted(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Generator[Operation, Reply, None]:
+def _check_marker_not_deleted(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Generator[Operation, Reply, None]:
     """Refuses to write where no marker and no checkpoint remember anything, but the coordinator says that the id's last transaction is
     committed: its marker was deleted with its topic. Not where the rows of the batch go to that topic only, which has none of them then."""
     topic = plan.marker_partition.topic
@@ -353,11 +357,11 @@ def _write_state(
             batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
         )
         totals = before.totals if counts is None else (before.totals or BatchCounts()) + counts
-        noted = replace(before.noting(remembered), transactional_id=plan.transactional_id, totals=totals)
+        noted = replace(before.with_newest(remembered), transactional_id=plan.transactional_id, totals=totals)
         yield WriteState(step=step, state=noted, may_fail=stage == "written")
 
 
-def _finished(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:
+def _complete_previous(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:
     """The marker, once all is visible that its coordinator says is committed; and whether the coordinator tells that.
 
     A batch that writes nothing waits for no partition of the last one: each may be gone, or without a leader for hours. Not so a batch
@@ -365,13 +369,15 @@ def _finished(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, 
     """
     try:
         marker, is_pending = (yield from requests.read_marker(Step.READ_MARKER, plan, waits=False)), False
-    except StartAgain:
+    except RestartTransaction:
         marker, is_pending = None, True
-    waits = is_pending or not (_has_nothing(plan) or (plan.is_stream and judge(plan, marker, state) is Verdict.SKIP))
-    knows_end = yield from finish_commit(plan, state.still_there(plan.topic_ids), is_pending=is_pending, waits=waits)
+    waits = is_pending or not (_is_empty(plan) or (plan.is_stream and judge(plan, marker, state) is Verdict.SKIP))
+    is_outcome_known = yield from complete_previous_transaction(
+        plan, state.still_existing(plan.topic_ids), is_pending=is_pending, waits=waits
+    )
     if is_pending:  # Or of an attempt that is still under way.
         marker = yield from requests.read_marker(Step.READ_MARKER, plan, is_stable=False)
-    return marker, knows_end
+    return marker, is_outcome_known
 
 
 def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
@@ -380,7 +386,7 @@ def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tup
         return (yield from requests.init_producer(Step.INIT_PRODUCER, plan, timeout_ms))
     except Fenced as fenced:
         group, name, text = Group.APPLICATION_RECOVERABLE, fenced.code.name, fenced.text
-    except StartAgain as failure:
+    except RestartTransaction as failure:
         group, name, text = Group.TRANSACTION_ABORTABLE, failure.name, failure.text
     except Refusal as refusal:
         if refusal.name != codes.INVALID_TRANSACTION_TIMEOUT.name:
@@ -417,7 +423,7 @@ def _after_fencing(
     )  # fmt: skip
 
 
-def _after_loss(plan: CommitPlan, marker_before: Marker | None) -> Generator[Operation, Reply, None]:
+def _after_staging_loss(plan: CommitPlan, marker_before: Marker | None) -> Generator[Operation, Reply, None]:
     """Staged files go when their batch, or a later one, is in Kafka. Raises the Refusal that says so if the marker does; else returns."""
     try:
         marker = yield from requests.read_marker(Step.READ_MARKER_AFTER_FENCING, plan)

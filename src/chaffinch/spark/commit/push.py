@@ -10,7 +10,7 @@ A generator beneath `protocol.py`, with the same operations. Strategy:
   refused with culprits -> these are set aside, the innocents go again, and since a refusal of a batch that is surely
   not stored consumes no sequence, the numbers are taken back; refused without culprits -> halved until one record is left.
 - What is sent again waits as any client does (retry.backoff.ms), each partition by itself: the others go on meanwhile.
-- Where a refused batch may have been stored by an earlier attempt, sequences cannot be trusted: `StartAgain`, the whole
+- Where a refused batch may have been stored by an earlier attempt, sequences cannot be trusted: `RestartTransaction`, the whole
   transaction is aborted and pushed anew from the staging (decision 13).
 """
 
@@ -26,7 +26,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.identifiers import ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
-from chaffinch.spark.commit.operations import BatchAnswer, NextAnswer, Operation, Reply, SendBatch, Step, Wait
+from chaffinch.spark.commit.operations import BatchResponse, NextResponse, Operation, Reply, SendBatch, Step, Wait
 from chaffinch.spark.refusals import Refusal, Remedy, advised
 
 IN_FLIGHT_MAX = 5
@@ -40,12 +40,12 @@ RECORD_CODES = frozenset({
 })  # fmt: skip
 FENCED_CODES = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_ID_MAPPING})
 # The transaction or the sequences are in a state that only a new epoch mends.
-START_AGAIN_CODES = frozenset({
+RESTART_CODES = frozenset({
     codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID, codes.INVALID_TXN_STATE, codes.TRANSACTION_ABORTABLE,
     codes.CONCURRENT_TRANSACTIONS,
 })  # fmt: skip
 
-SetAsideCulprits = Callable[[StagedBatch, tuple[Rejection, ...]], Generator[Operation, Reply, None]]
+HandleCulprits = Callable[[StagedBatch, tuple[Rejection, ...]], Generator[Operation, Reply, None]]
 
 
 class Fenced(Exception):
@@ -56,7 +56,7 @@ class Fenced(Exception):
         self.code, self.text = code, text.rstrip(" .")  # Something always follows.
 
 
-class StartAgain(Exception):
+class RestartTransaction(Exception):
     """This transaction cannot be completed, but the staging is whole: abort it and push everything once more."""
 
     def __init__(self, name: str, text: str) -> None:
@@ -65,22 +65,22 @@ class StartAgain(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Shipment:
+class _QueuedBatch:
     """A staged batch, or a part of one, on its way."""
 
     batch: StagedBatch
-    kept: tuple[int, ...] | None = None
-    answer: BatchAnswer | None = None
+    record_indices: tuple[int, ...] | None = None
+    response: BatchResponse | None = None
     possibly_stored: bool = False
     rounds: int = 0
     """How often culprits were taken out of it."""
 
     @property
     def record_count(self) -> int:
-        return self.batch.record_count if self.kept is None else len(self.kept)
+        return self.batch.record_count if self.record_indices is None else len(self.record_indices)
 
     def indices(self) -> tuple[int, ...]:
-        return tuple(range(self.batch.record_count)) if self.kept is None else self.kept
+        return tuple(range(self.batch.record_count)) if self.record_indices is None else self.record_indices
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class _Partition:
     """One partition's queue: the first `in_flight` shipments are under way, the others wait."""
 
     topic_partition: TopicPartition
-    queue: deque[_Shipment] = field(default_factory=deque)
+    queue: deque[_QueuedBatch] = field(default_factory=deque)
     in_flight: int = 0
     window: int = 1
     sequence: int = 0
@@ -131,47 +131,47 @@ class Push:
         self._identity = identity
         self._wait_ms = wait_ms
         self._steady_ms = 0
-        self._tickets = count(1)
+        self._send_ids = count(1)
         self._deadline_ms = deadline_ms
         self._deadline_name = deadline_name
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._under_way: dict[int, tuple[_Partition, _Shipment]] = {}
+        self._in_flight: dict[int, tuple[_Partition, _QueuedBatch]] = {}
         self._bytes_in_flight = 0
-        self.answered_ms = 0
+        self.last_response_ms = 0
         """When the last answer was there; 0 before any."""
         self.pushed = Pushed()
 
-    def send(self, step: Step, batches: Iterable[StagedBatch], set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
-        """Returns when every record is acknowledged or set aside. Raises Fenced, StartAgain or Refusal.
+    def send(self, step: Step, batches: Iterable[StagedBatch], handle_culprits: HandleCulprits) -> Generator[Operation, Reply, None]:
+        """Returns when every record is acknowledged or set aside. Raises Fenced, RestartTransaction or Refusal.
 
-        `set_aside` is called with the culprits of one batch (indices of the staged batch) and may raise a Refusal.
+        `handle_culprits` is called with the culprits of one batch (indices of the staged batch) and may raise a Refusal.
         """
         for batch in batches:
             partition = self._partitions.setdefault(batch.topic_partition, _Partition(topic_partition=batch.topic_partition))
-            partition.queue.append(_Shipment(batch=batch))
+            partition.queue.append(_QueuedBatch(batch=batch))
         try:
             while any(partition.queue for partition in self._partitions.values()):
                 yield from self._fill(step)
                 due_ms = self._next_due_ms()
-                if self._under_way:
-                    reply = yield NextAnswer(step=step, until_ms=due_ms, about=self._about())
+                if self._in_flight:
+                    reply = yield NextResponse(step=step, until_ms=due_ms, wait_info=self._wait_info())
                 else:
                     assert due_ms is not None, "what is not under way waits for its time"
-                    reply = yield Wait(step=step, ms=due_ms - self._steady_ms, about=self._about())
+                    reply = yield Wait(step=step, ms=due_ms - self._steady_ms, wait_info=self._wait_info())
                 self._steady_ms = reply.steady_ms
                 if reply.value is not None:
-                    yield from self._answered(reply.value, set_aside)
-        except StartAgain:
+                    yield from self._handle_response(reply.value, handle_culprits)
+        except RestartTransaction:
             yield from self._drain(step)
             raise
 
-    def _answered(self, answer: BatchAnswer, set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
-        self.answered_ms = self._steady_ms
-        partition = self._note(answer)
+    def _handle_response(self, response: BatchResponse, handle_culprits: HandleCulprits) -> Generator[Operation, Reply, None]:
+        self.last_response_ms = self._steady_ms
+        partition = self._record_response(response)
         if partition.is_stopped and partition.in_flight == 0:
-            yield from self._mend(partition, set_aside)
+            yield from self._resolve(partition, handle_culprits)
 
-    def _about(self) -> wait_log.Wait | None:
+    def _wait_info(self) -> wait_log.Wait | None:
         """What the partition that has failed for longest waits for."""
         failing = [found for found in self._partitions.values() if found.queue and found.failures]
         if not failing:
@@ -189,9 +189,9 @@ class Push:
     def _drain(self, step: Step) -> Generator[Operation, Reply, None]:
         """Waits for every batch under way. One that came to its leader after the abort, under an epoch that is still good there, would
         open a transaction which the next commit ends with it: brokers before 3.6 do not ask the coordinator (KIP-890)."""
-        while self._under_way:
-            reply = yield NextAnswer(step=step)
-            del self._under_way[reply.value.ticket]
+        while self._in_flight:
+            reply = yield NextResponse(step=step)
+            del self._in_flight[reply.value.send_id]
 
     def _fill(self, step: Step) -> Generator[Operation, Reply, None]:
         """Sends what the windows allow, one batch per partition in turn."""
@@ -199,66 +199,74 @@ class Push:
         while found:
             found = False
             for partition in self._partitions.values():
-                waits = partition.is_stopped or partition.due_ms > self._steady_ms
-                if waits or partition.in_flight >= min(partition.window, len(partition.queue)):
+                is_waiting = partition.is_stopped or partition.due_ms > self._steady_ms
+                if is_waiting or partition.in_flight >= min(partition.window, len(partition.queue)):
                     continue
-                shipment = partition.queue[partition.in_flight]
-                size = shipment.batch.bytes.byte_count
-                if self._under_way and self._bytes_in_flight + size > BYTES_IN_FLIGHT_MAX:
+                queued = partition.queue[partition.in_flight]
+                size = queued.batch.bytes.byte_count
+                if self._in_flight and self._bytes_in_flight + size > BYTES_IN_FLIGHT_MAX:
                     return
-                yield self._dispatch(step, partition, shipment)
+                yield self._dispatch(step, partition, queued)
                 found = True
 
-    def _dispatch(self, step: Step, partition: _Partition, shipment: _Shipment) -> SendBatch:
-        ticket = next(self._tickets)
-        self._under_way[ticket] = (partition, shipment)
-        self._bytes_in_flight += shipment.batch.bytes.byte_count
+    def _dispatch(self, step: Step, partition: _Partition, queued: _QueuedBatch) -> SendBatch:
+        send_id = next(self._send_ids)
+        self._in_flight[send_id] = (partition, queued)
+        self._bytes_in_flight += queued.batch.bytes.byte_count
         operation = SendBatch(
-            step=step, ticket=ticket, batch=shipment.batch, kept=shipment.kept, identity=self._identity,
+            step=step, send_id=send_id, batch=queued.batch, record_indices=queued.record_indices, identity=self._identity,
             base_sequence=partition.next_sequence(), refresh=partition.refresh,
         )  # fmt: skip
         partition.in_flight += 1
         partition.refresh = False
         return operation
 
-    def _note(self, answer: BatchAnswer) -> _Partition:
+    def _record_response(self, response: BatchResponse) -> _Partition:
         """Files an answer with its shipment; acknowledged ones leave the queue from its front."""
-        partition, shipment = self._under_way.pop(answer.ticket)
-        self._bytes_in_flight -= shipment.batch.bytes.byte_count
+        partition, queued = self._in_flight.pop(response.send_id)
+        self._bytes_in_flight -= queued.batch.bytes.byte_count
         partition.in_flight -= 1
-        if answer.lost is None and answer.code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
-            if shipment is not partition.queue[0]:
-                raise StartAgain("OUT_OF_ORDER_SEQUENCE_NUMBER", f"{partition.topic_partition} stored a batch whose predecessor it refused")
+        if response.lost is None and response.code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
+            if queued is not partition.queue[0]:
+                raise RestartTransaction(
+                    "OUT_OF_ORDER_SEQUENCE_NUMBER", f"{partition.topic_partition} stored a batch whose predecessor it refused"
+                )
             partition.queue.popleft()
-            self.pushed.add(shipment.batch.bytes, answer.byte_count)
-            partition.sequence = sequence_add(partition.sequence, shipment.record_count)
+            self.pushed.add(queued.batch.bytes, response.byte_count)
+            partition.sequence = sequence_add(partition.sequence, queued.record_count)
             partition.window = IN_FLIGHT_MAX
             partition.failures = 0
             return partition
-        shipment.answer = answer
-        shipment.possibly_stored |= _is_unsure(answer)
+        queued.response = response
+        queued.possibly_stored |= _is_possibly_stored(response)
         partition.is_stopped = True
         return partition
 
-    def _mend(self, partition: _Partition, set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
+    def _resolve(self, partition: _Partition, handle_culprits: HandleCulprits) -> Generator[Operation, Reply, None]:
         """All answers of a stopped partition are in: the front of its queue says why it stopped."""
-        front = partition.queue[0]
-        answer = front.answer
-        assert answer is not None, "the front of a stopped partition's queue has been answered: sequences are consecutive"
-        if answer.lost is not None or (answer.code is not None and answer.code.is_retriable and answer.code not in START_AGAIN_CODES):
-            self._retry(partition, answer)
+        head = partition.queue[0]
+        response = head.response
+        assert response is not None, "the front of a stopped partition's queue has been answered: sequences are consecutive"
+        if response.lost is not None or (response.code is not None and response.code.is_retriable and response.code not in RESTART_CODES):
+            self._retry(partition, response)
         else:
-            assert answer.code is not None
-            self._refuse_what_no_record_caused(partition, answer.code, answer)
-            if any(shipment.possibly_stored for shipment in partition.queue):
-                raise StartAgain(answer.code.name, f"{partition.topic_partition} refused a batch of which an earlier attempt may be stored")
-            yield from self._replace_front(partition, front, answer, set_aside)
-        for shipment in partition.queue:
-            shipment.answer = None
+            assert response.code is not None
+            self._raise_unless_record_error(partition, response.code, response)
+            if any(queued.possibly_stored for queued in partition.queue):
+                raise RestartTransaction(
+                    response.code.name, f"{partition.topic_partition} refused a batch of which an earlier attempt may be stored"
+                )
+            yield from self._replace_head(partition, head, response, handle_culprits)
+        for queued in partition.queue:
+            queued.response = None
         partition.is_stopped = False
 
-    def _retry(self, partition: _Partition, answer: BatchAnswer) -> None:
-        reason = answer.lost.reason if answer.lost is not None else f"{answer.code.name if answer.code else ''} {answer.message}".strip()
+    def _retry(self, partition: _Partition, response: BatchResponse) -> None:
+        reason = (
+            response.lost.reason
+            if response.lost is not None
+            else f"{response.code.name if response.code else ''} {response.message}".strip()
+        )
         if self._steady_ms >= self._deadline_ms:
             raise Refusal(
                 Group.TRANSACTION_ABORTABLE, "REQUEST_TIMED_OUT",
@@ -272,55 +280,55 @@ class Push:
         partition.due_ms = self._steady_ms + self._wait_ms(partition.failures)
 
     @staticmethod
-    def _refuse_what_no_record_caused(partition: _Partition, code: ErrorCode, answer: BatchAnswer) -> None:
-        where = f"{partition.topic_partition}: {answer.message or code.text}"
+    def _raise_unless_record_error(partition: _Partition, code: ErrorCode, response: BatchResponse) -> None:
+        where = f"{partition.topic_partition}: {response.message or code.text}"
         if code in FENCED_CODES:
             raise Fenced(code, where)
-        if code in START_AGAIN_CODES:
-            raise StartAgain(code.name, where)
-        if code not in RECORD_CODES and not answer.culprits:
+        if code in RESTART_CODES:
+            raise RestartTransaction(code.name, where)
+        if code not in RECORD_CODES and not response.culprits:
             raise advised(code.group_produce, code.name, f"{where}; the transaction is aborted, nothing of it is visible")
 
     @staticmethod
-    def _replace_front(
-        partition: _Partition, front: _Shipment, answer: BatchAnswer, set_aside: SetAsideCulprits
+    def _replace_head(
+        partition: _Partition, head: _QueuedBatch, response: BatchResponse, handle_culprits: HandleCulprits
     ) -> Generator[Operation, Reply, None]:
         """Puts the innocents of a refused batch (or its halves) in its place."""
-        indices = front.indices()
-        culprits = {index: (code, message) for index, code, message in answer.culprits}
-        assert answer.code is not None
+        indices = head.indices()
+        culprits = {index: (code, message) for index, code, message in response.culprits}
+        assert response.code is not None
         if any(not 0 <= index < len(indices) for index in culprits):
             raise Refusal(
-                Group.APPLICATION_RECOVERABLE, answer.code.name,
+                Group.APPLICATION_RECOVERABLE, response.code.name,
                 f"{partition.topic_partition} blamed record {max(culprits)} of a batch of {len(indices)}; the transaction is aborted",
                 Remedy.AGAIN,
             )  # fmt: skip
         if not culprits and len(indices) == 1:
-            culprits = {0: (answer.code, answer.message or answer.code.text)}
+            culprits = {0: (response.code, response.message or response.code.text)}
         partition.queue.popleft()
         if not culprits:
-            partition.queue.extendleft(_halves(front.batch, indices))
+            partition.queue.extendleft(_halves(head.batch, indices))
             return
         rejections = tuple(
             Rejection(row=indices[index], topic_partition=partition.topic_partition, code=code, message=message)
             for index, (code, message) in sorted(culprits.items())
         )
-        yield from set_aside(front.batch, rejections)
+        yield from handle_culprits(head.batch, rejections)
         innocents = tuple(index for position, index in enumerate(indices) if position not in culprits)
-        if front.rounds + 1 >= ROUNDS_MAX and len(innocents) > 1:
-            partition.queue.extendleft(_halves(front.batch, innocents))
+        if head.rounds + 1 >= ROUNDS_MAX and len(innocents) > 1:
+            partition.queue.extendleft(_halves(head.batch, innocents))
         elif innocents:
-            partition.queue.appendleft(_Shipment(batch=front.batch, kept=innocents, rounds=front.rounds + 1))
+            partition.queue.appendleft(_QueuedBatch(batch=head.batch, record_indices=innocents, rounds=head.rounds + 1))
 
 
-def _is_unsure(answer: BatchAnswer) -> bool:
+def _is_possibly_stored(response: BatchResponse) -> bool:
     """Whether this attempt may be stored all the same. Who can name culprits has looked at the batch and refused it."""
-    if answer.lost is not None:
-        return answer.lost.was_sent
-    return answer.code is not None and not answer.culprits and answer.code.stored is not Stored.NO
+    if response.lost is not None:
+        return response.lost.was_sent
+    return response.code is not None and not response.culprits and response.code.stored is not Stored.NO
 
 
-def _halves(batch: StagedBatch, indices: tuple[int, ...]) -> tuple[_Shipment, _Shipment]:
+def _halves(batch: StagedBatch, indices: tuple[int, ...]) -> tuple[_QueuedBatch, _QueuedBatch]:
     """The later half first, as `extendleft` takes them."""
     middle = len(indices) // 2
-    return _Shipment(batch=batch, kept=indices[middle:]), _Shipment(batch=batch, kept=indices[:middle])
+    return _QueuedBatch(batch=batch, record_indices=indices[middle:]), _QueuedBatch(batch=batch, record_indices=indices[:middle])

@@ -38,23 +38,23 @@ def transaction_timeout_ms(plan: CommitPlan) -> int:
 
 def check_timeout(given_ms: int | None, target: TargetSnapshot) -> None:
     """Refuses a time that the broker will not allow, where it has told what it allows."""
-    told_ms = target.reported_timeout_max_ms
-    if given_ms is not None and told_ms is not None and given_ms > told_ms:
+    broker_max_ms = target.reported_timeout_max_ms
+    if given_ms is not None and broker_max_ms is not None and given_ms > broker_max_ms:
         raise timeout_refused(given_ms, target, is_given=True)
 
 
-def timeout_refused(asked_ms: int, target: TargetSnapshot, *, is_given: bool) -> Refusal:
+def timeout_refused(requested_ms: int, target: TargetSnapshot, *, is_given: bool) -> Refusal:
     """What to say where the broker allows no transaction of so many ms. `is_given`: the user asked for them."""
-    told_ms = target.reported_timeout_max_ms
-    maximum = "" if told_ms is None else f" of {told_ms}"
+    broker_max_ms = target.reported_timeout_max_ms
+    maximum = "" if broker_max_ms is None else f" of {broker_max_ms}"
     if is_given:
-        advice = f"give {_OPTION} at most {told_ms}" if told_ms is not None else f"give {_OPTION} a smaller value"
+        advice = f"give {_OPTION} at most {broker_max_ms}" if broker_max_ms is not None else f"give {_OPTION} a smaller value"
         return _refusal(
-            f"{_OPTION}={asked_ms} is more than the broker's transaction.max.timeout.ms{maximum}: {advice}, leave it out, "
+            f"{_OPTION}={requested_ms} is more than the broker's transaction.max.timeout.ms{maximum}: {advice}, leave it out, "
             "or raise the broker's"
         )
     return _refusal(
-        f"a transaction of {asked_ms} ms, as this batch needs, is more than the broker's transaction.max.timeout.ms{maximum} allows: "
+        f"a transaction of {requested_ms} ms, as this batch needs, is more than the broker's transaction.max.timeout.ms{maximum} allows: "
         f"raise that, or set {_OPTION} to what it allows"
     )
 

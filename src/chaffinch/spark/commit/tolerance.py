@@ -77,14 +77,14 @@ class Tally:
             tally.row_count += outcome.row_count
             tally.task_found.update(outcome.rejected_by_code)
             tally.task_dropped.update(outcome.dropped_by_code)
-            tally.named.extend(rejection.found_by(outcome.context.task) for rejection in outcome.rejections)
+            tally.named.extend(rejection.with_task(outcome.context.task) for rejection in outcome.rejections)
         return tally
 
     @property
     def rejected_count(self) -> int:
         return self.task_found.total() + self.broker_dead_letter_batches.total()
 
-    def forget_broker_found(self) -> None:
+    def reset_broker_found(self) -> None:
         """A new attempt pushes every batch again: what the broker refused before, it refuses again."""
         self.broker_dead_letter_batches.clear()
         self.broker_dropped.clear()
@@ -101,14 +101,14 @@ class Tally:
     def drop(self, culprits: Iterable[Rejection]) -> None:
         self.broker_dropped.update(culprit.code.name for culprit in culprits)
 
-    def keep(self, made: DeadLetters) -> None:
+    def add_dead_letters(self, made: DeadLetters) -> None:
         self.dead_batches.extend(made.batches)
         self.dead_rows.extend(made.rows)
 
-    def refusal(self, tolerance: Tolerance, *, nothing_written: str = "nothing was written") -> Refusal | None:
+    def refusal(self, tolerance: Tolerance, *, outcome: str = "nothing was written") -> Refusal | None:
         """The error for a batch with more bad rows than tolerated: how many of how many, by error, and the first ten in full.
 
-        `nothing_written`: what became of the good ones.
+        `outcome`: what became of the good ones.
         """
         if not tolerance.is_exceeded(self.rejected_count, self.row_count):
             return None
@@ -118,7 +118,7 @@ class Tally:
         if tolerance.tolerates:
             allowed, remedy = "fewer", "correct them, or allow more"
         text = (
-            f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows {allowed}; {nothing_written}; "
+            f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows {allowed}; {outcome}; "
             f"{remedy}; the first {len(named)}: " + "; ".join(str(rejection) for rejection in named)
         )
         return Refusal(Group.INVALID_CONFIGURATION, "ROWS_REJECTED", text)

@@ -18,7 +18,7 @@ class Verdict(Enum):
     SKIP = "skip"
 
 
-_OF_NEW_OUTPUTS = "; an output that is new in its query, or was not called for batch 0, has none yet"
+_NEW_OUTPUT_HINT = "; an output that is new in its query, or was not called for batch 0, has none yet"
 _RESTORED_ADVICE = "bring back the newest copy, or start with a new checkpoint"
 
 
@@ -27,26 +27,26 @@ def judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Ve
     if plan.group_id is None:
         return Verdict.WRITE
     remembered = state.remembered
-    if marker is not None and remembered is not None and remembered.batch_id > marker.batch_id and _left_none_here(plan, remembered):
+    if marker is not None and remembered is not None and remembered.batch_id > marker.batch_id and _has_no_marker_here(plan, remembered):
         marker = None
     if marker is not None:
         if not plan.is_stream:
             return Verdict.SKIP
-        return _against(plan, marker.batch_id, marker.digest, f"the marker in group {plan.group_id} (written by run {marker.writer_id})")
+        return _compare(plan, marker.batch_id, marker.digest, f"the marker in group {plan.group_id} (written by run {marker.writer_id})")
     if not plan.is_stream:
         return Verdict.WRITE
     if remembered is None:
         if plan.batch_id == 0:
             return Verdict.WRITE
-        return _missing(plan, "which is not the first, and the checkpoint remembers none of this output", _OF_NEW_OUTPUTS)
+        return _missing(plan, "which is not the first, and the checkpoint remembers none of this output", _NEW_OUTPUT_HINT)
     if remembered.stage != "ending":
         if remembered.stage == "empty" and remembered.batch_id == plan.batch_id:
             return Verdict.WRITE
-        return _against(plan, remembered.batch_id, remembered.digest, "the checkpoint's folder chaffinch")
-    return _of_ending(plan, remembered, state)
+        return _compare(plan, remembered.batch_id, remembered.digest, "the checkpoint's folder chaffinch")
+    return _judge_ending(plan, remembered, state)
 
 
-def _of_ending(plan: CommitPlan, remembered: Remembered, state: CheckpointState) -> Verdict:
+def _judge_ending(plan: CommitPlan, remembered: Remembered, state: CheckpointState) -> Verdict:
     """There is no marker, and the outcome of the remembered batch's transaction was not noted."""
     if remembered.batch_id > plan.batch_id:
         raise _restored(plan, remembered.batch_id, "the checkpoint's folder chaffinch")
@@ -58,7 +58,7 @@ def _of_ending(plan: CommitPlan, remembered: Remembered, state: CheckpointState)
         return _missing(plan, f"{under_way}, {where} (options topic and markerTopic)")
     both = created_again(state.topic_ids, plan.topic_ids).get(plan.marker_partition.topic)
     # Where all topics of the transaction were created again, its rows are gone with the marker.
-    if both and state.still_there(plan.topic_ids):
+    if both and state.still_existing(plan.topic_ids):
         return _missing(plan, f"{under_way}, and {loss(plan.marker_partition.topic, *both, 'the marker belonged to')}")
     # Half the retention: were it committed, the marker would still be there.
     if plan.wall_ms - remembered.noted_ms > plan.target.offsets_retention_ms // 2:
@@ -86,7 +86,7 @@ def check_not_lost(plan: CommitPlan, marker: Marker | None, state: CheckpointSta
     )
 
 
-def _left_none_here(plan: CommitPlan, remembered: Remembered) -> bool:
+def _has_no_marker_here(plan: CommitPlan, remembered: Remembered) -> bool:
     """Whether the remembered batch has no marker where one is looked for now: tasks sent it, or the option topic was another."""
     return remembered.is_without_marker or _is_elsewhere(plan, remembered.marker)
 
@@ -95,7 +95,7 @@ def _is_elsewhere(plan: CommitPlan, marker: str) -> bool:
     return marker not in ("", str(plan.marker_partition))
 
 
-def _against(plan: CommitPlan, batch_id: int, digest: str, source: str) -> Verdict:
+def _compare(plan: CommitPlan, batch_id: int, digest: str, source: str) -> Verdict:
     if batch_id < plan.batch_id:
         return Verdict.WRITE
     if batch_id > plan.batch_id:

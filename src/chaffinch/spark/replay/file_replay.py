@@ -19,7 +19,7 @@ from chaffinch.spark.replay.letter_matching import MatchingTopic, MatchingTopics
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.replay.selection import ClassifiedLetters, LetterClass, classify
 from chaffinch.spark.replay.topic_replay import refuse_large_notes
-from chaffinch.spark.sink.options import KEPT, NOTES, REPLAY, WRITER
+from chaffinch.spark.sink.options import NOTES, REPLAY_TOKEN_PREFIX, RETAINED_ROWS, WRITER
 from chaffinch.spark.tasks.dead_letter_headers import Origin
 from chaffinch.spark.tasks.dead_letters import parquet_name, pending_name
 from chaffinch.spark.tasks.replay_notes import ReplayNotes, RetainedRows
@@ -198,7 +198,9 @@ class _FileReplay:
         run, dead_letter_options = secrets.token_hex(8), {"errors.dead.letter.path": self.folder.location}
         retained = classified.ranges.get(LetterClass.NOT_SELECTED, {}).get(0, ())
         if self.plan.token is None:
-            dead_letter_options |= {WRITER: run} | ({KEPT: RetainedRows(name=name, ranges=retained).to_option()} if retained else {})
+            dead_letter_options |= {WRITER: run} | (
+                {RETAINED_ROWS: RetainedRows(name=name, ranges=retained).to_option()} if retained else {}
+            )
         if topic is None:
             marker_topic = _marker_topic(self.plan, _first_topic(found), target)
             return _Write(
@@ -282,7 +284,7 @@ def _file_token(plan: ReplayPlan, folder: Folder, name: str) -> str:
 
 def _own_token(folder: Folder, name: str) -> str:
     """Where nobody gives one."""
-    return f"{REPLAY}{writing.digest(name, *_stamp(folder, name))}"
+    return f"{REPLAY_TOKEN_PREFIX}{writing.digest(name, *_stamp(folder, name))}"
 
 
 def _rejected_file_name(token: str) -> str:

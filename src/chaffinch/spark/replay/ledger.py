@@ -18,7 +18,7 @@ from chaffinch.identifiers import OFFSET_EARLIEST
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import dead_letters, writing
 from chaffinch.spark.replay.dead_letters import Span
-from chaffinch.spark.sink.options import REPLAY
+from chaffinch.spark.sink.options import REPLAY_TOKEN_PREFIX
 from chaffinch.spark.tasks.replay_notes import NOTE, NOTE_TOKEN, RANGES_FORMAT, ReplayNotes
 from chaffinch.spark.versions import NewerFormat
 
@@ -60,7 +60,7 @@ class Ledger:
     def token(self) -> str:
         """The same for all who begin where the last replay has ended, whatever letters have come since."""
         noted = [(span.partition, span.replayed) for span in self.spans if span.replayed]
-        return f"{REPLAY}{self.topic}-{writing.digest(*noted, *([self.number] if self.number else []))}"
+        return f"{REPLAY_TOKEN_PREFIX}{self.topic}-{writing.digest(*noted, *([self.number] if self.number else []))}"
 
     @property
     def number(self) -> int:

@@ -13,7 +13,7 @@ from chaffinch.spark.replay import dead_letters, writing
 from chaffinch.spark.replay.ledger import Ledger, lookup, read_ledger
 from chaffinch.spark.replay.plan import ReplayPlan
 from chaffinch.spark.replay.selection import ClassifiedLetters, LetterClass, merged
-from chaffinch.spark.sink.parquet_file import FORMAT, LettersInfo
+from chaffinch.spark.sink.parquet_file import FORMAT, DeadLetterFileInfo
 from chaffinch.spark.tasks.replay_notes import Ranges, ReplayNotes
 from chaffinch.spark.versions import NewerFormat
 
@@ -143,7 +143,7 @@ class MatchingTopics:
         return self._exists[topic, topic_id]
 
 
-def _info(folder: Folder, name: str) -> LettersInfo:
+def _info(folder: Folder, name: str) -> DeadLetterFileInfo:
     """What a file says of itself; nothing where it cannot be read, of which more is said when it is to be replayed."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -152,9 +152,9 @@ def _info(folder: Folder, name: str) -> LettersInfo:
     try:
         with filesystem.open_input_file(folder.path(name)) as file:
             metadata: Mapping[bytes, bytes] | None = pq.read_schema(file).metadata
-        info = LettersInfo.of(metadata)
+        info = DeadLetterFileInfo.of(metadata)
     except (OSError, ValueError, pa.ArrowException):
-        return LettersInfo()
+        return DeadLetterFileInfo()
     if info.format > FORMAT:
         raise NewerFormat(info.format, FORMAT).refusal(f"--parquet={folder.shown}: {name}")
     return info

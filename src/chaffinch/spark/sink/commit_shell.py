@@ -28,39 +28,18 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
-from chaffinch.spark.commit.finish import OFFSETS_TOPIC
+from chaffinch.spark.commit import operations
+from chaffinch.spark.commit.complete_previous import OFFSETS_TOPIC
 from chaffinch.spark.commit.marker import STATE_FILE, CheckpointState
 from chaffinch.spark.commit.messages import Rejection, StagedBatch
-from chaffinch.spark.commit.operations import (
-    Ask,
-    AskHandler,
-    BatchAnswer,
-    CountPartitions,
-    DeadLetters,
-    FindRemains,
-    Lost,
-    NameDeadLetters,
-    NextAnswer,
-    Operation,
-    ReadState,
-    Remains,
-    Reply,
-    SendBatch,
-    SetAside,
-    Step,
-    Wait,
-    WriteDeadLetters,
-    WriteMarkers,
-    WriteState,
-)
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import TEXT_CHARACTERS_MAX, Refusal, Remedy, refusal_of
 from chaffinch.spark.sink.commit_waits import CommitWaits, Unanswered
-from chaffinch.spark.sink.find_remains import count_partitions, find_remains, without_leader, write_markers
+from chaffinch.spark.sink.leader_requests import count_partitions, find_hanging_transactions, without_leader, write_markers
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.sink.parquet_file import info_for, write_parquet
-from chaffinch.spark.sink.rows_lost import warn_of_rows_lost
+from chaffinch.spark.sink.parquet_file import dead_letter_metadata, write_parquet
+from chaffinch.spark.sink.recreated_topics import warn_recreated_topics
 from chaffinch.spark.target import find_topic, wall_ms
 from chaffinch.spark.tasks.dead_letter_headers import Origin
 from chaffinch.spark.tasks.dead_letters import broker_dead_letter_batches, leftover_pattern, parquet_name, pending_name, rows_stream
@@ -72,7 +51,7 @@ from chaffinch.spark.versions import NewerFormat
 
 LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
-LOOKUPS_APART_MS = 50
+LOOKUP_INTERVAL_MS = 50
 """Between two look-ups of a topic's leaders, which many partitions may ask for at once."""
 PUMP_MS = 1_000
 LANES: Final = 2
@@ -81,18 +60,20 @@ each only, so that one keeps no two of its processors busy: 4 M rows took 0.8 s 
 
 _log = plain_text.logger(__name__)
 # The generator asks again, and says in the end for how long.
-_ONE_LOOK_UP = re.compile(r" failed after \d+ ms\b")
+_LOOKUP_DURATION = re.compile(r" failed after \d+ ms\b")
 # Folders of dead letters and queries: what earlier committers left is looked for once per process, and after a failure in it.
 _swept: set[tuple[str, str]] = set()
-_told: set[tuple[str, ErrorCode]] = set()
+_warned: set[tuple[str, ErrorCode]] = set()
 """What brokers do not tell, or let us tell, and why: said once per process."""
-_COMMITTED = (
+_HANGING_COMMITTED = (
     "batch %d: an earlier transaction of %s is still open in %s: what is of the last one, which its coordinator says is committed, is "
     "committed there, too"
 )
-_ABORTED = "batch %d: an earlier transaction of %s is still open in %s: if its coordinator tells its end, it is aborted there, too"
-_UNTOLD = "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 2.8 and Read on its topics"
-_NOT_OURS_TO_TELL = (
+_HANGING_ABORTED = "batch %d: an earlier transaction of %s is still open in %s: if its coordinator tells its end, it is aborted there, too"
+_DESCRIBE_REFUSED = (
+    "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 2.8 and Read on its topics"
+)
+_MARKERS_REFUSED = (
     "what is committed of an earlier transaction of %s is not ours to tell partitions (%s): a short transaction commits it, and whoever "
     "dies in the midst of that has it aborted; WriteTxnMarkers takes Alter on the cluster, and Read on __consumer_offsets"
 )
@@ -100,10 +81,10 @@ _NOT_OURS_TO_TELL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InFlight:
-    """A batch that was sent and not answered. `kept`: which of its records were sent; None: all. `byte_count`: of those."""
+    """A batch that was sent and not answered. `record_indices`: which of its records were sent; None: all. `byte_count`: of those."""
 
     batch: StagedBatch
-    kept: tuple[int, ...] | None
+    record_indices: tuple[int, ...] | None
     byte_count: int
     exchange: PendingRequest
     sent_ms: int
@@ -120,7 +101,7 @@ class CommitShell:
         *,
         staging: Folder,
         state: Folder | None,
-        after_step: Callable[[Step, int], None] | None = None,
+        after_step: Callable[[operations.Step, int], None] | None = None,
     ) -> None:
         """`state`: `<checkpoint>/chaffinch`. `after_step` is called with the step and the batch after each operation that has a result."""
         self._plan = plan
@@ -134,10 +115,10 @@ class CommitShell:
         self._dead_letter_target = None if options.dead_letter_topic is None else plan.target.topic(options.dead_letter_topic)
         self._handler = handler_for(options.handler)
         self._reader = StagedReader(staging)
-        self._letters = DeadLetterStore(staging)
+        self._dead_letters = DeadLetterStore(staging)
         self._in_flight: dict[int, _InFlight] = {}
         """By ticket."""
-        self._settled: list[BatchAnswer] = []
+        self._responses: list[operations.BatchResponse] = []
         self._refused_count = 0
         """Of records that the broker refused so far, by which their letters are numbered."""
         self._compacted: dict[str, bool] = {}
@@ -160,12 +141,12 @@ class CommitShell:
                 except Exception as error:
                     operation = commit.throw(error if isinstance(error, Refusal) else _unexpected(operation, error))
                     continue
-                if self._after_step is not None and not isinstance(operation, SendBatch | Wait):
+                if self._after_step is not None and not isinstance(operation, operations.SendBatch | operations.Wait):
                     self._after_step(operation.step, self._plan.batch_id)
                 steady_ms = _steady_ms()
-                if not isinstance(operation, Wait):
+                if not isinstance(operation, operations.Wait):
                     self._operation_ms = steady_ms - began_ms
-                operation = commit.send(Reply(steady_ms=steady_ms, value=value))
+                operation = commit.send(operations.Reply(steady_ms=steady_ms, value=value))
         except StopIteration as done:
             result: CommitResult = done.value
             return result
@@ -175,46 +156,46 @@ class CommitShell:
             raise
         finally:
             self._reader.close()
-            self._letters.discard()
+            self._dead_letters.discard()
 
     @property
     def has_staged(self) -> bool:
         """Whether it has left a folder behind, of what only the broker could refuse."""
-        return bool(self._letters.files)
+        return bool(self._dead_letters.files)
 
-    def _perform(self, operation: Operation) -> Any:
+    def _perform(self, operation: operations.Operation) -> Any:
         match operation:
-            case Ask():
-                return self._ask(operation)
-            case SendBatch():
+            case operations.SendRequest():
+                return self._send_request(operation)
+            case operations.SendBatch():
                 return self._send(operation)
-            case NextAnswer():
-                return self._next_answer(operation)
-            case AskHandler():
-                return self._ask_handler(operation)
-            case SetAside():
-                return self._set_aside(operation)
-            case WriteDeadLetters() | NameDeadLetters():
+            case operations.NextResponse():
+                return self._next_response(operation)
+            case operations.CallHandler():
+                return self._call_handler(operation)
+            case operations.MakeDeadLetters():
+                return self._make_dead_letters(operation)
+            case operations.WriteDeadLetters() | operations.NameDeadLetters():
                 return self._file_dead_letters(operation)
-            case ReadState():
+            case operations.ReadState():
                 self._remembered = self._read_state()
                 return self._remembered
-            case WriteState():
+            case operations.WriteState():
                 return self._write_state(operation)
-            case FindRemains():
-                return self._find_remains(operation)
-            case CountPartitions() | WriteMarkers():
-                return self._finish(operation)
-            case Wait():
+            case operations.FindHangingTransactions():
+                return self._find_hanging_transactions(operation)
+            case operations.CountPartitions() | operations.WriteMarkers():
+                return self._complete_previous(operation)
+            case operations.Wait():
                 return self._wait(operation)
 
-    def _wait(self, operation: Wait) -> None:
+    def _wait(self, operation: operations.Wait) -> None:
         """Wait between two attempts. It sleeps: the Spark thread that runs the commit has no other work."""
-        if operation.about is not None:
-            self._waits.retry(operation.about, _steady_ms(), operation.ms, self._operation_ms)
+        if operation.wait_info is not None:
+            self._waits.retry(operation.wait_info, _steady_ms(), operation.ms, self._operation_ms)
         time.sleep(operation.ms / 1000)
 
-    def _ask(self, operation: Ask) -> Any:
+    def _send_request(self, operation: operations.SendRequest) -> Any:
         to = operation.to
         try:
             if to.refresh:
@@ -224,40 +205,40 @@ class CommitShell:
         except ApiException as error:
             return _lost(error, was_sent=True)
 
-    def _find_remains(self, operation: FindRemains) -> Remains:
-        found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS, self._request_timeout_ms)
+    def _find_hanging_transactions(self, operation: operations.FindHangingTransactions) -> operations.HangingTransactions:
+        found = find_hanging_transactions(self._client, operation, LOOKUP_TIMEOUT_MS, self._request_timeout_ms)
         if found.refused is not codes.NONE:
             is_of_marker = operation.partitions[0].topic == OFFSETS_TOPIC
-            self._tell_once(_NOT_OURS_TO_TELL if is_of_marker else _UNTOLD, found.refused)
-        if found.left_open:
-            where = ", ".join(str(left.place) for left in sorted(found.left_open))
-            text = _COMMITTED if operation.step is Step.FINISH_COMMIT else _ABORTED
+            self._warn_once(_MARKERS_REFUSED if is_of_marker else _DESCRIBE_REFUSED, found.refused)
+        if found.hanging:
+            where = ", ".join(str(transaction.tp) for transaction in sorted(found.hanging))
+            text = _HANGING_COMMITTED if operation.step is operations.Step.FINISH_COMMIT else _HANGING_ABORTED
             _log.warning(text, self._plan.batch_id, self._plan.transactional_id, where)
         return found
 
-    def _finish(self, operation: CountPartitions | WriteMarkers) -> Any:
-        if isinstance(operation, CountPartitions):
+    def _complete_previous(self, operation: operations.CountPartitions | operations.WriteMarkers) -> Any:
+        if isinstance(operation, operations.CountPartitions):
             value: Any = count_partitions(self._client, operation, LOOKUP_TIMEOUT_MS)
             refused = codes.UNKNOWN_TOPIC_OR_PARTITION if value == 0 else codes.NONE
         else:
             value = write_markers(self._client, operation, LOOKUP_TIMEOUT_MS, self._request_timeout_ms)
             refused = value.refused
         if refused is not codes.NONE:
-            self._tell_once(_NOT_OURS_TO_TELL, refused)
+            self._warn_once(_MARKERS_REFUSED, refused)
         return value
 
-    def _tell_once(self, text: str, code: ErrorCode) -> None:
-        if (text, code) not in _told:
-            _told.add((text, code))
+    def _warn_once(self, text: str, code: ErrorCode) -> None:
+        if (text, code) not in _warned:
+            _warned.add((text, code))
             _log.warning(text, self._plan.transactional_id, code.name)
 
-    def _send(self, operation: SendBatch) -> None:
+    def _send(self, operation: operations.SendBatch) -> None:
         topic_partition = operation.batch.topic_partition
-        if operation.step is Step.PUSH_DEAD_LETTERS:
-            self._letters.flush()
+        if operation.step is operations.Step.PUSH_DEAD_LETTERS:
+            self._dead_letters.flush()
         data = self._reader.read(operation.batch.bytes)
-        if operation.kept is not None:
-            kept = set(operation.kept)
+        if operation.record_indices is not None:
+            kept = set(operation.record_indices)
             shortened = batches.without_records(data, [index for index in range(operation.batch.record_count) if index not in kept])
             assert shortened is not None, "a part of a batch keeps at least one record"
             data = shortened
@@ -277,18 +258,22 @@ class CommitShell:
             address = leader._replace(lane=topic_partition.partition % LANES)
             with self._client.lock:
                 exchange = self._client.start(request, address)
-                self._in_flight[operation.ticket] = _InFlight(
-                    batch=operation.batch, kept=operation.kept, byte_count=len(data), exchange=exchange, sent_ms=_steady_ms()
+                self._in_flight[operation.send_id] = _InFlight(
+                    batch=operation.batch,
+                    record_indices=operation.record_indices,
+                    byte_count=len(data),
+                    exchange=exchange,
+                    sent_ms=_steady_ms(),
                 )
                 self._client.pump(0)
         except ApiException as error:
-            self._settled.append(BatchAnswer(ticket=operation.ticket, lost=_lost(error, was_sent=False)))
+            self._responses.append(operations.BatchResponse(send_id=operation.send_id, lost=_lost(error, was_sent=False)))
 
     def _leader(self, topic_partition: TopicPartition, *, is_stale: bool) -> Address:
         """Where the leader listens, looked for once: whoever waited for one here would keep the other partitions waiting. ApiException."""
         topic = topic_partition.topic
         is_wanted = is_stale or self._client.cluster.leader_address(topic_partition) is None
-        if is_wanted and _steady_ms() - self._looked_up_ms.get(topic, -LOOKUPS_APART_MS) >= LOOKUPS_APART_MS:
+        if is_wanted and _steady_ms() - self._looked_up_ms.get(topic, -LOOKUP_INTERVAL_MS) >= LOOKUP_INTERVAL_MS:
             try:
                 self._client.refresh_metadata([topic], timeout_ms=LOOKUP_TIMEOUT_MS)
             finally:
@@ -306,35 +291,37 @@ class CommitShell:
             text = f"{loss(topic, *both, 'the rows were staged for')}; the transaction is aborted, nothing of it is visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED", text, Remedy.AGAIN)
 
-    def _next_answer(self, operation: NextAnswer) -> BatchAnswer | None:
+    def _next_response(self, operation: operations.NextResponse) -> operations.BatchResponse | None:
         until_ms = operation.until_ms
         with self._client.lock:
-            while not self._settled:
-                for ticket in [ticket for ticket, sent in self._in_flight.items() if sent.exchange.outcome is not None]:
-                    self._settled.append(self._answer(ticket, self._in_flight.pop(ticket)))
-                if not self._settled:
+            while not self._responses:
+                for send_id in [send_id for send_id, sent in self._in_flight.items() if sent.exchange.outcome is not None]:
+                    self._responses.append(self._batch_response(send_id, self._in_flight.pop(send_id)))
+                if not self._responses:
                     steady_ms = _steady_ms()
                     if until_ms is not None and until_ms <= steady_ms:
                         return None
-                    looks_ms = self._log_waits(operation.about, steady_ms) - steady_ms
+                    looks_ms = self._log_waits(operation.wait_info, steady_ms) - steady_ms
                     self._client.pump(min(PUMP_MS, looks_ms, PUMP_MS if until_ms is None else until_ms - steady_ms))
-        return self._settled.pop(0)
+        return self._responses.pop(0)
 
-    def _log_waits(self, about: wait_log.Wait | None, steady_ms: int) -> int:
+    def _log_waits(self, wait_info: wait_log.Wait | None, steady_ms: int) -> int:
         """What is waited for while responses are under way. Gives when to look again."""
-        if about is not None:
-            self._waits.retry(about, steady_ms, 0, 0)
+        if wait_info is not None:
+            self._waits.retry(wait_info, steady_ms, 0, 0)
         sent = self._in_flight.values()
         unanswered = (Unanswered(each.batch.topic_partition, each.exchange.address, each.sent_ms) for each in sent)
         return self._waits.answers(unanswered, steady_ms)
 
-    def _answer(self, ticket: int, sent: _InFlight) -> BatchAnswer:
+    def _batch_response(self, send_id: int, sent: _InFlight) -> operations.BatchResponse:
         exchange, outcome = sent.exchange, sent.exchange.outcome
         if isinstance(outcome, RequestFailed) and (outcome.error is not None or outcome.is_unsupported):
             raise refusal_of(request_error(exchange))  # Trying again is no use.
         if not isinstance(outcome, ResponseReceived):
             reason, was_sent = (outcome.reason, outcome.was_sent) if isinstance(outcome, RequestFailed) else ("no answer", True)
-            return BatchAnswer(ticket=ticket, lost=Lost(reason=f"{exchange.address}: {reason}", was_sent=was_sent))
+            return operations.BatchResponse(
+                send_id=send_id, lost=operations.Lost(reason=f"{exchange.address}: {reason}", was_sent=was_sent)
+            )
         part: PartitionProduceResponse = outcome.message.responses[0].partition_responses[0]
         message = part.error_message or ""
         code = codes.by_number(part.error_code, outcome.numbering, has_culprits=bool(part.record_errors), message=message)
@@ -345,17 +332,19 @@ class CommitShell:
             else:
                 own = codes.by_number(found.chaffinch_error_code, "kip", has_culprits=True)
             culprits.append((found.batch_index, own, reason_of(found.batch_index_error_message or message or own.text)))
-        return BatchAnswer(ticket=ticket, code=code, message=message, culprits=self._named(sent, culprits), byte_count=sent.byte_count)
+        return operations.BatchResponse(
+            send_id=send_id, code=code, message=message, culprits=self._with_compaction_codes(sent, culprits), byte_count=sent.byte_count
+        )
 
-    def _named(self, sent: _InFlight, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
+    def _with_compaction_codes(self, sent: _InFlight, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
         """Brokers say INVALID_RECORD for a null key on a compacted topic; whoever has the record can say it exactly (decision 2)."""
         if not any(code is codes.INVALID_RECORD for _, code, _ in culprits):
             return tuple(culprits)
-        batch, kept = sent.batch, sent.kept
+        batch, sent_indices = sent.batch, sent.record_indices
         if not self._is_compacted(batch.topic_partition.topic):
             return tuple(culprits)
         columns = batches.decode(self._reader.read(batch.bytes))
-        indices = range(batch.record_count) if kept is None else kept
+        indices = range(batch.record_count) if sent_indices is None else sent_indices
         named = []
         for index, code, message in culprits:
             is_keyless = 0 <= index < len(indices) and columns.key(indices[index]) is None
@@ -371,47 +360,47 @@ class CommitShell:
             self._compacted[topic] = snapshot is not None and snapshot.is_compacted
         return self._compacted[topic]
 
-    def _set_aside(self, operation: SetAside) -> DeadLetters:
+    def _make_dead_letters(self, operation: operations.MakeDeadLetters) -> operations.DeadLetters:
         rejections: list[Rejection] = list(operation.culprits)
-        columns = self._blamed(operation.batch, rejections)
+        columns = self._culprit_columns(operation.batch, rejections)
         # Each has a number of its own in this commit, in the topic and in the file alike: it is known by that.
         rejections = [replace(rejection, row=self._refused_count + index) for index, rejection in enumerate(rejections)]
         self._refused_count += len(rejections)
         found = broker_dead_letter_batches(columns, rejections, self._origin, self._dead_letter_target, wall_ms())
         rows = [rows_stream(columns, rejections, self._origin)] if self._dead_letter_folder is not None else []
-        return DeadLetters(
+        return operations.DeadLetters(
             batches=tuple(
-                StagedBatch(topic_partition=where, record_count=count, bytes=self._letters.keep(data)) for where, count, data in found
+                StagedBatch(topic_partition=where, record_count=count, bytes=self._dead_letters.keep(data)) for where, count, data in found
             ),
-            rows=tuple(self._letters.keep(data) for data in rows),
+            rows=tuple(self._dead_letters.keep(data) for data in rows),
         )
 
-    def _ask_handler(self, operation: AskHandler) -> frozenset[int]:
+    def _call_handler(self, operation: operations.CallHandler) -> frozenset[int]:
         assert self._handler is not None, "asked only where the plan has one"
-        left_out = self._handler.rejected(self._blamed(operation.batch, operation.culprits), operation.culprits)
+        left_out = self._handler.rejected(self._culprit_columns(operation.batch, operation.culprits), operation.culprits)
         return frozenset(operation.culprits[index].row for index in left_out)
 
-    def _blamed(self, batch: StagedBatch, culprits: Sequence[Rejection]) -> RecordColumns:
+    def _culprit_columns(self, batch: StagedBatch, culprits: Sequence[Rejection]) -> RecordColumns:
         """The records of a staged batch that the broker blamed."""
         return batches.decode(self._reader.read(batch.bytes)).take(np.array([culprit.row for culprit in culprits], np.int64))
 
-    def _file_dead_letters(self, operation: WriteDeadLetters | NameDeadLetters) -> None:
+    def _file_dead_letters(self, operation: operations.WriteDeadLetters | operations.NameDeadLetters) -> None:
         folder = self._dead_letter_folder
         assert folder is not None
-        if isinstance(operation, WriteDeadLetters):
+        if isinstance(operation, operations.WriteDeadLetters):
             self._write_dead_letters(folder, operation)
         else:
             self._name_dead_letters(folder, operation.writer_id)
 
-    def _write_dead_letters(self, folder: Folder, operation: WriteDeadLetters) -> None:
-        writer_id, kept = operation.writer_id, self._options.kept
+    def _write_dead_letters(self, folder: Folder, operation: operations.WriteDeadLetters) -> None:
+        writer_id, retained = operation.writer_id, self._options.retained_rows
         if writer_id is None:
             self._sweep(folder)
         name = parquet_name(self._origin) if writer_id is None else pending_name(self._origin, writer_id)
-        self._letters.flush()
-        if operation.rows or kept is not None:
-            metadata = info_for(self._dead_letter_target)
-            write_parquet(folder, name, (self._reader.read(part) for part in operation.rows), metadata, kept)
+        self._dead_letters.flush()
+        if operation.rows or retained is not None:
+            metadata = dead_letter_metadata(self._dead_letter_target)
+            write_parquet(folder, name, (self._reader.read(part) for part in operation.rows), metadata, retained)
         else:
             folder.remove(name)
 
@@ -424,12 +413,12 @@ class CommitShell:
 
     def _sweep(self, folder: Folder) -> None:
         """Removes what other attempts at the batch have left, of this batch only: what is pending of another one may be committed."""
-        place = (folder.location, self._plan.query)
-        if place not in _swept:
+        key = (folder.location, self._plan.query)
+        if key not in _swept:
             folder.sweep(leftover_pattern(self._origin))
-            _swept.add(place)
+            _swept.add(key)
 
-    def _write_state(self, operation: WriteState) -> None:
+    def _write_state(self, operation: operations.WriteState) -> None:
         folder = self._state
         assert folder is not None
         state = replace(operation.state, sink=self._options.sink_name or "")
@@ -440,7 +429,7 @@ class CommitShell:
                 raise
             _log.warning("batch %d is in Kafka, but that is not noted: %s", self._plan.batch_id, refusal.reason)
             return
-        warn_of_rows_lost(self._plan.query, self._plan.batch_id, self._remembered, state)
+        warn_recreated_topics(self._plan.query, self._plan.batch_id, self._remembered, state)
         self._remembered = state
 
     def _read_state(self) -> CheckpointState:
@@ -462,7 +451,7 @@ def _steady_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _unexpected(operation: Operation, error: Exception) -> Refusal:
+def _unexpected(operation: operations.Operation, error: Exception) -> Refusal:
     """What nobody thought of, with a tag, so that the transaction is aborted and a query is started again: the marker tells then."""
     text = textwrap.shorten(f"{operation.step.value}: {type(error).__name__}: {error}", TEXT_CHARACTERS_MAX, placeholder=" ...")
     refusal = Refusal(Group.APPLICATION_RECOVERABLE, "COMMIT_FAILED", text, Remedy.LOOK)
@@ -470,8 +459,8 @@ def _unexpected(operation: Operation, error: Exception) -> Refusal:
     return refusal
 
 
-def _lost(error: ApiException, *, was_sent: bool) -> Lost:
+def _lost(error: ApiException, *, was_sent: bool) -> operations.Lost:
     """What the client failed in, as no answer. Raises Refusal where asking again cannot help: rights, versions, names."""
     if not error.code.is_retriable:
         raise refusal_of(error)
-    return Lost(reason=_ONE_LOOK_UP.sub(" failed", " ".join(error.message.split())), was_sent=was_sent)
+    return operations.Lost(reason=_LOOKUP_DURATION.sub(" failed", " ".join(error.message.split())), was_sent=was_sent)

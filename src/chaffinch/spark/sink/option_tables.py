@@ -57,7 +57,7 @@ _COMMON: Final = (
            minimum=1),
     *kafka_options(PRODUCER_OPTIONS, "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
 )  # fmt: skip
-_OF_TRANSACTIONS: Final = (
+_TRANSACTION_OPTIONS: Final = (
     Option("idempotencyToken", "string", None, "batch writes: the same token is written once", bytes_max=TOKEN_BYTES_MAX),
     Option("onMissingMarker", "string", "fail", "what to do when a batch that is not the first finds no marker",
            choices=("fail", "write")),
@@ -74,12 +74,12 @@ _OF_TRANSACTIONS: Final = (
 )  # fmt: skip
 
 # The producer's own rows, as far as they are not Python objects, transactions, or told by rows themselves.
-_OF_PRODUCERS: Final = kafka_options(
+_PRODUCER_OPTIONS: Final = kafka_options(
     PRODUCER_OPTIONS,
     "metadata.max.idle.ms", "retries", "delivery.timeout.ms", "max.in.flight.requests.per.connection", "max.request.size", "linger.ms",
     "buffer.memory", "max.block.ms", *(option.name for option in METADATA_OPTIONS),
 )  # fmt: skip
-_OF_ACKNOWLEDGED: Final = (
+_ACKNOWLEDGED_OPTIONS: Final = (
     Option(
         "kafka.acks",
         "string",
@@ -90,7 +90,7 @@ _OF_ACKNOWLEDGED: Final = (
     ),
     Option("kafka.enable.idempotence", "bool", True, "each batch of a task is written once, however often it is sent"),
 )
-_OF_UNACKNOWLEDGED: Final = (
+_UNACKNOWLEDGED_OPTIONS: Final = (
     Option("kafka.acks", "string", "0", "nobody is asked whether a batch arrived", choices=("0",),
            advice=f"for acknowledged rows set deliveryGuarantee to {EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
 )  # fmt: skip
@@ -110,47 +110,47 @@ _HINTS: Final = {
 
 
 # Of producers that choose partitions, or are Java's.
-_IDLE: Final[tuple[str | Option, ...]] = (
+_PRODUCER_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
     "kafka.partitioner.class",
     *kafka_options(PRODUCER_OPTIONS, "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),
     *(f"kafka.{name}" for name in sorted(OF_PRODUCERS_WITHOUT_EFFECT - OF_CLIENTS_WITHOUT_EFFECT)),
 )
 
 
-def _hints_of_source(options: Iterable[Option], idle: Iterable[str | Option]) -> dict[str, str]:
-    known = [each if isinstance(each, str) else each.name for each in (*options, *idle)]
+def _hints_of_source(options: Iterable[Option], without_effect: Iterable[str | Option]) -> dict[str, str]:
+    known = [each if isinstance(each, str) else each.name for each in (*options, *without_effect)]
     return hints(SOURCE_OPTION_NAMES, "source", known)
 
 
 def _direct(*own: Option) -> OptionTable:
-    options = (*_COMMON, *_OF_PRODUCERS, *own)
+    options = (*_COMMON, *_PRODUCER_OPTIONS, *own)
     known = {option.name for option in options}
     own_hints = {
         option.name: f"it belongs to deliveryGuarantee={EXACTLY_ONCE}, leave it out"
-        for option in _OF_TRANSACTIONS
+        for option in _TRANSACTION_OPTIONS
         if option.name not in known
     }
-    idle = (*SPARK_OPTION_NAMES, INCLUDE_HEADERS, *_IDLE, *JAVA_WITHOUT_EFFECT)
-    return OptionTable(options, without_effect=idle, hints={**_hints_of_source(options, idle), **_HINTS, **own_hints})
+    without_effect = (*SPARK_OPTION_NAMES, INCLUDE_HEADERS, *_PRODUCER_WITHOUT_EFFECT, *JAVA_WITHOUT_EFFECT)
+    return OptionTable(options, without_effect=without_effect, hints={**_hints_of_source(options, without_effect), **_HINTS, **own_hints})
 
 
 SINK_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
-    *SPARK_OPTION_NAMES, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, *_IDLE,
+    *SPARK_OPTION_NAMES, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, *_PRODUCER_WITHOUT_EFFECT,
     *kafka_options(PRODUCER_OPTIONS, "linger.ms", "buffer.memory", "retries", "delivery.timeout.ms",
               "max.in.flight.requests.per.connection", "metadata.max.idle.ms"),
 )  # fmt: skip
 SINK: Final = OptionTable(
-    (*_COMMON, *_OF_TRANSACTIONS),
+    (*_COMMON, *_TRANSACTION_OPTIONS),
     without_effect=SINK_WITHOUT_EFFECT,
-    hints={**_hints_of_source((*_COMMON, *_OF_TRANSACTIONS), SINK_WITHOUT_EFFECT), **_HINTS},
+    hints={**_hints_of_source((*_COMMON, *_TRANSACTION_OPTIONS), SINK_WITHOUT_EFFECT), **_HINTS},
 )
 """Of `exactly-once`."""
 TABLES: Final[Mapping[str, OptionTable]] = {
     EXACTLY_ONCE: SINK,
-    AT_LEAST_ONCE: _direct(*_OF_ACKNOWLEDGED),
-    NONE: _direct(*_OF_UNACKNOWLEDGED),
+    AT_LEAST_ONCE: _direct(*_ACKNOWLEDGED_OPTIONS),
+    NONE: _direct(*_UNACKNOWLEDGED_OPTIONS),
 }
-DIRECT_ONLY: Final = (*_OF_PRODUCERS, *_OF_ACKNOWLEDGED)
+DIRECT_ONLY: Final = (*_PRODUCER_OPTIONS, *_ACKNOWLEDGED_OPTIONS)
 """What `at-least-once` and `none` have beside `_COMMON`, for the documentation."""
 
 
@@ -160,10 +160,10 @@ def parsed(options: Mapping[str, str]) -> tuple[str, Settings]:
     if guarantee in TABLES:
         return guarantee, parse(TABLES[guarantee], options)
     # Which one was meant nobody knows: the one that the other options fit best.
-    raise ConfigException(min((_complaint(table, options) for table in TABLES.values()), key=len))
+    raise ConfigException(min((_error_text(table, options) for table in TABLES.values()), key=len))
 
 
-def _complaint(table: OptionTable, options: Mapping[str, str]) -> str:
+def _error_text(table: OptionTable, options: Mapping[str, str]) -> str:
     """What is wrong with options, among them a guarantee that is none."""
     try:
         parse(table, options)

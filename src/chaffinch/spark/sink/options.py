@@ -23,11 +23,11 @@ _BATCH_ID: Final = "chaffinch.batch.id"
 _QUERY_ID: Final = "chaffinch.query.id"
 NOTES: Final = "chaffinch.notes"
 WRITER: Final = "chaffinch.writer"
-KEPT: Final = "chaffinch.kept"
-_LETTERS: Final = "errors.dead.letter.queue.topic.name"
-REPLAY: Final = "replay-"
+RETAINED_ROWS: Final = "chaffinch.kept"
+_DEAD_LETTER_TOPIC: Final = "errors.dead.letter.queue.topic.name"
+REPLAY_TOKEN_PREFIX: Final = "replay-"
 """How the token of a replay begins that nobody gave."""
-_HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES, WRITER, KEPT)
+_INTERNAL: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES, WRITER, RETAINED_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,32 +61,32 @@ class SinkOptions(TaskOptions):
     """What a replay leaves in the dead letter topic beside its rows."""
     writer_id: str | None = None
     """What the marker is to say of who has written, by which a replay knows its own."""
-    kept: RetainedRows | None = None
+    retained_rows: RetainedRows | None = None
     """Letters of a Parquet file that a replay passes over: they move to the file of this write."""
 
     @property
     def is_exactly_once(self) -> bool:
         return self.guarantee == EXACTLY_ONCE
 
-    def named(self, query: str) -> str:
+    def qualified_name(self, query: str) -> str:
         """The name under which this sink keeps what it writes for a query."""
         return query if self.sink_name is None else f"{query}-{self.sink_name}"
 
-    def known_of(self, facts: TaskContextFacts) -> TaskContextFacts:
+    def completed_facts(self, facts: TaskContextFacts) -> TaskContextFacts:
         """What a task knows of its query: what Spark has told it, and what `KafkaSink` has found out."""
         return facts if self.query_id is None else replace(facts, query_id=self.query_id, batch_id=self.batch_id)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Errors: ConfigException for everything that can be told without a broker."""
-        hidden = {name.lower(): value for name, value in options.items() if name.lower() in _HIDDEN}
-        shown = {name: value for name, value in options.items() if name.lower() not in hidden}
-        _refuse_others(hidden, shown, is_stream)
-        guarantee, settings = parsed(shown)
-        batch_id = int(hidden[_BATCH_ID]) if _BATCH_ID in hidden else None
+        internal = {name.lower(): value for name, value in options.items() if name.lower() in _INTERNAL}
+        public = {name: value for name, value in options.items() if name.lower() not in internal}
+        _refuse_foreign_internal_options(internal, public, is_stream)
+        guarantee, settings = parsed(public)
+        batch_id = int(internal[_BATCH_ID]) if _BATCH_ID in internal else None
         is_stream = is_stream or batch_id is not None
         _refuse_contradictions(settings)
-        _tell_idle_levels(settings)
+        _warn_unused_levels(settings)
         if not is_stream and "checkpointLocation" in settings.ignored:
             once = ", with an idempotencyToken it is written once, however often it is run" if guarantee == EXACTLY_ONCE else ""
             raise ConfigException(
@@ -95,9 +95,9 @@ class SinkOptions(TaskOptions):
             )
         has_marker = guarantee == EXACTLY_ONCE and (is_stream or settings["idempotencyToken"] is not None)
         if guarantee == EXACTLY_ONCE:
-            _refuse_what_no_transaction_can(settings, is_stream)
+            _refuse_non_transactional(settings, is_stream)
             if has_marker:
-                _refuse_a_marker_nowhere(settings)
+                _require_marker_topic(settings)
             elif settings["markerTopic"] is not None:
                 log_without_effect("on a batch write without idempotencyToken, which keeps no marker", ["markerTopic"])
         try:
@@ -114,7 +114,7 @@ class SinkOptions(TaskOptions):
             staging_location=settings["stagingLocation"],
             checkpoint_location=checkpoint,
             tolerance=tolerance,
-            dead_letter_topic=settings[_LETTERS],
+            dead_letter_topic=settings[_DEAD_LETTER_TOPIC],
             dead_letter_path=settings["errors.dead.letter.path"],
             writes_without_marker=settings.get("onMissingMarker") == "write",
             compression_type=settings["kafka.compression.type"],
@@ -127,19 +127,19 @@ class SinkOptions(TaskOptions):
             transaction_timeout_ms=settings.get("kafka.transaction.timeout.ms"),
             handler=_handler(settings),
             producer=() if guarantee == EXACTLY_ONCE else _producer(settings),
-            sink_name=hidden.get(_SINK_NAME),
+            sink_name=internal.get(_SINK_NAME),
             batch_id=batch_id,
-            query_id=hidden.get(_QUERY_ID),
-            notes=ReplayNotes.of_option(hidden[NOTES]) if NOTES in hidden else None,
-            writer_id=hidden.get(WRITER),
-            kept=RetainedRows.of_option(hidden[KEPT]) if KEPT in hidden else None,
+            query_id=internal.get(_QUERY_ID),
+            notes=ReplayNotes.of_option(internal[NOTES]) if NOTES in internal else None,
+            writer_id=internal.get(WRITER),
+            retained_rows=RetainedRows.of_option(internal[RETAINED_ROWS]) if RETAINED_ROWS in internal else None,
         )
 
 
-_OF_REPLAYS: Final[Mapping[str, Callable[[str], bool]]] = {
+_REPLAY_OPTIONS: Final[Mapping[str, Callable[[str], bool]]] = {
     NOTES: lambda text: ReplayNotes.of_option(text) is not None,
     WRITER: lambda text: re.fullmatch(r"[0-9a-f]{16}", text) is not None,
-    KEPT: lambda text: RetainedRows.of_option(text) is not None,
+    RETAINED_ROWS: lambda text: RetainedRows.of_option(text) is not None,
 }
 """What only a replay sets, and whether a value can be one of its own."""
 
@@ -147,29 +147,31 @@ _OF_REPLAYS: Final[Mapping[str, Callable[[str], bool]]] = {
 def refuse_own_options(options: Mapping[str, object]) -> None:
     """ConfigException for an option that only KafkaSink may set."""
     for name, value in options.items():
-        if name.lower() in _HIDDEN:
+        if name.lower() in _INTERNAL:
             raise ConfigException(f"option {name} cannot be {value!r}: Chaffinch sets it for writes of its own, leave it out")
 
 
-def _refuse_others(hidden: Mapping[str, str], shown: Mapping[str, str], is_stream: bool) -> None:
+def _refuse_foreign_internal_options(internal: Mapping[str, str], public: Mapping[str, str], is_stream: bool) -> None:
     """The same for options that neither KafkaSink nor a replay can have set like this."""
-    of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and not hidden.keys() & _OF_REPLAYS.keys()
-    given = {name.lower(): value for name, value in shown.items()}
-    is_sound = all(name in _OF_REPLAYS and _OF_REPLAYS[name](value) for name, value in hidden.items())
-    has_places = (NOTES not in hidden or _LETTERS in given) and (KEPT not in hidden or "errors.dead.letter.path" in given)
-    of_replay = is_sound and has_places and given.get("idempotencytoken", "").startswith(REPLAY)
+    of_sink = internal.get(_SINK_NAME) and _is_number(internal.get(_BATCH_ID, "")) and not internal.keys() & _REPLAY_OPTIONS.keys()
+    given = {name.lower(): value for name, value in public.items()}
+    is_sound = all(name in _REPLAY_OPTIONS and _REPLAY_OPTIONS[name](value) for name, value in internal.items())
+    has_destinations = (NOTES not in internal or _DEAD_LETTER_TOPIC in given) and (
+        RETAINED_ROWS not in internal or "errors.dead.letter.path" in given
+    )
+    of_replay = is_sound and has_destinations and given.get("idempotencytoken", "").startswith(REPLAY_TOKEN_PREFIX)
     if is_stream or not (of_sink or of_replay):
-        refuse_own_options(hidden)
+        refuse_own_options(internal)
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-_OF_THE_SINK: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.drop.invalid.large.records"})
+_SINK_ONLY: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.drop.invalid.large.records"})
 
 
-def _given(settings: Settings) -> dict[str, Any]:
+def _kafka_options(settings: Settings) -> dict[str, Any]:
     """The `kafka.*` options that somebody set, by Kafka's names."""
     return {name.removeprefix(KAFKA_PREFIX): settings[name] for name in sorted(settings.given) if name.startswith(KAFKA_PREFIX)}
 
@@ -178,14 +180,14 @@ def _handler(settings: Settings) -> HandlerOptions | None:
     class_name, drops_large = settings["kafka.custom.exception.handler.class"], settings["kafka.drop.invalid.large.records"]
     if class_name is None and not drops_large:
         return None
-    return HandlerOptions(class_name=class_name, drops_large=drops_large, settings=tuple(_given(settings).items()))
+    return HandlerOptions(class_name=class_name, drops_large=drops_large, settings=tuple(_kafka_options(settings).items()))
 
 
 def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
     """The options of the tasks' producers. Rows are checked, and handlers asked, before they come to one."""
     from chaffinch.producer.core.options import parse_options
 
-    given = {name: value for name, value in _given(settings).items() if KAFKA_PREFIX + name not in _OF_THE_SINK}
+    given = {name: value for name, value in _kafka_options(settings).items() if KAFKA_PREFIX + name not in _SINK_ONLY}
     given |= {name: settings[KAFKA_PREFIX + name] for name in ("client.id", "batch.size", "acks")}
     with with_spark_names():
         parse_options(given)
@@ -215,27 +217,27 @@ def _refuse_contradictions(settings: Settings) -> None:
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
         raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")
-    places = [name for name in ("errors.dead.letter.queue.topic.name", "errors.dead.letter.path") if settings[name] is not None]
-    if places and settings["errors.tolerance"] == "none":
+    destinations = [name for name in ("errors.dead.letter.queue.topic.name", "errors.dead.letter.path") if settings[name] is not None]
+    if destinations and settings["errors.tolerance"] == "none":
         raise ConfigException(
-            f"{places[0]} needs errors.tolerance=all; without it the first bad row fails the batch, and none is set aside"
+            f"{destinations[0]} needs errors.tolerance=all; without it the first bad row fails the batch, and none is set aside"
         )
-    if settings["errors.tolerance"] == "all" and not places:
+    if settings["errors.tolerance"] == "all" and not destinations:
         raise ConfigException(
             "errors.tolerance=all needs a place for the bad rows, or they would be lost: "
             "set errors.dead.letter.queue.topic.name, errors.dead.letter.path, or both"
         )
 
 
-def _tell_idle_levels(settings: Settings) -> None:
+def _warn_unused_levels(settings: Settings) -> None:
     """Levels of codecs other than the one in use are taken, as from producers, whose configuration many programs share."""
     codec = settings["kafka.compression.type"]
     own = f"kafka.compression.{codec}.level"
-    if idle := sorted(name for name in settings.given if re.fullmatch(r"kafka\.compression\..*\.level", name) and name != own):
-        log_without_effect(f"with kafka.compression.type={codec}", idle)
+    if unused := sorted(name for name in settings.given if re.fullmatch(r"kafka\.compression\..*\.level", name) and name != own):
+        log_without_effect(f"with kafka.compression.type={codec}", unused)
 
 
-def _refuse_a_marker_nowhere(settings: Settings) -> None:
+def _require_marker_topic(settings: Settings) -> None:
     if settings["topic"] is None and settings["markerTopic"] is None:
         raise ConfigException(
             "option topic is missing: name the target topic; or, where rows name theirs in a column topic, "
@@ -243,7 +245,7 @@ def _refuse_a_marker_nowhere(settings: Settings) -> None:
         )
 
 
-def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None:
+def _refuse_non_transactional(settings: Settings, is_stream: bool) -> None:
     if is_stream and settings["idempotencyToken"] is not None:
         raise ConfigException("option idempotencyToken is for batch writes: a stream has its batch ids, leave it out")
     if not is_stream and settings["onMissingMarker"] == "write":

@@ -23,7 +23,7 @@ FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LettersInfo:
+class DeadLetterFileInfo:
     """What a file says of itself. `topic`: the dead letter topic that has the same letters, by its name and, where brokers tell it, id."""
 
     format: int = 1
@@ -31,7 +31,7 @@ class LettersInfo:
     topic_id: bytes = bytes(16)
 
     @classmethod
-    def of(cls, metadata: Mapping[bytes, bytes] | None) -> LettersInfo:
+    def of(cls, metadata: Mapping[bytes, bytes] | None) -> DeadLetterFileInfo:
         """From the metadata of a file's schema. Errors: ValueError for what no version has written."""
         found = metadata or {}
         topic = found.get(_TOPIC)
@@ -42,7 +42,7 @@ class LettersInfo:
         )
 
 
-def info_for(target: TopicSnapshot | None) -> dict[bytes, bytes]:
+def dead_letter_metadata(target: TopicSnapshot | None) -> dict[bytes, bytes]:
     """The metadata of a file whose letters go to this topic too, or to none."""
     fields = {_FORMAT: str(FORMAT).encode()}
     if target is not None:
@@ -55,7 +55,7 @@ def write_parquet(
     name: str,
     streams: Iterable[bytes | bytearray],
     metadata: Mapping[bytes, bytes] | None = None,
-    kept: RetainedRows | None = None,
+    retained: RetainedRows | None = None,
 ) -> None:
     """Replaces file `name` by these rows: those that are kept of an older file of the folder, then those of Arrow IPC streams, all of one
     schema. One stream, or one row group, in memory at a time."""
@@ -63,40 +63,40 @@ def write_parquet(
 
     writer = None
     with folder.replacing(name) as out:
-        for table in _tables(folder, streams, kept):
+        for table in _tables(folder, streams, retained):
             writer = writer or pq.ParquetWriter(out, table.schema.with_metadata({**(table.schema.metadata or {}), **(metadata or {})}))
-            writer.write_table(_shaped(table, writer.schema))
+            writer.write_table(_with_schema(table, writer.schema))
         if writer is not None:
             writer.close()
 
 
-def _tables(folder: Folder, streams: Iterable[bytes | bytearray], kept: RetainedRows | None) -> Iterator[pa.Table]:
+def _tables(folder: Folder, streams: Iterable[bytes | bytearray], retained: RetainedRows | None) -> Iterator[pa.Table]:
     import pyarrow as pa
 
-    if kept is not None:
-        yield from _kept(folder, kept)
+    if retained is not None:
+        yield from _retained_tables(folder, retained)
     for stream in streams:
         yield pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
 
 
-def _kept(folder: Folder, kept: RetainedRows) -> Iterator[pa.Table]:
+def _retained_tables(folder: Folder, retained: RetainedRows) -> Iterator[pa.Table]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     first = 0
-    with folder.opened()[0].open_input_file(folder.path(kept.name)) as source:
+    with folder.opened()[0].open_input_file(folder.path(retained.name)) as source:
         file = pq.ParquetFile(source)
         for group in range(file.num_row_groups):
             table = file.read_row_group(group)
-            is_kept = np.zeros(len(table), bool)
-            for start, end in kept.ranges:
-                is_kept[max(0, start - first) : max(0, end - first)] = True
+            is_retained = np.zeros(len(table), bool)
+            for start, end in retained.ranges:
+                is_retained[max(0, start - first) : max(0, end - first)] = True
             first += len(table)
-            if is_kept.any():
-                yield table.filter(pa.array(is_kept)).replace_schema_metadata(None)
+            if is_retained.any():
+                yield table.filter(pa.array(is_retained)).replace_schema_metadata(None)
 
 
-def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """With the columns of the file's first rows: an earlier version may have had others."""
     import pyarrow as pa
 

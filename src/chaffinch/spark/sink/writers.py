@@ -25,7 +25,7 @@ from chaffinch.spark.options import ClientOptions
 from chaffinch.spark.refusals import Kind, Refusal, invalid, line_first, refusal_of, worded_for
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.sink.places import Places, leave_token, probe_once
+from chaffinch.spark.sink.paths import SinkPaths, probe_once, write_probe_file
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts, facts_of, host
 from chaffinch.spark.tasks.plan import TaskPlan
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from chaffinch.spark.sink.committing import Committer
+    from chaffinch.spark.sink.committer import Committer
 
 MESSAGE_VERSION: Final = version_of(
     SinkOptions, ClientOptions, TargetSnapshot, TopicSnapshot, TaskOutcome, StagedBatch, StagedBytes, Rejection, Failure, TaskContextFacts
@@ -60,14 +60,14 @@ class _Writer(SentToExecutors):
         self._options = options
         self._snapshot = snapshot
         self._write_id = write_id
-        self._places = Places(options, is_stream=write_id is None)
+        self._paths = SinkPaths(options, is_stream=write_id is None)
 
     @property
     def committer(self) -> Committer:
         """Of this writer. Planner and tasks need none, nor the modules behind it."""
-        from chaffinch.spark.sink.committing import Committer
+        from chaffinch.spark.sink.committer import Committer
 
-        return Committer(self._options, self._snapshot, self._write_id, self._places)
+        return Committer(self._options, self._snapshot, self._write_id, self._paths)
 
     def __reduce__(self) -> tuple[object, ...]:
         # The function that a version without `versions.py` has, too: it must be able to report that versions differ.
@@ -81,7 +81,7 @@ class _Writer(SentToExecutors):
         self.check_version(host())
         facts = task_facts()
         try:
-            facts = self._options.known_of(facts)
+            facts = self._options.completed_facts(facts)
             outcome = self._stage(facts, iterator)
         except Refusal as refusal:
             outcome = _failed(facts, failure_of(refusal))
@@ -95,9 +95,9 @@ class _Writer(SentToExecutors):
     def _stage(self, facts: TaskContextFacts, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
         from chaffinch.records.errors import RecordsError
 
-        query = self._options.named(facts.query(self._write_id))
+        query = self._options.qualified_name(facts.query(self._write_id))
         plan = task_plan(self._options, self._snapshot, facts, query)
-        writer = StagedWriter(lambda: self._places.spill(facts, query), f"task-{facts.task}")
+        writer = StagedWriter(lambda: self._paths.spill(facts, query), f"task-{facts.task}")
         try:
             return self._run(plan, writer, iterator)
         except BaseException as error:
@@ -131,7 +131,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc] 
             self.committer.run(_outcomes(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self.committer.give_up(message.outcome for message in messages if isinstance(message, CommitMessage))
+        self.committer.discard_staged(message.outcome for message in messages if isinstance(message, CommitMessage))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # Its base class takes rows.
@@ -146,7 +146,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # Its 
         if _kind(self._options) is Kind.BATCH:
             self.committer.clean_up(outcomes, self._batch_id)  # Nobody else stages under its name.
         else:
-            self.committer.give_up(outcomes)
+            self.committer.discard_staged(outcomes)
 
     @property
     def _batch_id(self) -> int:
@@ -209,7 +209,7 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
     from chaffinch.spark.target import check_codec, check_replication, client_for, forget_client, take_snapshot
 
     if options.staging_location is not None:
-        leave_token(options.staging_location)
+        write_probe_file(options.staging_location)
     probe_once(options.dead_letter_path, "errors.dead.letter.path")
     topics = {}
     if options.marker_topic is not None:
@@ -242,12 +242,12 @@ def _outcomes(messages: Iterable[WriterCommitMessage | None]) -> tuple[TaskOutco
     """Those of all tasks. Raises Refusal where one has another version: its rows would not be among the others'."""
     for message in messages:
         if message is not None and getattr(message, "version", None) != MESSAGE_VERSION:
-            raise _of_another_version(message)
+            raise _version_refusal(message)
     found = [message.outcome for message in messages if isinstance(message, CommitMessage)]
     return tuple(sorted(found, key=lambda outcome: outcome.context.task))
 
 
-def _of_another_version(message: WriterCommitMessage) -> Refusal:
+def _version_refusal(message: WriterCommitMessage) -> Refusal:
     """What a task of an earlier version has reported itself, or that there is one."""
     failure = getattr(getattr(message, "outcome", None), "failure", None)
     if isinstance(failure, Failure) and failure.name == "VERSIONS_DIFFER":
@@ -270,16 +270,16 @@ def task_plan(options: SinkOptions, target: TargetSnapshot, facts: TaskContextFa
             check_replication(found, target.replication_policy)
         return found
 
-    letters = target.topic(options.dead_letter_topic) if options.dead_letter_topic else None
-    if letters is not None and not options.is_exactly_once and options.request_bytes_max is not None:
+    dead_letter_target = target.topic(options.dead_letter_topic) if options.dead_letter_topic else None
+    if dead_letter_target is not None and not options.is_exactly_once and options.request_bytes_max is not None:
         # Where tasks send, a letter has to fit into a request too.
-        letters = replace(letters, batch_bytes_max=min(letters.batch_bytes_max, options.request_bytes_max))
+        dead_letter_target = replace(dead_letter_target, batch_bytes_max=min(dead_letter_target.batch_bytes_max, options.request_bytes_max))
     batch_id = (facts.batch_id or 0) if options.batch_id is None else options.batch_id
     return TaskPlan(
         options=options,
         context=facts,
         origin=Origin(query=query, batch_id=batch_id, task=facts.task),
-        dead_letter_target=letters,
+        dead_letter_target=dead_letter_target,
         snapshot_of=snapshot_of,
         handler=handler_for(options.handler),
         wall_ms=wall_ms(),

@@ -26,7 +26,7 @@ from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import ErrorTag, Refusal
 from chaffinch.spark.session import default_file_system
-from chaffinch.spark.sink.places import located
+from chaffinch.spark.sink.paths import to_pyarrow_location
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -77,7 +77,7 @@ class Metrics:
         self._folder = self._state_folder(default_file_system())
 
     def _state_folder(self, default: str | None) -> Folder:
-        return Folder(located(self._checkpoint, default), "checkpoint").below("chaffinch")
+        return Folder(to_pyarrow_location(self._checkpoint, default), "checkpoint").below("chaffinch")
 
     def restarted(self, tag: ErrorTag) -> None:
         """Count a restart for this error."""

@@ -40,13 +40,13 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _probed: set[str] = set()
 
 
-class Places:
+class SinkPaths:
     """The places of one writer; picklable, made in the planner. `query`: its id, or the token or name of a batch write."""
 
     def __init__(self, options: SinkOptions, *, is_stream: bool) -> None:
         self._options = options
         self._is_stream = is_stream
-        self._token = token_of_this_machine()
+        self._probe_file = probe_file_name()
         self._checkpoints: dict[str | None, Folder | None] = {}
 
     def staging(self, facts: TaskContextFacts, query: str) -> Folder | None:
@@ -55,7 +55,7 @@ class Places:
         if options.staging_location is not None:
             base = Folder(options.staging_location, "stagingLocation")
         elif options.checkpoint_location is not None:
-            base = self._given_checkpoint(options.checkpoint_location, facts).below("chaffinch", "staging")
+            base = self._checkpoint_folder(options.checkpoint_location, facts).below("chaffinch", "staging")
         elif (checkpoint := self.checkpoint(facts)) is not None:
             base = checkpoint.below("chaffinch", "staging")
         elif is_one_machine(facts.master):
@@ -83,13 +83,13 @@ class Places:
         options, task = self._options, f"task {facts.task} on {facts.host}"
         if options.staging_location is not None:
             folder = Folder(options.staging_location, "stagingLocation")
-            if folder.read(self._token) is not None:
+            if folder.read(self._probe_file) is not None:
                 return None
-            found = f"stagingLocation={folder.shown} is not shared: {task} does not find there the file {self._token}"
+            found = f"stagingLocation={folder.shown} is not shared: {task} does not find there the file {self._probe_file}"
             return f"{found} that the driver has left; {_SHARED}"
         assert options.checkpoint_location is not None, "else it was found by its metadata"
-        folder = self._given_checkpoint(options.checkpoint_location, facts)
-        reason = _not_that_of(facts.query_id, folder)
+        folder = self._checkpoint_folder(options.checkpoint_location, facts)
+        reason = _checkpoint_mismatch(facts.query_id, folder)
         return reason and f"{task} does not see the checkpoint that Spark writes: {reason}; set stagingLocation: {_SHARED}"
 
     def checkpoint(self, facts: TaskContextFacts) -> Folder | None:
@@ -104,13 +104,15 @@ class Places:
 
     def _visible_checkpoint(self, facts: TaskContextFacts) -> Folder | None:
         if self._options.checkpoint_location is not None:
-            folder = self._given_checkpoint(self._options.checkpoint_location, facts)
+            folder = self._checkpoint_folder(self._options.checkpoint_location, facts)
         elif self._is_stream and facts.checkpoint_root is not None and facts.query_name is not None:
-            folder = Folder(located(facts.checkpoint_root, facts.default_file_system), "checkpointLocation").below(facts.query_name)
+            folder = Folder(to_pyarrow_location(facts.checkpoint_root, facts.default_file_system), "checkpointLocation").below(
+                facts.query_name
+            )
         else:
             return None
         try:
-            reason = _not_that_of(facts.query_id, folder)
+            reason = _checkpoint_mismatch(facts.query_id, folder)
         except Refusal as refusal:
             if refusal.name == STORAGE_FAILED:
                 raise  # It is not to look as if there were no checkpoint, because of a moment's fault.
@@ -126,8 +128,8 @@ class Places:
         return checkpoint and checkpoint.below("chaffinch", *([] if name is None else [safe_name(name)]))
 
     @staticmethod
-    def _given_checkpoint(location: str, facts: TaskContextFacts) -> Folder:
-        return Folder(located(location, facts.default_file_system), "checkpointLocation")
+    def _checkpoint_folder(location: str, facts: TaskContextFacts) -> Folder:
+        return Folder(to_pyarrow_location(location, facts.default_file_system), "checkpointLocation")
 
     def digest(self, batch_id: int, facts: TaskContextFacts) -> str:
         """Of the checkpoint's own record of the batch: which source offsets it covers. Spark writes it once, before the batch runs."""
@@ -136,16 +138,16 @@ class Places:
         return "" if found is None else hashlib.sha256(found).hexdigest()
 
 
-def token_of_this_machine() -> str:
+def probe_file_name() -> str:
     """The name of the file that planners of this machine leave in a staging folder: one per machine, so that they do not pile up."""
     boot_id = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
     return f".shared-{hashlib.sha256(f'{socket.gethostname()} {boot_id}'.encode()).hexdigest()[:16]}"
 
 
-def leave_token(location: str) -> None:
+def write_probe_file(location: str) -> None:
     """Leaves the token in a staging folder, which tries the folder out as well. It is looked for at each planning: whoever cleans up there
     takes it away, and tasks would say that the folder is not shared."""
-    folder, token = Folder(location, "stagingLocation"), token_of_this_machine()
+    folder, token = Folder(location, "stagingLocation"), probe_file_name()
     found = None
     with suppress(Refusal):  # Then writing tells why.
         found = folder.read(token)
@@ -153,15 +155,15 @@ def leave_token(location: str) -> None:
         folder.write(token, [b"Left by a driver, for executors to see that this folder is shared.\n"])
 
 
-def located(location: str, default_file_system: str | None, environment: Mapping[str, str] = os.environ) -> str:
+def to_pyarrow_location(location: str, default_file_system: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """A location of Hadoop's as one of pyarrow's: what has no scheme lies on Hadoop's default file system, unless that is the local one."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location) or not location.startswith("/"):
         return location
-    default = default_file_system or _configured_file_system(environment) or "file:///"
+    default = default_file_system or _hadoop_default_file_system(environment) or "file:///"
     return location if default.startswith("file:") else default.rstrip("/") + location
 
 
-def _configured_file_system(environment: Mapping[str, str]) -> str | None:
+def _hadoop_default_file_system(environment: Mapping[str, str]) -> str | None:
     """`fs.defaultFS` of Hadoop's own configuration files, where there are any."""
     folder = environment.get("HADOOP_CONF_DIR")
     if folder is None:
@@ -182,7 +184,7 @@ def probe_once(location: str | None, option: str) -> None:
         _probed.add(location)
 
 
-def _not_that_of(query_id: str | None, folder: Folder) -> str | None:
+def _checkpoint_mismatch(query_id: str | None, folder: Folder) -> str | None:
     """Why a folder is not the query's checkpoint, by its file `metadata`; None: it is."""
     metadata = folder.read("metadata")
     if metadata is None:

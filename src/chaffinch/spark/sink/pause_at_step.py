@@ -21,18 +21,18 @@ FILE_VARIABLE = "CHAFFINCH_PAUSE_FILE"
 POLL_S = 0.1
 
 
-def pauses_asked_for(environment: Mapping[str, str]) -> Callable[[Step, int], None] | None:
+def pause_hook(environment: Mapping[str, str]) -> Callable[[Step, int], None] | None:
     """What a commit calls after each step of a batch; None where the environment asks for no pause."""
-    wanted = set(environment.get(STEP_VARIABLE, "").split(",")) - {""}
+    steps = set(environment.get(STEP_VARIABLE, "").split(",")) - {""}
 
-    def pause_if_wanted(step: Step, batch_id: int) -> None:
-        if wanted & {step.value, f"{step.value}@{batch_id}"}:
+    def pause_if_requested(step: Step, batch_id: int) -> None:
+        if steps & {step.value, f"{step.value}@{batch_id}"}:
             pause(environment[FILE_VARIABLE], step, batch_id)
 
-    return pause_if_wanted if wanted else None
+    return pause_if_requested if steps else None
 
 
-def go_path(path: str, step: Step, batch_id: int) -> str:
+def resume_path(path: str, step: Step, batch_id: int) -> str:
     """The file that ends a pause, beside the one that tells of it."""
     return f"{path}.{step.value}@{batch_id}.go"
 
@@ -43,7 +43,7 @@ def pause(path: str, step: Step, batch_id: int) -> None:
     with open(path, "a") as file:
         file.write(f"{step.value}@{batch_id} {os.getpid()}\n")
     while os.getppid() == parent:
-        if os.path.exists(go_path(path, step, batch_id)):
+        if os.path.exists(resume_path(path, step, batch_id)):
             return
         time.sleep(POLL_S)  # A test kills this process here; the end of its parent gives no signal.
     os._exit(1)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.spark.commit.operations import FindRemains, Remains, Step, Wait
+from chaffinch.spark.commit.operations import FindHangingTransactions, HangingTransactions, Step, Wait
 from chaffinch.spark.commit.plan import Commit, CommitResult
 from chaffinch.spark.sink import commit_shell
-from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE, go_path, pauses_asked_for
+from chaffinch.spark.sink.pause_at_step import FILE_VARIABLE, STEP_VARIABLE, pause_hook, resume_path
 from tests.spark.sink.test_commit_shell import shell
 
 
@@ -25,31 +25,31 @@ from tests.spark.sink.test_commit_shell import shell
         ("read_state@3,push@1", False),
     ],
 )
-def test_which_steps_of_which_batches_pause(wanted: str, is_due: bool, tmp_path: Path) -> None:
+def test_pause_at_steps_and_batches(wanted: str, is_due: bool, tmp_path: Path) -> None:
     """The pause ends at once, and says who waited where."""
     told = tmp_path / "told"
     (tmp_path / "told.push@3.go").touch()
-    assert go_path(str(told), Step.PUSH, 3) == str(tmp_path / "told.push@3.go")
-    pause = pauses_asked_for({STEP_VARIABLE: wanted, FILE_VARIABLE: str(told)})
+    assert resume_path(str(told), Step.PUSH, 3) == str(tmp_path / "told.push@3.go")
+    pause = pause_hook({STEP_VARIABLE: wanted, FILE_VARIABLE: str(told)})
     assert pause is not None
     pause(Step.PUSH, 3)
     assert (told.read_text() if told.exists() else "") == (f"push@3 {os.getpid()}\n" if is_due else "")
 
 
 @pytest.mark.parametrize("environment", [{}, {STEP_VARIABLE: ""}])
-def test_nothing_pauses_where_nobody_has_asked_for_it(environment: dict[str, str]) -> None:
-    assert pauses_asked_for(environment) is None
+def test_no_pause_without_variable(environment: dict[str, str]) -> None:
+    assert pause_hook(environment) is None
 
 
-def test_a_step_may_pause_where_it_has_a_result_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_pauses_after_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait has none."""
     steps: list[tuple[Step, int]] = []
-    monkeypatch.setattr(commit_shell, "find_remains", lambda *_: Remains())
+    monkeypatch.setattr(commit_shell, "find_hanging_transactions", lambda *_: HangingTransactions())
 
     def commit() -> Commit:
         yield Wait(step=Step.FINISH_COMMIT, ms=0)
         assert steps == []
-        yield FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=(), refresh=False)
+        yield FindHangingTransactions(step=Step.FINISH_COMMIT, producer_id=1, partitions=(), refresh=False)
         return CommitResult(outcome="empty")
 
     with SyncClient("127.0.0.1:1") as client:

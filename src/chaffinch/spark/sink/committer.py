@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 from chaffinch import plain_text
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit.direct import note_batch
+from chaffinch.spark.commit.direct import finish_direct_batch
 from chaffinch.spark.commit.messages import TaskOutcome
-from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.plan import CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.commit.retry_policy import RetryPolicy
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.sink.pause import pauses_asked_for
-from chaffinch.spark.sink.places import Places
-from chaffinch.spark.sink.rows_lost import note_in_process
+from chaffinch.spark.sink.paths import SinkPaths
+from chaffinch.spark.sink.pause_at_step import pause_hook
+from chaffinch.spark.sink.recreated_topics import warn_recreated_topics_of_process
 from chaffinch.spark.snapshot import TargetSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 
@@ -44,7 +44,7 @@ _PUSH_MEASURED_BYTES_MIN = 32 << 20
 _NO_QUERY_ID = "Spark told the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
 _NO_TASKS = "no task has handed anything over: trigger(continuous=...) gives no rows to a sink in Python, use trigger(processingTime=...)"
 # Queries of which this process has said what they do without.
-_told: set[str] = set()
+_warned: set[str] = set()
 # What earlier batches of this process reached, by bootstrap servers: a hint for time-outs, never truth.
 _push_bytes_per_s: dict[tuple[str, ...], float] = {}
 
@@ -56,7 +56,7 @@ class Committer:
     options: SinkOptions
     snapshot: TargetSnapshot
     write_id: str | None
-    places: Places
+    paths: SinkPaths
 
     def run(self, outcomes: tuple[TaskOutcome, ...], batch_id: int) -> CommitResult:
         """Runs the commit protocol for one batch. Raises Refusal; afterwards connections begin anew."""
@@ -65,31 +65,31 @@ class Committer:
 
         if not outcomes and self.options.batch_id is not None:
             return CommitResult(outcome="empty")  # Without a task nobody knows the query; without a row there is nothing to know it for.
-        facts = self.options.known_of(outcomes[0].context) if outcomes else TaskContextFacts(task=-1)
+        facts = self.options.completed_facts(outcomes[0].context) if outcomes else TaskContextFacts(task=-1)
         plan = self.plan(outcomes, facts, batch_id)
         try:
             client = client_for(self.options.client)
             plan = replace(plan, target=self._target(client, outcomes))
-            commit = commit_batch(plan) if self.options.is_exactly_once else note_batch(plan)
+            commit = commit_batch(plan) if self.options.is_exactly_once else finish_direct_batch(plan)
             shell = CommitShell(
                 plan,
                 self.options,
                 client,
                 staging=self._staging(facts),
-                state=self.places.state(facts),
-                after_step=pauses_asked_for(os.environ),
+                state=self.paths.state(facts),
+                after_step=pause_hook(os.environ),
             )
             result = shell.run(commit)
         except BaseException:
             forget_client(self.options.client)
             raise
         if self.options.is_exactly_once:
-            self.learn(result)
+            self.update_push_rate(result)
         if plan.is_stream and not plan.has_checkpoint and result.outcome == "written":
-            note_in_process(plan)
-        show_log()
-        if self.options.guarantee == NONE and plan.query not in _told:
-            _told.add(plan.query)
+            warn_recreated_topics_of_process(plan)
+        enable_info_log()
+        if self.options.guarantee == NONE and plan.query not in _warned:
+            _warned.add(plan.query)
             text = "nobody acknowledges rows; a record batch of which the broker refuses one is lost as a whole, unseen"
             _log.warning("query %s: deliveryGuarantee=%s: %s", plan.query, NONE, text)
         _log.info("query %s, %s", plan.query, result.counts.line(batch_id, result.outcome))
@@ -130,19 +130,19 @@ class Committer:
             group_id=f"chaffinch-{query}" if is_stream or options.marker_topic is not None else None,
             marker_partition=TopicPartition(options.marker_topic or "", 0),
             is_stream=is_stream,
-            digest=self.places.digest(batch_id, facts),
-            has_checkpoint=self.places.checkpoint(facts) is not None,
+            digest=self.paths.digest(batch_id, facts),
+            has_checkpoint=self.paths.checkpoint(facts) is not None,
             writes_without_marker=options.writes_without_marker,
             tolerance=options.tolerance,
             writes_dead_letter_file=options.dead_letter_path is not None,
-            keeps_letters=options.kept is not None,
+            retains_dead_letters=options.retained_rows is not None,
             has_handler=options.handler is not None,
             transaction_timeout_ms=options.transaction_timeout_ms,
             push_bytes_per_s=_push_bytes_per_s.get(options.client.bootstrap_servers, PUSH_BYTES_PER_S_ASSUMED),
-            patience=Patience(block_max_ms=options.block_max_ms, wait_ms=partial(options.client.retry_backoff.wait_ms, rng=random)),
+            retry_policy=RetryPolicy(block_max_ms=options.block_max_ms, wait_ms=partial(options.client.retry_backoff.wait_ms, rng=random)),
         )
 
-    def learn(self, result: CommitResult) -> None:
+    def update_push_rate(self, result: CommitResult) -> None:
         counts = result.counts
         if result.outcome == "written" and counts.byte_count >= _PUSH_MEASURED_BYTES_MIN and counts.push_ms + counts.commit_ms > 0:
             servers = self.options.client.bootstrap_servers
@@ -171,7 +171,7 @@ class Committer:
             if not query_folder.names():
                 query_folder.remove_all()
 
-    def give_up(self, outcomes: Iterable[TaskOutcome]) -> None:
+    def discard_staged(self, outcomes: Iterable[TaskOutcome]) -> None:
         """Removes what these tasks have staged in files, and nothing else: whoever has fenced this writer stages in the same folder.
         Never raises."""
         for outcome in outcomes:
@@ -182,13 +182,13 @@ class Committer:
     def _staging(self, facts: TaskContextFacts) -> Folder:
         """Where tasks have staged; where none can, what only the committing process reads lies in a folder of its machine's."""
         query = self._query(facts)
-        return self.places.staging(facts, query) or self.places.temporary(facts, query)
+        return self.paths.staging(facts, query) or self.paths.temporary(facts, query)
 
     def _query(self, facts: TaskContextFacts) -> str:
-        return self.options.named(facts.query(self.write_id))
+        return self.options.qualified_name(facts.query(self.write_id))
 
 
-def show_log() -> None:
+def enable_info_log() -> None:
     """From now on the sink's log lines of level INFO are seen in this process, on its standard error, which Spark shows: in a Spark worker
     nobody configures logging. Changes nothing where somebody has."""
     logger = logging.getLogger(LOGGER)

@@ -13,10 +13,10 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit.plan import CommitResult
-from chaffinch.spark.commit.protocol import _checked
+from chaffinch.spark.commit.protocol import _check_outcomes
 from chaffinch.spark.commit.timeout import transaction_timeout_ms
 from chaffinch.spark.refusals import Refusal, refusal_for
-from chaffinch.spark.sink import committing, writers
+from chaffinch.spark.sink import committer, writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
@@ -30,9 +30,9 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_push_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was measured by this process yet."""
-    monkeypatch.setattr(committing, "_push_bytes_per_s", {})
+    monkeypatch.setattr(committer, "_push_bytes_per_s", {})
 
 
 def stream(**options: str) -> writers.StreamWriter:
@@ -49,7 +49,7 @@ def written(byte_count: int, push_ms: int) -> CommitResult:
     return CommitResult(outcome="written", counts=BatchCounts(rows_written=1, byte_count=byte_count, push_ms=push_ms))
 
 
-@pytest.mark.usefixtures("forgetful")
+@pytest.mark.usefixtures("forget_push_rates")
 class TestRates:
     @pytest.mark.parametrize(
         "before",
@@ -58,35 +58,35 @@ class TestRates:
             [written(64 * MIB, 60_000)],  # The broker was started again meanwhile.
         ],
     )
-    def test_what_earlier_batches_took_does_not_forbid_a_large_one(self, before: Sequence[CommitResult]) -> None:
+    def test_push_rate_of_earlier_batches_allows_a_large_one(self, before: Sequence[CommitResult]) -> None:
         writer = stream()
         for result in before:
-            writer.committer.learn(result)
+            writer.committer.update_push_rate(result)
         assert transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3)) <= 900_000
 
-    def test_a_network_that_stays_slow_is_learnt(self) -> None:
+    def test_push_rate_follows_a_slow_network(self) -> None:
         writer = stream()
         for _ in range(10):
-            writer.committer.learn(written(64 * MIB, 64_000))
+            writer.committer.update_push_rate(written(64 * MIB, 64_000))
         assert transaction_timeout_ms(writer.committer.plan(sized(100 * MIB), FACTS, 3)) > 300_000
         with pytest.raises(Refusal, match="may last 900000 ms"):
             transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3))
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
-def test_the_group_of_a_stream_is_known_whoever_sends(guarantee: str) -> None:
+def test_group_of_a_stream_for_each_guarantee(guarantee: str) -> None:
     """Where tasks send, too: the marker of a batch before may have to be finished."""
     given = {} if guarantee == "exactly-once" else {"deliveryGuarantee": guarantee}
     assert stream(**given).committer.plan(sized(MIB), FACTS, 3).group_id == f"chaffinch-{FACTS.query_id}"
 
 
-def test_it_waits_as_its_clients_do() -> None:
+def test_retry_policy_uses_client_backoff() -> None:
     """kafka.retry.backoff.ms, doubled up to kafka.retry.backoff.max.ms, a fifth more or less."""
     writer = stream(**{"kafka.retry.backoff.ms": "40", "kafka.retry.backoff.max.ms": "100", "kafka.max.block.ms": "7000"})
-    patience = writer.committer.plan(sized(MIB), FACTS, 3).patience
-    assert patience.block_max_ms == 7_000
+    retry_policy = writer.committer.plan(sized(MIB), FACTS, 3).retry_policy
+    assert retry_policy.block_max_ms == 7_000
     for failures, nominal_ms in enumerate((40, 80, 100, 100), 1):
-        waited = {patience.wait_ms(failures) for _ in range(50)}
+        waited = {retry_policy.wait_ms(failures) for _ in range(50)}
         assert len(waited) > 1, "those who fail together do not come back together"
         assert 0.8 * nominal_ms - 1 <= min(waited) <= max(waited) <= 1.2 * nominal_ms
 
@@ -95,8 +95,8 @@ def large_task(rows: int = 30, value: bytes = b"x" * 100_000) -> pa.RecordBatch:
     return pa.record_batch({"key": pa.array([b"k"] * rows), "value": pa.array([value] * rows)})
 
 
-class TestWhatIsLeftBehind:
-    def test_a_task_that_fails_after_it_has_staged_removes_its_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestStagedFilesAfterFailure:
+    def test_failed_task_removes_its_staged_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writers, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
 
@@ -110,7 +110,7 @@ class TestWhatIsLeftBehind:
             writer.write(rows())
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
-    def test_a_task_that_fails_by_kafka_removes_its_file_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_task_failed_by_kafka_removes_its_staged_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writers, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
         calls = iter(range(100))
@@ -130,7 +130,7 @@ class TestWhatIsLeftBehind:
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
     @pytest.mark.parametrize("token", ["sales/2026-11-21", "..", "../../elsewhere", "ä" * 200])
-    def test_a_token_stays_below_the_staging_location(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    def test_token_folder_is_below_staging_location(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
         monkeypatch.setattr(writers, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))
         options = {
             "kafka.bootstrap.servers": "a:1",
@@ -159,7 +159,7 @@ OF_KAFKA_SINK = {"chaffinch.sink": "s", "chaffinch.batch.id": "3"}
     ],
     ids=["batch", "token", "foreachBatch"],
 )
-def test_what_a_batch_write_advises(monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str], advice: str) -> None:
+def test_advice_in_batch_write_errors(monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str], advice: str) -> None:
     """In the planner and in the commit; of a task's failure too."""
 
     def fails(*_: object) -> None:
@@ -173,7 +173,7 @@ def test_what_a_batch_write_advises(monkeypatch: pytest.MonkeyPatch, given: Mapp
     monkeypatch.setattr(writers, "_planned", lambda _: SNAPSHOT)
     writer = writers.planned_batch_writer(options, schema, overwrite=False)
     failed = TaskOutcome(context=FACTS, failure=writers.failure_of(refusal_for(codes.COORDINATOR_LOAD_IN_PROGRESS, "no answer")))
-    monkeypatch.setattr(committing.Committer, "run", lambda self, outcomes, batch_id: _checked(self.plan(outcomes, FACTS, batch_id)))
+    monkeypatch.setattr(committer.Committer, "run", lambda self, outcomes, batch_id: _check_outcomes(self.plan(outcomes, FACTS, batch_id)))
     with pytest.raises(Refusal) as committed:
         writer.commit([writers.CommitMessage(failed)])
     assert planned.value.text == f"no answer; {advice}"
@@ -185,7 +185,7 @@ def test_what_a_batch_write_advises(monkeypatch: pytest.MonkeyPatch, given: Mapp
     [(OF_KAFKA_SINK, None, 3), (OF_KAFKA_SINK, 5, 3), ({}, 5, 5), ({}, None, 0)],
     ids=["KafkaSink on Spark Connect", "KafkaSink", "a stream", "a batch write"],
 )
-def test_letters_name_the_batch_that_they_are_of(given: Mapping[str, str], told: int | None, batch_id: int) -> None:
+def test_dead_letters_have_their_batch_id(given: Mapping[str, str], told: int | None, batch_id: int) -> None:
     """On Spark Connect tasks do not hear of it from Spark."""
     options = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": TOPIC, **given}, is_stream=False)
     plan = writers.task_plan(options, SNAPSHOT, replace(FACTS, batch_id=told), "q")

@@ -2,7 +2,7 @@
 
 Why nothing is lost or doubled by it, whatever is cut where:
 - Only what bears the coordinator's own epoch is committed. With EndTxn up to version 4, which is what we send, a transaction keeps its
-  epoch to the end, and each of ours has an epoch of its own: what is open under a lower one was aborted, and is left to `remains.Search`.
+  epoch to the end, and each of ours has an epoch of its own. Transactions open under a lower one were aborted, and are left to `Search`.
 - Every partition of that transaction is asked for until its leader answers: with the next InitProducerId the coordinator forgets how it
   ended. Which they were stands in the checkpoint; without one, all those known are asked for.
 - A marker that is held back may be of an attempt that was aborted: so the leader of its partition is asked for its epoch, too. Where that
@@ -34,11 +34,21 @@ from chaffinch.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from chaffinch.spark.commit import requests
-from chaffinch.spark.commit.operations import CountPartitions, LeftOpen, Lost, Operation, Reply, Step, Told, Wait, WriteMarkers
-from chaffinch.spark.commit.patience import Attempts
+from chaffinch.spark.commit.hanging_transactions import Search
+from chaffinch.spark.commit.operations import (
+    CountPartitions,
+    HangingTransaction,
+    Lost,
+    Operation,
+    Reply,
+    Step,
+    Wait,
+    WriteMarkers,
+    WriteMarkersResult,
+)
 from chaffinch.spark.commit.plan import CommitPlan
-from chaffinch.spark.commit.push import Fenced, StartAgain
-from chaffinch.spark.commit.remains import Search
+from chaffinch.spark.commit.push import Fenced, RestartTransaction
+from chaffinch.spark.commit.retry_policy import Attempts
 from chaffinch.spark.refusals import Refusal, Remedy
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -49,7 +59,7 @@ _STEP = Step.FINISH_COMMIT
 _OVERTAKEN = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.TRANSACTION_COORDINATOR_FENCED})
 
 
-def finish_commit(
+def complete_previous_transaction(
     plan: CommitPlan, written_to: Iterable[TopicPartition] | None, *, is_pending: bool, waits: bool = True
 ) -> Generator[Operation, Reply, bool]:
     """Commit what is left open of the last transaction, if its coordinator says that it is committed. Whether the coordinator tells at all.
@@ -59,72 +69,78 @@ def finish_commit(
     short transaction, whose end would have to be waited for, and rows whose marker is held back or not told of.
     """
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
-    asked = plan if waits else replace(plan, patience=plan.patience.at_most(0))
-    left_open: set[LeftOpen] = set()
-    held_back: set[LeftOpen] | None = set()
+    request_plan = plan if waits else replace(plan, retry_policy=plan.retry_policy.at_most(0))
+    hanging: set[HangingTransaction] = set()
+    pending_marker: set[HangingTransaction] | None = set()
     for number, pause_ms in enumerate(PAUSES_MS):
         if pause_ms:
             yield Wait(step=_STEP, ms=pause_ms)
         try:
-            last = yield from requests.last_transaction(_STEP, asked)
+            last = yield from requests.last_transaction(_STEP, request_plan)
             if last is None or last.transaction_state != "CompleteCommit":
                 return last is not None
             identity = ProducerIdentity(last.producer_id, last.producer_epoch)
             search = Search(_STEP, waits=waits)
-            found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), asked.patience, may_be_gone=True)
-            left_open = _of(found, identity)
+            found = yield from search.find(
+                identity.producer_id, needed, plan.topic_partitions(), request_plan.retry_policy, may_be_gone=True
+            )
+            hanging = _with_epoch(found, identity)
             # It may have been of an end that was under way; or of this one, which has come since.
-            if is_pending or left_open or number:
-                is_pending = yield from requests.is_marker_pending(_STEP, asked)
+            if is_pending or hanging or number:
+                is_pending = yield from requests.is_marker_pending(_STEP, request_plan)
             if is_pending and not waits:
                 return True
         except Refusal:
             if waits:
                 raise
             return False
-        held_back = (yield from _held_back(plan, identity)) if is_pending else set()
-        if not left_open and held_back == set():
+        pending_marker = (yield from _pending_marker_transactions(plan, identity)) if is_pending else set()
+        if not hanging and pending_marker == set():
             return True
-        if held_back is None and not plan.has_own_id:
+        if pending_marker is None and not plan.has_own_id:
             continue
         # The marker first: where it cannot be told so, rows are not either, or a short transaction that is aborted would part them.
-        is_told = held_back is not None and (yield from _write(plan, identity, held_back, set()))
-        is_told = is_told and (yield from _write(plan, identity, left_open, needed, waits=waits))
+        is_written = pending_marker is not None and (yield from _write_markers(plan, identity, pending_marker, set()))
+        is_written = is_written and (yield from _write_markers(plan, identity, hanging, needed, waits=waits))
         if not waits:
             return True
-        if not is_told:
-            yield from _commit_shortly(plan, identity, left_open, is_pending=held_back != set())
-    raise _stays_open(plan, identity, left_open, held_back)
+        if not is_written:
+            yield from _commit_in_short_transaction(plan, identity, hanging, is_pending=pending_marker != set())
+    raise _still_open_refusal(plan, identity, hanging, pending_marker)
 
 
-def _stays_open(plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], held_back: set[LeftOpen] | None) -> Refusal:
-    if held_back is None and not plan.has_own_id:
-        return marker_end_unknown(plan, identity.producer_id)
-    places = [pluralize(len(left_open), "partition")] if left_open else []
-    places += [f"the offsets of group {plan.group_id}"] if held_back != set() else []
-    text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(places)}"
+def _still_open_refusal(
+    plan: CommitPlan, identity: ProducerIdentity, hanging: set[HangingTransaction], pending_marker: set[HangingTransaction] | None
+) -> Refusal:
+    if pending_marker is None and not plan.has_own_id:
+        return marker_outcome_unknown(plan, identity.producer_id)
+    parts = [pluralize(len(hanging), "partition")] if hanging else []
+    parts += [f"the offsets of group {plan.group_id}"] if pending_marker != set() else []
+    text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(parts)}"
     return Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
 
 
-def _of(found: set[LeftOpen], identity: ProducerIdentity) -> set[LeftOpen]:
-    return {left for left in found if left.epoch == identity.epoch}
+def _with_epoch(found: set[HangingTransaction], identity: ProducerIdentity) -> set[HangingTransaction]:
+    return {transaction for transaction in found if transaction.epoch == identity.epoch}
 
 
-def _held_back(plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, set[LeftOpen] | None]:
+def _pending_marker_transactions(
+    plan: CommitPlan, identity: ProducerIdentity
+) -> Generator[Operation, Reply, set[HangingTransaction] | None]:
     """Where the group's marker is held back for the end of this transaction: nowhere, if it is of another one. None: nobody tells where,
     or of which."""
     assert plan.group_id is not None
     search = Search(_STEP)
     partition_count = yield from _offsets_partition_count(plan)
     if partition_count:
-        place = TopicPartition(OFFSETS_TOPIC, offsets_partition(plan.group_id, partition_count))
-        found = yield from search.find(identity.producer_id, {place}, (), plan.patience)
+        tp = TopicPartition(OFFSETS_TOPIC, offsets_partition(plan.group_id, partition_count))
+        found = yield from search.find(identity.producer_id, {tp}, (), plan.retry_policy)
         if search.refused is codes.NONE:
-            return _of(found, identity)
+            return _with_epoch(found, identity)
     return None
 
 
-def marker_end_unknown(plan: CommitPlan, producer_id: int) -> Refusal:
+def marker_outcome_unknown(plan: CommitPlan, producer_id: int) -> Refusal:
     if plan.has_own_id:
         why, first = "the coordinator does not tell", "before the next start, which may take it for aborted,"
     else:
@@ -141,60 +157,69 @@ def marker_end_unknown(plan: CommitPlan, producer_id: int) -> Refusal:
 
 
 def _offsets_partition_count(plan: CommitPlan) -> Generator[Operation, Reply, int]:
-    attempts = Attempts(plan.patience)
+    attempts = Attempts(plan.retry_policy)
     while True:
         reply = yield CountPartitions(step=_STEP, topic=OFFSETS_TOPIC)
         if not isinstance(reply.value, Lost):
             return int(reply.value)
-        if attempts.are_over(reply.steady_ms):
-            raise requests.gave_up(_STEP, codes.NETWORK_EXCEPTION, f"Metadata of {OFFSETS_TOPIC}", reply.value.reason, plan.patience)
-        about = attempts.about(f"Metadata of {OFFSETS_TOPIC}", reply.value.reason)
-        yield Wait(step=_STEP, ms=attempts.failed_ms(), about=about)
+        if attempts.is_expired(reply.steady_ms):
+            raise requests.retries_exhausted(
+                _STEP, codes.NETWORK_EXCEPTION, f"Metadata of {OFFSETS_TOPIC}", reply.value.reason, plan.retry_policy
+            )
+        wait_info = attempts.wait_info(f"Metadata of {OFFSETS_TOPIC}", reply.value.reason)
+        yield Wait(step=_STEP, ms=attempts.next_backoff_ms(), wait_info=wait_info)
 
 
-def _write(
-    plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], needed: set[TopicPartition], *, waits: bool = True
+def _write_markers(
+    plan: CommitPlan, identity: ProducerIdentity, transactions: set[HangingTransaction], needed: set[TopicPartition], *, waits: bool = True
 ) -> Generator[Operation, Reply, bool]:
     """Whether it is ours to do. It goes on until each leader has said yes, or nobody has known the partition for so long that it is gone,
     and `needed` no longer; with `waits` False only where one may have taken what it was told: a leader that has a marker and nothing open,
     for the next batch to find, may be followed by another that never heard of it. Who gives up there, or dies, leaves that to chance."""
-    attempts, unsure = Attempts(plan.patience), frozenset[TopicPartition]()
-    while places:
-        reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
-        told: Told = reply.value
-        unsure = (unsure | told.unsure) - told.done - told.not_ours
-        if told.refused is not codes.NONE and not unsure:
+    attempts, possibly_written = Attempts(plan.retry_policy), frozenset[TopicPartition]()
+    while transactions:
+        reply = yield WriteMarkers(step=_STEP, identity=identity, transactions=tuple(sorted(transactions)))
+        result: WriteMarkersResult = reply.value
+        possibly_written = (possibly_written | result.possibly_written) - result.done - result.denied
+        if result.refused is not codes.NONE and not possibly_written:
             return False
-        places = {left for left in places if left.place not in told.done and (waits or left.place in unsure)}
-        if places:
-            if attempts.are_over(reply.steady_ms):
-                if {left.place for left in places} <= told.unknown:
-                    needed -= told.unknown
+        transactions = {
+            transaction
+            for transaction in transactions
+            if transaction.tp not in result.done and (waits or transaction.tp in possibly_written)
+        }
+        if transactions:
+            if attempts.is_expired(reply.steady_ms):
+                if {transaction.tp for transaction in transactions} <= result.unknown:
+                    needed -= result.unknown
                     break
-                raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.patience)
-            yield Wait(step=_STEP, ms=attempts.failed_ms(), about=attempts.about("WriteTxnMarkers", told.reason))
+                raise requests.retries_exhausted(_STEP, result.code, "WriteTxnMarkers", result.reason, plan.retry_policy)
+            yield Wait(step=_STEP, ms=attempts.next_backoff_ms(), wait_info=attempts.wait_info("WriteTxnMarkers", result.reason))
     return True
 
 
-def _commit_shortly(
-    plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], *, is_pending: bool
+def _commit_in_short_transaction(
+    plan: CommitPlan, identity: ProducerIdentity, hanging: set[HangingTransaction], *, is_pending: bool
 ) -> Generator[Operation, Reply, None]:
     """A transaction under the same epoch, of nothing but what is open. Fenced or not, the next look tells what became of it."""
-    with suppress(Fenced, StartAgain):
-        if left_open:
-            yield from requests.add_partitions(_STEP, plan, identity, [left.place for left in left_open])
+    with suppress(Fenced, RestartTransaction):
+        if hanging:
+            yield from requests.add_partitions(_STEP, plan, identity, [transaction.tp for transaction in hanging])
         if is_pending and plan.group_id is not None:
             yield from requests.add_offsets(_STEP, plan, identity)
         yield from requests.end_transaction(_STEP, plan, identity)
 
 
-def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnMarkersRequest:
+def write_markers_request(identity: ProducerIdentity, transactions: Iterable[HangingTransaction]) -> WriteTxnMarkersRequest:
     """The request to one leader. It takes the coordinator's epoch from the partition itself: a higher one would fence the coordinator."""
     written = []
-    for epoch, alike in groupby(sorted(places, key=lambda left: (left.coordinator_epoch, left.place)), lambda left: left.coordinator_epoch):
+    for epoch, alike in groupby(
+        sorted(transactions, key=lambda transaction: (transaction.coordinator_epoch, transaction.tp)),
+        lambda transaction: transaction.coordinator_epoch,
+    ):
         topics = [
-            WritableTxnMarkerTopic(name=name, partition_indexes=[left.place.partition for left in group])
-            for name, group in groupby(alike, lambda left: left.place.topic)
+            WritableTxnMarkerTopic(name=name, partition_indexes=[transaction.tp.partition for transaction in group])
+            for name, group in groupby(alike, lambda transaction: transaction.tp.topic)
         ]
         written.append(
             WritableTxnMarker(
@@ -209,26 +234,26 @@ def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnM
     return WriteTxnMarkersRequest(markers=written)
 
 
-def read(answer: WriteTxnMarkersResponse) -> Told:
+def parse_response(response: WriteTxnMarkersResponse) -> WriteMarkersResult:
     """What a leader said."""
-    done, not_ours, unknown, unsure = set(), set(), set(), set()
+    done, denied, unknown, possibly_written = set(), set(), set(), set()
     refused, reason, why = codes.NONE, "", codes.NETWORK_EXCEPTION
-    for marker in answer.markers:
+    for marker in response.markers:
         for topic in marker.topics:
             for found in topic.partitions:
-                place, code = TopicPartition(topic.name, found.partition_index), codes.by_number(found.error_code)
+                tp, code = TopicPartition(topic.name, found.partition_index), codes.by_number(found.error_code)
                 if code is codes.NONE or code in _OVERTAKEN:
-                    done.add(place)
-                elif requests.is_asked_again(code):
-                    reason, why = f"{place}: {code.summary}", code
-                    unsure |= {place} if code.stored is not Stored.NO else set()
-                    unknown |= {place} if code is codes.UNKNOWN_TOPIC_OR_PARTITION else set()
+                    done.add(tp)
+                elif requests.is_retried(code):
+                    reason, why = f"{tp}: {code.summary}", code
+                    possibly_written |= {tp} if code.stored is not Stored.NO else set()
+                    unknown |= {tp} if code is codes.UNKNOWN_TOPIC_OR_PARTITION else set()
                 else:
                     refused = code
-                    not_ours.add(place)
-    return Told(
-        done=frozenset(done), not_ours=frozenset(not_ours), refused=refused, unknown=frozenset(unknown), unsure=frozenset(unsure),
-        reason=reason, code=why,
+                    denied.add(tp)
+    return WriteMarkersResult(
+        done=frozenset(done), denied=frozenset(denied), refused=refused, unknown=frozenset(unknown),
+        possibly_written=frozenset(possibly_written), reason=reason, code=why,
     )  # fmt: skip
 
 

@@ -20,8 +20,17 @@ from chaffinch.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersResponse,
 )
-from chaffinch.spark.commit import finish
-from chaffinch.spark.commit.operations import Ask, FindRemains, LeftOpen, Lost, Operation, Remains, Told, WriteMarkers
+from chaffinch.spark.commit import complete_previous
+from chaffinch.spark.commit.operations import (
+    FindHangingTransactions,
+    HangingTransaction,
+    HangingTransactions,
+    Lost,
+    Operation,
+    SendRequest,
+    WriteMarkers,
+    WriteMarkersResult,
+)
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import TOPIC, Broker, Driver, Query, counted, outcome
@@ -31,16 +40,17 @@ EFFECT = Driver.effect
 WRITES_NOTHING = pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
 
 
-def test_ends_are_asked_for_so_that_transactions_keep_their_epochs() -> None:
+def test_end_txn_version_keeps_epoch_of_transaction() -> None:
     """From version 5 on an end raises the epoch (KIP-890): what is committed would have that below the coordinator's."""
     assert max(api_of(EndTxnRequest()).used) == 4
 
 
-def test_markers_bear_the_coordinators_epochs_that_the_partitions_know() -> None:
-    places = [
-        LeftOpen(TopicPartition(topic, number), 3, epoch) for topic, number, epoch in [("b", 0, 2), ("a", 1, -1), ("a", 0, 2), ("a", 2, 2)]
+def test_markers_have_coordinator_epochs_of_partitions() -> None:
+    transactions = [
+        HangingTransaction(TopicPartition(topic, number), 3, epoch)
+        for topic, number, epoch in [("b", 0, 2), ("a", 1, -1), ("a", 0, 2), ("a", 2, 2)]
     ]
-    request = finish.markers(ProducerIdentity(7, 3), places)
+    request = complete_previous.write_markers_request(ProducerIdentity(7, 3), transactions)
     said = [(marker.coordinator_epoch, {topic.name: topic.partition_indexes for topic in marker.topics}) for marker in request.markers]
     assert said == [(0, {"a": [1]}), (2, {"a": [0, 2], "b": [0]})]
     assert {(marker.producer_id, marker.producer_epoch, marker.transaction_result) for marker in request.markers} == {(7, 3, True)}
@@ -61,47 +71,45 @@ def test_markers_bear_the_coordinators_epochs_that_the_partitions_know() -> None
     ],
     ids=lambda given: given.name if isinstance(given, ErrorCode) else None,
 )
-def test_who_was_overtaken_looks_again_who_may_not_does_not_and_others_tell_again(
-    code: ErrorCode, is_done: bool, refused: ErrorCode
-) -> None:
+def test_response_codes_of_write_txn_markers(code: ErrorCode, is_done: bool, refused: ErrorCode) -> None:
     parts = [WritableTxnMarkerPartitionResult(partition_index=number, error_code=found) for number, found in enumerate([0, code.number])]
     topics = [WritableTxnMarkerTopicResult(name="a", partitions=parts)]
-    said = finish.read(WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult(producer_id=7, topics=topics)]))
+    said = complete_previous.parse_response(WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult(producer_id=7, topics=topics)]))
     done = {TopicPartition("a", 0)} | ({TopicPartition("a", 1)} if is_done else set())
     assert (set(said.done), said.refused) == (done, refused)
     assert bool(said.reason) is not (is_done or refused is not codes.NONE)
-    is_unsure = code in (codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, codes.UNKNOWN_SERVER_ERROR)
-    assert said.unsure == ({TopicPartition("a", 1)} if is_unsure else set())
-    assert said.not_ours == ({TopicPartition("a", 1)} if refused is not codes.NONE else set())
+    is_possibly_written = code in (codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, codes.UNKNOWN_SERVER_ERROR)
+    assert said.possibly_written == ({TopicPartition("a", 1)} if is_possibly_written else set())
+    assert said.denied == ({TopicPartition("a", 1)} if refused is not codes.NONE else set())
     assert said.unknown == ({TopicPartition("a", 1)} if code is codes.UNKNOWN_TOPIC_OR_PARTITION else set())
 
 
-def test_a_marker_that_is_not_replicated_is_told_again_though_nothing_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreplicated_marker_is_written_again_though_nothing_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partition may get another leader, which has not heard of it."""
     broker, query = two_batches()
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         query.commit(0)
     written = Driver.write_markers
-    told: list[list[int]] = []
+    written_tps: list[list[int]] = []
 
-    def unsure(self: Driver, operation: WriteMarkers) -> Told:
+    def possibly_written(self: Driver, operation: WriteMarkers) -> WriteMarkersResult:
         said = written(self, operation)
-        told.append([left.place.partition for left in operation.places])
-        return replace(said, done=frozenset([TopicPartition(TOPIC, 0)]), reason="not replicated") if len(told) < 3 else said
+        written_tps.append([transaction.tp.partition for transaction in operation.transactions])
+        return replace(said, done=frozenset([TopicPartition(TOPIC, 0)]), reason="not replicated") if len(written_tps) < 3 else said
 
-    monkeypatch.setattr(Driver, "write_markers", unsure)
+    monkeypatch.setattr(Driver, "write_markers", possibly_written)
     query.commit(1)
-    assert told == [[0, 1], [1], [1]]
+    assert written_tps == [[0, 1], [1], [1]]
     assert_exactly_once(broker)
 
 
-def test_a_marker_that_is_never_replicated_fails_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_never_replicated_fails_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     _, query = two_batches()
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         query.commit(0)
-    monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason="not replicated"))
+    monkeypatch.setattr(Driver, "write_markers", lambda *_: WriteMarkersResult(reason="not replicated"))
     said = r"WriteTxnMarkers: asked for 60000 ms \(kafka.max.block.ms\), the last answer was: not replicated; nothing more is written"
     with pytest.raises(Refusal, match=said):
         query.commit(1)
@@ -110,12 +118,12 @@ def test_a_marker_that_is_never_replicated_fails_the_batch(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("group_id", "number"), [("ends", 16), ("chaffinch-q", 40), ("polygenelubricants", 0), ("\u00fc\U0001f600", 21), ("", 0)]
 )
-def test_a_groups_offsets_are_where_java_puts_them(group_id: str, number: int) -> None:
+def test_offsets_partition_equals_java(group_id: str, number: int) -> None:
     """As a Java machine computes `Utils.abs(groupId.hashCode()) % 50`; of one of them the hash is the smallest int."""
-    assert finish.offsets_partition(group_id, 50) == number
+    assert complete_previous.offsets_partition(group_id, 50) == number
 
 
-def test_a_topic_that_is_gone_holds_the_next_batch_up_once() -> None:
+def test_deleted_topic_delays_next_batch_once() -> None:
     broker, query = two_batches()
     query.commit(0)
     assert query.state.written_to is not None
@@ -129,7 +137,7 @@ def test_a_topic_that_is_gone_holds_the_next_batch_up_once() -> None:
 
 
 @pytest.mark.parametrize(("number", "has_checkpoint", "waits"), [(0, True, False), (1, True, True), (0, False, True)])
-def test_the_leaders_where_the_last_batch_was_written_are_waited_for_and_no_others(
+def test_only_leaders_of_previous_batch_are_waited_for(
     number: int, has_checkpoint: bool, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint says where that was: in partition 1. Without one it may have been anywhere."""
@@ -142,16 +150,16 @@ def test_the_leaders_where_the_last_batch_was_written_are_waited_for_and_no_othe
 
     def away(self: Driver, operation: Operation) -> object:
         value = effect(self, operation)
-        if not isinstance(operation, FindRemains):
+        if not isinstance(operation, FindHangingTransactions):
             return value
-        return replace(value, asked=value.asked - {TopicPartition(TOPIC, number)}, reason=f"{TOPIC}-{number} has no leader")
+        return replace(value, answered=value.answered - {TopicPartition(TOPIC, number)}, reason=f"{TOPIC}-{number} has no leader")
 
     monkeypatch.setattr(Driver, "effect", away)
     with pytest.raises(Refusal, match=f"orders-{number} has no leader") if waits else nullcontext():
         assert query.commit(1, target=target).result.outcome == "written"
 
 
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Query]:
+def markers_lost(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Query]:
     """The first of two batches is committed, and no partition has heard of it; the second has no rows."""
     broker, query = two_batches()
     query.batches[1] = (outcome({}),)
@@ -162,17 +170,19 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Query]:
 
 
 def leaderless(self: Driver, operation: Operation) -> object:
-    return Remains(reason="orders-0 has no leader") if isinstance(operation, FindRemains) else EFFECT(self, operation)
+    return (
+        HangingTransactions(reason="orders-0 has no leader") if isinstance(operation, FindHangingTransactions) else EFFECT(self, operation)
+    )
 
 
 def unreachable(self: Driver, operation: Operation) -> object:
-    is_asked = isinstance(operation, Ask) and isinstance(operation.message, DescribeTransactionsRequest)
+    is_asked = isinstance(operation, SendRequest) and isinstance(operation.message, DescribeTransactionsRequest)
     return Lost(reason="no coordinator") if is_asked else EFFECT(self, operation)
 
 
 @WRITES_NOTHING
 @pytest.mark.parametrize("away", [leaderless, unreachable])
-def test_a_batch_that_writes_nothing_waits_for_nobody(
+def test_batch_that_writes_nothing_does_not_wait(
     away: Callable[[Driver, Operation], object], batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle query, or the batch of before the restart, that is in Kafka: a partition of the last batch may be away for hours."""
@@ -186,88 +196,90 @@ def test_a_batch_that_writes_nothing_waits_for_nobody(
 
 
 @WRITES_NOTHING
-def test_a_batch_that_writes_nothing_finishes_what_was_forgotten(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_writes_nothing_completes_previous_transaction(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the last one for long."""
-    broker, query = forgotten(monkeypatch)
+    broker, query = markers_lost(monkeypatch)
     assert not broker.read(TOPIC)
     assert query.commit(batch_id).result.outcome == outcome_is
     assert counted(broker.read(TOPIC)) == counted(FIRST_ROWS)
 
 
 @WRITES_NOTHING
-def test_a_batch_that_writes_nothing_finishes_what_is_told_at_once(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker, query = forgotten(monkeypatch)
+def test_batch_that_writes_nothing_completes_available_partitions(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, query = markers_lost(monkeypatch)
     here, away = (TopicPartition(TOPIC, number) for number in range(2))
 
     def one_away(self: Driver, operation: Operation) -> object:
         value = EFFECT(self, operation)
-        if not isinstance(operation, FindRemains):
+        if not isinstance(operation, FindHangingTransactions):
             return value
-        found = {left for left in value.left_open if left.place != away}
-        return replace(value, asked=value.asked - {away}, left_open=frozenset(found), reason="orders-1 has no leader")
+        found = {transaction for transaction in value.hanging if transaction.tp != away}
+        return replace(value, answered=value.answered - {away}, hanging=frozenset(found), reason="orders-1 has no leader")
 
     monkeypatch.setattr(Driver, "effect", one_away)
     began_ms = broker.steady_ms
     assert query.commit(batch_id).result.outcome == outcome_is
-    assert [bool(broker.read_partition(place)) for place in (here, away)] == [True, False]
+    assert [bool(broker.read_partition(tp)) for tp in (here, away)] == [True, False]
     assert broker.steady_ms == began_ms
 
 
 @WRITES_NOTHING
 @pytest.mark.parametrize("is_done", [False, True], ids=["not enough replicas", "said to be done, and still open"])
-def test_a_batch_that_writes_nothing_tells_leaders_once(
+def test_batch_that_writes_nothing_writes_markers_once(
     batch_id: int, outcome_is: str, is_done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker, query = forgotten(monkeypatch)
+    broker, query = markers_lost(monkeypatch)
 
-    def said(_: object, operation: WriteMarkers) -> Told:
-        done = frozenset(left.place for left in operation.places) if is_done else frozenset()
-        return Told(done=done, reason="" if is_done else "not enough replicas", code=codes.NOT_ENOUGH_REPLICAS)
+    def respond(_: object, operation: WriteMarkers) -> WriteMarkersResult:
+        done = frozenset(transaction.tp for transaction in operation.transactions) if is_done else frozenset()
+        return WriteMarkersResult(done=done, reason="" if is_done else "not enough replicas", code=codes.NOT_ENOUGH_REPLICAS)
 
-    monkeypatch.setattr(Driver, "write_markers", said)
+    monkeypatch.setattr(Driver, "write_markers", respond)
     began_ms = broker.steady_ms
     assert query.commit(batch_id).result.outcome == outcome_is
     assert broker.steady_ms == began_ms
 
 
 @WRITES_NOTHING
-def test_a_marker_that_a_leader_may_have_taken_is_waited_for(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_possibly_written_marker_is_waited_for(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds nothing open then, which the next batch would believe; and is followed by another that has not heard of it."""
-    broker, query = forgotten(monkeypatch)
+    broker, query = markers_lost(monkeypatch)
     query.batches.append(query.batches[1])
     written = Driver.write_markers
-    told: list[list[TopicPartition]] = []
+    written_tps: list[list[TopicPartition]] = []
     code = codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     here, away = (TopicPartition(TOPIC, number) for number in range(2))
 
-    def unsure(self: Driver, operation: WriteMarkers) -> Told:
-        told.append([left.place for left in operation.places])
-        if len(told) == 1:
-            return Told(reason=code.name, code=code, unsure=frozenset([here]))
+    def possibly_written(self: Driver, operation: WriteMarkers) -> WriteMarkersResult:
+        written_tps.append([transaction.tp for transaction in operation.transactions])
+        if len(written_tps) == 1:
+            return WriteMarkersResult(reason=code.name, code=code, possibly_written=frozenset([here]))
         return written(self, operation)
 
-    monkeypatch.setattr(Driver, "write_markers", unsure)
+    monkeypatch.setattr(Driver, "write_markers", possibly_written)
     assert query.commit(batch_id).result.outcome == outcome_is
-    assert told == [[here, away], [here]], "what nobody may have taken is left to the next batch"
-    assert [bool(broker.read_partition(place)) for place in (here, away)] == [True, False]
+    assert written_tps == [[here, away], [here]], "what nobody may have taken is left to the next batch"
+    assert [bool(broker.read_partition(tp)) for tp in (here, away)] == [True, False]
 
-    broker, query = forgotten(monkeypatch)
-    monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason=code.name, code=code, unsure=frozenset([here])))
+    broker, query = markers_lost(monkeypatch)
+    monkeypatch.setattr(
+        Driver, "write_markers", lambda *_: WriteMarkersResult(reason=code.name, code=code, possibly_written=frozenset([here]))
+    )
     with pytest.raises(Refusal, match=r"WriteTxnMarkers: asked for 60000 ms"):
         query.commit(batch_id)
 
 
 @WRITES_NOTHING
-def test_one_that_may_have_taken_it_is_waited_for_though_another_refuses(
+def test_possibly_written_marker_is_waited_for_though_another_leader_refuses(
     batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, query = forgotten(monkeypatch)
+    _, query = markers_lost(monkeypatch)
     here = TopicPartition(TOPIC, 0)
     said = [
-        Told(reason="not replicated", unsure=frozenset([here]), refused=codes.UNKNOWN_SERVER_ERROR),
-        Told(reason="no leader", code=codes.LEADER_NOT_AVAILABLE),
-        Told(done=frozenset([here])),
+        WriteMarkersResult(reason="not replicated", possibly_written=frozenset([here]), refused=codes.UNKNOWN_SERVER_ERROR),
+        WriteMarkersResult(reason="no leader", code=codes.LEADER_NOT_AVAILABLE),
+        WriteMarkersResult(done=frozenset([here])),
     ]
     monkeypatch.setattr(Driver, "write_markers", lambda *_: said.pop(0))
     assert query.commit(batch_id).result.outcome == outcome_is
@@ -275,13 +287,13 @@ def test_one_that_may_have_taken_it_is_waited_for_though_another_refuses(
 
 
 @pytest.mark.parametrize("batch_id", [0, 1, 2])
-def test_who_was_not_answered_and_is_then_refused_has_been_told_nothing(batch_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_denied_after_lost_response_is_not_waited_for(batch_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for, and a batch with rows finishes shortly."""
-    broker, query = forgotten(monkeypatch)
+    broker, query = markers_lost(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
-    places = frozenset(TopicPartition(TOPIC, number) for number in range(2))
-    said = [Told(reason="no answer", unsure=places)]
-    not_allowed = Told(refused=codes.CLUSTER_AUTHORIZATION_FAILED, not_ours=places)
+    tps = frozenset(TopicPartition(TOPIC, number) for number in range(2))
+    said = [WriteMarkersResult(reason="no answer", possibly_written=tps)]
+    not_allowed = WriteMarkersResult(refused=codes.CLUSTER_AUTHORIZATION_FAILED, denied=tps)
     monkeypatch.setattr(Driver, "write_markers", lambda *_: said.pop() if said else not_allowed)
     began_ms = broker.steady_ms
     query.commit(batch_id)
@@ -289,7 +301,7 @@ def test_who_was_not_answered_and_is_then_refused_has_been_told_nothing(batch_id
     assert counted(broker.read(TOPIC)) == (counted([*FIRST_ROWS, (b"k", b"next")]) if batch_id == 2 else {})
 
 
-def test_a_topic_that_is_deleted_while_it_is_told_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_deleted_during_marker_write_delays_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     broker.core.create_topic("extra", 1, 1, {}, steady_ms=broker.steady_ms)
     query.batches[0] = (*query.batches[0], outcome({0: [(b"k", b"v")]}, topic="extra", task=1))
@@ -297,12 +309,12 @@ def test_a_topic_that_is_deleted_while_it_is_told_is_waited_for_once(monkeypatch
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         query.commit(0)
     written = Driver.write_markers
-    told: list[WriteMarkers] = []
+    written_tps: list[WriteMarkers] = []
 
-    def deleted(self: Driver, operation: WriteMarkers) -> Told:
-        if not told:
+    def deleted(self: Driver, operation: WriteMarkers) -> WriteMarkersResult:
+        if not written_tps:
             broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="extra")], topic_names=["extra"], timeout_ms=1000))
-        told.append(operation)
+        written_tps.append(operation)
         return written(self, operation)
 
     monkeypatch.setattr(Driver, "write_markers", deleted)
@@ -312,12 +324,12 @@ def test_a_topic_that_is_deleted_while_it_is_told_is_waited_for_once(monkeypatch
     assert_exactly_once(broker)
 
 
-def test_who_has_taken_it_in_the_end_keeps_nobody_waiting_for_another_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker, query = forgotten(monkeypatch)
+def test_written_marker_ends_wait_though_another_leader_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, query = markers_lost(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
     here, away = (frozenset([TopicPartition(TOPIC, number)]) for number in range(2))
-    refused = Told(not_ours=away, refused=codes.CLUSTER_AUTHORIZATION_FAILED)
-    said = [replace(refused, reason="no answer", unsure=here), replace(refused, done=here)]
+    refused = WriteMarkersResult(denied=away, refused=codes.CLUSTER_AUTHORIZATION_FAILED)
+    said = [replace(refused, reason="no answer", possibly_written=here), replace(refused, done=here)]
     monkeypatch.setattr(Driver, "write_markers", lambda *_: said.pop(0) if said else refused)
     began_ms = broker.steady_ms
     query.commit(2)
@@ -326,13 +338,13 @@ def test_who_has_taken_it_in_the_end_keeps_nobody_waiting_for_another_that_refus
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_topic_that_is_deleted_before_it_is_told_holds_the_next_batch_up_once(is_gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker, query = forgotten(monkeypatch)
+def test_topic_deleted_before_marker_write_delays_batch_once(is_gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, query = markers_lost(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
     here, away = (TopicPartition(TOPIC, number) for number in range(2))
     written, unknown = Driver.write_markers, frozenset([away] if is_gone else [])
 
-    def one_unknown(self: Driver, operation: WriteMarkers) -> Told:
+    def one_unknown(self: Driver, operation: WriteMarkers) -> WriteMarkersResult:
         said = written(self, operation)
         return replace(said, done=said.done & {here}, reason="orders-1: nobody knows it", unknown=unknown)
 
@@ -344,9 +356,9 @@ def test_a_topic_that_is_deleted_before_it_is_told_holds_the_next_batch_up_once(
 
 
 @WRITES_NOTHING
-def test_a_batch_that_writes_nothing_begins_no_short_transaction(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_writes_nothing_begins_no_short_transaction(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end could not be left to the next batch, which would abort it."""
-    broker, query = forgotten(monkeypatch)
+    broker, query = markers_lost(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
     broker.markers_refused = codes.CLUSTER_AUTHORIZATION_FAILED
     driver = query.commit(batch_id)
@@ -355,12 +367,12 @@ def test_a_batch_that_writes_nothing_begins_no_short_transaction(batch_id: int, 
     assert counted(broker.read(TOPIC)) == counted([*FIRST_ROWS, (b"k", b"next")])
 
 
-def test_a_write_that_is_repeated_with_its_token_waits_until_its_rows_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_write_with_token_waits_until_rows_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch comes after it."""
-    broker, query = forgotten(monkeypatch)
-    said = [Remains(reason="orders-1 has no leader")]
+    broker, query = markers_lost(monkeypatch)
+    said = [HangingTransactions(reason="orders-1 has no leader")]
     monkeypatch.setattr(
-        Driver, "effect", lambda self, asked: said.pop() if said and isinstance(asked, FindRemains) else EFFECT(self, asked)
+        Driver, "effect", lambda self, asked: said.pop() if said and isinstance(asked, FindHangingTransactions) else EFFECT(self, asked)
     )
     assert query.commit(0, is_stream=False).result.outcome == "skipped"
     assert (said, counted(broker.read(TOPIC))) == ([], counted(FIRST_ROWS))

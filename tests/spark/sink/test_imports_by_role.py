@@ -32,7 +32,7 @@ print(json.dumps({"planner": planned, "task": loaded()}))
 COMMIT = (
     "chaffinch.spark.commit.direct", "chaffinch.spark.commit.operations", "chaffinch.spark.commit.plan", "chaffinch.spark.commit.protocol",
     "chaffinch.spark.commit.push", "chaffinch.spark.commit.requests",
-    "chaffinch.spark.sink.commit_shell", "chaffinch.spark.sink.committing",
+    "chaffinch.spark.sink.commit_shell", "chaffinch.spark.sink.committer",
 )  # fmt: skip
 RECORDS = ("chaffinch.records.batch", "chaffinch.records.batch_codec", "crc32c", "cramjam")
 ELSEWHERE = (
@@ -52,13 +52,13 @@ def modules() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(("role", "needless"), [("planner", (*COMMIT, *RECORDS, *ELSEWHERE)), ("task", (*COMMIT, *ELSEWHERE[:-3]))])
-def test_a_role_imports_nothing_of_another(modules: Mapping[str, Sequence[str]], role: str, needless: tuple[str, ...]) -> None:
+def test_role_imports_no_modules_of_another(modules: Mapping[str, Sequence[str]], role: str, needless: tuple[str, ...]) -> None:
     assert not set(needless) & set(modules[role])
 
 
-def test_the_modules_are_those_that_there_are(modules: Mapping[str, Sequence[str]]) -> None:
+def test_listed_modules_exist(modules: Mapping[str, Sequence[str]]) -> None:
     """A name that is written wrong would keep nothing out."""
     assert {"chaffinch.spark.target", "chaffinch.spark.commit.timeout"} <= set(modules["planner"])
     assert {*RECORDS, "chaffinch.spark.tasks.task_stager"} <= set(modules["task"])
-    code = f"import sys, chaffinch.spark.sink.commit_shell, chaffinch.spark.sink.committing; print(set({COMMIT!r}) <= set(sys.modules))"
+    code = f"import sys, chaffinch.spark.sink.commit_shell, chaffinch.spark.sink.committer; print(set({COMMIT!r}) <= set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"

@@ -9,22 +9,29 @@ import pytest
 from chaffinch.broker.core.startup import TransactionParticipants
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest
-from chaffinch.spark.commit.operations import CountPartitions, Lost, Operation, Step, Told, WriteMarkers
+from chaffinch.spark.commit.operations import CountPartitions, Lost, Operation, Step, WriteMarkers, WriteMarkersResult
 from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
-from tests.spark.commit.test_forgotten_ends import ENDS, FIRST_STEPS, Forgets, forgets_rows, forgets_the_marker, told_nobody
+from tests.spark.commit.test_lost_end_markers import (
+    ENDS,
+    FIRST_STEPS,
+    LosesMarkers,
+    without_end_markers,
+    without_offsets_completion,
+    without_partition_markers,
+)
 from tests.spark.commit.test_protocol import FIRST_ROWS, assert_exactly_once, query_operation, two_batches
 
 EFFECT = Driver.effect
 
 
 @pytest.fixture
-def held_back(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Query]:
+def pending_marker(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Query]:
     """Of the first of two batches, which is committed; its partitions have heard of it."""
     broker, query = two_batches()
-    with forgets_the_marker(monkeypatch):
+    with without_offsets_completion(monkeypatch):
         query.commit(0)
     return broker, query
 
@@ -41,7 +48,7 @@ def noted_operations(monkeypatch: pytest.MonkeyPatch) -> list[Operation]:
     return asked
 
 
-def test_a_batch_with_nothing_to_finish_asks_for_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_without_pending_marker_reads_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is fenced and after."""
     _, query = two_batches()
     query.commit(0)
@@ -50,10 +57,10 @@ def test_a_batch_with_nothing_to_finish_asks_for_it_twice(monkeypatch: pytest.Mo
     assert sum(isinstance(getattr(operation, "message", None), OffsetFetchRequest) for operation in asked) == 2
 
 
-def test_partitions_of_offsets_that_nobody_tells_are_asked_for_again(
-    held_back: tuple[Broker, Query], monkeypatch: pytest.MonkeyPatch
+def test_unknown_partition_count_of_offsets_is_requested_again(
+    pending_marker: tuple[Broker, Query], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker, query = held_back
+    broker, query = pending_marker
     lost = [Lost(reason="away")] * 3
     monkeypatch.setattr(
         Driver, "effect", lambda self, asked: lost.pop() if lost and isinstance(asked, CountPartitions) else EFFECT(self, asked)
@@ -63,8 +70,8 @@ def test_partitions_of_offsets_that_nobody_tells_are_asked_for_again(
     assert_exactly_once(broker)
 
 
-def test_and_given_up_for_what_it_is(held_back: tuple[Broker, Query], monkeypatch: pytest.MonkeyPatch) -> None:
-    broker, query = held_back
+def test_unknown_partition_count_of_offsets_fails_the_batch(pending_marker: tuple[Broker, Query], monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, query = pending_marker
     monkeypatch.setattr(
         Driver, "effect", lambda self, asked: Lost(reason="away") if isinstance(asked, CountPartitions) else EFFECT(self, asked)
     )
@@ -74,16 +81,16 @@ def test_and_given_up_for_what_it_is(held_back: tuple[Broker, Query], monkeypatc
     assert 60_000 <= broker.steady_ms - began_ms < 62_000
 
 
-def test_one_that_stays_is_named(held_back: tuple[Broker, Query], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, query = held_back
+def test_marker_that_stays_pending_fails_the_batch(pending_marker: tuple[Broker, Query], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, query = pending_marker
     written = Driver.write_markers
 
-    def forgets(self: Driver, operation: WriteMarkers) -> Told:
+    def loses_markers(self: Driver, operation: WriteMarkers) -> WriteMarkersResult:
         with monkeypatch.context() as patched:
             patched.setattr(self.broker.core.state.offsets, "complete", lambda *_: None)
             return written(self, operation)
 
-    monkeypatch.setattr(Driver, "write_markers", forgets)
+    monkeypatch.setattr(Driver, "write_markers", loses_markers)
     with pytest.raises(Refusal, match="says is committed is still open in the offsets of group chaffinch-q; this batch is not begun"):
         query.commit(1)
 
@@ -107,14 +114,14 @@ def dies_before_its_end(one: Query, plan: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("is_forgotten", [False, True], ids=["", "whose rows are forgotten"])
 @pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
-def test_one_of_another_transaction_of_a_shared_id_is_not_taken_for_committed(
+def test_marker_of_other_transaction_under_shared_id_is_not_committed(
     what: str, is_forgotten: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write died before its end, its abort was forgotten; another write under the same id was committed; the first is run again."""
     broker = Broker()
     one, two, plan = sharing_an_id(broker)
     dies_before_its_end(one, plan)
-    with told_nobody(monkeypatch):
+    with without_end_markers(monkeypatch):
         broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
     write_marker = TransactionParticipants.write_marker
     with monkeypatch.context() as patched:
@@ -132,7 +139,7 @@ def test_one_of_another_transaction_of_a_shared_id_is_not_taken_for_committed(
 
 
 @pytest.mark.parametrize("transactional_id", ["one", "mine"])
-def test_one_whose_abort_is_under_way_is_waited_for(transactional_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_whose_abort_is_in_progress_is_waited_for(transactional_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write died and is run again: our InitProducerId aborts it, and its group hears of it a moment later."""
     broker = Broker()
     plan: dict[str, Any] = {"is_stream": False, "has_checkpoint": False, "digest": "", "group_id": "one"}
@@ -162,28 +169,28 @@ def aborted_and_forgotten(monkeypatch: pytest.MonkeyPatch, transactional_id: str
     at = Query(Broker(), query.batches, has_checkpoint=False).commit(0, **plan).steps.index(Step.COMMIT_MARKER)
     with pytest.raises(Killed):
         query.commit(0, Cut(at=at, how="crash_after"), **plan)
-    with told_nobody(monkeypatch):
+    with without_end_markers(monkeypatch):
         broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
     return broker, lambda: query.commit(0, **plan)
 
 
-def test_one_of_an_aborted_attempt_under_an_id_of_its_own_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_of_aborted_attempt_under_own_id_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, again = aborted_and_forgotten(monkeypatch, "own")
     assert again().result.outcome == "written"
     assert counted(broker.read(TOPIC)) == {b"one": 1}
 
 
-def test_but_not_where_the_coordinator_does_not_tell_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_with_unknown_outcome_fails_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, again = aborted_and_forgotten(monkeypatch, "own")
     broker.core.faults.add(api="DescribeTransactions", error="UNSUPPORTED_VERSION", count=1_000)
-    said = "TRANSACTION_END_UNKNOWN: group own holds .* the coordinator does not tell, .* before the next .* of producer 0, .* another id"
-    with pytest.raises(Refusal, match=said):
+    text = "TRANSACTION_END_UNKNOWN: group own holds .* the coordinator does not tell, .* before the next .* of producer 0, .* another id"
+    with pytest.raises(Refusal, match=text):
         again()
     assert broker.read(TOPIC) == []
 
 
 @pytest.mark.parametrize("step", [Step.READ_MARKER, Step.READ_MARKER_AGAIN])
-def test_a_given_id_leaves_other_errors_of_the_group_as_they_are(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_group_stay_with_given_id(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, again = aborted_and_forgotten(monkeypatch, "given")
 
     def loading(self: Driver, operation: Operation) -> object:
@@ -192,19 +199,19 @@ def test_a_given_id_leaves_other_errors_of_the_group_as_they_are(step: Step, mon
         return EFFECT(self, operation)
 
     monkeypatch.setattr(Driver, "effect", loading)
-    said = (
+    text = (
         "COORDINATOR_LOAD_IN_PROGRESS: OffsetFetch of group own: asked for 60000 ms .* nothing more is written before it is known whether"
     )
-    with pytest.raises(Refusal, match=said):
+    with pytest.raises(Refusal, match=text):
         again()
 
 
-@pytest.mark.parametrize("forgets", [told_nobody, forgets_the_marker])
-def test_nor_for_aborted(forgets: Forgets, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loses_markers", [without_end_markers, without_offsets_completion])
+def test_marker_of_committed_write_under_shared_id_is_not_aborted(loses_markers: LosesMarkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write is committed, its end is forgotten; another one under the same id made its coordinator forget; the first is run again."""
     broker = Broker()
     one, two, plan = sharing_an_id(broker)
-    with forgets(monkeypatch):
+    with loses_markers(monkeypatch):
         one.commit(0, group_id="one", **plan)
     two.commit(0, group_id="two", **plan)
     with pytest.raises(Refusal, match="TRANSACTION_END_UNKNOWN"):
@@ -214,11 +221,11 @@ def test_nor_for_aborted(forgets: Forgets, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("how", ["refused", "nowhere"])
 @pytest.mark.parametrize("transactional_id", ["chaffinch-q", "given"])
-def test_where_it_is_not_told_an_id_of_its_own_says_whose_it_is(transactional_id: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_under_own_id_is_of_previous_transaction(transactional_id: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a stream is, whoever chose it."""
     broker, query = two_batches()
     query.transactional_id = transactional_id
-    with forgets_the_marker(monkeypatch), pytest.raises(Killed):
+    with without_offsets_completion(monkeypatch), pytest.raises(Killed):
         query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_after"))
     if how == "refused":
         broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
@@ -230,7 +237,7 @@ def test_where_it_is_not_told_an_id_of_its_own_says_whose_it_is(transactional_id
 
 @pytest.mark.parametrize(("is_stream", "batch_id", "outcome_is"), [(True, 1, "written"), (False, 0, "skipped")])
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_one_whose_end_was_under_way_is_waited_for(is_stream: bool, batch_id: int, outcome_is: str, times: int) -> None:
+def test_marker_whose_commit_is_in_progress_is_waited_for(is_stream: bool, batch_id: int, outcome_is: str, times: int) -> None:
     """EndTxn is answered before the group hears of it."""
     broker, query = two_batches()
     query.transactional_id = "given"
@@ -241,7 +248,7 @@ def test_one_whose_end_was_under_way_is_waited_for(is_stream: bool, batch_id: in
     assert len(broker.read(TOPIC)) == (8 if is_stream else 4)
 
 
-def test_and_takes_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_whose_commit_is_in_progress_needs_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     query.commit(0)
     broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
@@ -258,31 +265,31 @@ def another_driver(query: Query) -> Query:
     return Query(query.broker, query.batches, done=1, run_count=100, state=query.state)
 
 
-def while_it_is_asked(meanwhile: Callable[[], None]) -> Cut:
+def during_marker_read(concurrently: Callable[[], None]) -> Cut:
     """What happens beside the first question of a commit."""
-    return Cut(at=FIRST_STEPS.index(Step.READ_MARKER), how="during", during=meanwhile)
+    return Cut(at=FIRST_STEPS.index(Step.READ_MARKER), how="during", during=concurrently)
 
 
-@pytest.mark.parametrize("forgets", [told_nobody, lambda _: nullcontext()], ids=["forgotten", "told"])
-def test_one_of_another_driver_that_comes_while_it_is_asked(forgets: Forgets, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loses_markers", [without_end_markers, lambda _: nullcontext()], ids=["forgotten", "told"])
+def test_marker_of_other_driver_during_read(loses_markers: LosesMarkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """It commits the batch in between, and nobody hears of it."""
     broker, query = two_batches()
     query.run(until=1)
     other = another_driver(query)
 
-    def meanwhile() -> None:
-        with forgets(monkeypatch):
+    def concurrently() -> None:
+        with loses_markers(monkeypatch):
             other.commit(1)
 
-    driver = query.commit(1, while_it_is_asked(meanwhile))
+    driver = query.commit(1, during_marker_read(concurrently))
     assert driver.result.outcome == "skipped"
     assert_exactly_once(broker)
 
 
-def test_one_of_another_driver_that_comes_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_of_other_driver_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """At first rows alone are open; once they are told, another driver commits the batch, and its group alone does not hear of it."""
     broker, query = two_batches()
-    with forgets_rows(monkeypatch):
+    with without_partition_markers(monkeypatch):
         query.commit(0)
     other = another_driver(query)
     seen: list[WriteMarkers] = []
@@ -291,7 +298,7 @@ def test_one_of_another_driver_that_comes_between_two_looks(monkeypatch: pytest.
         value = EFFECT(self, operation)
         if isinstance(operation, WriteMarkers) and not seen:
             seen.append(operation)
-            with forgets_the_marker(monkeypatch):
+            with without_offsets_completion(monkeypatch):
                 other.commit(1)
         return value
 
@@ -301,13 +308,11 @@ def test_one_of_another_driver_that_comes_between_two_looks(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("batch_id", [0, 1])
-def test_a_batch_that_writes_nothing_asks_for_it_once_and_leaves_the_rows_to_the_next(
-    batch_id: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_that_writes_nothing_reads_marker_once(batch_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its group's coordinator may be away for long."""
     broker, query = two_batches()
     query.batches.insert(1, (outcome({}),))
-    with forgets_rows(monkeypatch):
+    with without_partition_markers(monkeypatch):
         query.commit(0)
 
     def away(self: Driver, operation: Operation) -> object:
@@ -325,23 +330,23 @@ def test_a_batch_that_writes_nothing_asks_for_it_once_and_leaves_the_rows_to_the
     assert_exactly_once(broker)
 
 
-def test_nor_does_it_part_rows_from_one_that_has_come_since(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_writes_nothing_commits_no_rows_without_their_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow driver repeats a batch; in the midst of it another commits the next one, dies, and all is forgotten."""
     broker, query = two_batches()
     query.commit(0)
     other = another_driver(query)
 
-    def meanwhile() -> None:
-        with told_nobody(monkeypatch), pytest.raises(Killed):
+    def concurrently() -> None:
+        with without_end_markers(monkeypatch), pytest.raises(Killed):
             other.commit(1, Cut(at=ENDS, how="crash_after"))
 
-    skipped = query.commit(0, while_it_is_asked(meanwhile))
+    skipped = query.commit(0, during_marker_read(concurrently))
     assert (skipped.result.outcome, counted(broker.read(TOPIC))) == ("skipped", counted(FIRST_ROWS))
     other.commit(1)
     assert_exactly_once(broker)
 
 
-def test_it_is_told_before_rows_that_are_found_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_is_completed_before_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another driver's, which come while it is asked."""
     _, query = two_batches()
     query.commit(0)
@@ -350,34 +355,38 @@ def test_it_is_told_before_rows_that_are_found_open(monkeypatch: pytest.MonkeyPa
 
     def noted(self: Driver, operation: Operation) -> object:
         if isinstance(operation, WriteMarkers):
-            written.extend(left.place.topic for left in operation.places)
+            written.extend(transaction.tp.topic for transaction in operation.transactions)
         return EFFECT(self, operation)
 
-    def meanwhile() -> None:
-        with told_nobody(monkeypatch):
+    def concurrently() -> None:
+        with without_end_markers(monkeypatch):
             other.commit(1)
 
     monkeypatch.setattr(Driver, "effect", noted)
-    query.commit(1, while_it_is_asked(meanwhile))
+    query.commit(1, during_marker_read(concurrently))
     assert written == ["__consumer_offsets", TOPIC, TOPIC]
 
 
-def test_that_of_another_transaction_is_not_named_among_what_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_of_other_transaction_is_not_reported_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     one, two, plan = sharing_an_id(broker)
     dies_before_its_end(one, plan)
-    with forgets_the_marker(monkeypatch):
+    with without_offsets_completion(monkeypatch):
         broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
-    with forgets_rows(monkeypatch):
+    with without_partition_markers(monkeypatch):
         two.commit(0, group_id="two", **plan)
-    monkeypatch.setattr(Driver, "write_markers", lambda _, asked: Told(done=frozenset(left.place for left in asked.places)))
+    monkeypatch.setattr(
+        Driver, "write_markers", lambda _, asked: WriteMarkersResult(done=frozenset(transaction.tp for transaction in asked.transactions))
+    )
     with pytest.raises(Refusal, match="is still open in 1 partition; this batch is not begun"):
         one.commit(0, group_id="one", **plan)
 
 
-def test_one_that_is_told_and_stays_is_not_unknown(held_back: tuple[Broker, Query], monkeypatch: pytest.MonkeyPatch) -> None:
-    _, query = held_back
-    monkeypatch.setattr(Driver, "write_markers", lambda _, asked: Told(done=frozenset(left.place for left in asked.places)))
+def test_marker_pending_after_write_is_reported_as_open(pending_marker: tuple[Broker, Query], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, query = pending_marker
+    monkeypatch.setattr(
+        Driver, "write_markers", lambda _, asked: WriteMarkersResult(done=frozenset(transaction.tp for transaction in asked.transactions))
+    )
     monkeypatch.setattr(CommitPlan, "has_own_id", property(lambda _: False))
     with pytest.raises(Refusal, match="TRANSACTION_LEFT_OPEN"):
         query.commit(1)

@@ -17,7 +17,7 @@ _written: Final[dict[str, CheckpointState]] = {}
 """By query: the topics that this process has written to, where no checkpoint is known that keeps them."""
 
 
-def warn_of_rows_lost(query: str, batch_id: int, before: CheckpointState, now: CheckpointState) -> None:
+def warn_recreated_topics(query: str, batch_id: int, before: CheckpointState, now: CheckpointState) -> None:
     """`before` and `now`: what is remembered of the topics, without this batch and with it. A topic without a count has the marker
     alone, and no rows."""
     counts = before.partition_counts
@@ -29,11 +29,11 @@ def warn_of_rows_lost(query: str, batch_id: int, before: CheckpointState, now: C
             _log.warning("query %s, batch %d: %s", query, batch_id, text)
 
 
-def note_in_process(plan: CommitPlan) -> None:
+def warn_recreated_topics_of_process(plan: CommitPlan) -> None:
     """For a batch that is written by a query whose checkpoint is not known: another process of this query knows nothing of it."""
     before = _written.pop(plan.query, CheckpointState())
-    now = before.noting_topics(plan.topics_used(), plan.topic_ids, plan.partition_counts)
-    warn_of_rows_lost(plan.query, plan.batch_id, before, now)
+    now = before.with_topics(plan.topics_used(), plan.topic_ids, plan.partition_counts)
+    warn_recreated_topics(plan.query, plan.batch_id, before, now)
     _written[plan.query] = now
     while len(_written) > QUERIES_MAX:
         del _written[next(iter(_written))]

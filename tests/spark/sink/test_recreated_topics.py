@@ -21,7 +21,7 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.operations import SendBatch
 from chaffinch.spark.refusals import Refusal, Remedy
-from chaffinch.spark.sink import rows_lost, writers
+from chaffinch.spark.sink import recreated_topics, writers
 from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import client_for, forget_client, wall_ms
@@ -61,7 +61,7 @@ class World:
         else:
             writers.stream_writer(self.options).commit([message], 1)
 
-    def make_again(self, partition_count: int) -> None:
+    def recreate(self, partition_count: int) -> None:
         delete_topics(client_for(self.options.client), ["orders"])
         self.broker.create_topic("orders", partition_count)
 
@@ -87,11 +87,11 @@ WAYS = {
 
 
 @pytest.mark.parametrize("world", WAYS.values(), ids=WAYS, indirect=True)
-def test_it_is_said_and_nothing_is_written(world: World) -> None:
+def test_recreated_topic_is_refused_without_writing(world: World) -> None:
     rows = KEYED if world.options.topic else NAMED
     writer = world.planned()
     message = writer.write(iter([pa.record_batch(rows)]))
-    world.make_again(5)
+    world.recreate(5)
     with pytest.raises(Refusal, match="SNAPSHOT_CHANGED: topic orders was deleted and created again while the batch was") as caught:
         world.commit(writer, message)
     assert caught.value.remedy is Remedy.AGAIN
@@ -102,7 +102,7 @@ def test_it_is_said_and_nothing_is_written(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", [WAYS["a batch write"]], indirect=True)
-def test_one_that_has_grown_is_written(world: World) -> None:
+def test_grown_topic_is_written(world: World) -> None:
     """As between the tasks of a stream and its commit: what is planned goes where it was planned for."""
     writer = world.planned()
     message = writer.write(iter([pa.record_batch(KEYED)]))
@@ -114,7 +114,7 @@ def test_one_that_has_grown_is_written(world: World) -> None:
 @pytest.mark.parametrize(
     ("world", "asked"), [(WAYS["a stream"], 0), (WAYS["a batch write"], 1), (WAYS["a KafkaSink"], 1)], indirect=["world"]
 )
-def test_who_knows_the_topic_of_this_moment_asks_nobody(world: World, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_snapshot_needs_no_request(world: World, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """And who does not asks once, for a batch that has rows."""
     from chaffinch.spark import target
 
@@ -154,7 +154,7 @@ class TestMarkers:
             played.close()
 
     @staticmethod
-    def create_again(broker: EmbeddedBroker, topic: str, partitions: int) -> None:
+    def recreate(broker: EmbeddedBroker, topic: str, partitions: int) -> None:
         with SyncClient(broker.bootstrap_servers) as client:
             delete_topics(client, [topic])
         broker.create_topic(topic, partitions)
@@ -173,7 +173,7 @@ class TestMarkers:
         """Partitions of the last batch that are gone with their topic are not waited for."""
         played = query(markerTopic="markers")
         played.run(KEYED, batch_id=0)
-        self.create_again(broker, topic, 1)
+        self.recreate(broker, topic, 1)
         before_s = time.monotonic()
         played.run(KEYED, batch_id=1)
         assert time.monotonic() - before_s < 30, "kafka.max.block.ms is 60 s"
@@ -182,12 +182,10 @@ class TestMarkers:
         played.run(KEYED, batch_id=1)
         assert values(broker, "orders") == {str(number): again for number in range(20)}
 
-    def test_batch_whose_end_was_not_noted_is_refused_where_its_rows_may_be_there(
-        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery]
-    ) -> None:
+    def test_ending_batch_is_refused_if_its_rows_may_exist(self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
         query(markerTopic="markers").run(KEYED)
         self.died_before_its_note(query(markerTopic="markers"), 0)
-        self.create_again(broker, "markers", 1)
+        self.recreate(broker, "markers", 1)
         with pytest.raises(
             Refusal, match=r"MARKER_MISSING: .*'markers' was deleted and created again: the marker belonged to the topic with id"
         ):
@@ -196,17 +194,17 @@ class TestMarkers:
         query(markerTopic="markers", onMissingMarker="write").run(KEYED)
         assert values(broker, "orders") == {str(number): 2 for number in range(20)}
 
-    def test_batch_whose_end_was_not_noted_is_written_where_its_rows_went_with_the_marker(
+    def test_ending_batch_is_written_if_its_rows_were_deleted_with_marker(
         self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery]
     ) -> None:
         query().run(KEYED)
         self.died_before_its_note(query(), 0)
-        self.create_again(broker, "orders", 2)
+        self.recreate(broker, "orders", 2)
         query().run(KEYED)
         assert values(broker, "orders") == {str(number): 1 for number in range(20)}
 
     @pytest.mark.parametrize("is_first", [True, False], ids=["the token's topic", "another topic of the token"])
-    def test_token_whose_marker_is_gone_is_refused(self, broker: EmbeddedBroker, is_first: bool, tmp_path: Path) -> None:
+    def test_token_with_deleted_marker_is_refused(self, broker: EmbeddedBroker, is_first: bool, tmp_path: Path) -> None:
         """The coordinator knows that its transaction was committed. A marker on another topic may be that transaction's."""
         broker.create_topic("others", 1)
 
@@ -228,7 +226,7 @@ class TestMarkers:
         write("markers")
         assert values(broker, "orders") == {str(number): 1 for number in range(20)}
         if is_first:
-            self.create_again(broker, "markers", 1)
+            self.recreate(broker, "markers", 1)
             with pytest.raises(
                 Refusal,
                 match=r"MARKER_MISSING: .* last transaction of chaffinch-[^ ]+ is committed: its marker was lost since, as .*'markers'",
@@ -239,7 +237,7 @@ class TestMarkers:
         assert values(broker, "orders") == {str(number): 1 if is_first else 2 for number in range(20)}
 
     @pytest.mark.parametrize("partitions", [1, 4])
-    def test_topic_created_again_while_the_batch_is_pushed(
+    def test_topic_recreated_during_push(
         self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch, partitions: int
     ) -> None:
         """Partitions that are gone are not waited for; the next attempt partitions the rows again."""
@@ -248,7 +246,7 @@ class TestMarkers:
         def deleting(shell: CommitShell, operation: SendBatch) -> None:
             monkeypatch.setattr(CommitShell, "_send", send)
             send(shell, operation)
-            self.create_again(broker, "orders", partitions)
+            self.recreate(broker, "orders", partitions)
             shell._client.cluster.forget("orders")
 
         messages = played.write(KEYED)
@@ -263,13 +261,13 @@ class TestMarkers:
 
     @pytest.mark.parametrize("partitions", [1, 4, 6])
     @pytest.mark.parametrize("guarantee", ["at-least-once", "none"])
-    def test_rows_that_tasks_have_sent_are_sent_again(
+    def test_rows_of_direct_batch_are_sent_again(
         self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], guarantee: str, partitions: int
     ) -> None:
         """They are lost with the deleted topic, or lie where the new one has other keys."""
         played = query(deliveryGuarantee=guarantee)
         messages = played.write(KEYED)
-        self.create_again(broker, "orders", partitions)
+        self.recreate(broker, "orders", partitions)
         with pytest.raises(
             Refusal, match="SNAPSHOT_CHANGED: topic orders was deleted and created again while its rows were sent"
         ) as caught:
@@ -282,12 +280,12 @@ class TestMarkers:
 GUARANTEES = ["exactly-once", "at-least-once", "none"]
 
 
-class TestItIsSaidOnce:
+class TestWarning:
     """A topic is created again between two batches: the batch that is written to the new one says so, and no other."""
 
     @pytest.fixture(autouse=True)
     def forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(rows_lost, "_written", {})
+        monkeypatch.setattr(recreated_topics, "_written", {})
 
     @pytest.fixture
     def broker(self) -> Iterator[EmbeddedBroker]:
@@ -323,7 +321,7 @@ class TestItIsSaidOnce:
         played.run(KEYED, batch_id=0)
         played.run(KEYED, batch_id=1)
         assert self.lines(caplog) == []
-        TestMarkers.create_again(broker, "orders", 1)
+        TestMarkers.recreate(broker, "orders", 1)
         if restarts:
             played.close()
             played = query(deliveryGuarantee=guarantee)
@@ -352,7 +350,7 @@ class TestItIsSaidOnce:
         where = {"checkpointLocation": str(tmp_path / "checkpoint")} if has_checkpoint else {}
         for batch_id in range(4):
             if batch_id == 2:
-                TestMarkers.create_again(broker, "orders", 6)
+                TestMarkers.recreate(broker, "orders", 6)
             given = {"topic": "orders", "deliveryGuarantee": guarantee, **where, **OF_A_SINK, "chaffinch.batch.id": str(batch_id)}
             world = World(broker, given, is_stream=False)
             monkeypatch.setattr(writers, "task_facts", lambda batch_id=batch_id: replace(FACTS, batch_id=batch_id))
@@ -363,18 +361,18 @@ class TestItIsSaidOnce:
         forget_producer(world.options.producer)
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
-    def test_topic_that_was_not_written_to_before_is_no_matter(
+    def test_no_warning_for_topic_not_written_before(
         self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture, guarantee: str
     ) -> None:
         """Another one is remembered over batches without rows for it."""
         played = query(deliveryGuarantee=guarantee, **({"markerTopic": "others"} if guarantee == "exactly-once" else {}))
         del played.options["topic"]
         played.run({**KEYED, "topic": ["others"] * 20}, batch_id=0)
-        TestMarkers.create_again(broker, "orders", 2)
+        TestMarkers.recreate(broker, "orders", 2)
         played.run(NAMED, batch_id=1)
         assert self.lines(caplog) == []
         played.run({**KEYED, "topic": ["others"] * 20}, batch_id=2)
-        TestMarkers.create_again(broker, "orders", 2)
+        TestMarkers.recreate(broker, "orders", 2)
         played.run({**KEYED, "topic": ["others"] * 20}, batch_id=3)
         assert self.lines(caplog) == []
         played.run(NAMED, batch_id=4)
@@ -382,28 +380,28 @@ class TestItIsSaidOnce:
         assert "topic 'orders'" in line
         assert "2 partitions, were 2)" in line
 
-    def test_topic_of_the_marker_alone_is_no_matter(
+    def test_no_warning_for_marker_topic(
         self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture
     ) -> None:
         """No rows were written to it. That its marker is gone is said elsewhere."""
         played = query(markerTopic="others", onMissingMarker="write")
         played.run(KEYED, batch_id=0)
-        TestMarkers.create_again(broker, "others", 2)
+        TestMarkers.recreate(broker, "others", 2)
         played.run(KEYED, batch_id=1)
         assert self.lines(caplog) == []
         del played.options["topic"]
         played.run({**KEYED, "topic": ["others"] * 20}, batch_id=2)
-        TestMarkers.create_again(broker, "others", 3)
+        TestMarkers.recreate(broker, "others", 3)
         played.run(NAMED, batch_id=3)
         (line,) = self.lines(caplog)
         assert "batch 3: topic 'others'" in line
         assert "3 partitions, were 2)" in line
 
-    def test_guarantee_that_changes(
+    def test_warning_after_changed_guarantee(
         self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture
     ) -> None:
         query().run(KEYED, batch_id=0)
-        TestMarkers.create_again(broker, "orders", 2)
+        TestMarkers.recreate(broker, "orders", 2)
         changed = query(deliveryGuarantee="at-least-once")
         changed.run(KEYED, batch_id=1)
         state = json.loads((changed.checkpoint / "chaffinch" / "state.json").read_text())
@@ -415,9 +413,7 @@ class TestItIsSaidOnce:
 @pytest.mark.parametrize(
     ("before", "now", "said"), [(1, 3, "3 partitions, was 1"), (3, 1, "1 partition, were 3"), (None, 2, "2 partitions")]
 )
-def test_how_many_partitions_there_were_is_said_where_it_is_known(
-    caplog: pytest.LogCaptureFixture, before: int | None, now: int, said: str
-) -> None:
+def test_warning_has_former_partition_count_if_known(caplog: pytest.LogCaptureFixture, before: int | None, now: int, said: str) -> None:
     old = CheckpointState(topic_ids={"t": UUID(int=1)}, partition_counts={} if before is None else {"t": before})
-    rows_lost.warn_of_rows_lost("q", 5, old, CheckpointState(topic_ids={"t": UUID(int=2)}, partition_counts={"t": now}))
+    recreated_topics.warn_recreated_topics("q", 5, old, CheckpointState(topic_ids={"t": UUID(int=2)}, partition_counts={"t": now}))
     assert [f"; {said}): rows written before are not in it" in record.getMessage() for record in caplog.records] == [True]

@@ -9,10 +9,10 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import NetworkException, Stored, codes, exception_for
 from chaffinch.errors.exceptions import SaslAuthenticationException, UnknownServerException
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
-from chaffinch.spark.commit.finish import OFFSETS_TOPIC
-from chaffinch.spark.commit.operations import CountPartitions, FindRemains, LeftOpen, Lost, Step, WriteMarkers
+from chaffinch.spark.commit.complete_previous import OFFSETS_TOPIC
+from chaffinch.spark.commit.operations import CountPartitions, FindHangingTransactions, HangingTransaction, Lost, Step, WriteMarkers
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink.find_remains import count_partitions, find_remains, write_markers
+from chaffinch.spark.sink.leader_requests import count_partitions, find_hanging_transactions, write_markers
 
 
 @pytest.fixture(scope="module")
@@ -26,26 +26,26 @@ def topic() -> str:
     return "orders"
 
 
-@pytest.mark.parametrize(("stored", "is_unsure"), [(Stored.NO, False), (Stored.POSSIBLY, True)], ids=["never sent", "sent"])
-def test_who_does_not_answer_may_have_taken_a_marker_that_was_sent(
-    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch, stored: Stored, is_unsure: bool
+@pytest.mark.parametrize(("stored", "is_possibly_written"), [(Stored.NO, False), (Stored.POSSIBLY, True)], ids=["never sent", "sent"])
+def test_marker_without_response_is_possibly_written(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch, stored: Stored, is_possibly_written: bool
 ) -> None:
     def lost(*_: object, **__: object) -> None:
         raise NetworkException("no answer", stored=stored)
 
-    place = TopicPartition(topic, 0)
-    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=(LeftOpen(place, 0, 0),))
+    tp = TopicPartition(topic, 0)
+    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), transactions=(HangingTransaction(tp, 0, 0),))
     with SyncClient(broker.bootstrap_servers) as client:
-        client.leader(place)
+        client.leader(tp)
         monkeypatch.setattr(SyncClient, "request", lost)
-        assert write_markers(client, asked, 2_000, 2_000).unsure == ({place} if is_unsure else set())
+        assert write_markers(client, asked, 2_000, 2_000).possibly_written == ({tp} if is_possibly_written else set())
 
 
-def test_whose_markers_are_not_ours_and_who_is_unknown_is_told_by_place(
-    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    places = [TopicPartition(topic, 0), TopicPartition(f"{topic}-gone", 0)]
-    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=tuple(LeftOpen(place, 0, 0) for place in places))
+def test_denied_and_unknown_partitions_are_reported(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tps = [TopicPartition(topic, 0), TopicPartition(f"{topic}-gone", 0)]
+    asked = WriteMarkers(
+        step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), transactions=tuple(HangingTransaction(tp, 0, 0) for tp in tps)
+    )
 
     def refused(*_: object, **__: object) -> None:
         raise exception_for(codes.CLUSTER_AUTHORIZATION_FAILED)
@@ -53,9 +53,9 @@ def test_whose_markers_are_not_ours_and_who_is_unknown_is_told_by_place(
     with SyncClient(broker.bootstrap_servers) as client:
         monkeypatch.setattr(SyncClient, "request", refused)
         told = write_markers(client, asked, 2_000, 2_000)
-    assert (told.not_ours, told.refused) == (frozenset(places[:1]), codes.CLUSTER_AUTHORIZATION_FAILED)
-    assert (told.unknown, told.unsure) == (frozenset(places[1:]), frozenset())
-    assert told.reason.startswith(f"{places[1]}: ")
+    assert (told.denied, told.refused) == (frozenset(tps[:1]), codes.CLUSTER_AUTHORIZATION_FAILED)
+    assert (told.unknown, told.possibly_written) == (frozenset(tps[1:]), frozenset())
+    assert told.reason.startswith(f"{tps[1]}: ")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_whose_markers_are_not_ours_and_who_is_unknown_is_told_by_place(
     ],
     ids=lambda given: getattr(given, "name", ""),
 )
-def test_where_no_leader_is_found_nobody_has_taken_a_marker_or_refused_it(
+def test_marker_without_leader_is_neither_written_nor_denied(
     broker: EmbeddedBroker,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -78,15 +78,17 @@ def test_where_no_leader_is_found_nobody_has_taken_a_marker_or_refused_it(
     def lost(*_: object, **__: object) -> None:
         raise error
 
-    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=(LeftOpen(TopicPartition(topic, 0), 0, 0),))
+    asked = WriteMarkers(
+        step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), transactions=(HangingTransaction(TopicPartition(topic, 0), 0, 0),)
+    )
     monkeypatch.setattr(SyncClient, "refresh_metadata", lost)
     with SyncClient(broker.bootstrap_servers) as client:
         told = write_markers(client, asked, 2_000, 2_000)
-    assert (told.reason, told.refused, told.unsure, told.not_ours) == (reason, refused, frozenset(), frozenset())
+    assert (told.reason, told.refused, told.possibly_written, told.denied) == (reason, refused, frozenset(), frozenset())
 
 
 @pytest.mark.parametrize("code", [codes.SASL_AUTHENTICATION_FAILED, codes.UNKNOWN_SERVER_ERROR], ids=lambda code: code.name)
-def test_partitions_are_counted_again_only_where_that_can_help(
+def test_partition_count_is_retried_for_retriable_errors_only(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, code: codes.ErrorCode
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -102,9 +104,7 @@ def test_partitions_are_counted_again_only_where_that_can_help(
                 count_partitions(client, asked, 2_000)
 
 
-def test_a_leader_that_does_not_answer_is_asked_about_no_further_partition(
-    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leader_without_response_gets_no_further_requests(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time for as long as an answer may take."""
     asked = []
 
@@ -112,9 +112,9 @@ def test_a_leader_that_does_not_answer_is_asked_about_no_further_partition(
         asked.append(1)
         raise NetworkException("no answer")
 
-    places = tuple(TopicPartition(topic, number) for number in range(2))
+    tps = tuple(TopicPartition(topic, number) for number in range(2))
     with SyncClient(broker.bootstrap_servers) as client:
         monkeypatch.setattr(SyncClient, "request", lost)
-        operation = FindRemains(step=Step.FIND_REMAINS, producer_id=1, partitions=places, refresh=True)
-        assert find_remains(client, operation, 2_000, 2_000).asked == frozenset()
+        operation = FindHangingTransactions(step=Step.FIND_HANGING_TRANSACTIONS, producer_id=1, partitions=tps, refresh=True)
+        assert find_hanging_transactions(client, operation, 2_000, 2_000).answered == frozenset()
     assert len(asked) == 1
