@@ -154,7 +154,7 @@ def test_call_in_finalizer_on_consumer_thread_is_rejected(
     consumer = consumer_of(broker)
 
     def finalize() -> None:
-        with pytest.raises(errors.IllegalStateException, match="in the consumer's own thread would wait for itself"):
+        with pytest.raises(errors.IllegalStateException, match="on the consumer's own thread would wait for itself"):
             call(consumer)
 
     consumer._thread.run(finalize)

@@ -24,7 +24,7 @@ def test_commit_before_the_first_poll_fails(broker: EmbeddedBroker, topic: str, 
     consumer = consumer_of(broker)
     consumer.subscribe([topic])
     consumer.commit()  # Nothing was read, so there is nothing to commit.
-    with pytest.raises(errors.CommitFailedException, match=r"is no member of group '.*' yet: it joins with its first poll"):
+    with pytest.raises(errors.CommitFailedException, match=r"is not a member of group '.*' yet: it joins with its first poll"):
         consumer.commit({TopicPartition(topic, 0): 0})
 
 
@@ -103,8 +103,8 @@ def test_partitions_rejected_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("tp", "says"),
     [
-        (7, "has partition 0 alone, there is no partition 7: choose one of those, or give the topic more"),
-        (None, "topic 'nowhere' is not there: misspelt, not created yet, .*: create it"),
+        (7, "has partition 0 alone, there is no partition 7: use an existing partition, or add partitions"),
+        (None, "topic 'nowhere' does not exist: misspelt, not created yet, .*: create it"),
     ],
 )
 def test_missing_partition_has_the_usual_text(
@@ -143,7 +143,7 @@ class TestCoordinatorIsUnknown:
         for error in (told[0], rig.errors[0]):
             assert error is not None
             with pytest.raises(
-                errors.TimeoutException, match=r"t-0 were not (committed|told) in time: no broker reachable at b:1 \(refused\);"
+                errors.TimeoutException, match=r"t-0 were not (committed|received) in time: no broker reachable at b:1 \(refused\);"
             ):
                 raise error
 

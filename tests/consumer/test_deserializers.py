@@ -49,7 +49,7 @@ def test_byte_deserializers_return_bytes(option: str | None) -> None:
         ("json.no_such", "it cannot be imported"),
         ("json.decoder", "must be a function of bytes"),
         ("io.confluent.kafka.serializers.KafkaAvroDeserializer", "it cannot be imported"),
-        (f"{JAVA}LongDeserializer", "a class of Java: write lambda data: int.from_bytes(data, 'big', signed=True)"),
+        (f"{JAVA}LongDeserializer", "a Java class: write lambda data: int.from_bytes(data, 'big', signed=True)"),
         (str, "so write bytes.decode"),
     ],
 )

@@ -289,7 +289,7 @@ class TestLostMembership:
         read(slow, 1)
         other.subscribe([topic])
         poll_until(lambda: partition_counts(other) == [1], other)
-        with pytest.raises(errors.CommitFailedException, match="has gone on without this member"):
+        with pytest.raises(errors.CommitFailedException, match="has removed this member"):
             slow.commit()
         poll_until(lambda: "lost" in callbacks.kinds(), slow, other)
         assert callbacks.events[:2] == [("assign", 1), ("lost", 1)]

@@ -204,7 +204,7 @@ class TestPositions:
         consumer.assign([tp])
         consumer.seek(tp, 99)
         if not isinstance(outcome, int):
-            with pytest.raises(outcome, match="offset 99 is not there"):
+            with pytest.raises(outcome, match="offset 99 is out of range"):
                 consumer.poll(LIMIT_S)
             consumer.seek(tp, 1)
             assert values_of(read(consumer, 2)) == [b"1", b"2"]

@@ -1,1 +1,1 @@
-"""The consumer: `core/` decides, free of I/O; `consumer.py` is what users call, `consumer_thread.py` moves the bytes meanwhile."""
+"""Kafka consumer: `core/` is the state machine without I/O, `consumer.py` the public class, `consumer_thread.py` runs the network."""

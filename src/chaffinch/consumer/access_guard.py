@@ -1,4 +1,4 @@
-"""Who may call a consumer: one thread at a time, in the process that made it, until it is closed."""
+"""Access guard: one thread at a time may use a consumer, in the process that created it, until it is closed (KafkaConsumer's `acquire`)."""
 
 from __future__ import annotations
 
@@ -13,37 +13,40 @@ T = TypeVar("T")
 
 
 class AccessGuard:
-    """A thread that is inside may come in again, from a callback. Ctrl-C, which may come at any call, leaves nobody inside."""
+    """Reentrant for the owning thread, so that callbacks may call the consumer. KeyboardInterrupt at any point releases it."""
 
     def __init__(self) -> None:
         self.is_closed = False
         self._pid = os.getpid()
         self._owner: int | None = None
-        """The thread that is."""
+        """Ident of the thread that uses the consumer."""
 
     @property
     def is_in_other_process(self) -> bool:
-        """This is a forked child: thread, connections and membership stay with the process that made them."""
+        """Whether this is a forked child. Thread, connections and membership stay with the parent process."""
         return os.getpid() != self._pid
 
     def check_process(self) -> None:
-        """Before anything that a fork may have copied as held is touched."""
+        """Raise in a forked child. Called first, since the fork may have copied held locks."""
         if self.is_in_other_process:
             raise IllegalStateException(
                 "the consumer belongs to the process that made it, not to its forked child: make one in each process"
             )
 
     def enter(self, method: str, call: Callable[[], T], on_entry: Callable[[], object]) -> T:
-        """Make the call `method`, after `on_entry` unless it is made from within another one; IllegalStateException where it may not be."""
+        """Run `call`, which implements the public method `method`. `on_entry` runs first, unless this call is nested in another one.
+
+        Raises IllegalStateException if another thread uses the consumer, if it is closed, or in a forked child.
+        """
         self.check_process()
         thread_id = get_ident()
-        # Without a call from here to `try`: no other thread has a turn, and nothing is interrupted.
+        # No function call from here to `try`: no thread switch and no KeyboardInterrupt can occur in between.
         previous = self._owner
         may_enter = previous is None or previous == thread_id
         try:
             if may_enter:
                 self._owner = thread_id
-                if self.is_closed and method != "close":  # Which has no effect then.
+                if self.is_closed and method != "close":  # A second close has no effect.
                     raise IllegalStateException(f"{method} after close(): the consumer is closed")
                 if previous is None:
                     on_entry()

@@ -1,4 +1,4 @@
-"""What a caller may hand to a consumer, checked at the call: TypeError or ValueError naming the argument and what is allowed."""
+"""Argument validation of the consumer's methods; raises TypeError or ValueError naming the argument and the allowed values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from chaffinch.client.arguments import checked_topic_partition as checked_topic_
 from chaffinch.identifiers import TopicPartition
 from chaffinch.settings import shown_value
 
-# Python makes numbers of them where several are asked for, or nothing of empty ones, as it makes characters of a str.
+# Iterating over these would yield numbers, as iterating over a str yields characters.
 _BYTES = (bytes, bytearray, memoryview)
 
 
 def checked_topic(topic: Any) -> str:
-    """The name of one topic. InvalidTopicException for one that no broker would accept."""
+    """One topic name. Raises InvalidTopicException if brokers do not accept it."""
     name = _checked_text_of_topic(topic)
     if (error := illegal_topic_error(name)) is not None:
         raise error
@@ -28,7 +28,7 @@ def checked_topic(topic: Any) -> str:
 
 
 def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
-    """Names (one alone will do), or a compiled pattern."""
+    """A list of names (a single name is accepted), or a compiled pattern."""
     if isinstance(topics, re.Pattern):
         if not isinstance(topics.pattern, str):
             raise TypeError("argument topics must be a pattern of str, not of bytes")
@@ -46,7 +46,7 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
         if name.startswith("^"):
             pattern = name.removeprefix("^").removesuffix("$") if name.endswith(("$", ".*")) else name.removeprefix("^") + ".*"
             raise ValueError(
-                f"argument topics has {shown_value(name)}, which is no topic's name: a pattern is compiled, and matches whole names:"
+                f"argument topics has {shown_value(name)}, which is not a topic name: a pattern must be compiled, and matches whole names:"
                 f" subscribe(re.compile({shown_value(pattern)}))"
             )
         if (error := illegal_topic_error(name)) is not None:
@@ -55,7 +55,7 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
 
 
 def checked_partitions(tps: Any) -> list[TopicPartition]:
-    """Several; each once."""
+    """A list of TopicPartitions without duplicates."""
     if isinstance(tps, (str, TopicPartition, Mapping, *_BYTES)) or not isinstance(tps, Iterable):
         raise TypeError(f"argument partitions must be a list of TopicPartitions, not {shown_value(tps)}")
     return list(dict.fromkeys(checked_topic_partition(tp) for tp in tps))

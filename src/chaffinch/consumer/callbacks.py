@@ -1,4 +1,4 @@
-"""What callers want to be told of: partitions that come and go, and what became of their commits. In their own thread, without the lock."""
+"""Rebalance and commit callbacks of a consumer. They run on the caller's thread, without a lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OnCommit = Callable[[Mapping[TopicPartition, OffsetAndMetadata], KafkaException 
 
 
 class Callbacks:
-    """Those of one consumer. `listeners`: by the kind of callback, `assign`, `revoke` or `lost`."""
+    """The callbacks of one consumer. `listeners`: by kind, `assign`, `revoke` or `lost`."""
 
     def __init__(self) -> None:
         self.listeners: Mapping[str, OnPartitions | None] = {}
@@ -23,23 +23,23 @@ class Callbacks:
 
     @property
     def is_running(self) -> bool:
-        """Whether a listener runs: who calls now is that listener."""
+        """Whether a listener runs: then the present call comes from that listener."""
         return bool(self._running)
 
     @property
     def has_completed_commits(self) -> bool:
-        """Whether `run_commit_callbacks` has something to tell."""
+        """Whether `run_commit_callbacks` has a callback to run."""
         return bool(self._commits)
 
     def clear_running(self) -> None:
-        """Whichever ran when the call was interrupted."""
+        """Forget the listener that ran when a call was interrupted."""
         self._running = ""
 
     def run_listener(self, callback: Callback | None) -> KafkaException | None:
-        """Run a listener; what it raised, as one of our own."""
+        """Run the listener; return its exception as a KafkaException, or None."""
         listener = None if callback is None else self.listeners.get(callback.kind)
         if callback is None or listener is None or (callback.kind != "assign" and self._running not in ("", "assign")):
-            return None  # Who ends it all from within on_revoke knows already.
+            return None  # `close` or `unsubscribe` within on_revoke: the listener has these partitions already.
         outer, self._running = self._running, callback.kind
         try:
             listener(list(callback.partitions))
@@ -54,12 +54,12 @@ class Callbacks:
     def add_completed_commit(
         self, callback: OnCommit | None, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaException | None
     ) -> None:
-        """A commit is over; `run_commit_callbacks` says so."""
+        """Queue the callback of a completed commit for `run_commit_callbacks`."""
         if callback is not None:
             self._commits.append((callback, offsets, error))
 
     def run_commit_callbacks(self) -> None:
-        """Raises what a callback raised, as one of our own; those after it are told by the next call."""
+        """Run the queued commit callbacks. Raises the exception of a callback as a KafkaException; the next call runs the rest."""
         while self._commits:
             callback, offsets, error = self._commits.popleft()
             try:

@@ -1,4 +1,4 @@
-"""The end of a consumer: what was read is committed, if that is automatic, and the group hears that a member leaves."""
+"""Closing a consumer: commits what was read if auto-commit is on, then sends LeaveGroup."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ log = logging.getLogger("chaffinch.consumer")
 
 
 def commit_on_close(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int, exception_type: type[BaseException] | None) -> None:
-    """Commit what was read; that it could not be is said in the log. Nothing where an exception comes out of the midst of it: a record
-    whose handling has failed would never be read again. Who is woken up in `poll` was done with all that came before."""
+    """Commit what was read; a failure is logged.
+
+    Nothing is committed if an exception ended the `with` statement: a record whose processing failed would never be read again. After
+    WakeupException everything is committed: it ends a `poll`, and the records of earlier polls were processed.
+    """
     group = core.group
     if group is None or not group.commits.is_automatic or thread.death is not None:
         return
     if exception_type is not None and not issubclass(exception_type, WakeupException):
         log.warning(
-            "close: left by %s, so what was read since the last commit is not committed, and will be read again", exception_type.__name__
+            "close: %s ended the with statement: what was read since the last commit is not committed, and is read again",
+            exception_type.__name__,
         )
         return
     pending = Pending()
@@ -30,7 +34,7 @@ def commit_on_close(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int
 
 
 def leave(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int) -> None:
-    """Leave the group, and wait until it has heard of it."""
+    """Send LeaveGroup and wait for the response."""
     pending = Pending()
     if thread.death is None:
         thread.run(lambda: core.close(pending, deadline_ms))
@@ -38,9 +42,9 @@ def leave(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int) -> None:
 
 
 def _wait(thread: ConsumerThread, pending: Pending) -> None:
-    """Deadlines are the core's."""
+    """Wait without a limit: the core completes `pending` at its deadline."""
     try:
         thread.run_until(lambda: True if pending.is_done else None, None)
     except KafkaException:
-        if not pending.is_done:  # The thread has died, and nobody was told.
+        if not pending.is_done:  # The thread died before it completed `pending`.
             raise

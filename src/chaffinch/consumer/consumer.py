@@ -1,8 +1,8 @@
-"""The consumer that users see: `Consumer`. A shell without decisions of its own: it checks arguments, waits, and hands over.
+"""KafkaConsumer API: `Consumer`, the public class of this package. It checks arguments, waits for results and returns them.
 
-One thread at a time may use it (`wakeup` excepted), as in Kafka; heartbeats and fetches go on in a thread of its own meanwhile. That one
-does with the core what the caller wants: Ctrl-C may come in the caller's at any time. Callbacks run in the caller's thread, within the
-call that leads to them. Names follow KafkaConsumer.java.
+One thread at a time may use it, as in Kafka; only `wakeup` may be called from any thread. A background thread sends heartbeats and fetches.
+All work on the core runs on that thread, since KeyboardInterrupt can occur at any point of the caller's thread. Callbacks run on the
+caller's thread, within the call that causes them. Names follow KafkaConsumer.java.
 """
 
 from __future__ import annotations
@@ -52,23 +52,33 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Reads records from Kafka, shared with a group's other members or by itself: as objects or as Arrow tables.
+    """Kafka consumer: reads records as objects or Arrow tables, as a member of a group or from assigned partitions.
 
         with Consumer(bootstrap_servers="localhost:9092", group_id="billing", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])
             for record in consumer.poll(timeout=10):
                 print(record.partition, record.offset, record.key, record.value)
 
-    Options have Kafka's names: in a mapping with dots, as keywords with underscores (docs/consumer.md). `bootstrap.servers` is required,
-    `group.id` for `subscribe` and commits; times are in ms there, and in seconds where a method takes a `timeout`. ConfigException names
-    an option that is unknown, wrong, or contradicts another. As in Kafka, `isolation.level=read_committed` has to be asked for.
+    One thread at a time may use a consumer; only `wakeup` may be called from any thread. A background thread sends heartbeats and fetches.
+    Callbacks run within the call that causes them. A method called after `close`, by a second thread or in a forked child raises
+    IllegalStateException. A consumer is also an endless iterator of single records.
 
-    One thread at a time may use it, `wakeup` excepted; heartbeats and fetches go on in a thread of its own. Callbacks are called within
-    the call that leads to them. Also an iterator, of single records and without end. `close`, which the `with` statement calls, commits
-    what was read where that is automatic, and leaves the group; a `with` statement that an exception ends commits nothing more.
+    At its end the `with` statement calls `close`, which commits what was read (if auto-commit is on) and leaves the group. If an exception
+    ends the `with` statement, nothing more is committed. As in Kafka, the default of `isolation.level` is `read_uncommitted`.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        """Parse the options and start the background thread. No connection is made before the first call that needs one.
+
+        Args:
+            options: mapping of Kafka's option names, with dots, to values.
+            keywords: the same options as keywords, with underscores. `bootstrap.servers` is required; `subscribe` and commits need
+                `group.id`.
+                Option values are in milliseconds where the name ends in `ms`. All options: docs/consumer.md.
+
+        Raises:
+            ConfigException: an option is unknown, has an invalid value, or contradicts another option; the message names it.
+        """
         self.settings = parse_options(options, **keywords)
         for name in sorted(self.settings.ignored):
             log.warning("option %s is known to Apache Kafka and without effect here", name)
@@ -76,11 +86,11 @@ class Consumer:
         self._value_deserializer = deserializer(self.settings, "value.deserializer")
         self._clock = SystemClock()
         self._core = ConsumerCore(self.settings, random.Random())
-        self._core.set_wall_clock(self._clock.steady_ms(), self._clock.wall_ms())  # A position may be asked for before the first poll.
+        self._core.set_wall_clock(self._clock.steady_ms(), self._clock.wall_ms())  # `position` may be called before the first poll.
         self._records_max: int = self.settings["max.poll.records"]
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
         self._rejected: dict[TopicPartition, tuple[int, RecordDeserializationException]] = {}
-        """Records that deserializers refused, and that no poll has told of."""
+        """Records that a deserializer rejected and that no poll has reported yet."""
         self._guard = AccessGuard()
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
         self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
@@ -92,7 +102,7 @@ class Consumer:
         return self
 
     def __del__(self) -> None:
-        # Python may do this in any thread, so no lock is taken. Without a thread the options were refused.
+        # Python may run this on any thread, so no lock is taken. Without a thread, the options were invalid.
         thread = self.__dict__.get("_thread")
         if thread is not None and thread.death is None and not self._guard.is_closed and not self._guard.is_in_other_process:
             thread.abandon(self)
@@ -110,14 +120,18 @@ class Consumer:
         self._leave_and_close(round(1000 * CLOSE_TIMEOUT_S), exception_type=kind)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records one by one, without end; `position` and commits follow each one."""
+        """Yield records one by one, without end; positions and commits follow each record.
+
+        Raises:
+            KafkaException: as `poll`.
+        """
         while True:
             batch: IterationBatch = self._poll_records(None, lambda portions: begin_iteration(self._core, self._records_of(portions)))
             yield from iterate_records(self._core, batch, lambda: self._thread.post(self._core.return_undelivered))
-            if self._guard.is_closed:  # By the body of the loop.
+            if self._guard.is_closed:  # The body of the loop closed it.
                 return
 
-    # What is read.
+    # Subscription and assignment.
 
     def subscribe(
         self,
@@ -127,10 +141,20 @@ class Consumer:
         on_revoke: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
-        """Share these topics, or those whose whole name a pattern matches, with the group's other members. Replaces what was subscribed.
+        """Subscribe to topics; the group assigns their partitions to its members. Replaces the previous subscription.
 
-        The callbacks get the partitions that come, have to be given up, or are lost already (`on_revoke` unless given), within `poll`,
-        `close` or `unsubscribe`. An empty list unsubscribes.
+        The callbacks run within `poll`, `close` or `unsubscribe`.
+
+        Args:
+            topics: names, a single name, or a compiled pattern that must match a whole name. An empty list unsubscribes.
+            on_assign: called with the list of partitions that were assigned.
+            on_revoke: called with the list of partitions that the member has to give up; it may still commit them.
+            on_lost: called with the list of partitions that the group has already taken away; by default `on_revoke`.
+
+        Raises:
+            TypeError, ValueError: an argument is invalid.
+            InvalidTopicException: brokers do not accept a topic name.
+            IllegalStateException: there is no `group.id`, or partitions are assigned with `assign`.
         """
         wanted = arguments.checked_topics(topics)
         listeners = {"assign": on_assign, "revoke": on_revoke, "lost": on_revoke if on_lost is None else on_lost}
@@ -153,7 +177,15 @@ class Consumer:
         self._enter("subscribe", call)
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions, without sharing them with anybody. Replaces what was assigned; positions of those that stay, stay."""
+        """Read these partitions without group management. Replaces the previous assignment; partitions in both keep their positions.
+
+        Args:
+            partitions: collection of TopicPartitions. An empty one unsubscribes.
+
+        Raises:
+            TypeError: an argument is invalid.
+            IllegalStateException: the consumer is subscribed to topics.
+        """
         tps = arguments.checked_partitions(partitions)
         if tps:
             self._run("assign", lambda: self._core.assign(tps, self._clock.steady_ms()))
@@ -161,7 +193,11 @@ class Consumer:
             self._enter("assign", self.unsubscribe)
 
     def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group."""
+        """Stop reading and leave the group; runs `on_revoke` first.
+
+        Raises:
+            KafkaException: the callback failed; its exception is the cause.
+        """
 
         def leave() -> None:
             self._core.leave("the consumer unsubscribed from all topics")
@@ -176,41 +212,72 @@ class Consumer:
         self._enter("unsubscribe", call)
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to; of a pattern, those that it matches."""
+        """Return the topics subscribed to; for a pattern, the topics that it matches.
+
+        Returns:
+            A set of names; empty without a subscription.
+        """
         return self._read("subscription", lambda: self._core.subscriptions.topics)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer reads now."""
+        """Return the partitions that this consumer reads now, assigned by the group or with `assign`.
+
+        Returns:
+            A set of TopicPartitions.
+        """
         return self._read("assignment", lambda: frozenset(self._core.subscriptions.assigned))
 
     # Reading.
 
-    if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
+    if not TYPE_CHECKING:  # Type checkers report missing attributes themselves.
         __getattr__ = missing_attributes(CONSUMER_HINTS)
 
     def poll(self, timeout: float | None = None, **foreign: Never) -> list[ConsumerRecord]:
-        """Records, as soon as there are some, up to `max.poll.records`; none after `timeout` seconds (None: wait without limit).
+        """Return records as soon as there are some. Takes part in rebalances, runs callbacks, and makes automatic commits of earlier polls.
 
-        Takes part in the group's rebalances, and commits what earlier polls gave where offsets are committed automatically. Raises what
-        stands in the way of reading.
+        Args:
+            timeout: limit in seconds; None: no limit.
+            foreign: names of other Kafka clients; they raise TypeError with a hint.
+
+        Returns:
+            At most `max.poll.records` ConsumerRecords, ordered by offset within each partition; an empty list after the timeout.
+
+        Raises:
+            IllegalStateException: nothing is subscribed or assigned, or this is a rebalance callback.
+            NoOffsetForPartitionException, OffsetOutOfRangeException: a partition has no valid position and `auto.offset.reset` is `none`.
+            RecordDeserializationException: a deserializer raised; seek past the record to continue.
+            CorruptRecordException: a batch is damaged; the message names the offset to seek to.
+            FencedInstanceIdException: another member uses the same `group.instance.id`.
+            WakeupException: `wakeup` was called.
+            KafkaException: another error that retries cannot solve, such as a missing permission, or an exception of a callback.
         """
         refuse_arguments("poll", foreign)
         return self._poll_records(timeout, self._records_of)
 
     def poll_table(self, timeout: float | None = None, **foreign: Never) -> pa.Table:
-        """As `poll`, as an Arrow table: topic, partition, offset, timestamp, timestampType, key, value, headers.
+        """Return records as an Arrow table, as soon as there are some; otherwise as `poll`. Needs pyarrow.
 
-        Keys and values are bytes: no deserializer is asked. Up to 100000 rows, unless `max.poll.records` is given.
+        Args:
+            timeout: limit in seconds; None: no limit.
+            foreign: names of other Kafka clients; they raise TypeError with a hint.
+
+        Returns:
+            A pyarrow.Table with the columns topic, partition, offset, timestamp, timestampType, key, value and headers. Keys and values are
+            binary:
+            deserializers are not called. At most 100000 rows, or `max.poll.records` if that option is given; no rows after the timeout.
+
+        Raises:
+            KafkaException: as `poll`.
         """
         refuse_arguments("poll_table", foreign)
-        from chaffinch.consumer.tables import table_of  # pyarrow is loaded by whoever wants tables.
+        from chaffinch.consumer.tables import table_of  # pyarrow is imported only for tables.
 
         return self._poll("poll_table", timeout, self._table_records_max, table_of)
 
     def _poll(self, method: str, timeout: float | None, records_max: int, convert: Callable[[list[Portion]], T]) -> T:
         timeout_ms = arguments.checked_timeout_ms(timeout)
         made = self._enter(method, lambda: convert(self._poller.portions(timeout_ms, records_max)))
-        self._poller.unconfirmed = None  # Whatever is raised before this, Ctrl-C at any time: it is read again, see `Polls.make_up`.
+        self._poller.unconfirmed = None  # If an exception comes before this, the records are read again: see `Poller.return_unconfirmed`.
         return made
 
     def _poll_records(self, timeout: float | None, convert: Callable[[list[Portion]], T]) -> T:
@@ -219,7 +286,7 @@ class Consumer:
         return self._poll("poll", timeout, self._records_max, convert)
 
     def _raise_rejected(self) -> None:
-        """Once for each record that was refused and is next in its partition: everything before it was given."""
+        """Raise the error of each rejected record once, if the record is the next one in its partition."""
         while self._rejected:
             tp = next(iter(self._rejected))
             offset, error = self._rejected.pop(tp)
@@ -236,10 +303,10 @@ class Consumer:
         return found
 
     def _reject(self, tp: TopicPartition, offset: int, error: RecordDeserializationException) -> None:
-        """Go back to a record that a deserializer refused; the next poll says so, whatever others there are to read."""
+        """Move the position back to a record that a deserializer rejected. The next poll raises the error before it returns records."""
 
         def go_back() -> None:
-            if not self._core.subscriptions.of(tp).is_recreated:  # Otherwise the record's topic was deleted meanwhile.
+            if not self._core.subscriptions.of(tp).is_recreated:  # Otherwise the record's topic was deleted in the meantime.
                 self._core.seek(tp, Position(offset))
                 self._rejected[tp] = offset, error
 
@@ -248,7 +315,21 @@ class Consumer:
     # Positions.
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record that `poll` gives of an assigned partition; looked up if need be, for `timeout` seconds at most."""
+        """Return the offset of the next record that `poll` returns from an assigned partition; look it up if it is not known.
+
+        Args:
+            partition: an assigned TopicPartition.
+            timeout: limit in seconds; None: `default.api.timeout.ms`.
+
+        Returns:
+            The offset.
+
+        Raises:
+            IllegalStateException: the partition is not assigned.
+            TimeoutException: the position could not be looked up in time.
+            UnknownTopicOrPartitionException: the partition does not exist.
+            KafkaException: as `poll`.
+        """
         tp = arguments.checked_topic_partition(partition)
         deadline_ms, limit = self._deadline(timeout)
 
@@ -263,21 +344,44 @@ class Consumer:
         limit_s = max(0, deadline_ms - self._clock.steady_ms()) / 1000
         found = self._enter("position", lambda: self._thread.run_until(step, limit_s))
         if found is None:
-            text = f"the position of {tp} was not told {limit}"
+            text = f"the position of {tp} could not be looked up {limit}"
             raise self._read("position", lambda: self._core.context.timeout_error(text, tps=[tp]))
         return found.offset
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on reading an assigned partition from there."""
+        """Continue reading an assigned partition at this offset.
+
+        Args:
+            partition: an assigned TopicPartition.
+            offset: int, or OffsetAndMetadata; with its leader epoch the leader first checks that its log still has the offset.
+
+        Raises:
+            TypeError, ValueError: an argument is invalid.
+            IllegalStateException: the partition is not assigned.
+        """
         tp, found = arguments.checked_topic_partition(partition), arguments.checked_offset(offset)
         self._run("seek", lambda: self._core.seek(tp, Position(found.offset, found.leader_epoch)))
 
     def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Go on from the first offset there is; of all assigned partitions unless some are named."""
+        """Continue reading at the first available offset.
+
+        Args:
+            partitions: assigned TopicPartitions; None: all that are assigned.
+
+        Raises:
+            IllegalStateException: a partition is not assigned.
+        """
         self._seek_to(partitions, EARLIEST, "seek_to_beginning")
 
     def seek_to_end(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Go on from the end: with read_committed, from the last stable offset."""
+        """Continue reading at the end: the high watermark, or with `read_committed` the last stable offset.
+
+        Args:
+            partitions: assigned TopicPartitions; None: all that are assigned.
+
+        Raises:
+            IllegalStateException: a partition is not assigned.
+        """
         self._seek_to(partitions, LATEST, "seek_to_end")
 
     def _seek_to(self, partitions: Collection[TopicPartition] | None, strategy: Any, method: str) -> None:
@@ -285,11 +389,25 @@ class Consumer:
         self._run(method, lambda: self._core.seek_to(list(self._core.subscriptions.assigned) if tps is None else tps, strategy))
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Give nothing of these partitions until they are resumed; what was fetched of them is kept."""
+        """Return no records of these partitions until `resume`; records already fetched are retained.
+
+        Args:
+            partitions: assigned TopicPartitions.
+
+        Raises:
+            IllegalStateException: a partition is not assigned.
+        """
         self._set_paused(partitions, True, "pause")
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Give records of these partitions again, from where they were paused."""
+        """Return records of these partitions again, from the position where they were paused.
+
+        Args:
+            partitions: assigned TopicPartitions.
+
+        Raises:
+            IllegalStateException: a partition is not assigned.
+        """
         self._set_paused(partitions, False, "resume")
 
     def _set_paused(self, partitions: Collection[TopicPartition], is_paused: bool, method: str) -> None:
@@ -302,7 +420,11 @@ class Consumer:
         self._run(method, pause)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The assigned partitions of which nothing is given until they are resumed."""
+        """Return the assigned partitions that are paused.
+
+        Returns:
+            A set of TopicPartitions.
+        """
         assigned = self._core.subscriptions.assigned
         return self._read("paused", lambda: frozenset(tp for tp, state in assigned.items() if state.is_paused))
 
@@ -317,11 +439,24 @@ class Consumer:
         timeout: float | None = None,
         **foreign: Never,
     ) -> None:
-        """Commit what was read, or `offsets`: those of the next records to read.
+        """Commit offsets to the group. By default waits for the response, and retries errors that pass.
 
-        Waits, and tries again what passes, up to `timeout` seconds (default.api.timeout.ms), or with `asynchronous` tries once and
-        goes on. `on_commit(offsets, error)` is called within a later `poll`, `commit` or `close`. RebalanceInProgressException: poll,
-        then commit again. CommitFailedException: the group has gone on without this member.
+        Args:
+            offsets: mapping of TopicPartition to the offset of the next record to read, an int or OffsetAndMetadata; None: the positions of
+                all
+                assigned partitions.
+            asynchronous: send the commit once, without a retry, and return immediately.
+            on_commit: called with (offsets, error) within this call or a later `poll`, `commit` or `close`; error is None after success.
+            timeout: limit in seconds; None: `default.api.timeout.ms`.
+            foreign: names of other Kafka clients; they raise TypeError with a hint.
+
+        Raises:
+            TypeError, ValueError: an argument is invalid.
+            IllegalStateException: there is no `group.id`.
+            RebalanceInProgressException: the group rebalances; poll, then commit again.
+            CommitFailedException: the member was removed from the group, or is not a member.
+            TimeoutException: the coordinator did not respond in time; the offsets may be committed.
+            KafkaException: the coordinator rejected the commit.
         """
         refuse_arguments("commit", foreign)
         checked = None if offsets is None else arguments.checked_offsets(offsets)
@@ -355,7 +490,20 @@ class Consumer:
     def committed(
         self, partitions: Collection[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None for partitions without."""
+        """Return the offsets that the group has committed.
+
+        Args:
+            partitions: TopicPartitions, assigned or not.
+            timeout: limit in seconds; None: `default.api.timeout.ms`.
+
+        Returns:
+            A mapping of each TopicPartition to OffsetAndMetadata, or to None if nothing is committed for it.
+
+        Raises:
+            IllegalStateException: there is no `group.id`.
+            TimeoutException: the coordinator did not respond in time.
+            KafkaException: the coordinator rejected the request.
+        """
         tps = arguments.checked_partitions(partitions)
         deadline_ms, limit = self._deadline(timeout)
 
@@ -366,7 +514,14 @@ class Consumer:
         return self._enter("committed", call)
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this member is, for `Producer.send_offsets_to_transaction`."""
+        """Return the identity of this member, for `Producer.send_offsets_to_transaction`.
+
+        Returns:
+            GroupMetadata with the group id, generation, member id and `group.instance.id`.
+
+        Raises:
+            IllegalStateException: there is no `group.id`.
+        """
 
         def read() -> GroupMetadata:
             self._require_group("group_metadata")
@@ -374,20 +529,57 @@ class Consumer:
 
         return self._read("group_metadata", read)
 
-    # What leaders know.
+    # Offsets and partitions of the cluster.
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, FoundOffset | None]:
-        """The first record of each partition that is not older than a time (ms since 1970); None where there is none."""
+        """Find the first record of each partition that is not older than a time.
+
+        Args:
+            times: mapping of TopicPartition to ms since 1970.
+            timeout: limit in seconds; None: `default.api.timeout.ms`.
+
+        Returns:
+            A mapping of each TopicPartition to (offset, timestamp_ms, leader_epoch), or to None if no record is recent enough.
+
+        Raises:
+            TypeError, ValueError: an argument is invalid.
+            TimeoutException: a leader did not respond in time.
+            UnknownTopicOrPartitionException: a partition does not exist.
+        """
         return self._query_offsets(arguments.checked_times(times), timeout, "offsets_for_times")
 
     def beginning_offsets(self, partitions: Collection[TopicPartition], timeout: float | None = None) -> dict[TopicPartition, int]:
-        """The first offset that is there, of each partition."""
+        """Return the first available offset of each partition.
+
+        Args:
+            partitions: TopicPartitions, assigned or not.
+            timeout: limit in seconds; None: `default.api.timeout.ms`.
+
+        Returns:
+            A mapping of TopicPartition to offset.
+
+        Raises:
+            TimeoutException: a leader did not respond in time.
+            UnknownTopicOrPartitionException: a partition does not exist.
+        """
         return self._query_offsets_at(partitions, OFFSET_EARLIEST, timeout, "beginning_offsets")
 
     def end_offsets(self, partitions: Collection[TopicPartition], timeout: float | None = None) -> dict[TopicPartition, int]:
-        """The offset that comes next, of each partition; with read_committed, the last stable offset."""
+        """Return the end offset of each partition: the high watermark, or with `read_committed` the last stable offset.
+
+        Args:
+            partitions: TopicPartitions, assigned or not.
+            timeout: limit in seconds; None: `default.api.timeout.ms`.
+
+        Returns:
+            A mapping of TopicPartition to the offset of the next record to be written.
+
+        Raises:
+            TimeoutException: a leader did not respond in time.
+            UnknownTopicOrPartitionException: a partition does not exist.
+        """
         return self._query_offsets_at(partitions, OFFSET_LATEST, timeout, "end_offsets")
 
     def _query_offsets_at(
@@ -406,7 +598,20 @@ class Consumer:
         return found
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
-        """The partitions of a topic."""
+        """Return the partitions of a topic.
+
+        Args:
+            topic: its name.
+            timeout: limit in seconds; None: `default.api.timeout.ms`.
+
+        Returns:
+            A list of TopicPartitions, ordered by number.
+
+        Raises:
+            InvalidTopicException: brokers do not accept this name.
+            TimeoutException: no metadata arrived in time.
+            UnknownTopicOrPartitionException: the topic does not exist.
+        """
         name = arguments.checked_topic(topic)
         deadline_ms, limit = self._deadline(timeout)
         found: list[TopicPartition] = self._enter(
@@ -416,25 +621,44 @@ class Consumer:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the consumer was made where the name ends in `total`, and how things are now: docs/consumer.md."""
+        """Return the metrics of this consumer.
+
+        Returns:
+            A mapping of names to numbers. Names that end in `total` count since the consumer was created, the others are current values.
+            All names:
+            docs/consumer.md.
+        """
         return self._read("metrics", lambda: read_all(METRICS, self._core, self._clock.steady_ms()))
 
-    # The end.
+    # Wakeup and close.
 
     def wakeup(self) -> None:
-        """End a call that waits, or the next one that would, with WakeupException; from any thread."""
+        """End a call that waits, or the next call that would wait, with WakeupException. May be called from any thread.
+
+        Raises:
+            IllegalStateException: this is a forked child.
+        """
         self._guard.check_process()
         self._poller.wakeup_requested = True
         self._thread.notify()
 
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S, **foreign: Never) -> None:
-        """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again, or in a forked child, it
-        has no effect."""
+        """Commit what was read if auto-commit is on, leave the group (static members stay), and stop.
+
+        Has no effect when repeated or in a forked child.
+
+        Args:
+            timeout: limit in seconds for the commit and the response to LeaveGroup; None: no limit.
+            foreign: names of other Kafka clients; they raise TypeError with a hint.
+
+        Raises:
+            KafkaException: a callback failed; the consumer is closed all the same.
+        """
         refuse_arguments("close", foreign)
         self._leave_and_close(arguments.checked_timeout_ms(timeout), exception_type=None)
 
     def _leave_and_close(self, timeout_ms: int | None, exception_type: type[BaseException] | None) -> None:
-        """`exception_type`: what ends the `with` statement, in the midst of records that were read."""
+        """`exception_type`: the exception that ends the `with` statement; its records may not have been processed."""
         if not self._guard.is_in_other_process:
             self._enter("close", lambda: self._close(timeout_ms, exception_type))
 
@@ -445,38 +669,38 @@ class Consumer:
         deadline_ms = self._clock.steady_ms() + (2**53 if timeout_ms is None else timeout_ms)
         was_stopping = self._thread.is_stopping
         try:
-            if not was_stopping and self._thread.death is None:  # As a close that was interrupted may have left it.
+            if not was_stopping and self._thread.death is None:  # An interrupted `close` may have stopped the thread already.
                 closing.commit_on_close(self._core, self._thread, deadline_ms, exception_type)
                 error = self._callbacks.run_listener(self._thread.run(self._core.leave_callback))
                 closing.leave(self._core, self._thread, deadline_ms)
         except KafkaException:
-            if not self._guard.is_closed:  # Else by a signal handler meanwhile, and nothing is left to do.
+            if not self._guard.is_closed:  # Otherwise a signal handler closed it in the meantime.
                 raise
         finally:
-            # In this order: who is interrupted before the thread was told to stop may close again. In a signal handler that interrupts the
-            # waiting for its end that would wait for itself.
+            # In this order: after an interrupt before `stop`, `close` can be repeated. A signal handler that interrupts the wait in `stop`
+            # must not wait for itself.
             self._thread.stop(EXIT_WAIT_MS if was_stopping else None)
             self._guard.is_closed = True
         self._callbacks.run_commit_callbacks()
         if error is not None:
             raise error
 
-    # Waiting, and who may call.
+    # Access, waiting and deadlines.
 
     def _enter(self, method: str, call: Callable[[], T]) -> T:
-        """Make a call from outside, or from within another one."""
+        """Make a call, from outside or nested in another call."""
         return self._guard.enter(method, call, self._poller.return_unconfirmed)
 
     def _run(self, method: str, change: Callable[[], None]) -> None:
-        """A call that changes something, and waits for nothing else."""
+        """Make a call that changes the core without waiting for a response."""
         self._enter(method, lambda: self._thread.run(change))
 
     def _read(self, method: str, read: Callable[[], T]) -> T:
-        """A call that changes nothing."""
+        """Make a call that only reads from the core."""
         return self._enter(method, lambda: self._thread.run(read))
 
     def _request(self, start: Callable[[Pending], None]) -> Any:
-        """Ask something, and wait for the answer."""
+        """Start a request and wait for its result."""
         pending, to_start = Pending(), [start]
 
         def step() -> Pending | None:
@@ -491,7 +715,7 @@ class Consumer:
         return pending.result
 
     def _deadline(self, timeout: float | None) -> tuple[int, str]:
-        """When the time of a call is over, and how long it is in words."""
+        """The deadline of a call, and its limit as text for errors."""
         timeout_ms, name = arguments.checked_timeout_ms(timeout), "timeout"
         if timeout_ms is None:
             timeout_ms, name = self.settings[API_TIMEOUT], API_TIMEOUT

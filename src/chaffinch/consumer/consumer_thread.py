@@ -1,9 +1,10 @@
-"""The thread behind a consumer: it owns the network and keeps the core going while the caller works: heartbeats, fetches, answers.
+"""Background thread of a consumer: sends heartbeats and fetches, and runs all work on the core, also for callers.
 
-It alone uses the core, for callers as well, who hand over what is to be done and wait (`run`, `run_until`): in a caller's thread Ctrl-C
-may come in the midst of anything, and would leave the core changed by half. Callers set no more than single fields, as `poll` ends and as a
-loop goes on. There is no lock: a signal handler, or a finalizer, may call whatever call it interrupts, and this thread would wait for one
-that is held there. However this thread ends, whoever waits, and whoever calls later, gets an error rather than waiting for ever.
+Callers submit jobs and wait for them (`run`, `run_until`). On a caller's thread KeyboardInterrupt could interrupt a change of the core
+half-way. Callers themselves set only single fields, at the end of `poll` and while a loop iterates.
+
+There is no lock. A signal handler or a finalizer may interrupt any call of the caller; with a lock held by that call it would wait for
+itself. When this thread ends, for any reason, all waiting and later calls fail instead of blocking.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ log = logging.getLogger("chaffinch.consumer")
 
 T = TypeVar("T")
 
-# Without a deadline the thread still looks up now and then; nothing depends on it.
+# Upper limit of a wait without a deadline; nothing depends on it.
 IDLE_WAIT_MS: Final = 60_000
-# Waiting "for ever" is looked at now and then, so that Ctrl-C is heard everywhere.
+# A wait without a limit is interrupted after this time, so that KeyboardInterrupt is noticed on all platforms.
 WAIT_S_MAX: Final = 10.0
 
 
 class Pending:
-    """An outcome that the core tells."""
+    """The result of a call, set by the core."""
 
     __slots__ = ("error", "is_done", "result")
 
@@ -50,7 +51,7 @@ class Pending:
 
 
 class _Job:
-    """What a caller wants done. With `repeats` it is tried whenever something has changed, until it gives something but None."""
+    """A function that a caller submits. With `repeats` it is called after each change, until its result is not None."""
 
     __slots__ = ("call", "error", "is_abandoned", "repeats", "result", "running_lock")
 
@@ -60,28 +61,28 @@ class _Job:
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_abandoned = False
-        """Nobody waits for it any more."""
+        """No caller waits for it."""
         self.running_lock = threading.Lock()
-        """Held until then."""
+        """Held until the job is done."""
         self.running_lock.acquire()
 
     def attempt(self) -> bool:
-        """Whether there is nothing left to try; the caller hears of it by `end`."""
+        """Call the function; returns whether the job is done. `end` notifies the caller."""
         try:
             self.result = self.call()
-        except BaseException as error:  # Whatever it is, it is the caller's.
+        except BaseException as error:  # `end` passes it to the caller.
             self.error = error
         return self.error is not None or self.result is not None or not self.repeats
 
     def end(self, death: KafkaException | None = None) -> None:
-        """Let the caller go on, once; with `death` whatever came of it."""
+        """Release the caller, once. With `death` the call fails with that error, whatever its result was."""
         if death is not None:
             self.error = copy_for_raise(death)
         self.running_lock.release()
 
 
 class ConsumerThread(ClientThread):
-    """Runs a core until it is stopped, or nobody holds its consumer any more: then the group misses it after its session."""
+    """Runs a core until it is stopped, or its consumer is garbage-collected; then the group removes the member after its session."""
 
     def __init__(self, core: ConsumerCore, network: Network, clock: Clock, name: str) -> None:
         super().__init__(network, name, "consumer", log)
@@ -89,9 +90,9 @@ class ConsumerThread(ClientThread):
         self._clock = clock
         self._new_jobs: SimpleQueue[_Job] = SimpleQueue()
         self._jobs: list[_Job] = []
-        """Those that were taken over and are not over."""
+        """Accepted jobs that are not done."""
         self._has_changes = False
-        """Something has changed for those who wait."""
+        """Something has changed since the waiting jobs were last called."""
         self._outbox: list[SendRequest] = []
         self._reports: list[str] = []
 
@@ -100,47 +101,47 @@ class ConsumerThread(ClientThread):
         atexit.register(self.stop, EXIT_WAIT_MS)
 
     def run(self, call: Callable[[], T]) -> T:
-        """Have this thread do something with the core; what it gives, or raises. Who is interrupted does not know whether it was done."""
+        """Call a function on this thread; returns its result or raises its exception. After KeyboardInterrupt it may have run."""
         job = _Job(call, repeats=False)
         self._wait_for(job, None)
         result: T = job.result
         return result
 
     def run_until(self, call: Callable[[], T | None], limit_s: float | None) -> T | None:
-        """Have something done whenever something has changed, until it gives something; None after `limit_s` seconds, and at least once."""
+        """Call a function after each change until its result is not None. It is called at least once; None after `limit_s` seconds."""
         job = _Job(call, repeats=True)
         self._wait_for(job, limit_s)
         result: T | None = job.result
         return result
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have something done before what is asked for next, without waiting for it; not at all once the thread has ended."""
+        """Call a function before later jobs, without waiting for it. It is not called once the thread has ended."""
         self._submit(_Job(call, repeats=False))
 
     def notify(self) -> None:
-        """Something has changed for those who wait. From any thread, also from a signal handler."""
+        """Report a change, so that waiting jobs are called again. May be called from any thread and from signal handlers."""
         self._has_changes = True
         self._network.wakeup()
 
     def _submit(self, job: _Job) -> None:
-        self._new_jobs.put(job)  # In C, and made for being called in the midst of itself.
+        self._new_jobs.put(job)  # SimpleQueue.put is reentrant.
         self.notify()
 
     def _wait_for(self, job: _Job, limit_s: float | None) -> None:
         if self.is_own_thread:
             raise IllegalStateException(
-                "a finalizer that Python calls in the consumer's own thread would wait for itself: call the consumer in the main flow"
+                "a finalizer on the consumer's own thread would wait for itself: call the consumer from the main program"
             )
         deadline_ms = None if limit_s is None else self._clock.steady_ms() + 1000 * limit_s
         try:
             self._submit(job)
-            if self.death is not None and job.running_lock.locked():  # In this order: it may have been done, and have ended the thread.
-                self.check_alive()  # At its end the thread says so first, then it ends what was handed over.
+            if self.death is not None and job.running_lock.locked():  # In this order: the job itself may have ended the thread.
+                self.check_alive()  # At its end the thread sets `death` first, then fails submitted jobs.
             while not job.running_lock.acquire(timeout=WAIT_S_MAX if deadline_ms is None else self._remaining_s(deadline_ms)):
                 if deadline_ms is not None and self._clock.steady_ms() >= deadline_ms:
-                    self.run(lambda: setattr(job, "is_abandoned", True))  # It has been tried once then.
+                    self.run(lambda: setattr(job, "is_abandoned", True))  # After this it was called at least once.
                     break
-        except BaseException:  # Ctrl-C: nobody waits for it any more.
+        except BaseException:  # KeyboardInterrupt: no caller waits for it any more.
             job.is_abandoned = True
             raise
         error, job.error = job.error, None
@@ -148,7 +149,7 @@ class ConsumerThread(ClientThread):
             try:
                 raise error
             finally:
-                del error  # Its traceback holds this frame, which would hold it, and the consumer, until a collection of garbage.
+                del error  # Its traceback references this frame: a cycle that would keep the consumer alive until a garbage collection.
 
     def _remaining_s(self, deadline_ms: float) -> float:
         return min(max(0.0, (deadline_ms - self._clock.steady_ms()) / 1000), WAIT_S_MAX)
@@ -157,7 +158,7 @@ class ConsumerThread(ClientThread):
         events: list[Any] = []
         while not self._is_stopping and self._unclosed is None:
             steady_ms = self._clock.steady_ms()
-            if events or not self._is_caller_waiting:  # Else what callers want leads to a round of the core's, too.
+            if events or not self._is_caller_waiting:  # Otherwise `_work` runs a round of the core for the callers.
                 self._apply(self.core.handle_all(events, steady_ms))
             self._work()
             requests, self._outbox = self._outbox, []
@@ -169,16 +170,16 @@ class ConsumerThread(ClientThread):
             deadline_ms = self.core.next_deadline_ms
             wakes_at_ms = steady_ms + IDLE_WAIT_MS if deadline_ms is None else deadline_ms
             events = list(self._network.poll(0 if self._has_changes else max(0, wakes_at_ms - self._clock.steady_ms())))
-        for request in self._outbox:  # LeaveGroup, where close had no time left to wait for its answer.
+        for request in self._outbox:  # LeaveGroup, if `close` had no time left for its response.
             self._network.carry_out(request)
 
     @property
     def _is_caller_waiting(self) -> bool:
-        """Whether somebody waits for whom something has changed."""
+        """Whether a job waits and something has changed for it."""
         return self._has_changes and (bool(self._jobs) or not self._new_jobs.empty())
 
     def _work(self) -> None:
-        """Do what callers want done, and again for those who wait as long as something changes by it."""
+        """Call the jobs, and repeat those that wait while they cause further changes."""
         while self._has_changes:
             self._has_changes = False
             self._accept_jobs()
@@ -195,7 +196,7 @@ class ConsumerThread(ClientThread):
                 self._jobs.append(self._new_jobs.get_nowait())
 
     def _apply(self, effects: list[Effect]) -> None:
-        """Sort effects: requests and reports are for later, outcomes are told at once."""
+        """Apply effects: queue requests and log lines, complete calls immediately."""
         for effect in effects:
             match effect:
                 case SendRequest():

@@ -1,6 +1,5 @@
-"""`Consumer.metrics()`: Kafka's names where Kafka has the number (consumer, fetch and coordinator metrics of its documentation), ours in
-the same manner.
-"""
+"""`Consumer.metrics()`: Kafka's metric names (consumer, fetch and coordinator metrics) where Kafka has the number; our own names are
+similar."""
 
 from __future__ import annotations
 
@@ -22,18 +21,18 @@ def _paused(core: ConsumerCore, steady_ms: int) -> float:
 
 
 METRICS: Final[Mapping[str, Metric[ConsumerCore]]] = {
-    "records-consumed-total": Metric("records that `poll` and `poll_table` gave", count("records_consumed")),
-    "bytes-consumed-total": Metric("bytes of their batches, as they came", count("bytes_consumed")),
+    "records-consumed-total": Metric("records returned by `poll` and `poll_table`", count("records_consumed")),
+    "bytes-consumed-total": Metric("bytes of their batches, as received", count("bytes_consumed")),
     "fetch-total": Metric("fetch requests sent", count("fetches_sent")),
-    "fetch-answer-total": Metric("fetch requests answered", count("fetches_answered")),
-    "records-lag-max": Metric("records up to the end of the partition that is furthest behind, now", _lag_max),
-    "offset-reset-total": Metric("offsets that were not there, so that `auto.offset.reset` decided", count("offset_resets")),
-    "assigned-partitions": Metric("partitions that are read, now", lambda core, steady_ms: len(core.subscriptions.assigned)),
-    "paused-partitions": Metric("those of them that are paused, now", _paused),
-    "commit-total": Metric("commits sent, repetitions included", count("commits_sent")),
+    "fetch-answer-total": Metric("fetch responses received", count("fetches_answered")),
+    "records-lag-max": Metric("largest lag of a partition, in records, now", _lag_max),
+    "offset-reset-total": Metric("offsets out of range, reset as `auto.offset.reset` says", count("offset_resets")),
+    "assigned-partitions": Metric("assigned partitions, now", lambda core, steady_ms: len(core.subscriptions.assigned)),
+    "paused-partitions": Metric("assigned partitions that are paused, now", _paused),
+    "commit-total": Metric("commits sent, including retries", count("commits_sent")),
     "failed-commit-total": Metric("commits that failed", count("commits_failed")),
     "heartbeat-total": Metric("heartbeats sent", count("heartbeats_sent")),
-    "join-total": Metric("times that this member joined its group, or joined again", count("rebalances")),
-    "lost-assignment-total": Metric("times that the group went on without this member", count("assignments_lost")),
-    "metadata-age": Metric("seconds since the last answer about the cluster; -1 before the first", metadata_age_s),
+    "join-total": Metric("times this member joined or rejoined its group", count("rebalances")),
+    "lost-assignment-total": Metric("times the group removed this member", count("assignments_lost")),
+    "metadata-age": Metric("seconds since the last metadata response; -1 before the first", metadata_age_s),
 }

@@ -1,10 +1,10 @@
-"""One poll: what a rebalance wants of the caller, what became of its commits, then records, as soon as there are some.
+"""Poller: runs rebalance callbacks and commit callbacks, then returns records as soon as there are some.
 
-Ctrl-C may come between their being taken and the caller's having them. So they are remembered until the caller says that it has them; else
-the next call takes them back, and they are read again.
+KeyboardInterrupt can occur after records were taken and before the caller has them. `unconfirmed` holds such records; the next call puts
+them back, and they are read again.
 
-`for record in consumer`: many records are polled at once and given one by one, and positions follow each one. What was polled and not given
-when the loop ends, or when the caller polls, seeks or pauses in the meantime, is given back: read again from there.
+`for record in consumer` polls a batch of records and yields them one by one; positions follow each record. Records that the loop did not
+reach when it ends, or when the caller polls, seeks or pauses, are read again.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ T = TypeVar("T")
 
 
 class PollState:
-    """What one poll takes."""
+    """Progress and result of one poll."""
 
     def __init__(self) -> None:
         self.has_started = False
         self.is_done = False
-        """There is something to give, or nothing is read any more."""
+        """There are records to return, or nothing is read any more."""
         self.portions: list[Portion] = []
 
 
 class Poller:
-    """Those of one consumer, one after the other."""
+    """The polls of one consumer, one after the other."""
 
     def __init__(self, core: ConsumerCore, thread: ConsumerThread, callbacks: Callbacks, clock: Clock) -> None:
         self.unconfirmed: PollState | None = None
-        """What was taken last, until its caller has it, and sets this to None."""
+        """The last poll, until its caller has the records and sets this to None."""
         self.wakeup_requested = False
-        """Somebody has called `wakeup`, and no call has ended for it yet."""
+        """`wakeup` was called, and no call has raised WakeupException for it yet."""
         self._core = core
         self._thread = thread
         self._callbacks = callbacks
@@ -56,9 +56,11 @@ class Poller:
             raise WakeupException("the call was ended by wakeup()")
 
     def return_unconfirmed(self) -> None:
-        """Take back what was taken for a call that was interrupted, or failed, before its caller had it."""
+        """Put back the records of a call that was interrupted or failed before its caller had them."""
         self._callbacks.clear_running()
-        if self.unconfirmed is not None and self._thread.death is None:  # Else there is nobody to read it again, and `close` has to get by.
+        if (
+            self.unconfirmed is not None and self._thread.death is None
+        ):  # A dead thread reads nothing again, and `close` must not fail here.
             self._thread.run(self._put_back)
 
     def _put_back(self) -> None:
@@ -67,7 +69,7 @@ class Poller:
             self._core.fetcher.put_back(unconfirmed.portions)
 
     def portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
-        """What one poll gives; `unconfirmed` until its caller says that it has it."""
+        """Records of one poll. They stay `unconfirmed` until the caller clears that field."""
         if self._core.subscriptions.kind is Kind.NONE:
             raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
         if self._callbacks.is_running:
@@ -75,13 +77,13 @@ class Poller:
         try:
             portions = self._wait_for_records(timeout_ms, records_max)
             self._core.poll_ended(self._clock.steady_ms())
-        except BaseException:  # Ctrl-C, in the midst of the line above, too.
+        except BaseException:  # Also KeyboardInterrupt within the line above.
             self._core.poll_ended(self._clock.steady_ms())
             raise
         return portions
 
     def _wait_for_records(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
-        """Records, as soon as there are some. Until then callbacks are called: for partitions that come and go, and for commits."""
+        """Wait for records. Until then, run the callbacks for rebalances and commits."""
         started_ms, state = self._clock.steady_ms(), PollState()
 
         def step() -> PollState | Callback | None:
@@ -90,7 +92,7 @@ class Poller:
                 self._core.poll_started(started_ms, self._clock.wall_ms())
             if self._callbacks.has_completed_commits:
                 return state
-            if self._core.subscriptions.kind is Kind.NONE:  # Since a callback, or a signal handler: nothing would ever come.
+            if self._core.subscriptions.kind is Kind.NONE:  # A callback or signal handler unsubscribed: no records will come.
                 state.is_done = True
                 return state
             if (callback := self._core.next_callback(self._clock.steady_ms())) is not None:
@@ -120,7 +122,7 @@ class Poller:
             raise error
 
     def _run_callback(self, callback: Callable[[], T]) -> T:
-        """Call the caller back. He does not poll meanwhile: where that takes longer than max.poll.interval.ms his place is another's."""
+        """Run a callback. Its time counts against max.poll.interval.ms: after that the group removes the member."""
         self._thread.run(lambda: self._core.poll_ended(self._clock.steady_ms()))
         result = callback()
         self._thread.run(lambda: self._core.poll_resumed(self._clock.steady_ms()))
@@ -129,21 +131,21 @@ class Poller:
 
 @dataclass(frozen=True, slots=True)
 class IterationBatch:
-    """Records of one poll, noted as not given yet. `ends`: of each partition the last of them, and the position behind it."""
+    """Records of one poll that a loop yields. `ends`: for each partition the offset of its last record, and the position after it."""
 
     records: list[ConsumerRecord]
     ends: dict[TopicPartition, tuple[int, int]]
 
 
 def begin_iteration(core: ConsumerCore, records: list[ConsumerRecord]) -> IterationBatch:
-    """Note that none of these is given yet."""
+    """Mark all these records as not delivered."""
     assigned = core.subscriptions.assigned
     ends: dict[TopicPartition, tuple[int, int]] = {}
     for record in reversed(records):
         tp = record.topic_partition
         state = assigned[tp]
         if state.is_recreated:
-            continue  # The topic was deleted meanwhile: `iterate_records` gives nothing more of it.
+            continue  # The topic was deleted in the meantime: `iterate_records` skips its records.
         state.delivered_offset = record.offset
         if tp not in ends and state.position is not None:
             ends[tp] = record.offset, state.position.offset
@@ -151,18 +153,18 @@ def begin_iteration(core: ConsumerCore, records: list[ConsumerRecord]) -> Iterat
 
 
 def iterate_records(core: ConsumerCore, batch: IterationBatch, return_undelivered: Callable[[], object]) -> Iterator[ConsumerRecord]:
-    """Give each; `return_undelivered` is called at the end, for those that were not."""
+    """Yield each record; `return_undelivered` is called at the end, for the rest."""
     skipped: set[TopicPartition] = set()
     try:
         for record in batch.records:
             tp = record.topic_partition
             state = core.subscriptions.assigned.get(tp)
             if tp in skipped or state is None or state.is_paused or not 0 <= state.delivered_offset <= record.offset:
-                skipped.add(tp)  # For good: what comes behind it in another portion is not next, resumed or not.
+                skipped.add(tp)  # For the rest of the batch: later records of it are not next, even after `resume`.
                 continue
             last, end = batch.ends.get(tp, (-1, -1))
-            # After the last one nothing is left to give back, though marks of transactions may lie between it and the position. Nothing
-            # is called before it is given: Ctrl-C comes with calls, and a record that is noted as given must be.
+            # After the last record nothing is left to return, though transaction markers may lie between it and the position. There is no
+            # function call between this line and `yield`: a KeyboardInterrupt there would lose a record that counts as delivered.
             state.delivered_offset = end if record.offset == last else record.offset + 1
             yield record
     finally:

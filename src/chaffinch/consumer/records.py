@@ -1,6 +1,6 @@
-"""What `poll` gives: one object per record, made of columns as fast as Python makes objects.
+"""ConsumerRecord and deserializers: converts fetched columns to one object per record.
 
-Deserializers make objects of keys and values: functions, or names of them: dotted, or those of Java's classes that do the same.
+A deserializer is a function of bytes, its dotted name, or the name of an equivalent Java class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _text(data: bytes) -> str:
 
 
 _JAVA: Final = "org.apache.kafka.common.serialization."
-# As in Java what is no UTF-8 becomes U+FFFD.
+# As in Java, invalid UTF-8 becomes U+FFFD.
 JAVA_DESERIALIZERS: Final[dict[str, Deserializer | None]] = {
     f"{_JAVA}StringDeserializer": _text,
     f"{_JAVA}ByteArrayDeserializer": None,
@@ -42,7 +42,7 @@ _REPLACEMENTS: Final = {
 
 
 def deserializer(settings: Settings, option: str) -> Deserializer | None:
-    """The function that makes objects of bytes; None: they stay bytes. ConfigException for what is none."""
+    """The function that converts bytes to objects; None leaves bytes as they are. Raises ConfigException for an invalid value."""
     value = settings[option]
     if value is None:
         return None
@@ -51,7 +51,7 @@ def deserializer(settings: Settings, option: str) -> Deserializer | None:
         if java in JAVA_DESERIALIZERS:
             return JAVA_DESERIALIZERS[java]
         if java in _REPLACEMENTS:
-            raise ConfigException(f"option {option} cannot be {value!r}, a class of Java: write {_REPLACEMENTS[java]}")
+            raise ConfigException(f"option {option} cannot be {value!r}, a Java class: write {_REPLACEMENTS[java]}")
         if "." not in value:
             raise _config_error(option, value, "")
     found = import_plugin(option, value)
@@ -67,16 +67,24 @@ def _config_error(option: str, value: Any, why: str) -> ConfigException:
 
 
 REPR_LENGTH_MAX: Final = 100
-"""So much of a key or value is shown by `repr`."""
+"""`repr` shows at most this many bytes or characters of a key or value."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class ConsumerRecord(NamedTuple):
-    """One record. `key` and `value` are bytes or None, or what the deserializers made of them.
+    """One record.
 
-    `timestamp_ms` is the producer's (`timestamp_type` 0) or the broker's (1); -1 for none. `leader_epoch` is that of the leader that took
-    the record, -1 if it is not known.
+    Args:
+        topic: name of the topic.
+        partition: number of the partition.
+        offset: offset in the partition.
+        timestamp_ms: ms since 1970; -1 for none.
+        timestamp_type: 0: the producer set the timestamp; 1: the broker set it at the append.
+        key: bytes or None; the result of `key.deserializer` if there is one.
+        value: bytes or None; the result of `value.deserializer` if there is one.
+        headers: sequence of (name, bytes or None) pairs.
+        leader_epoch: epoch of the leader that appended the record; -1 if it is not known.
     """
 
     topic: str
@@ -90,7 +98,7 @@ class ConsumerRecord(NamedTuple):
     leader_epoch: int = -1
 
     def __repr__(self) -> str:
-        """As of any import_plugin tuple, but without what is not there, and of long keys and values the beginning."""
+        """As of a named tuple, without empty headers and an unknown epoch; long keys and values are cut."""
         shown = dict(zip(self._fields, self, strict=True))
         if not self.headers:
             del shown["headers"]
@@ -100,7 +108,7 @@ class ConsumerRecord(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition as one name."""
+        """Topic and partition as a TopicPartition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -111,7 +119,7 @@ def _short_repr(value: Any) -> str:
 
 
 def records_of(portion: Portion) -> list[ConsumerRecord]:
-    """The records of one partition."""
+    """The records of one portion."""
     columns = portion.columns
     assert columns.offsets is not None, "records that were read have offsets"
     has_headers = int(columns.header_offsets[-1]) > int(columns.header_offsets[0])
@@ -149,9 +157,9 @@ def records_of_all(
     value: Deserializer | None,
     reject: Callable[[TopicPartition, int, RecordDeserializationException], None],
 ) -> list[ConsumerRecord]:
-    """The records of all portions, their keys and values made into objects.
+    """The records of all portions, with deserialized keys and values.
 
-    Of each partition up to the first record that a deserializer refuses: `reject` hears its offset, and why.
+    Each partition ends before the first record that a deserializer rejects: `reject` is called with its offset and the error.
     """
     if key is None and value is None:
         return records_of(portions[0]) if len(portions) == 1 else [record for portion in portions for record in records_of(portion)]
@@ -172,7 +180,7 @@ def records_of_all(
 def _deserialize(
     records: list[ConsumerRecord], key: Deserializer | None, value: Deserializer | None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationException | None]:
-    """The records with their keys and values made into objects, up to the first that cannot be, and why."""
+    """The records with deserialized keys and values, up to the first error; and that error."""
     converted: list[ConsumerRecord] = []
     for record in records:
         part = "key"
@@ -181,9 +189,7 @@ def _deserialize(
             part = "value"
             found_value = record.value if value is None or record.value is None else value(record.value)
         except Exception as error:
-            text = (
-                f"the {part} at offset {record.offset} of {record.topic_partition} cannot be deserialized: {error!r}; seek past it to go on"
-            )
+            text = f"the {part} at offset {record.offset} of {record.topic_partition} cannot be deserialized: {error!r}; seek past it"
             failure = RecordDeserializationException(text, topic_partition=record.topic_partition)
             failure.__cause__ = error
             return converted, failure

@@ -1,4 +1,4 @@
-"""What `poll_table` gives: an Arrow table, made of the buffers that were decoded, without an object per record."""
+"""Arrow tables for `poll_table`: built from the decoded buffers, without an object per record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEMA: Final = pa.schema(
 
 
 def table_of(portions: Iterable[Portion]) -> pa.Table:
-    """The records of all portions, one after the other."""
+    """The records of all portions, concatenated."""
     return pa.Table.from_batches([_batch(portion) for portion in portions], SCHEMA)
 
 

@@ -387,7 +387,7 @@ class TestLeaderEpochs:
         rig = self.moved()
         self.told(rig, 0, 1)
         assert rig.core.subscriptions.of(P0).position == Position(1, 0, 1)
-        assert "ends at 1 for the epoch that was read, before the position, 2" in rig.reports[-1]
+        assert "ends at 1 for the epoch of the last record read, before the position 2" in rig.reports[-1]
 
     def test_no_common_epoch_resets_the_position(self) -> None:
         rig = self.moved()

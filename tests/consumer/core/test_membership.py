@@ -330,7 +330,7 @@ class TestTime:
         rig = Rig(**{"session.timeout.ms": 6_000}).reach(State.STABLE)
         rig.advance(6_000)
         assert len(rig.pending(FindCoordinatorRequest)) == 1
-        assert "answered no heartbeat for 6000 ms" in rig.reports[-1]
+        assert "not responded to heartbeats for 6000 ms" in rig.reports[-1]
 
 
 class TestLeaving:
@@ -448,6 +448,6 @@ def test_timeout_of_committed_names_the_rebalance(state: State, rebalances: bool
     rig.step()
     rig.advance(2_000)
     (failed,) = [done for done in rig.done if isinstance(done, FailCall) and done.call == "mine"]
-    text = "in time: the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
+    text = "in time: the group rebalances, and its coordinator responds after that: poll until partitions are assigned"
     assert (text in str(failed.error)) is rebalances
-    assert "group 'g': the committed offsets of t-0 were not told in time" in str(failed.error)
+    assert "group 'g': the committed offsets of t-0 were not received in time" in str(failed.error)

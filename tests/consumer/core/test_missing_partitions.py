@@ -17,8 +17,8 @@ from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRespon
 from tests.consumer.core.rig import Rig
 
 ABSENT, PRESENT = TopicPartition("t", 7), TopicPartition("t", 0)
-SAID = "topic 't' has partitions 0 to 2, there is no partition 7; the consumer goes on asking for it, without a limit"
-TOLD = "topic 't' has partitions 0 to 2, there is no partition 7; none has come for .* ms: choose one of those, or give the topic more"
+SAID = "topic 't' has partitions 0 to 2, there is no partition 7; the consumer keeps requesting it, without a limit"
+TOLD = "topic 't' has partitions 0 to 2, there is no partition 7; missing for .* ms: use an existing partition, or add partitions"
 
 
 def groupless_rig() -> Rig:
@@ -75,9 +75,7 @@ def test_log_line_is_repeated_with_growing_pauses() -> None:
     with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
         rig.poll()
     advance(rig, 200_000)
-    again = (
-        r"topic 't' has partitions 0 to 2, there is no partition 7, for (\d+) ms now; the consumer goes on asking for it, without a limit"
-    )
+    again = r"topic 't' has partitions 0 to 2, there is no partition 7, for (\d+) ms now; the consumer keeps requesting it, without a limit"
     first, *others = rig.reports
     assert first == SAID
     found = [re.fullmatch(again, text) for text in others]
@@ -124,7 +122,7 @@ def test_missing_topic_fails_calls(api: str) -> None:
     advance(rig, 3_600, response=no_topic())
     assert len(rig.reports) == 1
     [error] = rig.errors
-    with pytest.raises(errors.UnknownTopicOrPartitionException, match=r"Metadata for t: .* topic 't' is not there: misspelt.* create it"):
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=r"Metadata for t: .* topic 't' does not exist: misspelt.* create it"):
         raise error
 
 
@@ -139,7 +137,7 @@ def test_topic_may_be_created_after_assign_or_subscribe() -> None:
     rig.poll()
     advance(rig, 10_000, response=no_topic())
     assert rig.poll() == []
-    assert [text.partition(":")[0] for text in rig.reports] == ["topic 't' is not there"]
+    assert [text.partition(":")[0] for text in rig.reports] == ["topic 't' does not exist"]
 
 
 def test_partition_that_appears_in_time_is_not_missing() -> None:
@@ -167,7 +165,7 @@ def test_topic_not_listed_in_metadata_of_all_topics_is_missing() -> None:
     rig.step()
     advance(rig, 3_600)
     [error] = rig.errors
-    with pytest.raises(errors.UnknownTopicOrPartitionException, match="topic 'elsewhere' is not there"):
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match="topic 'elsewhere' does not exist"):
         raise error
 
 

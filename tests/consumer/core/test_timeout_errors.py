@@ -27,7 +27,7 @@ def test_timeout_names_the_silent_broker() -> None:
     [error] = rig.errors
     with pytest.raises(
         errors.TimeoutException,
-        match="in time, b:1 has not answered yet; waiting for b:1, which leads t-0: no response yet; it may",
+        match="in time, b:1 has not responded yet; waiting for b:1, which leads t-0: no response yet; it may",
     ):
         raise error
 
@@ -62,9 +62,9 @@ class TestTimeoutOfCalls:
     @pytest.mark.parametrize(
         ("call", "text"),
         [
-            ("offsets", "ListOffsets: REQUEST_TIMED_OUT (7): no offset of t-0, t-1 was told"),
-            ("partitions", "REQUEST_TIMED_OUT (7): the partitions of topic 't' were not told"),
-            ("committed", "OffsetFetch: REQUEST_TIMED_OUT (7): group 'g': the committed offsets of t-0, t-1 were not told"),
+            ("offsets", "ListOffsets: REQUEST_TIMED_OUT (7): no offset of t-0, t-1 was received"),
+            ("partitions", "REQUEST_TIMED_OUT (7): the partitions of topic 't' were not received"),
+            ("committed", "OffsetFetch: REQUEST_TIMED_OUT (7): group 'g': the committed offsets of t-0, t-1 were not received"),
             ("commit", "OffsetCommit: REQUEST_TIMED_OUT (7): group 'g': offsets of t-0, t-1 were not committed"),
         ],
     )
@@ -84,8 +84,9 @@ class TestTimeoutOfCalls:
         rig.answer_metadata()
         rig.fail(ListOffsetsRequest)
         rig.advance(3_000)
-        assert f"was told {LIMIT}, b:1 has not answered yet; the last error was NETWORK_EXCEPTION: b:1: closed by the broker" in self.error(
-            rig
+        assert (
+            f"was received {LIMIT}, b:1 has not responded yet; the last error was NETWORK_EXCEPTION: b:1: closed by the broker"
+            in self.error(rig)
         )
 
     def test_partition_has_no_leader(self) -> None:
@@ -97,15 +98,15 @@ class TestTimeoutOfCalls:
         for sent in rig.pending(ListOffsetsRequest):
             rig.answer(sent, ListOffsetsResponse())
         rig.advance(100)
-        assert f"was told {LIMIT}, no leader is known of t-1" in self.error(rig)
+        assert f"was received {LIMIT}, no leader is known of t-1" in self.error(rig)
 
-    @pytest.mark.parametrize(("call", "verb"), [("committed", "told"), ("commit", "committed")])
+    @pytest.mark.parametrize(("call", "verb"), [("committed", "received"), ("commit", "committed")])
     def test_coordinator_is_silent(self, call: str, verb: str) -> None:
         rig = Rig()
         self.start(rig, call)
         rig.find_coordinator()
         rig.advance(3_000)
-        assert f"were not {verb} {LIMIT}, the coordinator b:1 has not answered yet" in self.error(rig)
+        assert f"were not {verb} {LIMIT}, the coordinator b:1 has not responded yet" in self.error(rig)
 
 
 def test_names_of_many_partitions_are_shortened() -> None:

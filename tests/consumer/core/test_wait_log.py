@@ -338,7 +338,7 @@ class TestCoordinator:
         rig.group.finder.forget()
         rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
-        assert "LeaveGroup is not sent, because the coordinator is not known now" in rig.reports[-1]
+        assert "LeaveGroup is not sent, because the coordinator is not known" in rig.reports[-1]
 
 
 class TestPendingResponses:

@@ -1,1 +1,1 @@
-"""The consumer without I/O: subscriptions and positions, the group's membership, fetching, commits; tied together by `consumer_core`."""
+"""Consumer core without I/O: subscriptions, positions, group membership, fetches and commits. Entry point: `consumer_core`."""

@@ -1,8 +1,9 @@
-"""Who reads what: the group's leader gives each partition to one member that subscribes to its topic. Pure.
+"""Partition assignors: the group leader assigns each partition to one member that subscribes to its topic. Pure functions.
 
-`range` and `roundrobin` give what RangeAssignor.java and RoundRobinAssignor.java give without racks, partition by partition, so that it
-does not matter which client leads. The sticky ones keep to the same promises as Kafka's (numbers as equal as subscriptions allow, then as
-few moves as possible), not to the same choices: see `balance`.
+`range` and `roundrobin` give the same result as RangeAssignor.java and RoundRobinAssignor.java without racks, partition by partition, so
+any
+client may lead. The sticky assignors give the same guarantees as Kafka's (numbers as equal as subscriptions allow, then as few moves as
+possible), not the same choices: see `balance`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from chaffinch.identifiers import TopicPartition
 
 
 class Claim(NamedTuple):
-    """What a member had, and since which generation."""
+    """Partitions that a member had, and in which generation."""
 
     partitions: tuple[TopicPartition, ...] = ()
     generation: int = -1
@@ -33,16 +34,20 @@ Move: TypeAlias = tuple[str, str, str]
 def balance(
     topics: Mapping[str, frozenset[str]], counts: Mapping[str, int], claims: Mapping[str, Claim]
 ) -> dict[str, list[TopicPartition]]:
-    """Member -> partitions, sorted: numbers as equal as subscriptions allow, and members keep what they had where that costs no equality.
+    """Member -> sorted partitions: numbers as equal as subscriptions allow; members keep partitions where that costs no equality.
 
-    `topics` are the members' subscriptions, in the order in which members count; `counts` the topics' numbers of partitions. Topics
-    without a subscriber or a number are left out.
+    `topics`: subscriptions of the members, in the order in which members are counted. `counts`: numbers of partitions. Topics without a
+    subscriber or a number are left out.
 
-    First each member keeps what it had; the other partitions go to the members with fewest; then partitions move, one by one, along the
-    shortest way from a member with more to one that has at least two fewer (possibly through others that subscribe to both topics). Each
-    way makes the sum of squares smaller, so this ends, and where no way is left no other sharing is more equal. With equal subscriptions
-    every way has one step. Promises as of AbstractStickyAssignor.java; when two members claim a partition the later generation has it, of
-    one generation neither.
+    First each member keeps its partitions. Then the other partitions go to the members with the fewest. Then partitions move, one by one,
+    along the shortest path from a member to one that has at least two fewer, if necessary through members that subscribe to both topics.
+    Each
+    path reduces the sum of squares, so this ends; when no path is left, no other assignment is more equal. With equal subscriptions each
+    path
+    has one step.
+
+    Guarantees as of AbstractStickyAssignor.java. If two members claim a partition, the later generation wins; within one generation neither
+    keeps it.
     """
     owners = _owners(topics, counts, claims)
     loads: Loads = {member: {} for member in topics}
@@ -59,7 +64,7 @@ def balance(
 
 
 def _owners(topics: Mapping[str, frozenset[str]], counts: Mapping[str, int], claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
-    """Who keeps what: partitions that are there, still subscribed to, and claimed once in the latest generation that claims them."""
+    """Partitions that their owners keep: existing, still subscribed to, and claimed once in the latest generation that claims them."""
     latest: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in topics:
         claim = claims.get(member, Claim())
@@ -81,7 +86,10 @@ def _size(load: Mapping[str, list[int]]) -> int:
 
 
 def _distribute(loads: Loads, topic: str, missing: list[int], subscribers: list[str]) -> None:
-    """Partitions that nobody has, to who has least. Called for topics with few subscribers first: the others can make up for it."""
+    """Assign partitions without an owner to the members with the fewest.
+
+    Called for topics with few subscribers first: later topics can compensate.
+    """
     queue = [(_size(loads[member]), index, member) for index, member in enumerate(subscribers)]
     heapq.heapify(queue)
     for number in missing if subscribers else ():
@@ -91,7 +99,7 @@ def _distribute(loads: Loads, topic: str, missing: list[int], subscribers: list[
 
 
 def _balancing_moves(loads: Loads, subscribers: Mapping[str, list[str]]) -> list[Move]:
-    """A way from who has much to who has little; empty when there is none."""
+    """A path from a member with many partitions to one with fewer; empty if there is none."""
     sizes = {member: _size(load) for member, load in loads.items()}
     least = min(sizes.values(), default=0)
     for start in sorted(loads, key=lambda member: -sizes[member]):
@@ -104,7 +112,7 @@ def _balancing_moves(loads: Loads, subscribers: Mapping[str, list[str]]) -> list
 
 
 def _path_down(start: str, loads: Loads, sizes: Mapping[str, int], subscribers: Mapping[str, list[str]]) -> list[Move]:
-    """The shortest way from `start` to a member with at least two fewer; of several the one to the member with fewest."""
+    """The shortest path from `start` to a member with at least two fewer partitions; of several the one to the member with the fewest."""
     arrivals: dict[str, Move] = {}
     level = [start]
     while level:
@@ -132,14 +140,14 @@ def _path_to(end: str, arrivals: Mapping[str, Move]) -> list[Move]:
 
 
 Members = Mapping[str, MemberSubscription]
-"""Member id -> what it said."""
+"""Member id -> its subscription."""
 Assignment = dict[str, list[TopicPartition]]
-"""Member id -> what it is to have; every member is there."""
+"""Member id -> its assigned partitions; contains every member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """`assign(members, partition counts by topic)`. `is_cooperative`: members keep what they have while the group rebalances (KIP-429)."""
+    """`assign(members, partition counts by topic)`. `is_cooperative`: members keep their partitions during a rebalance (KIP-429)."""
 
     name: str
     assign: Callable[[Members, Mapping[str, int]], Assignment]
@@ -147,7 +155,7 @@ class Assignor:
 
 
 def assign_range(members: Members, counts: Mapping[str, int]) -> Assignment:
-    """Topic by topic neighbouring partitions together: equal partitions of equally large topics meet at one member."""
+    """Consecutive partitions, topic by topic: equal partition numbers of equally large topics go to the same member."""
     assigned: Assignment = {member: [] for member in members}
     for topic, subscribers in _subscribers(members, counts).items():
         count, number = counts[topic], len(subscribers)
@@ -160,7 +168,7 @@ def assign_range(members: Members, counts: Mapping[str, int]) -> Assignment:
 
 
 def assign_round_robin(members: Members, counts: Mapping[str, int]) -> Assignment:
-    """All partitions in turn to all members in turn; who does not subscribe to the topic is passed over."""
+    """All partitions in turn to all members in turn; members that do not subscribe to the topic are skipped."""
     assigned: Assignment = {member: [] for member in members}
     order = sorted_members(members)
     turn = 0
@@ -174,7 +182,7 @@ def assign_round_robin(members: Members, counts: Mapping[str, int]) -> Assignmen
 
 
 def assign_sticky(members: Members, counts: Mapping[str, int]) -> Assignment:
-    """Equal numbers, few moves; members say in their user data what they had."""
+    """Equal numbers, few moves; members report their previous partitions in their user data."""
     claims = {}
     for member, subscription in members.items():
         claims[member] = Claim(*decode_sticky(subscription.user_data))
@@ -182,10 +190,10 @@ def assign_sticky(members: Members, counts: Mapping[str, int]) -> Assignment:
 
 
 def assign_cooperative_sticky(members: Members, counts: Mapping[str, int]) -> Assignment:
-    """As `assign_sticky`, but what is to go from one member to another is left out until its owner has given it up."""
+    """As `assign_sticky`, but a partition that moves is left out until its owner has revoked it."""
     claims = {}
     for member, subscription in members.items():
-        # Members of before KIP-792 tell their generation in the user data.
+        # Members without KIP-792 report their generation in the user data.
         generation = subscription.generation if subscription.generation >= 0 else decode_cooperative(subscription.user_data)
         claims[member] = Claim(subscription.owned, generation)
     assigned = _balance_members(members, counts, claims)
@@ -201,7 +209,7 @@ def _balance_members(members: Members, counts: Mapping[str, int], claims: Mappin
 
 
 def sorted_members(members: Members) -> list[str]:
-    """Static members by their names, then the others by their ids (MemberInfo.compareTo in AbstractPartitionAssignor.java)."""
+    """Static members by name, then the others by id (MemberInfo.compareTo in AbstractPartitionAssignor.java)."""
     return sorted(members, key=lambda member: (members[member].instance_id is None, members[member].instance_id or member))
 
 

@@ -1,4 +1,4 @@
-"""Errors of a consumer's calls and requests: how long there was, that no answer came, why offsets were not committed."""
+"""Errors of a consumer's calls and requests: timeouts, missing responses, rejected commits."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from chaffinch.errors import (
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 
 IN_TIME: Final = "in time"
-"""Where nobody has set the time by a name."""
+"""Default, for calls without a named timeout."""
 _NAMED_MAX: Final = 5
 
 
 def within(limit_ms: int, name: str) -> str:
-    """`name`: of the option or argument that says so."""
+    """`name`: the option or argument that set the limit."""
     return f"within {limit_ms} ms ({name})"
 
 
 def names_of(tps: Collection[TopicPartition]) -> str:
-    """Some of them by name, how many more there are."""
+    """The first few partitions by name, and the number of the others."""
     named = ", ".join(str(tp) for tp in sorted(tps)[:_NAMED_MAX])
     return named if len(tps) <= _NAMED_MAX else f"{named} and {len(tps) - _NAMED_MAX} more"
 
 
 def network_error(event: RequestFailed, api: str | None = None) -> KafkaException:
-    """A request without an answer, as an exception."""
+    """The error of a request that got no response."""
     text = f"{event.address}: {event.reason}"
     if event.is_unsupported:
         return UnsupportedVersionException(text, stored=Stored.NO, api=api)
@@ -43,7 +43,7 @@ def network_error(event: RequestFailed, api: str | None = None) -> KafkaExceptio
 
 
 def unanswered_error(event: RequestFailed, api: str) -> KafkaException:
-    """A request to the coordinator without an answer: it may have been carried out."""
+    """The error of a request to the coordinator that got no response; it may have been executed."""
     stored = Stored.POSSIBLY if event.was_sent else Stored.NO
     if event.is_unsupported:
         return UnsupportedVersionException(f"{event.address}: {event.reason}", stored=Stored.NO, api=api)
@@ -57,14 +57,12 @@ def rebalancing_error(group_id: str, tp: TopicPartition | None = None, *, joins:
 
 
 def not_joined_error(group_id: str) -> KafkaException:
-    text = f"this consumer is no member of group {group_id!r} yet: it joins with its first poll, and can commit after it"
+    text = f"this consumer is not a member of group {group_id!r} yet: it joins with its first poll and can commit after it"
     return CommitFailedException(text, api="OffsetCommit")
 
 
 def expelled_error(group_id: str) -> KafkaException:
-    text = (
-        f"group {group_id!r} has gone on without this member: what it read since is read again by others; it joins again with the next poll"
-    )
+    text = f"group {group_id!r} has removed this member: others read its uncommitted records again; it rejoins with the next poll"
     return CommitFailedException(text, api="OffsetCommit")
 
 

@@ -1,7 +1,7 @@
-"""Committing offsets (OffsetCommit): on request, and automatically. Looking them up is in `committed.py`.
+"""Offset commits (OffsetCommit), explicit and automatic. Lookups of committed offsets are in `committed.py`.
 
-Follows ConsumerCoordinator.java: a commit that waits is tried again until its time is over, one that does not is tried once; a member
-that the group has gone on without cannot commit, and says so.
+Follows ConsumerCoordinator.java: a commit that waits is retried until its timeout, any other is sent once. A member that the group has
+removed cannot commit, and the error says so.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STALE_GENERATION: Final = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_I
 
 
 class Commits:
-    """The offsets of one group. Without a group nothing is here."""
+    """The commits of one group member. Exists only with a group.id."""
 
     def __init__(
         self, context: ConsumerContext, membership: Membership, missing_partitions: MissingPartitions, resets: ResetPolicy
@@ -66,9 +66,9 @@ class Commits:
         self._auto_due_ms = 0
         self._auto: Commit | None = None
         self._without_topic_ids: set[Address] = set()
-        """Coordinators that take no topic ids in OffsetCommit (before Apache Kafka 4.2)."""
+        """Coordinators that support no topic ids in OffsetCommit (before Apache Kafka 4.2)."""
         self._unknown_tps: set[TopicPartition] = set()
-        """Those that the coordinator did not know, and metadata did not either then."""
+        """Partitions that neither the coordinator nor metadata knew."""
 
     @property
     def is_busy(self) -> bool:
@@ -77,26 +77,28 @@ class Commits:
 
     @property
     def last_error(self) -> KafkaException | None:
-        """What a commit or look-up on its way was refused with last."""
+        """The last error of a pending commit or lookup."""
         return next((commit.last_error for commit in self._commits if commit.last_error is not None), None) or self.committed.last_error
 
     @property
     def topics(self) -> set[str]:
-        """Those of which the coordinator says that it does not know a partition: metadata says why."""
+        """Topics with a partition that the coordinator does not know; they are looked up in metadata."""
         return {tp.topic for commit in self._commits if commit.unknown_since_ms is not None for tp in commit.offsets}
 
     @property
     def is_committing(self) -> bool:
-        """Whether offsets are on their way to the coordinator."""
+        """Whether commits are pending."""
         return bool(self._commits)
 
-    # Writing.
+    # Commits.
 
     def commit_all(
         self, deadline_ms: int, on_done: Outcome, *, retries: bool, tps: Collection[TopicPartition] | None = None, limit: str = IN_TIME
     ) -> Commit | None:
-        """Commit what was read, of all partitions or of `tps`; as `commit`. But not where metadata has no such partition, which may be
-        the word of a broker that lags behind, and the coordinator has said so, too."""
+        """Commit the positions of all partitions, or of `tps`; otherwise as `commit`.
+
+        A partition that metadata does not contain is left out only if the coordinator did not know it either: a broker may lag behind.
+        """
         if retries:
             self._drop_waiting_auto_commit()
         self._unknown_tps = {tp for tp in self._unknown_tps if self._context.cluster.partition(tp) is None}
@@ -106,7 +108,8 @@ class Commits:
         return self._begin(found)
 
     def _drop_waiting_auto_commit(self) -> None:
-        """A commit of the moment that still waits for the coordinator says less than the one that comes now, and would come after it."""
+        """Drop a periodic commit that still waits for the coordinator: the commit made now has later offsets, and must not be
+        overwritten."""
         if self._auto is not None and not self._auto.is_under_way:
             self._commits.remove(self._auto)
             self._auto, self._auto_due_ms = None, 0
@@ -120,8 +123,10 @@ class Commits:
         retries: bool,
         limit: str = IN_TIME,
     ) -> Commit | None:
-        """Commit offsets that the application names itself, which are of the topics that are there now, or with None what it has read;
-        None when it was over at once."""
+        """Commit offsets that the application gives, for the topics that exist now; or with None the positions.
+
+        Returns None if it completed at once.
+        """
         is_explicit = offsets is not None
         offsets = self.positions() if offsets is None else offsets
         ids = {tp: self._context.ids.current(tp.topic) for tp in offsets} if is_explicit else self._context.subscriptions.topic_ids()
@@ -138,20 +143,20 @@ class Commits:
         return commit
 
     def _commit_error_now(self, *, is_empty: bool, is_automatic: bool) -> KafkaException | None:
-        """Why this consumer cannot commit now. What it commits by itself while it joins is the last, before it leaves: see `advance`."""
+        """Why this consumer cannot commit now. An automatic commit while joining is the final one before it leaves: see `advance`."""
         membership = self._membership
         if membership.fatal is not None and not (is_empty and is_automatic):
             return copy_for_raise(
                 membership.fatal
-            )  # Also of what it has read, which is nothing any more: who asks believes it is committed.
+            )  # Also for an empty commit of positions: the caller believes that its records are committed.
         if is_empty:
             return None
-        # Who joins is about to be of another generation, which may come before the commit does.
+        # A joining member is about to enter another generation, perhaps before the commit arrives.
         is_joining = membership.state in (State.JOINING, State.SYNCING)
         if not self._context.subscriptions.is_automatic or (membership.identity.has_generation and (is_automatic or not is_joining)):
             return None
         if is_joining and not membership.identity.has_generation and self._finder.known_address is None:
-            return None  # There is no group yet that could rebalance. It waits until there is, see `_fail_refused`, or its time is over.
+            return None  # There is no group yet that could rebalance. The commit waits for it (see `_fail_refused`), or times out.
         if is_joining:
             return self._rebalancing()
         return (
@@ -168,12 +173,12 @@ class Commits:
         return self._membership.identity if self._context.subscriptions.is_automatic else NO_IDENTITY
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the caller has read up to."""
+        """The offsets up to which the caller has read."""
         consumed = self._context.subscriptions.consumed().items()
         return {tp: OffsetAndMetadata(position.offset, "", position.offset_epoch) for tp, position in consumed}
 
     def polled(self, steady_ms: int) -> None:
-        """The caller polls again, so what it had is done with: commit it when it is time to."""
+        """The caller polls again, so earlier records are processed: commit them if the interval has passed."""
         if self.is_automatic and self._auto is None and steady_ms >= self._auto_due_ms and self._may_auto_commit:
             self._auto_due_ms = steady_ms + int(self._context.settings["auto.commit.interval.ms"])
             time_ms = int(self._context.settings[API_TIMEOUT])
@@ -187,7 +192,7 @@ class Commits:
     def _auto_done(self, error: KafkaException | None) -> None:
         self._auto = None
         if error is not None:
-            self._context.report(f"group {self._context.group_id!r}: offsets were not committed, the next poll tries again: {error}")
+            self._context.report(f"group {self._context.group_id!r}: offsets were not committed, the next poll retries: {error}")
             self._auto_due_ms = 0 if error.code.is_retriable else self._auto_due_ms
 
     # The round.
@@ -202,23 +207,23 @@ class Commits:
             return
         self._fail_refused()
         membership = self._membership
-        # Until all have joined the coordinator takes commits of the generation before, but not behind a JoinGroup, which waits for that;
-        # and none from then on until all have synced.
+        # Until all members have joined, the coordinator accepts commits of the previous generation, but not queued behind a waiting
+        # JoinGroup. After that it accepts none until all have synced.
         address_of_commits = address.first_lane if membership.state is State.JOINING else address
         for commit in list(self._commits) if membership.state is not State.SYNCING else ():
             if not commit.is_under_way and steady_ms >= commit.not_before_ms and not (commit.failures and self._has_later_commit(commit)):
                 self._send_commit(commit, address_of_commits, steady_ms)
         for commit in self._commits:
-            commit.is_checked = False  # What was not sent at once is checked again.
+            commit.is_checked = False  # A commit that was not sent at once is checked again.
         self.committed.advance(address, steady_ms)
 
     def _has_later_commit(self, commit: Commit) -> bool:
-        """Whether a later one tells of some of its partitions: that is waited for, lest this one takes the group back."""
+        """Whether a later commit has some of its partitions. Then it waits for that one, so as not to overwrite later offsets."""
         later = self._commits[self._commits.index(commit) + 1 :]
         return any(not commit.offsets.keys().isdisjoint(other.offsets) for other in later)
 
     def _send_commit(self, commit: Commit, address: Address, steady_ms: int) -> None:
-        """By id: the coordinator refuses positions in a deleted topic. Where it takes names only, its metadata is asked first."""
+        """Send it with topic ids: the coordinator rejects offsets of a deleted topic. Without ids, its metadata is checked first."""
         self._drop_outdated(commit)
         remaining = {tp: offset for tp, offset in commit.offsets.items() if tp not in commit.skipped}
         ids = {tp: commit.topic_ids.get(tp, ZERO_UUID) for tp in remaining}
@@ -244,14 +249,16 @@ class Commits:
         self._context.send(address, message, token, version_max=VERSION_WITH_IDS if has_ids else LAST_VERSION_WITH_NAMES)
 
     def _drop_outdated(self, commit: Commit) -> None:
-        """Positions in a topic that was deleted and created again are not committed: the log says so when metadata does. Offsets that the
-        application named are refused: it may commit them again, if it means the new topic."""
+        """Drop positions in a topic that was deleted and created again; the log reports it with the metadata.
+
+        Offsets that the application gave are rejected: it may commit them again, if they are meant for the new topic.
+        """
         for tp, topic_id in commit.topic_ids.items():
             if tp in commit.skipped or tp not in commit.offsets or not self._context.ids.is_outdated(tp.topic, topic_id):
                 continue
             commit.skipped.add(tp)
             if commit.is_explicit:
-                text = "the topic was deleted and created again meanwhile: commit again if the offset is meant for the new topic"
+                text = "the topic was deleted and created again in the meantime: commit again if the offset is meant for the new topic"
                 commit.unknown = exception_for(
                     codes.UNKNOWN_TOPIC_ID, message=text, topic_partition=tp, stored=Stored.NO, api="OffsetCommit"
                 )
@@ -259,7 +266,7 @@ class Commits:
                 commit.outdated.add(tp)
 
     def topics_answered(self, event: ResponseReceived) -> None:
-        """The coordinator's metadata, which the core has taken in: what was read of topics that are others now is dropped."""
+        """The coordinator's metadata, which the core has processed: positions in topics that were created again are dropped."""
         commit: Commit = event.token.commit
         counts = {topic.name: len(topic.partitions) for topic in event.message.topics if not topic.error_code}
         unknown = {
@@ -274,20 +281,22 @@ class Commits:
             self._context.wake_caller()
 
     def connection_lost(self, address: Address) -> None:
-        """A connection is gone: the broker may be of another version when it is back."""
+        """A connection has ended: the broker may have another version when it is back."""
         self._without_topic_ids.discard(address.first_lane)
         self.committed.connection_lost(address)
 
     def _fail_refused(self) -> None:
-        """What was asked for while nobody had told where the coordinator is, by who was no member: nor is it one now."""
+        """Fail commits made before the coordinator was known, by a consumer that was not a member and still is not."""
         for commit in [each for each in self._commits if not (each.is_under_way or each.identity.has_generation)]:
             error = self._commit_error_now(is_empty=False, is_automatic=commit.is_automatic)
             if error is not None:
                 self._finish(commit, error)
 
     def _follow_generation(self) -> None:
-        """What a cooperative member that closes has read goes with it into the generation that it joins meanwhile. Nothing else does, nor
-        where the group has gone on without it: others may have read and committed further since."""
+        """Move the final commits of a closing cooperative member into the generation that it has joined. Other commits fail.
+
+        They also fail after the group removed the member: others may have read and committed further since.
+        """
         for commit in [each for each in self._commits if not each.is_under_way and each.identity != self._identity]:
             if commit.is_final and commit.identity == self._membership.previous_identity:
                 commit.identity = self._identity
@@ -304,7 +313,7 @@ class Commits:
         self.committed.expire(steady_ms)
 
     def fail_all(self, error: KafkaException) -> None:
-        """Nobody will hear any more."""
+        """Fail all calls."""
         for commit in list(self._commits):
             self._finish(commit, error)
         self.committed.fail_all(error)
@@ -316,7 +325,7 @@ class Commits:
             commit.on_done(None if error is None else commit.with_committed(error))
             self._context.wake_caller()
 
-    # Answers.
+    # Responses.
 
     def commit_answered(self, event: ResponseReceived, steady_ms: int) -> None:
         token: CommitToken = event.token
@@ -328,7 +337,7 @@ class Commits:
         self._answered(token, results, event.numbering, steady_ms)
 
     def _answered(self, token: CommitToken, results: list[tuple[TopicPartition, int]], numbering: Numbering, steady_ms: int) -> None:
-        """What became of each offset; those that are not in the coordinator's metadata were not sent, and it would not know them."""
+        """Process the result of each offset. Partitions missing in the coordinator's metadata were not sent; it would not know them."""
         commit = token.commit
         commit.is_under_way = False
         found = [(tp, codes.by_number(number, numbering=numbering)) for tp, number in results]
@@ -353,8 +362,8 @@ class Commits:
             if error is None or error.code.is_retriable:
                 error = self._commit_error(code, tp, token)
         if commit.unknown_id_count == 1 and error is None:
-            return  # It goes again at once, once metadata has said what is there.
-        if error is None or commit.committed >= commit.offsets.keys():  # Each in one attempt or another.
+            return  # It is sent again as soon as new metadata has arrived.
+        if error is None or commit.committed >= commit.offsets.keys():  # Each partition was committed in one attempt or another.
             self._finish(commit, commit.partial_error)
         else:
             self._commit_failed(commit, error, steady_ms)
@@ -365,15 +374,17 @@ class Commits:
             earlier.skipped.add(tp)
 
     def _skip(self, token: CommitToken, tp: TopicPartition, code: ErrorCode) -> None:
-        """Of an automatic commit, which does not wait for what the coordinator does not know; the others are committed all the same."""
+        """Skip a partition of an automatic commit that the coordinator does not know; the other partitions are committed."""
         token.commit.skipped.add(tp)
         token.commit.unknown = self._commit_error(code, tp, token)
         self._unknown_tps.add(tp)
         self._context.refresh()
 
     def _has_stale_generation(self, token: CommitToken) -> bool:
-        """Whether a last commit came after the start of a generation that this member is in, or hears of in a moment: see
-        `_follow_generation`."""
+        """Whether a final commit arrived after the start of a generation that this member is in, or is about to join.
+
+        See `_follow_generation`.
+        """
         membership = self._membership
         joins = membership.state is State.JOINING and token.identity == membership.identity
         return token.commit.is_final and (joins or token.identity == membership.previous_identity)
@@ -384,8 +395,8 @@ class Commits:
         if code in OUT_OF_GROUP:
             if not token.identity.has_generation:
                 return not_a_member_error(self._context.group_id)
-            if is_current and membership.state is not State.JOINING:  # There the answer to JoinGroup tells what has become of it.
-                membership.reset_generation(f"a commit was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
+            if is_current and membership.state is not State.JOINING:  # While joining, the response to JoinGroup decides.
+                membership.reset_generation(f"the response to a commit was {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
             return expelled_error(self._context.group_id)
         text = metadata_too_long(token.commit.offsets.get(tp)) if code is codes.OFFSET_METADATA_TOO_LARGE else None
         error = exception_for(code, message=text, topic_partition=tp, stored=Stored.NO, api="OffsetCommit")
@@ -403,7 +414,7 @@ class Commits:
         token.commit.is_under_way = False
         if isinstance(token, CommitToken) and token.names and event.is_unsupported:
             self._without_topic_ids.add(event.address.first_lane)
-            self._context.counts["commits_sent"] -= 1  # It was not: it goes by name.
+            self._context.counts["commits_sent"] -= 1  # It was not sent: it is sent with names instead.
             return
         error = unanswered_error(event, "OffsetCommit") if isinstance(token, CommitToken) else network_error(event, "Metadata")
         self._commit_failed(token.commit, error, steady_ms)

@@ -1,7 +1,7 @@
-"""Looking up what a group has committed (OffsetFetch): for positions, and for callers.
+"""Lookups of committed offsets (OffsetFetch), for positions and for calls.
 
-Topics are named by their ids where the coordinator takes these (Apache Kafka 4.2), so that an offset of a deleted topic is never taken for
-one of its successor. Follows ConsumerCoordinator.java.
+They name topics by id where the coordinator supports it (Apache Kafka 4.2), so that an offset of a deleted topic is never used for a new
+topic of the same name. Follows ConsumerCoordinator.java.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COORDINATOR_LOST: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
 
 
 class CommittedOffsets:
-    """The look-ups of one group."""
+    """The lookups of one group member."""
 
     def __init__(self, context: ConsumerContext, membership: Membership, resets: ResetPolicy) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class CommittedOffsets:
         self._position_lookup: Lookup | None = None
         self._requires_stable = True
         self._without_topic_ids: set[Address] = set()
-        """Coordinators that take no topic ids in OffsetFetch."""
+        """Coordinators that support no topic ids in OffsetFetch."""
 
     @property
     def is_busy(self) -> bool:
@@ -51,15 +51,15 @@ class CommittedOffsets:
 
     @property
     def last_error(self) -> KafkaException | None:
-        """What a look-up on its way was refused with last."""
+        """The last error of a pending lookup."""
         return next((lookup.last_error for lookup in self._lookups if lookup.last_error is not None), None)
 
     def look_up(self, tps: Collection[TopicPartition], deadline_ms: int, call: Any, limit: str = IN_TIME) -> None:
-        """Committed offsets for a caller: a mapping with None where there is none."""
+        """Committed offsets for a call: a mapping, with None where nothing is committed."""
         self._lookups.append(Lookup(tuple(tps), deadline_ms, call, limit))
 
     def request_positions(self, steady_ms: int) -> None:
-        """Look up the committed offsets of partitions that have no position yet."""
+        """Look up the committed offsets of partitions without a position."""
         if self._position_lookup is None:
             tps = tuple(state.tp for state in self._context.subscriptions.at(Stage.COMMITTED, steady_ms))
             if tps:
@@ -69,7 +69,7 @@ class CommittedOffsets:
     # The round.
 
     def advance(self, address: Address, steady_ms: int) -> None:
-        """Send what is due."""
+        """Send requests that are due."""
         for lookup in self._lookups:
             if not lookup.is_under_way and steady_ms >= lookup.not_before_ms:
                 self._send(lookup, address)
@@ -84,36 +84,36 @@ class CommittedOffsets:
         self._context.send(address, request, lookup, version_max=VERSION_WITH_IDS if ids else LAST_VERSION_WITH_NAMES)
 
     def expire(self, steady_ms: int) -> None:
-        """Fail the calls whose time is over."""
+        """Fail the calls whose deadline has passed."""
         for lookup in [found for found in self._lookups if found.deadline_ms is not None and steady_ms >= found.deadline_ms]:
             self._lookups.remove(lookup)
-            text = f"the committed offsets of {names_of(lookup.tps)} were not told {lookup.limit}"
+            text = f"the committed offsets of {names_of(lookup.tps)} were not received {lookup.limit}"
             text += self._rebalancing() or (self._finder.no_response_text() if lookup.is_under_way else "")
             error = self._context.timeout_error(f"group {self._context.group_id!r}: {text}", lookup.last_error, api="OffsetFetch")
             self._context.out.append(FailCall(call=lookup.call, error=error))
 
     def _rebalancing(self) -> str:
-        """In words: the coordinator answers a connection's requests in turn, and those of a rebalance at its end."""
+        """Part of an error message: the coordinator responds in order, and to JoinGroup and SyncGroup only at the end of the rebalance."""
         if self._membership.state not in (State.JOINING, State.SYNCING) or self._finder.known_address is None:
             return ""
-        return ": the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
+        return ": the group rebalances, and its coordinator responds after that: poll until partitions are assigned"
 
     def connection_lost(self, address: Address) -> None:
-        """A connection is gone: the broker may be of another version when it is back."""
+        """A connection has ended: the broker may have another version when it is back."""
         self._without_topic_ids.discard(address.first_lane)
 
     def fail_all(self, error: KafkaException) -> None:
-        """Fail every call."""
+        """Fail all calls."""
         self._context.out += [FailCall(call=lookup.call, error=error) for lookup in self._lookups if lookup.call is not None]
         self._lookups = [lookup for lookup in self._lookups if lookup.call is None]
 
-    # Answers.
+    # Responses.
 
     def answered(self, event: ResponseReceived, steady_ms: int) -> None:
         lookup: Lookup = event.token
         lookup.is_under_way = False
-        answer = event.message
-        group = answer.groups[0] if answer.groups else answer
+        response = event.message
+        group = response.groups[0] if response.groups else response
         names = {topic_id: tp.topic for tp, topic_id in lookup.topic_ids.items()}
         code = codes.by_number(group.error_code, numbering=event.numbering)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(lookup.tps)
@@ -126,7 +126,7 @@ class CommittedOffsets:
                     found[TopicPartition(topic.name or names.get(topic.topic_id, ""), partition.partition_index)] = committed
         if code is codes.UNKNOWN_TOPIC_ID:
             self._context.refresh()
-            lookup.is_by_name = lookup is not self._position_lookup  # Callers ask for the topic that has the name.
+            lookup.is_by_name = lookup is not self._position_lookup  # Calls mean the topic that has the name now.
         if code is not codes.NONE:
             self._handle_error(lookup, exception_for(code, api="OffsetFetch"), steady_ms)
             return
@@ -140,13 +140,13 @@ class CommittedOffsets:
             self._context.out.append(CompleteCall(call=lookup.call, result=found))
 
     def failed(self, lookup: Lookup, event: RequestFailed, steady_ms: int) -> None:
-        """No answer."""
+        """No response."""
         lookup.is_under_way = False
         if event.is_unsupported and lookup.has_ids:
             self._without_topic_ids.add(event.address.first_lane)
             return
         if event.is_unsupported and self._requires_stable:
-            self._requires_stable = False  # Before KIP-447 it could not be asked for.
+            self._requires_stable = False  # Brokers before KIP-447 do not support it.
             return
         self._handle_error(lookup, unanswered_error(event, "OffsetFetch"), steady_ms)
 
@@ -169,7 +169,10 @@ class CommittedOffsets:
             self._context.out.append(FailCall(call=lookup.call, error=error))
 
     def _set_positions(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup, steady_ms: int) -> None:
-        """Positions from what is committed, or as auto.offset.reset says. Of a topic that was deleted meanwhile it is looked up again."""
+        """Set positions to the committed offsets, or reset them as auto.offset.reset says.
+
+        An offset of a topic that was deleted in the meantime is ignored, and looked up again.
+        """
         for tp, committed in found.items():
             state = self._context.subscriptions.assigned.get(tp)
             if state is None or state.stage is not Stage.COMMITTED:
@@ -185,6 +188,6 @@ class CommittedOffsets:
         self._context.wake_caller()
 
     def deadlines_ms(self) -> list[int]:
-        """When something may be due."""
+        """Times at which something may be due."""
         times = [(lookup.not_before_ms, lookup.deadline_ms) for lookup in self._lookups]
         return [time for pair in times for time in pair if time is not None]

@@ -1,8 +1,9 @@
-"""The consumer's core: what happened and the time go in, effects come out. No clock, socket, thread or dice of its own.
+"""ConsumerCore: the consumer as a state machine: events and the time go in, effects come out. It has no clock, socket, thread or
+randomness.
 
-It ties the parts together: `positions` says what is read, `membership` and `rebalance` keep to the group, `fetcher` and `lookups` ask the
-leaders, `commits` the coordinator. What the network reports comes through `handle`; what the caller does are methods, for its own thread.
-One lock around all of it is its owner's business. Whatever was called, the requests it leads to are in `drain()` afterwards.
+`positions` holds what is read, `membership` and `rebalance` follow the group, `fetcher` and `lookups` send requests to leaders, `commits`
+to the coordinator. Network events go to `handle`; calls of the application are methods, called on the thread that owns the core. The core
+has no lock. After any call, `drain()` returns the requests that it caused.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from chaffinch.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing else; said when `next_deadline_ms` is reached."""
+    """The event without content: `next_deadline_ms` is reached."""
 
 
 Event: TypeAlias = TimePassed | ResponseReceived | RequestFailed | RequestWritten | Connected | Disconnected
 
 
 class ConsumerCore:
-    """One consumer. `next_deadline_ms` is when to call `handle` next without an event."""
+    """One consumer. `next_deadline_ms`: when to call `handle` next without an event."""
 
     def __init__(self, settings: Settings, rng: Rng) -> None:
         self.context = ConsumerContext(settings, rng)
@@ -66,20 +67,20 @@ class ConsumerCore:
         self.topic_calls = TopicCalls(self.context, self.metadata_watch, self.missing_partitions)
         self.next_deadline_ms: int | None = None
         self._authentication_errors: dict[Address, KafkaException] = {}
-        """Brokers that did not let us in when they were last asked, of which the caller has not heard."""
+        """Brokers that rejected the last login, with an error that the caller has not got yet."""
         self._close: tuple[Any, int] | None = None
         self._reported_missing: set[TopicPartition] = set()
-        """Assigned by the caller, who has heard that they are not there."""
+        """Assigned partitions that were reported missing to the caller."""
         self.wait_log = ConsumerWaitLog(self.context, self.group)
 
-    # What the network reports.
+    # Network events.
 
     def handle(self, event: Event, steady_ms: int) -> list[Effect]:
-        """Take in what has happened at `steady_ms`, do whatever can be done now, and say what the shell is to do."""
+        """Process an event that occurred at `steady_ms`, do what is due, and return the effects."""
         return self.handle_all((event,), steady_ms)
 
     def handle_all(self, events: Iterable[Event], steady_ms: int) -> list[Effect]:
-        """Several events of one moment, in order, and one round for all."""
+        """Process simultaneous events in order, then do what is due once."""
         for event in events:
             event = self.context.explain_unreachable(event)
             if not isinstance(event, TimePassed):
@@ -97,7 +98,7 @@ class ConsumerCore:
                     self.context.refresh()
                     if self.group is not None:
                         self.group.connection_lost(event.address)
-                    if event.error is not None:  # Waiting is no use: whoever calls is told.
+                    if event.error is not None:  # Retries cannot solve it: fail the calls.
                         self._authentication_errors[event.address] = event.error
                         self.context.wake_caller()
                         self._fail_callers(event.error)
@@ -120,7 +121,7 @@ class ConsumerCore:
             case MetadataToken():
                 self._metadata_received(event, steady_ms)
             case _:
-                assert self.group is not None, f"an answer to nothing: {event}"
+                assert self.group is not None, f"a response without a request: {event}"
                 if isinstance(token, TopicsToken):
                     self.recreated_topics.handle(self.metadata_watch.learn(event.message, steady_ms))
                 self.group.answered(event, steady_ms)
@@ -137,7 +138,7 @@ class ConsumerCore:
             case MetadataToken():
                 self.metadata_watch.unanswered(network_error(event), steady_ms)
             case _:
-                assert self.group is not None, f"a failure of nothing: {event}"
+                assert self.group is not None, f"a failure without a request: {event}"
                 self.group.failed(event, steady_ms)
 
     def _metadata_received(self, event: ResponseReceived, steady_ms: int) -> None:
@@ -148,7 +149,7 @@ class ConsumerCore:
         if self.group is not None:
             self.group.membership.metadata_changed()
         self.context.leaderless |= {TopicPartition(topic, -1) for topic in self.subscriptions.topics}
-        # Of topics that only a call asks for the call tells.
+        # A topic that only a call needs fails that call instead.
         polled = self._needed_topics()
         for topic, code in self.metadata_watch.refusals().items():
             if topic not in polled:
@@ -164,8 +165,8 @@ class ConsumerCore:
     # The round.
 
     def drain(self, steady_ms: int) -> list[Effect]:
-        """Do what is due, and say what the shell is to do; after every call of the methods below."""
-        self.recreated_topics.drop_outdated()  # Of partitions that have come since.
+        """Do what is due, and return the effects; called after every call of the methods below."""
+        self.recreated_topics.drop_outdated()  # For partitions assigned since.
         self._watch_topics()
         self.metadata_watch.advance(steady_ms)
         if self.group is not None:
@@ -192,12 +193,12 @@ class ConsumerCore:
         self.metadata_watch.use(topics, all_topics=self.subscriptions.kind is Kind.PATTERN)
 
     def _needed_topics(self) -> set[str]:
-        """Those read here, or by members of the group that this one may have to share them out to."""
+        """Topics read here, or by members of the group if this one leads it."""
         topics = {tp.topic for tp in self.subscriptions.assigned} | self.subscriptions.topics
         return topics if self.group is None else topics | self.group.membership.leader.topics
 
     def _reset_positions_without_group(self, steady_ms: int) -> None:
-        """Without a group nothing was ever committed."""
+        """Without a group there are no committed offsets."""
         for state in self.subscriptions.at(Stage.COMMITTED, steady_ms):
             if self.resets.is_known(state.tp.topic):
                 state.reset(self.resets.strategy_for(state.tp))
@@ -208,7 +209,7 @@ class ConsumerCore:
             return
         for tp in sorted((leaderless & self.subscriptions.assigned.keys()) - self._reported_missing):
             error = self.missing_partitions.error([tp], steady_ms)
-            # A topic may be assigned before it is created; partitions that its creator left out are a mistake.
+            # A topic may be assigned before it is created; a missing partition of an existing topic is a mistake.
             if error is not None and error.topic_partition == tp:
                 self._reported_missing.add(tp)
                 self.context.fail(error)
@@ -238,10 +239,10 @@ class ConsumerCore:
         times.append(context.attempts.wait_ends_ms(steady_ms))
         return min((time for time in times if time is not None and time > steady_ms), default=None)
 
-    # What the caller does.
+    # Calls of the application.
 
     def raise_error(self) -> None:
-        """Raise what the caller has to hear, if there is something."""
+        """Raise the next error for the caller, if there is one."""
         if self.group is not None and self.group.membership.fatal is not None:
             raise copy_for_raise(self.group.membership.fatal)
         if self._authentication_errors:
@@ -254,7 +255,7 @@ class ConsumerCore:
             raise NoOffsetForPartitionException(text, topic_partition=missing[0])
 
     def raise_if_missing(self, tp: TopicPartition, steady_ms: int) -> None:
-        """Tell who waits for this partition's position that it is not there."""
+        """Raise if this partition, whose position a call waits for, is missing."""
         error = self.missing_partitions.error([tp], steady_ms)
         if error is not None:
             self.missing_partitions.forget([tp])
@@ -263,11 +264,11 @@ class ConsumerCore:
             raise error
 
     def set_wall_clock(self, steady_ms: int, wall_ms: int) -> None:
-        """Set the wall clock (ms since 1970) at `steady_ms`, from which `by_duration` counts back. Call it before any look-up."""
+        """Set the wall clock (ms since 1970) at `steady_ms`, from which `by_duration` counts back. Call it before any lookup."""
         self.lookups.wall_offset_ms = wall_ms - steady_ms
 
     def poll_started(self, steady_ms: int, wall_ms: int) -> None:
-        """The caller polls: it is alive, and done with what earlier polls gave."""
+        """The caller polls: it is alive, and has processed the records of earlier polls."""
         self.set_wall_clock(steady_ms, wall_ms)
         self.return_undelivered()
         self.poll_resumed(steady_ms)
@@ -275,7 +276,7 @@ class ConsumerCore:
             self.group.commits.polled(steady_ms)
 
     def poll_resumed(self, steady_ms: int) -> None:
-        """The caller is in `poll`, and in no callback of his own."""
+        """The caller is in `poll`, and in none of its callbacks."""
         if self.group is not None:
             self.group.membership.polled(steady_ms, is_polling=True)
 
@@ -295,7 +296,7 @@ class ConsumerCore:
         self.group.rebalance.callback_done(callback)
 
     def take(self, records_max: int) -> list[Portion]:
-        """Records for the caller; none while what it has read is being committed before a rebalance."""
+        """Records for the caller; none while positions are being committed before a rebalance."""
         if self.group is not None and self.group.rebalance.is_committing:
             return []
         return self.fetcher.take(records_max)
@@ -310,7 +311,7 @@ class ConsumerCore:
         self._enter_group()
 
     def _enter_group(self) -> None:
-        assert self.group is not None, "the shell asks for a group.id"
+        assert self.group is not None, "the shell requires a group.id"
         if self.group.membership.state is State.OUT:
             self.group.membership.transition(MembershipEvent.SUBSCRIBED)
 
@@ -325,11 +326,11 @@ class ConsumerCore:
             self.fetcher.drop(tp)
 
     def leave_callback(self) -> Callback | None:
-        """What to tell the caller before `leave`."""
+        """The callback to run before `leave`."""
         return None if self.group is None or not self.subscriptions.is_automatic else self.group.rebalance.leave_callback()
 
     def leave(self, reason: str) -> None:
-        """Read nothing any more, and be in no group."""
+        """Stop reading, and leave the group."""
         for tp in list(self.subscriptions.assigned):
             self.fetcher.drop(tp)
         self.subscriptions.clear()
@@ -337,11 +338,11 @@ class ConsumerCore:
             self.group.membership.leave(reason)
 
     def close(self, call: Any, deadline_ms: int) -> None:
-        """`call` completes when the group has heard of it, or at the deadline. Commits that wait for the coordinator go before."""
+        """`call` completes at the response to LeaveGroup, or at the deadline. Pending commits are sent first."""
         self._close = call, deadline_ms
 
     def return_undelivered(self) -> None:
-        """What was polled to be given one by one, and was not, is read again."""
+        """Records that were polled for a loop and not delivered are read again."""
         for tp, state in self.subscriptions.assigned.items():
             if state.position is not None and 0 <= state.delivered_offset < state.position.offset:
                 self.seek(tp, Position(state.delivered_offset))
@@ -359,11 +360,11 @@ class ConsumerCore:
             state.reset(strategy)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        assert self.group is not None, "the shell asks for a group.id"
+        assert self.group is not None, "the shell requires a group.id"
         return self.group.membership.caller_metadata(self.subscriptions.delivered_ids())
 
     def fail_all(self, error: KafkaException) -> list[Effect]:
-        """Fail everybody who waits: the shell cannot go on."""
+        """Fail all calls: the shell has failed."""
         self._fail_callers(error)
         if self._close is not None:
             self.context.out.append(CompleteCall(call=self._close[0]))

@@ -1,4 +1,4 @@
-"""What the parts of the core share: settings in the form they need, the cluster, what is read, counters, and the effects."""
+"""ConsumerContext: state shared by the parts of the core: parsed settings, cluster metadata, subscriptions, counters and effects."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ COUNTERS: Final = (
 )
 
 LANE_FETCH: Final = 1
-"""The connection of fetches, which wait for records."""
+"""Connection for fetches, which wait for records."""
 LANE_GROUP: Final = 2
-"""The connection to the coordinator, where JoinGroup waits for other members. Everything else goes over lane 0."""
+"""Connection to the coordinator, where JoinGroup waits for other members. All other requests use lane 0."""
 LANE_LEAVE: Final = 3
-"""The connection for a LeaveGroup whose first attempt has no response."""
+"""Connection for a LeaveGroup whose first attempt got no response."""
 LANES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class WakeCaller:
-    """There is something for a caller that waits in `poll`."""
+    """There is news for a caller that waits in `poll`."""
 
 
 Effect: TypeAlias = SendRequest | Disconnect | CompleteCall | FailCall | WakeCaller | Report
-"""What a consumer wants done, in order."""
+"""Effects of the core for the shell, in order."""
 
 
 class Cause(NamedTuple):
-    """Something that the consumer waits for. `key`: log lines about the same one are rate-limited together."""
+    """A cause that the consumer waits for. `key`: log lines with the same key are rate-limited together."""
 
     key: tuple[str, ...]
     what: str
@@ -62,15 +62,15 @@ class Cause(NamedTuple):
     """The partitions that wait for it."""
     is_of_group: bool = False
     is_of_all: bool = False
-    """Nothing can go on without it."""
+    """Nothing can continue without it."""
     since_ms: int = 0
-    """0: when it is seen first."""
+    """0: since it is first seen."""
     until_ms: int | None = None
     limit: str = ""
 
 
 class ConsumerContext(KnownCluster):
-    """Built once per consumer. `counts`, `out`, `ids` and `subscriptions` live, too."""
+    """Created once per consumer. `counts`, `out`, `ids` and `subscriptions` change over its life."""
 
     def __init__(self, settings: Settings, rng: Rng) -> None:
         super().__init__(settings, rng, limit_ms=settings["default.api.timeout.ms"])
@@ -85,24 +85,24 @@ class ConsumerContext(KnownCluster):
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.out: list[Effect] = []
         self.errors: deque[KafkaException] = deque()
-        """What the caller's next polls raise, one each."""
+        """Errors for the caller's next polls, one each."""
         self.needs_metadata = False
         self.leaderless: set[TopicPartition] = set()
-        """Partitions that are wanted and have no known leader, since this was last looked at."""
+        """Needed partitions without a known leader, collected since the last round."""
         self.metadata_error: KafkaException | None = None
-        """Why the last Metadata request has no response; None after one that has."""
+        """Why the last Metadata request got no response; None after a response."""
         self.coordinator_error: KafkaException | None = None
         """The same for FindCoordinator."""
         self.causes: list[Cause] = []
-        """What is waited for, as of the last round."""
+        """Causes of waits, as of the last round."""
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether none of the brokers could be reached when that was tried last."""
+        """Whether the last attempt to reach each broker failed."""
         return all(map(self.attempts.failures, self.known_addresses))
 
     def node_address(self, node_id: int, steady_ms: int, lane: int = 0) -> Address | None:
-        """Where a node is reached; None if that is not known, or has to wait after a failure."""
+        """The address of a node; None if it is not known, or in back-off after a failure."""
         address = self.cluster.address_of(node_id)
         if address is None:
             return None
@@ -110,21 +110,21 @@ class ConsumerContext(KnownCluster):
         return address if self.attempts.may_try(address, steady_ms) else None
 
     def leader_epoch(self, tp: TopicPartition) -> int:
-        """The epoch of the partition's leader, -1 if it is not known."""
+        """The epoch of the partition's leader; -1 if it is not known."""
         state = self.cluster.partition(tp)
         return -1 if state is None else state.leader_epoch
 
     def topic_id(self, topic: str) -> UUID:
-        """Zero where it is not known."""
+        """The topic's id; zero if it is not known."""
         return self.cluster.topic_id(topic) or ZERO_UUID
 
     def is_current(self, topic: str, topic_id: UUID) -> bool:
-        """Whether the topic of this id has the name now. Otherwise an answer about it comes late: it was deleted and created again."""
+        """Whether this id still has the topic name. If not, a response about it is outdated: the topic was deleted and created again."""
         current = self.topic_id(topic)
         return current == topic_id or ZERO_UUID in (current, topic_id)
 
     def send_to_any(self, address: Address, message: Any, token: Any) -> None:
-        """Send what any broker can answer to one that `any_address` has given."""
+        """Send a request that any broker can process to an address from `any_address`."""
         self.send(address, message, token, timeout_ms=self.bootstrap.response_timeout_ms(address, self.attempts))
 
     def send(self, address: Address, message: Any, token: Any, *, timeout_ms: int | None = None, version_max: int | None = None) -> None:
@@ -143,22 +143,22 @@ class ConsumerContext(KnownCluster):
         self.out.append(Disconnect(address, reason))
 
     def refresh(self) -> None:
-        """What is known of the cluster is wrong or not enough: ask again, after the wait between requests."""
+        """Cluster metadata is wrong or incomplete: request it, after the wait between requests."""
         self.needs_metadata = True
 
     def need_leader(self, tp: TopicPartition) -> None:
-        """No leader is known of this partition: ask for one."""
+        """The partition has no known leader: request metadata."""
         self.needs_metadata = True
         self.leaderless.add(tp)
 
     def fail(self, error: KafkaException) -> None:
-        """Raise it at the caller's next poll, once."""
+        """Raise this error once, in the caller's next poll."""
         if error not in self.errors:
             self.errors.append(error)
         self.wake_caller()
 
     def wait_text(self, tps: Collection[TopicPartition], *, uses_group: bool) -> str:
-        """What these partitions, or the group, wait for now, as a part of an error; empty if nothing is known."""
+        """What these partitions, or the group, wait for now, as part of an error message; empty if nothing is known."""
         for cause in self.causes:
             if cause.is_of_all or (cause.is_of_group and uses_group) or not cause.tps.isdisjoint(tps):
                 return f"waiting for {cause.what}: {cause.why}"
@@ -174,8 +174,10 @@ class ConsumerContext(KnownCluster):
         api: str | None = None,
         stored: Stored = Stored.NO,
     ) -> KafkaException:
-        """The error of a call for these partitions whose time is over, with what is known of why. `last_error`: the last refusal of its
-        request."""
+        """The error of a call that timed out, with the known cause.
+
+        `tps`: the partitions of the call. `last_error`: the last error response to its request.
+        """
         cause = last_error or self.metadata_error or self.coordinator_error
         if self.cluster.updated_ms is None or self.is_unreachable:
             text = f"{text}: {self.attempts.describe(self.known_addresses)}"

@@ -1,6 +1,6 @@
-"""The client's half of a fetch session (KIP-227): which partitions the next request to one broker names. Follows FetchSessionHandler.java.
+"""Fetch session of the client (KIP-227): which partitions the next fetch to a broker names. Follows FetchSessionHandler.java.
 
-Free of everything else: one object per broker.
+One object per broker, without other dependencies.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ EPOCH_MAX: Final = 2**31 - 1
 
 LAST_VERSION_WITH_NAMES: Final = 12
 LAST_VERSION: Final = 18
-"""With topic ids, which not every user of the API has at hand."""
+"""With topic ids, which some callers of the API do not have."""
 SESSION_ERRORS: Final = frozenset({codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH, codes.FETCH_SESSION_TOPIC_ID_ERROR})
 
 
 class FetchPosition(NamedTuple):
-    """From where one partition is fetched. `topic_id` zero: the broker did not tell ids."""
+    """Where one partition is fetched from. A zero `topic_id` means that the broker reported no ids."""
 
     topic_id: UUID
     offset: int
@@ -36,14 +36,14 @@ class FetchPosition(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """What one broker remembers of us, as far as we know."""
+    """The state of one broker's fetch session, as far as the client knows."""
 
     id: int = NO_SESSION
     epoch: int = EPOCH_INITIAL
     partitions: dict[TopicPartition, FetchPosition] | None = None
 
     def next_request(self, positions: Mapping[TopicPartition, FetchPosition]) -> tuple[FetchRequest, int]:
-        """The request for these partitions, names and session only, and the last version that it fits."""
+        """The request for these partitions, with names and session only, and the highest version that it fits."""
         uses_ids = _uses_ids(positions)
         known = self.partitions
         if known is None or self.epoch == EPOCH_INITIAL or _uses_ids(known) != uses_ids:
@@ -61,25 +61,25 @@ class FetchSession:
         return request, LAST_VERSION if uses_ids else LAST_VERSION_WITH_NAMES
 
     def answered(self, response: FetchResponse) -> None:
-        """Take note of what the broker says of the session."""
+        """Update the session from a response."""
         code = codes.by_number(response.error_code)
         if code is codes.FETCH_SESSION_ID_NOT_FOUND:
             self.id, self.epoch = NO_SESSION, EPOCH_INITIAL
         elif code is not codes.NONE:
             self.epoch = EPOCH_INITIAL
         elif response.session_id == NO_SESSION:
-            # The broker has no room: every request names everything.
+            # The broker's session cache is full: each request names all partitions.
             self.id, self.epoch = NO_SESSION, EPOCH_INITIAL
         else:
             self.id = response.session_id
             self.epoch = self.epoch + 1 if self.epoch < EPOCH_MAX else 1
 
     def unanswered(self) -> None:
-        """Nobody knows what the broker did: the next request ends the session and begins another."""
+        """The broker's state is unknown: the next request ends the session and starts another."""
         self.epoch = EPOCH_INITIAL
 
     def tps_by_key(self) -> dict[tuple[str | UUID, int], TopicPartition]:
-        """The partitions of the request under way, by topic name or id, and number."""
+        """The partitions of the request in flight, by (topic name or id, partition number)."""
         found: dict[tuple[str | UUID, int], TopicPartition] = {}
         for tp, position in (self.partitions or {}).items():
             found[tp.topic, tp.partition] = tp
@@ -92,7 +92,7 @@ def _uses_ids(partitions: Mapping[TopicPartition, FetchPosition]) -> bool:
 
 
 def _topics(named: Mapping[TopicPartition, FetchPosition]) -> list[FetchTopic]:
-    """In their order, so that a topic may come more than once, as from Java's client."""
+    """In the given order, so a topic may appear more than once, as from Java's client."""
     topics: list[FetchTopic] = []
     for tp, position in named.items():
         if not topics or topics[-1].topic != tp.topic:

@@ -1,8 +1,9 @@
-"""Fetching: one request at a time to each broker that leads something of ours, ahead of the caller, and handing out what came.
+"""Fetcher: fetch requests, one at a time for each broker, ahead of the caller; and delivery of fetched records.
 
-What came is kept as bytes until the caller's poll reads it (`records/fetched.py`). Of a partition the next bytes are asked for while the
-last ones are still waiting, up to twice `max.partition.fetch.bytes`. Everything kept knows the offset it begins with and is worth
-something only if the caller's position gets there: after a seek or a reset it is dropped. Follows Fetcher.java and FetchCollector.java.
+Responses are buffered as bytes until the caller's poll reads them (`records/fetched.py`). The next bytes of a partition are requested while
+earlier ones are still buffered, up to twice `max.partition.fetch.bytes`. Each buffered response starts at an offset, and is used only if
+the
+caller's position reaches it; a seek or a reset drops it. Follows Fetcher.java and FetchCollector.java.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ TRANSIENT: Final = frozenset(
         codes.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Answers after which metadata is asked for and the partition fetched again, after a wait."""
+"""Error codes after which metadata is requested, and the partition is fetched again after a wait."""
 
 POLL_BYTES_MAX: Final = 64 << 20
-"""A poll that has unpacked so many bytes of keys, values and headers gives what it has; the next one gives the rest."""
+"""A poll that has unpacked this many bytes of keys, values and headers returns; the next one continues."""
 
 
 class Portion(NamedTuple):
-    """Records of one partition, in the order of their offsets, which `columns.offsets` has."""
+    """Records of one partition, ordered by `columns.offsets`."""
 
     tp: TopicPartition
     columns: RecordColumns
@@ -57,7 +58,7 @@ class Portion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchToken:
-    """Token of a fetch request: what was wanted of each partition."""
+    """Token of a fetch request: the position of each partition."""
 
     node_id: int
     positions: dict[TopicPartition, FetchPosition]
@@ -65,7 +66,7 @@ class FetchToken:
 
 @dataclass(slots=True, eq=False)
 class CompletedFetch:
-    """What a broker gave of one partition from offset `start` up to `end`-1, `size` bytes of whole batches, or why it gave nothing."""
+    """Response for one partition from offset `start` to `end`-1: `size` bytes of whole batches, or an error code."""
 
     tp: TopicPartition
     start: int
@@ -76,7 +77,7 @@ class CompletedFetch:
 
 
 class Fetcher:
-    """Fetches what is assigned. `take` hands out; `answered`, `failed` and `advance` are the core's."""
+    """Fetches the assigned partitions. `take` returns records; `answered`, `failed` and `advance` are called by the core."""
 
     def __init__(self, context: ConsumerContext) -> None:
         settings = context.settings
@@ -87,10 +88,10 @@ class Fetcher:
         self._under_way: set[int] = set()
         self._completed: deque[CompletedFetch] = deque()
 
-    # Asking.
+    # Requests.
 
     def advance(self, steady_ms: int) -> None:
-        """Ask every broker that is not being asked already for what is wanted of it."""
+        """Send a fetch to every broker that has no fetch in flight and leads a partition to read."""
         for node_id, positions in self._positions_by_node(steady_ms).items():
             address = self._context.node_address(node_id, steady_ms, LANE_FETCH)
             if address is None:
@@ -110,11 +111,16 @@ class Fetcher:
             self._context.send(address, request, token, timeout_ms=timeout_ms, version_max=version_max)
 
     def _positions_by_node(self, steady_ms: int) -> dict[int, dict[TopicPartition, FetchPosition]]:
-        """Nothing of a broker of which enough is kept: one that is asked for the rest, with nothing new, answers only after
-        `fetch.max.wait.ms`, and until then could not be asked for what the caller has taken meanwhile. Who got records last comes last:
-        brokers without a session for us give in the order in which they are asked, until `fetch.max.bytes` are full."""
+        """The positions to request from each broker; none from a broker while the buffer of one of its partitions is full.
+
+        A request for its other partitions alone, if they have nothing new, would return only after `fetch.max.wait.ms`, and block the full
+        one
+        once the caller has read it. The partitions served last come last: brokers without a fetch session fill `fetch.max.bytes` in the
+        order of
+        the request.
+        """
         buffered = self._buffered()
-        rejected = {fetched.tp for fetched in self._completed if fetched.reader is None}  # Until the caller has heard of it.
+        rejected = {fetched.tp for fetched in self._completed if fetched.reader is None}  # Until the error is raised.
         buffered_bytes_max = max(self._partition_bytes_max, 1)
         found: dict[int, dict[TopicPartition, FetchPosition]] = {}
         full_nodes: set[int | None] = set()
@@ -139,7 +145,7 @@ class Fetcher:
         return {tp: positions[tp] for tp in sorted(positions, key=lambda tp: assigned[tp].served_at)}
 
     def _node_of(self, state: PartitionState, steady_ms: int) -> int | None:
-        """The replica that the leader sent us to, as long as that holds, or the leader."""
+        """The preferred replica while it is valid, otherwise the leader."""
         if state.preferred_replica >= 0:
             if steady_ms < state.preferred_until_ms and state.preferred_replica in self._context.cluster.nodes:
                 return state.preferred_replica
@@ -147,17 +153,17 @@ class Fetcher:
         return self._context.cluster.leader_of(state.tp)
 
     def _buffered(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Of partitions with something kept: the offset after it, and its bytes."""
+        """For partitions with buffered responses: the offset after them, and their bytes."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for fetched in self._completed:
             _, size = found.get(fetched.tp, (0, 0))
             found[fetched.tp] = fetched.end, size + fetched.size
         return found
 
-    # Answers.
+    # Responses.
 
     def answered(self, event: ResponseReceived, steady_ms: int) -> None:
-        """Keep what an answer brings; leaders that it names are followed at once (KIP-951)."""
+        """Buffer the data of a response; new leaders that it names are used at once (KIP-951)."""
         token: FetchToken = event.token
         response: FetchResponse = event.message
         self._under_way.discard(token.node_id)
@@ -196,7 +202,7 @@ class Fetcher:
             return
         state.last_error_code = None
         if code is codes.OFFSET_OUT_OF_RANGE and state.preferred_replica >= 0:
-            state.preferred_replica = -1  # The leader may have it.
+            state.preferred_replica = -1  # The leader may have the offset.
             return
         if data.preferred_read_replica >= 0:
             state.preferred_replica = data.preferred_read_replica
@@ -209,7 +215,7 @@ class Fetcher:
         if code is codes.NONE and end is None:
             if not records:
                 return
-            code = codes.CORRUPT_MESSAGE  # Not one whole batch: asking again would bring the same, for ever.
+            code = codes.CORRUPT_MESSAGE  # Not one whole batch: another fetch would return the same, endlessly.
         reader = None
         if code is codes.NONE:
             aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
@@ -219,7 +225,7 @@ class Fetcher:
         self._context.wake_caller()
 
     def failed(self, token: FetchToken, steady_ms: int) -> None:
-        """No answer: the broker may be gone, and its partitions have another leader soon."""
+        """No response: the broker may be down, and its partitions get another leader soon."""
         self._under_way.discard(token.node_id)
         self._sessions[token.node_id].unanswered()
         self._refetch_later(token, steady_ms)
@@ -232,10 +238,10 @@ class Fetcher:
                 state.back_off(steady_ms + self._context.wait_ms(1))
                 state.preferred_replica = -1
 
-    # Handing out.
+    # Delivery.
 
     def take(self, records_max: int) -> list[Portion]:
-        """Up to `records_max` records; positions move behind them. What is wrong is raised once everything before it was given."""
+        """Up to `records_max` records; positions move after them. An error is raised once all records before it were returned."""
         portions: list[Portion] = []
         try:
             for portion in self._portions(records_max):
@@ -250,11 +256,11 @@ class Fetcher:
         return portions
 
     def put_back(self, portions: Sequence[Portion]) -> None:
-        """Nobody got them after all: they are read again, and not committed."""
+        """The caller did not get these records: they are read again, and not committed."""
         for portion in reversed(portions):
             state = self._context.subscriptions.assigned.get(portion.tp)
             if state is None or state.position is None or state.is_recreated:
-                continue  # It was taken away, is looked for again, or its topic was deleted.
+                continue  # It was revoked, is being reset, or its topic was deleted.
             self.drop(portion.tp)
             assert portion.columns.offsets is not None, "records that were read have offsets"
             state.delivered_offset = -1
@@ -267,12 +273,12 @@ class Fetcher:
             fetched = self._completed[index]
             state = self._context.subscriptions.assigned.get(fetched.tp)
             if state is not None and not (state.is_reading and not state.is_paused):
-                index += 1  # Kept until it may be read again.
+                index += 1  # Retained until it may be read again.
             elif state is None or state.position is None or state.position.offset != _start_of(fetched):
                 del self._completed[index]
             elif fetched.reader is None:
                 if has_records:
-                    return  # The next call begins with it: raised now, nobody would hear of it, and it would be forgotten.
+                    return  # The next call raises it; raised here, it would be lost.
                 self._raise_or_reset(fetched, state, index)
             else:
                 portion = self._read_next(fetched, fetched.reader, state, limit)
@@ -286,11 +292,11 @@ class Fetcher:
                     yield portion
 
     def _read_next(self, fetched: CompletedFetch, reader: FetchedRecords, state: PartitionState, limit: int) -> Portion | None:
-        assert state.position is not None, "what is read has a position"
+        assert state.position is not None, "a partition that is read has a position"
         try:
             piece = reader.read(limit)
         except RecordsError as error:
-            text = f"{error}; seek to {reader.position + 1} or beyond to pass over it"
+            text = f"{error}; seek to {reader.position + 1} or beyond to skip it"
             raise CorruptRecordException(text, topic_partition=fetched.tp, stored=Stored.NO, api="Fetch") from None
         epoch = reader.leader_epoch if reader.leader_epoch >= 0 else state.position.offset_epoch
         position = reader.position if piece is not None else max(reader.position, fetched.end)
@@ -301,14 +307,14 @@ class Fetcher:
         return Portion(fetched.tp, piece.columns, int(piece.timestamp_type), piece.leader_epoch)
 
     def _raise_or_reset(self, fetched: CompletedFetch, state: PartitionState, index: int) -> None:
-        """An error is raised; where positions reset themselves, one out of range does."""
+        """Raise the error; an offset out of range is reset instead if auto.offset.reset allows it."""
         if fetched.code is codes.OFFSET_OUT_OF_RANGE:
-            text = f"offset {fetched.start} is not there, or not any more"
+            text = f"offset {fetched.start} is out of range"
             if self._context.reset_strategy is NONE:
                 raise OffsetOutOfRangeException(
                     f"{text}, and auto.offset.reset is none: seek", topic_partition=fetched.tp, stored=Stored.NO, api="Fetch"
                 )
-            self._context.report(f"{fetched.tp}: {text}; going on as auto.offset.reset says, {self._context.reset_strategy.name}")
+            self._context.report(f"{fetched.tp}: {text}; continuing as auto.offset.reset says, {self._context.reset_strategy.name}")
             self._context.counts["offset_resets"] += 1
             self.drop(fetched.tp)
             state.reset(self._context.reset_strategy)
@@ -317,11 +323,11 @@ class Fetcher:
         raise exception_for(fetched.code, topic_partition=fetched.tp, stored=Stored.NO, api="Fetch")
 
     def drop(self, tp: TopicPartition) -> None:
-        """Forget what was fetched of a partition: its position has moved, or it is not ours any more."""
+        """Drop buffered responses of a partition: its position has moved, or it is not assigned any more."""
         self._completed = deque(fetched for fetched in self._completed if fetched.tp != tp)
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
-        """When a partition that has to wait may be fetched again."""
+        """When the back-off of a partition ends."""
         times = [state.retry_at_ms for state in self._context.subscriptions.assigned.values() if state.retry_at_ms > steady_ms]
         return min(times, default=None)
 

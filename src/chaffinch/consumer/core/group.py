@@ -1,4 +1,4 @@
-"""What a consumer with a group.id has: the coordinator, the membership, commits and the rebalance; and which of them an answer is for."""
+"""Group: the coordinator finder, membership, commits and rebalance of a consumer with a group.id. Dispatches responses to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chaffinch.consumer.core.reset_policy import ResetPolicy
 
 
 class Group:
-    """The parts of one group's member. A consumer that assigns partitions itself has them for its commits."""
+    """The parts of one group member. A consumer with assigned partitions uses them for commits."""
 
     def __init__(self, context: ConsumerContext, missing_partitions: MissingPartitions, fetcher: Fetcher, resets: ResetPolicy) -> None:
         self.membership = Membership(context)
@@ -50,11 +50,11 @@ class Group:
             case TopicsToken():
                 commits.topics_answered(event)
             case _:
-                assert isinstance(token, Lookup), f"an answer to nothing: {event}"
+                assert isinstance(token, Lookup), f"a response without a request: {event}"
                 commits.committed.answered(event, steady_ms)
 
     def failed(self, event: RequestFailed, steady_ms: int) -> None:
-        """No answer: it is asked for again. That the connection is gone, and the coordinator perhaps with it, comes by `lost`."""
+        """No response: the part sends the request again. The end of the connection is reported by `connection_lost`."""
         membership, commits, token = self.membership, self.commits, event.token
         match token:
             case CoordinatorToken():
@@ -70,16 +70,16 @@ class Group:
             case CommitToken() | TopicsToken():
                 commits.commit_failed(token, event, steady_ms)
             case _:
-                assert isinstance(token, Lookup), f"a failure of nothing: {event}"
+                assert isinstance(token, Lookup), f"a failure without a request: {event}"
                 commits.committed.failed(token, event, steady_ms)
 
     def connection_lost(self, address: Address) -> None:
-        """A connection is gone."""
+        """A connection has ended."""
         self.finder.connection_lost(address)
         self.commits.connection_lost(address)
 
     def advance(self, steady_ms: int) -> None:
-        """Send what is due."""
+        """Send requests that are due."""
         if self.needs_coordinator:
             self.finder.advance(steady_ms)
         self.membership.advance(steady_ms)
@@ -88,7 +88,7 @@ class Group:
             self.finder.advance(steady_ms)
 
     def deadlines_ms(self, steady_ms: int) -> Iterator[int | None]:
-        """When something is due."""
+        """Times at which something is due."""
         yield self.membership.next_deadline_ms(steady_ms)
         yield self.commits.next_deadline_ms(steady_ms)
         if self.needs_coordinator:

@@ -1,9 +1,8 @@
-"""What the leader of a classic group does for all of it: it shares the partitions out, watches the topics of all members, and sees to it
-that no partition is left without a member.
+"""Group leader of a classic group: assigns partitions to members, watches the topics of all members, and finds unassigned partitions.
 
-A static leader that comes back is told who is in the group, and that its assignment stands (KIP-814): it watches the topics again, and
-shares nothing out. Nobody watched them while it was away, so it looks whether what the topics have now is somebody's. Cooperative members
-say what they have when they join; what eager ones have only the coordinator knows.
+A static leader that returns gets the member list, and the present assignment remains valid (KIP-814). It watches the topics again and
+assigns nothing. The topics were not watched while it was away, so it checks whether every partition is assigned. Cooperative members report
+their partitions when they join; those of eager members are known only to the coordinator.
 """
 
 from __future__ import annotations
@@ -17,24 +16,27 @@ from chaffinch.consumer.core.context import ConsumerContext
 from chaffinch.consumer.core.group_protocol import MemberSubscription, decode_subscription, encode_assignment
 from chaffinch.identifiers import TopicPartition
 
-ORPHANS: Final = "partitions are nobody's: the member that was to give them up, so that others get them, came back without them"
-"""Under a cooperative assignor a partition goes from one member to another in two rounds. The second one begins when its owner has given it
-up. Where a static member dies in between, another process takes its place without a round, owns nothing, and so does not begin one."""
+ORPHANS: Final = "partitions are unassigned: the member that had to revoke them for others returned without them"
+"""With a cooperative assignor a partition moves in two rebalances. The second one starts after its owner has revoked it.
 
-ADDED: Final = "partitions are nobody's: they were added while the leader of the group was away"
+If a static member dies in between, another process takes its identity without a rebalance. It owns nothing, and so starts no second one.
+"""
+
+ADDED: Final = "partitions are unassigned: they were added while the group leader was away"
 
 
 class GroupLeader:
-    """`topics`: what all members subscribe to; empty for a member that does not lead.
+    """`topics`: subscriptions of all members; empty if this member does not lead.
 
-    `is_cooperative`: the members keep what they have when they join, and so can tell; with a mixed list of assignors they do not."""
+    `is_cooperative`: members keep their partitions when they join, and so can report them. With a mixed list of assignors they cannot.
+    """
 
     def __init__(self, context: ConsumerContext, *, is_cooperative: bool) -> None:
         self.topics: frozenset[str] = frozenset()
         self.needs_describe = False
-        """Whether the coordinator is to be asked what the other members have."""
+        """Whether to request the assignments of the other members from the coordinator."""
         self.rejoin_reason = ORPHANS
-        """Why the next round is asked for."""
+        """Reason for the next rebalance."""
         self._is_cooperative = is_cooperative
         self._context = context
         self._member_id = ""
@@ -44,29 +46,29 @@ class GroupLeader:
         self._counts: dict[str, int] = {}
         self._assigned: set[TopicPartition] = set()
         self._orphans: frozenset[TopicPartition] = frozenset()
-        self._reported_orphans: frozenset[TopicPartition] = frozenset()  # With the round that is under way.
+        self._reported_orphans: frozenset[TopicPartition] = frozenset()  # Orphans when the present rebalance was started.
 
     def end(self) -> None:
-        """Another one leads, or nobody."""
+        """Another member leads, or none."""
         self.topics = frozenset()
         self.needs_describe = False
         self._members = {}
 
-    def begin(self, answer: Any) -> None:
-        """JoinGroup said that this member leads. Raises MalformedMessage for a member whose subscription cannot be read."""
-        self._members = {member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in answer.members}
+    def begin(self, response: Any) -> None:
+        """JoinGroup made this member the leader. Raises MalformedMessage if a member's subscription cannot be read."""
+        self._members = {member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in response.members}
         self.topics = frozenset(topic for subscription in self._members.values() for topic in subscription.topics)
-        self._member_id = answer.member_id
-        self._assignor = ASSIGNORS[answer.protocol_name]
-        self._has_returned = answer.skip_assignment
+        self._member_id = response.member_id
+        self._assignor = ASSIGNORS[response.protocol_name]
+        self._has_returned = response.skip_assignment
 
     @property
     def is_ready(self) -> bool:
-        """Whether every topic was heard of; one that does not exist counts."""
+        """Whether metadata of every topic is known; a topic that does not exist counts as known."""
         return not self._members or all(self._context.cluster.topic(topic) is not None for topic in self.topics)
 
     def assignments(self) -> dict[str, bytes]:
-        """What SyncGroup brings to each member; empty for a member that does not lead."""
+        """The assignments that SyncGroup sends; empty if this member does not lead."""
         self._counts, self._assigned = self._current_counts(), set()
         if not self._members or self._assignor is None:
             return {}
@@ -77,8 +79,10 @@ class GroupLeader:
         return {member: encode_assignment(partitions) for member, partitions in assignment_of.items()}
 
     def next_rebalance_ms(self, assignment: tuple[TopicPartition, ...], steady_ms: int) -> int | None:
-        """SyncGroup gave this member its assignment. When another round has to begin, unless one does by itself; None where each partition
-        is somebody's."""
+        """When this leader, after SyncGroup, has to start another rebalance unless one starts by itself.
+
+        None if every partition is assigned.
+        """
         members, self._members = self._members, {}
         requested, self._reported_orphans = self._reported_orphans, frozenset()
         if not members or self._assignor is None:
@@ -98,29 +102,30 @@ class GroupLeader:
             }
             self._orphans = frozenset(everything.difference(*(subscription.owned for subscription in subscriptions.values())))
             if not self._orphans <= requested:
-                return steady_ms  # Nobody may have them, and nobody knows whether another round is to come.
-            # As it was shared out by this member's process before, from what the others said: some may have to give up what they had.
+                return steady_ms  # They may be unassigned, and no further rebalance may follow.
+            # The assignment that this member's previous process made from the same subscriptions: some members may have to revoke
+            # partitions.
             assigned = set().union(*self._assignor.assign(subscriptions, self._counts).values())
         self._orphans = frozenset(everything.difference(assigned, assignment))
         if self._orphans <= requested:
-            return None  # A member that does not give up what it is told to, whatever happens, would be asked for ever.
-        # There is one to come, as soon as their owner polls.
+            return None  # Otherwise a member that never revokes its partitions would cause endless rebalances.
+        # A rebalance follows when their owner polls.
         return steady_ms + int(self._context.settings["max.poll.interval.ms"])
 
     def _all_partitions(self) -> set[TopicPartition]:
         return {TopicPartition(topic, number) for topic, count in self._counts.items() for number in range(count)}
 
     def has_unassigned(self, assigned: Iterable[TopicPartition]) -> bool:
-        """Whether the topics have more than these, which are all that members have."""
+        """Whether the topics have partitions other than these, which are all that members have."""
         return not self._all_partitions() <= set(assigned)
 
     def rebalance_requested(self) -> None:
-        """This member begins another round."""
+        """This member starts another rebalance."""
         self._reported_orphans = self._orphans
 
     @property
     def has_topic_changes(self) -> bool:
-        """Whether topics have come, gone or grown since they were shared out."""
+        """Whether topics were created, deleted or extended since the last assignment."""
         return bool(self.topics) and self._current_counts() != self._counts
 
     def _current_counts(self) -> dict[str, int]:

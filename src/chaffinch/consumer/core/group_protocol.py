@@ -1,6 +1,6 @@
-"""A member's subscription and its assignment as bytes and back: what JoinGroup and SyncGroup carry for the protocol type "consumer".
+"""Consumer protocol: encodes and decodes subscriptions and assignments, the payload of JoinGroup and SyncGroup for the type "consumer".
 
-Written in version 3, read in any: a later version begins with what version 3 has (ConsumerProtocol.java).
+Written in version 3, read in any version: later versions begin with the fields of version 3 (ConsumerProtocol.java).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VERSION: Final = Struct(">h")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSubscription:
-    """What one member wants and has. `owned` was given to it in `generation` (-1: it did not say)."""
+    """Subscription of one member. `owned` was assigned to it in `generation` (-1: not reported)."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
@@ -76,12 +76,12 @@ def decode_assignment(data: Any) -> tuple[TopicPartition, ...]:
 
 
 def encode_sticky(partitions: Iterable[TopicPartition], generation: int) -> bytes:
-    """What a sticky member tells of its last assignment."""
+    """User data of a sticky member: its last assignment."""
     return _body(StickyUserData(previous_assignment=_grouped(partitions), generation=generation), 1)
 
 
 def decode_sticky(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
-    """(partitions, generation); nothing for what cannot be read, as in Kafka: a wrong memory must not stop the group."""
+    """(partitions, generation). Unreadable data yields no partitions, as in Kafka: invalid data must not stop the group."""
     for version in (1, 0):
         try:
             found = StickyUserData.decode(data or b"", version)

@@ -1,4 +1,4 @@
-"""The requests of a group member to its coordinator, in a form that every version of them can carry."""
+"""Requests of a group member to its coordinator, with the fields of every version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chaffinch.settings import Settings
 
 
 class Identity(NamedTuple):
-    """Which generation of the group, and which member: -1 and an empty name before there is one."""
+    """Generation of the group, and member id; -1 and an empty id before the first join."""
 
     generation: int
     member_id: str
@@ -36,7 +36,7 @@ class Identity(NamedTuple):
 
 NO_IDENTITY: Final = Identity(NO_GENERATION, "")
 
-# KIP-800 lets brokers log so much of it.
+# Brokers log at most this many characters (KIP-800).
 _REASON_CHARACTERS_MAX: Final = 255
 
 
@@ -54,7 +54,7 @@ def join(settings: Settings, identity: Identity, subscriptions: Iterable[tuple[s
 
 
 def join_error_text(settings: Settings, code: ErrorCode) -> str:
-    """Why the coordinator does not take this member, with the value of ours that is at fault, and what to do."""
+    """Why the coordinator rejects this member, with the invalid option value and what to do."""
     if code is codes.INVALID_SESSION_TIMEOUT:
         limits = "the broker's group.min.session.timeout.ms and group.max.session.timeout.ms, 6000 and 1800000 unless they are set"
         return f"session.timeout.ms is {settings['session.timeout.ms']}: choose one between {limits}"
@@ -62,7 +62,7 @@ def join_error_text(settings: Settings, code: ErrorCode) -> str:
 
 
 def user_data(assignor: str, remembered: tuple[Sequence[TopicPartition], int] | None, generation: int) -> bytes | None:
-    """What an assignor wants to know besides: of the last assignment and its generation, and of the present generation."""
+    """User data for an assignor: the last assignment and its generation for `sticky`, the current generation for `cooperative-sticky`."""
     if assignor == "sticky":
         return None if remembered is None else encode_sticky(*remembered)
     return encode_cooperative(generation) if assignor == "cooperative-sticky" else None

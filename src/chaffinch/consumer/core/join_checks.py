@@ -1,4 +1,4 @@
-"""What DescribeGroups shows about a JoinGroup: that its response was lost while its connection lives, or why the group refuses it.
+"""Checks of a JoinGroup with DescribeGroups: finds a lost response on a live connection, and the reason for a rejected JoinGroup.
 
 JoinGroup waits for the other members, for up to max.poll.interval.ms. After a third of the session DescribeGroups, which changes nothing,
 goes to the coordinator over another connection:
@@ -47,7 +47,7 @@ UNUSABLE: Final = frozenset({codes.GROUP_AUTHORIZATION_FAILED, codes.UNSUPPORTED
 
 @dataclass(frozen=True, slots=True)
 class JoinProbeToken:
-    """Token of a probe; one for an earlier JoinGroup says nothing about the present one."""
+    """Token of a probe; a probe for an earlier JoinGroup is ignored."""
 
     attempt: int
 
@@ -78,11 +78,12 @@ class JoinProbe:
         self._due_ms = steady_ms + self._first_ms
 
     def end(self) -> None:
+        """The JoinGroup has completed or failed."""
         self._attempt += 1
         self._address, self._due_ms, self._is_held = None, None, False
 
     def advance(self, steady_ms: int) -> None:
-        """Send the probe that is due, or give the JoinGroup up."""
+        """Send the probe that is due, or close the connection of the JoinGroup."""
         if self._address is None or self._due_ms is None or steady_ms < self._due_ms:
             return
         self._due_ms = None
@@ -141,8 +142,8 @@ class JoinProbe:
 
 DEAD: Final = "Dead"
 CONSUMER_PROTOCOL: Final = (
-    "the group uses the consumer protocol (KIP-848): its members have group.protocol=consumer, and this client speaks classic only. Choose"
-    " another group.id, or stop all members of the group and start them with group.protocol=classic"
+    "the group uses the consumer protocol (KIP-848): its members have group.protocol=consumer, and this client supports classic only."
+    " Choose another group.id, or stop all members of the group and start them with group.protocol=classic"
 )
 OTHER_KIND: Final = "the group is not a classic one: it may be a share or streams group, or have ended just now. Choose another group.id"
 
@@ -156,7 +157,7 @@ class GroupKindToken:
 
 
 class RefusedJoin:
-    """`on_error` gets the error when both responses have come, or failed. Until then the member does not join again."""
+    """`on_error` gets the error when both requests have completed or failed. Until then the member does not join again."""
 
     def __init__(self, context: ConsumerContext, on_error: Callable[[KafkaException], None]) -> None:
         self._context = context
@@ -191,7 +192,7 @@ class RefusedJoin:
         self.ended(event.token)
 
     def ended(self, token: GroupKindToken) -> None:
-        """A response was taken in, or will not come."""
+        """A response was processed, or will not arrive."""
         if token.attempt != self._attempt or not self._pending:
             return
         self._pending -= 1

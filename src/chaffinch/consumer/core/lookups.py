@@ -1,5 +1,6 @@
-"""Offsets that leaders are asked for: where to begin (ListOffsets), whether a new leader still has what was read (OffsetForLeaderEpoch,
-KIP-320), and what callers want to know. Follows OffsetFetcher.java.
+"""Offset lookups at partition leaders: ListOffsets for resets and calls, OffsetForLeaderEpoch after a leader change (KIP-320).
+
+Follows OffsetFetcher.java.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CONSUMER_REPLICA: Final = -1
 
 
 class FoundOffset(NamedTuple):
-    """The first record that is not older than a time: its offset and timestamp, and the epoch of its leader (-1: not told)."""
+    """The first record that is not older than a time: its offset, timestamp and leader epoch (-1: not reported)."""
 
     offset: int
     timestamp_ms: int
@@ -39,19 +40,19 @@ class FoundOffset(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OffsetsCall:
-    """Offsets a caller wants: `times` of each partition, in ms or one of ListOffsets' own numbers."""
+    """A call for offsets. `times`: for each partition ms since 1970, or a special timestamp of ListOffsets."""
 
     call: Any
     times: Mapping[TopicPartition, int]
     deadline_ms: int
     limit: str = IN_TIME
-    """In words."""
+    """The time limit as text."""
     found: dict[TopicPartition, FoundOffset | None] = field(default_factory=dict)
     last_error: KafkaException | None = None
 
 
 class Reset(NamedTuple):
-    """Where a partition is to begin, and in which topic of that name. Whoever has the partition later asks for itself."""
+    """Where to start reading a partition, and in which topic of that name. A later assignment makes its own lookup."""
 
     state: PartitionState
     strategy: ResetStrategy | None
@@ -60,7 +61,7 @@ class Reset(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ListOffsetsToken:
-    """Token of a ListOffsets: for a caller, or without a call for resets."""
+    """Token of a ListOffsets: for a call, or without a call for resets."""
 
     times: dict[TopicPartition, int]
     resets: dict[TopicPartition, Reset]
@@ -69,7 +70,7 @@ class ListOffsetsToken:
 
 @dataclass(slots=True, eq=False)
 class EpochsToken:
-    """Token of an OffsetForLeaderEpoch: the positions that are checked, the leaders' epochs, and the topics' ids."""
+    """Token of an OffsetForLeaderEpoch: the checked positions, the leaders' epochs, and the topics' ids."""
 
     positions: dict[TopicPartition, Position]
     epochs: dict[TopicPartition, int]
@@ -77,7 +78,7 @@ class EpochsToken:
 
 
 class OffsetLookups:
-    """Asks leaders. `wall_offset_ms`: what to add to `steady_ms` for the time of day; the shell keeps it right."""
+    """Lookups at leaders. `wall_offset_ms`: wall clock minus steady clock; the shell updates it."""
 
     def __init__(self, context: ConsumerContext, missing_partitions: MissingPartitions, fetcher: Fetcher) -> None:
         self.wall_offset_ms = 0
@@ -91,12 +92,12 @@ class OffsetLookups:
 
     @property
     def topics(self) -> set[str]:
-        """Topics that callers ask about."""
+        """Topics that calls need."""
         return {tp.topic for call in self._calls for tp in call.times}
 
     @property
     def pending_tps(self) -> set[TopicPartition]:
-        """Partitions of which callers wait for an offset."""
+        """Partitions whose offset a call waits for."""
         return {tp for call in self._calls for tp in call.times if tp not in call.found}
 
     def add(self, call: OffsetsCall) -> None:
@@ -106,7 +107,7 @@ class OffsetLookups:
             self._context.out.append(CompleteCall(call=call.call, result={}))
 
     def _check_leaders(self) -> None:
-        """Positions that were come by under an older leader are checked with the new one before anything more is read."""
+        """Check positions with a new leader before anything more is read."""
         for state in self._context.subscriptions.assigned.values():
             position = state.position
             if state.stage is not Stage.READING or position is None:
@@ -155,7 +156,7 @@ class OffsetLookups:
 
     def _leader_of(self, tp: TopicPartition) -> int:
         leader = self._context.cluster.leader_of(tp)
-        assert leader is not None, "only called where it is known"
+        assert leader is not None, "only called if it is known"
         return leader
 
     def _timestamp_for(self, state: PartitionState, steady_ms: int) -> int:
@@ -193,7 +194,7 @@ class OffsetLookups:
         for state in self._ready(Stage.VALIDATING, steady_ms):
             assert state.position is not None, "only a position can be checked"
             if self._context.leader_epoch(state.tp) < 0:
-                # A cluster that tells no epochs cannot be asked about one. It may tell them later: the position is checked then.
+                # A cluster without epochs cannot check one. It may report epochs later: the position is checked then.
                 state.validated(state.position.leader_epoch)
             else:
                 by_leader.setdefault(self._leader_of(state.tp), []).append(state)
@@ -222,16 +223,16 @@ class OffsetLookups:
                 self._finish(call, FailCall(call=call.call, error=error))
 
     def _timeout_text(self, call: OffsetsCall) -> str:
-        """Of which partitions nothing was told, and for whom each of them waits."""
+        """Which partitions got no offset, and which broker each of them waits for."""
         missing = call.times.keys() - call.found.keys()
-        text = f"no offset of {names_of(missing)} was told {call.limit}"
+        text = f"no offset of {names_of(missing)} was received {call.limit}"
         cluster = self._context.cluster
         leaders = {tp: cluster.leader_of(tp) for tp in missing}
         leaderless = [tp for tp, leader in leaders.items() if leader is None]
         if leaderless and cluster.updated_ms is not None:
             text += f", no leader is known of {names_of(leaderless)}"
-        asked = {cluster.address_of(leader) for tp, leader in leaders.items() if leader is not None and tp in self._calls_under_way}
-        return text + "".join(sorted(f", {address} has not answered yet" for address in asked if address is not None))
+        pending = {cluster.address_of(leader) for tp, leader in leaders.items() if leader is not None and tp in self._calls_under_way}
+        return text + "".join(sorted(f", {address} has not responded yet" for address in pending if address is not None))
 
     def _finish(self, call: OffsetsCall, effect: CompleteCall | FailCall) -> None:
         if call in self._calls:
@@ -242,7 +243,7 @@ class OffsetLookups:
         for call in list(self._calls):
             self._finish(call, FailCall(call=call.call, error=error))
 
-    # Answers.
+    # Responses.
 
     def list_answered(self, event: ResponseReceived, steady_ms: int) -> None:
         token: ListOffsetsToken = event.token
@@ -289,11 +290,11 @@ class OffsetLookups:
         if not is_wanted or state.reset_to != reset.strategy:
             return
         if self._context.ids.is_outdated(tp.topic, reset.topic_id):
-            return  # It is asked again.
+            return  # A new request follows.
         if code is not codes.NONE:
             self._retry_later(state, code, "ListOffsets", steady_ms)
         elif found is None:
-            state.reset(LATEST)  # Nothing is as young as that: begin with what comes.
+            state.reset(LATEST)  # No record is recent enough: start at the end.
         else:
             state.seek(Position(found.offset, -1, self._context.leader_epoch(tp)))
 
@@ -345,16 +346,16 @@ class OffsetLookups:
             return
         tp, offset, strategy = state.tp, position.offset, self._context.reset_strategy
         self._fetcher.drop(tp)
-        text = f"the new leader's log of {tp} ends at {end_offset} for the epoch that was read, before the position, {offset}"
+        text = f"the new leader's log of {tp} ends at {end_offset} for the epoch of the last record read, before the position {offset}"
         if strategy is NONE:
             state.seek(Position(offset, -1, leader_epoch))
             text += "; auto.offset.reset is none: seek"
             self._context.fail(OffsetOutOfRangeException(text, topic_partition=tp, stored=Stored.NO))
         elif end_offset < 0 or epoch < 0:
-            self._context.report(f"{text}; going on as auto.offset.reset says, {strategy.name}")
+            self._context.report(f"{text}; continuing as auto.offset.reset says, {strategy.name}")
             state.reset(strategy)
         else:
-            self._context.report(f"{text}; going on there")
+            self._context.report(f"{text}; continuing there")
             state.seek(Position(end_offset, epoch, leader_epoch))
 
     def epochs_failed(self, token: EpochsToken, event: RequestFailed, steady_ms: int) -> None:
@@ -368,7 +369,7 @@ class OffsetLookups:
                 state.validated(token.epochs[tp])
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
-        """When something is due. Waiting partitions are the fetcher's to count."""
+        """When something is due. Partitions in back-off are counted by the fetcher."""
         if not self._calls:
             return None
         times = [self._calls_not_before_ms, *(call.deadline_ms for call in self._calls)]

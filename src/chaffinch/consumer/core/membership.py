@@ -1,8 +1,8 @@
-"""A member of a group of the classic protocol: it joins, syncs, assigns for the others if it leads them, and keeps alive.
+"""Group membership, classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and the assignment if this member leads.
 
-Follows AbstractCoordinator.java and ConsumerCoordinator.java. What a rebalance means for the caller (callbacks, commits, the assignment)
-is `rebalance.py`'s; here are the requests to the coordinator and its responses. LeaveGroup without a response is repeated over another
-connection: a second LeaveGroup changes nothing.
+Follows AbstractCoordinator.java and ConsumerCoordinator.java. The caller's part of a rebalance (callbacks, commits, the assignment) is in
+`rebalance.py`; this module has the requests to the coordinator and their responses. A LeaveGroup without a response is repeated over
+another connection: a second LeaveGroup changes nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ REPEAT_AFTER_MS: Final = 3_000
 
 @dataclass(frozen=True, slots=True)
 class LeaveToken:
-    """Token of a LeaveGroup; its repetition has the same one."""
+    """Token of a LeaveGroup; its repetition has the same token."""
 
     number: int
 
 
 class PendingLeave:
-    """The last LeaveGroup of a member. Until it has a response the group may still wait for the member."""
+    """The last LeaveGroup of a member. Until its response the group may still wait for the member."""
 
     def __init__(self, context: ConsumerContext) -> None:
         self.is_under_way = False
@@ -60,7 +60,7 @@ class PendingLeave:
         self._context.send(address, message, LeaveToken(self._number))
 
     def advance(self, steady_ms: int, *, is_committing: bool) -> None:
-        """Repeat it when that is due; not before commits on their way, which the coordinator refuses afterwards."""
+        """Repeat it when due, but not before pending commits, which the coordinator rejects afterwards."""
         if not self.is_under_way or self._address is None:
             return
         if self._repeat_ms is None:
@@ -78,9 +78,9 @@ class PendingLeave:
         return self._repeat_ms if self.is_under_way and self._address is not None else None
 
 
-# JoinGroup waits for the other members for as long as a rebalance may take; so much later its answer is late.
+# JoinGroup waits for the other members for the whole rebalance timeout. This is added for the response to arrive.
 JOIN_LAPSE_MS: Final = 5_000
-# A request without a response is given up in time for another one within the session, unless the session is very short.
+# SyncGroup and Heartbeat time out early enough for another attempt within the session, unless the session is very short.
 GIVEN_UP_MS_MIN: Final = 3_000
 
 STABLE_GROUP: Final = "Stable"
@@ -91,31 +91,33 @@ TRANSIENT: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REBALANC
 
 @dataclass(frozen=True, slots=True)
 class MemberToken:
-    """Token of a request of the member; an answer to an earlier identity says nothing about this one."""
+    """Token of a request of the member; a response for an earlier identity is ignored."""
 
     kind: str
     identity: Identity
 
 
 class Membership:
-    """One member. `fatal` is set when it can never be one again: another with its name has taken its place."""
+    """One member. `fatal` is set when another member with its group.instance.id has replaced it: it never joins again."""
 
     def __init__(self, context: ConsumerContext) -> None:
         settings = context.settings
         self.state = State.OUT
         self.identity = NO_IDENTITY
         self.caller_identity = NO_IDENTITY
-        """As whom the caller last took an assignment over. It stays when the group goes on without us: what was read as that member must
-        not be written in a transaction as if it were nobody's."""
+        """Identity with which the caller last adopted an assignment.
+
+        It stays after the group has removed the member: records read with that identity must not be written in a transaction without one.
+        """
         self.previous_identity: Identity | None = None
-        """As whom it came into its generation, straight from the one before: with what it had, if it is cooperative."""
+        """Identity from which it joined directly into its generation; a cooperative member kept its partitions."""
         self.assignment: tuple[TopicPartition, ...] = ()
-        """What the group has given us, for the caller's poll to take over."""
+        """The assignment from SyncGroup, for the caller's poll to adopt."""
         self.protocol_name = ""
         self.joined_topics: frozenset[str] = frozenset()
         self.fatal: KafkaException | None = None
         self.last_error: KafkaException | None = None
-        """What the coordinator refused the last request with, if it may accept the next one."""
+        """The last error response of the coordinator, if retries can solve it."""
         self._last_poll_ms = 0
         self._is_polling = False
         self.assignors = tuple(ASSIGNORS[name] for name in settings["partition.assignment.strategy"])
@@ -134,19 +136,19 @@ class Membership:
         self._poll_interval_ms = int(settings["max.poll.interval.ms"])
         self._session_ms = int(settings["session.timeout.ms"])
         self._timeout_ms = min(context.request_timeout_ms, max(2 * self._session_ms // 3, GIVEN_UP_MS_MIN))
-        """Of SyncGroup and Heartbeat."""
+        """Timeout of SyncGroup and Heartbeat."""
         self._heartbeat_interval_ms = int(settings["heartbeat.interval.ms"])
         self._heartbeat_ms = 0
         self._last_response_ms = 0
         self._reason = "a new consumer"
 
     def caller_metadata(self, topic_ids: Mapping[TopicPartition, UUID]) -> ConsumerGroupMetadata:
-        """As whom the caller has read, and topics of which ids."""
+        """The identity with which the caller has read, and the ids of the topics."""
         found = ConsumerGroupMetadata(self._context.group_id, *self.caller_identity, self._context.instance_id)
         found.topic_ids = topic_ids
         return found
 
-    # What moves it.
+    # State transitions.
 
     def transition(self, event: MembershipEvent, reason: str = "") -> None:
         after = TRANSITIONS.get((self.state, event))
@@ -156,21 +158,21 @@ class Membership:
         self.state = after
 
     def request_rejoin(self, reason: str) -> None:
-        """Join anew, at the caller's next poll."""
+        """Join again, at the caller's next poll."""
         if self.state is not State.OUT:
             self.transition(MembershipEvent.REBALANCING, reason)
 
     def reset_generation(self, reason: str, *, keeps_id: bool = False) -> None:
-        """The group has gone on without us, whatever we have is not ours any more."""
+        """The group has removed this member: its partitions belong to others."""
         if self.state is State.OUT:
             return
         if self.identity.has_generation or self._context.subscriptions.assigned:
-            self._context.report(f"group {self._context.group_id!r}: out of the group: {reason}")
+            self._context.report(f"group {self._context.group_id!r}: no longer in the group: {reason}")
         self.identity, self.previous_identity = Identity(-1, self.identity.member_id if keeps_id else ""), None
         self.transition(MembershipEvent.LOST, reason)
 
     def leave(self, reason: str) -> None:
-        """Leave the group for now or for good; static members are expected back within their session, and say nothing."""
+        """Leave the group, for now or for good. A static member sends no LeaveGroup: it is expected back within its session."""
         if self.identity.member_id and self._context.instance_id is None:
             self._send_leave(self.identity.member_id, reason)
         self.identity = self.caller_identity = NO_IDENTITY
@@ -181,12 +183,12 @@ class Membership:
     def _send_leave(self, member_id: str, reason: str) -> None:
         address = self.finder.known_address
         if address is not None:
-            # Commits on their way go before it; but what waits for other members does not hold it up.
+            # Pending commits are sent first. A JoinGroup or SyncGroup that waits for other members does not delay it.
             address = address.first_lane if self._under_way & {"join", "sync"} else address
             self.pending_leave.send(address, member_id, reason)
         else:
             self._context.report(
-                f"group {self._context.group_id!r}: LeaveGroup is not sent, because the coordinator is not known now:"
+                f"group {self._context.group_id!r}: LeaveGroup is not sent, because the coordinator is not known:"
                 f" the group removes the member after session.timeout.ms, {self._session_ms} ms"
             )
 
@@ -200,14 +202,14 @@ class Membership:
         return self.state is not State.OUT
 
     def metadata_changed(self) -> None:
-        """Topics have come, gone or grown: the leader assigns anew."""
+        """Topics were created, deleted or extended: the leader rebalances."""
         if self.state is State.STABLE and self.leader.has_topic_changes:
             self.request_rejoin("the partitions of the group's topics have changed")
 
     # The round.
 
     def advance(self, steady_ms: int) -> None:
-        """Send what is due."""
+        """Send requests that are due."""
         self._check_poll_interval(steady_ms)
         if self.state is State.STABLE and self._next_rebalance_ms is not None and steady_ms >= self._next_rebalance_ms:
             self.leader.rebalance_requested()
@@ -217,7 +219,7 @@ class Membership:
             self.probe.advance(steady_ms)
         address = self.finder.address(steady_ms)
         if address is None or steady_ms < self._not_before_ms or self.fatal is not None:
-            return  # Who was replaced joins no more: it would replace the other in turn.
+            return  # A replaced member does not join again: it would replace the other member in turn.
         if self.state is State.JOINING and "join" not in self._under_way and not self.refused_join.is_under_way:
             self._send_join(address, steady_ms)
         elif self.state is State.SYNCING and "sync" not in self._under_way and self.leader.is_ready:
@@ -244,12 +246,12 @@ class Membership:
             return
         if self.identity.member_id and self._context.instance_id is None:
             self._send_leave(self.identity.member_id, "consumer poll timeout has expired")
-        self.reset_generation(f"no poll for max.poll.interval.ms, {limit} ms: poll more often, or get fewer records with each poll")
+        self.reset_generation(f"no poll for max.poll.interval.ms, {limit} ms: poll more often, or set a lower max.poll.records")
 
     def _check_session(self, steady_ms: int) -> None:
         session_ms = self._session_ms
         if self._sends_heartbeats and steady_ms - self._last_response_ms >= session_ms:
-            self._context.report(f"group {self._context.group_id!r}: the coordinator has answered no heartbeat for {session_ms} ms")
+            self._context.report(f"group {self._context.group_id!r}: the coordinator has not responded to heartbeats for {session_ms} ms")
             self._last_response_ms = steady_ms
             self.finder.forget()
 
@@ -280,7 +282,7 @@ class Membership:
             user_data=group_requests.user_data(assignor, self._last_assignment, self.identity.generation),
         )
 
-    # Answers.
+    # Responses.
 
     def answered(self, token: MemberToken, event: ResponseReceived, steady_ms: int) -> None:
         self._under_way.discard(token.kind)
@@ -308,24 +310,24 @@ class Membership:
             self._fail(UnsupportedVersionException(f"{event.address}: {event.reason}"))
             return
         if token.kind == "sync" and self.state is State.SYNCING:
-            self.transition(MembershipEvent.REBALANCING, "the answer to SyncGroup was lost")
+            self.transition(MembershipEvent.REBALANCING, "the response to SyncGroup was lost")
         self._wait(steady_ms)
 
     def _wait(self, steady_ms: int) -> None:
-        """What failed goes again after this wait. So does a heartbeat, which need not be the next one of the usual interval."""
+        """Back off: failed requests, and a heartbeat ahead of its interval, are sent again after this wait."""
         self._failures += 1
         self._not_before_ms = steady_ms + self._context.wait_ms(self._failures)
         self._heartbeat_ms = min(self._heartbeat_ms, steady_ms)
 
-    def _join_answered(self, address: Address, answer: Any, code: ErrorCode, steady_ms: int) -> None:
-        if self.state is not State.JOINING:  # Unsubscribed meanwhile: the group need not wait for us.
-            if answer.member_id and self._context.instance_id is None and self.state is State.OUT:
-                self._send_leave(answer.member_id, "unsubscribed while joining")
+    def _join_answered(self, address: Address, response: Any, code: ErrorCode, steady_ms: int) -> None:
+        if self.state is not State.JOINING:  # Unsubscribed in the meantime: the group need not wait for this member.
+            if response.member_id and self._context.instance_id is None and self.state is State.OUT:
+                self._send_leave(response.member_id, "unsubscribed while joining")
             return
         if code is codes.NONE:
-            self._joined(answer, steady_ms)
+            self._joined(response, steady_ms)
         elif code is codes.MEMBER_ID_REQUIRED:
-            self.identity = Identity(-1, answer.member_id)
+            self.identity = Identity(-1, response.member_id)
         elif code is codes.UNKNOWN_MEMBER_ID:
             self.reset_generation("the coordinator does not know this member")
         elif code is codes.INCONSISTENT_GROUP_PROTOCOL:
@@ -334,31 +336,31 @@ class Membership:
             why = group_requests.join_error_text(self._context.settings, code)
             self._fail(exception_for(code, message=f"group {self._context.group_id!r}: {why}", api="JoinGroup"))
 
-    def _joined(self, answer: Any, steady_ms: int) -> None:
+    def _joined(self, response: Any, steady_ms: int) -> None:
         self._failures = 0
         offered = [assignor.name for assignor in self.assignors]
-        if answer.protocol_type not in (None, PROTOCOL_TYPE) or answer.protocol_name not in offered:
-            chosen = f"the coordinator chose {answer.protocol_name!r} of {answer.protocol_type or PROTOCOL_TYPE!r}"
+        if response.protocol_type not in (None, PROTOCOL_TYPE) or response.protocol_name not in offered:
+            chosen = f"the coordinator chose {response.protocol_name!r} of {response.protocol_type or PROTOCOL_TYPE!r}"
             text = f"group {self._context.group_id!r}: {chosen}, and this member offered {', '.join(offered)} of {PROTOCOL_TYPE!r}"
             self._fail(exception_for(codes.INCONSISTENT_GROUP_PROTOCOL, message=text, api="JoinGroup"))
             return
         self.previous_identity = self.identity if self.identity.has_generation else None
-        self.identity = Identity(answer.generation_id, answer.member_id)
-        self.protocol_name = answer.protocol_name
+        self.identity = Identity(response.generation_id, response.member_id)
+        self.protocol_name = response.protocol_name
         self.leader.end()
         self._last_response_ms = steady_ms
-        if answer.leader == answer.member_id:
+        if response.leader == response.member_id:
             try:
-                self.leader.begin(answer)
+                self.leader.begin(response)
             except MalformedMessage as malformed:
                 self._fail(KafkaException(f"group {self._context.group_id!r}: a member's subscription cannot be read: {malformed}"))
                 return
         self.transition(MembershipEvent.JOINED)
 
-    def _sync_answered(self, answer: Any, code: ErrorCode, steady_ms: int) -> None:
+    def _sync_answered(self, response: Any, code: ErrorCode, steady_ms: int) -> None:
         if code is codes.NONE:
             try:
-                self.assignment = decode_assignment(answer.assignment)
+                self.assignment = decode_assignment(response.assignment)
             except MalformedMessage as malformed:
                 self._fail(KafkaException(f"group {self._context.group_id!r}: the assignment cannot be read: {malformed}"))
                 return
@@ -370,10 +372,10 @@ class Membership:
             self.transition(MembershipEvent.SYNCED)
             self._context.wake_caller()
         elif code in OUT_OF_GROUP:
-            self.reset_generation(f"SyncGroup was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
+            self.reset_generation(f"the response to SyncGroup was {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
         elif code in COORDINATOR_GONE or code in TRANSIENT:
             self._handle_transient(code, steady_ms)
-            self.transition(MembershipEvent.REBALANCING, f"SyncGroup was answered with {code.name}")
+            self.transition(MembershipEvent.REBALANCING, f"the response to SyncGroup was {code.name}")
         else:
             self._fail(exception_for(code, message=f"group {self._context.group_id!r}: {code.text}", api="SyncGroup"))
 
@@ -384,29 +386,29 @@ class Membership:
                 self.request_rejoin("the group is rebalancing")
                 self._context.wake_caller()
         elif code in OUT_OF_GROUP:
-            self.reset_generation(f"a heartbeat was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
+            self.reset_generation(f"the response to a heartbeat was {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
             self._context.wake_caller()
         elif code is not codes.NONE and not self._handle_transient(code, steady_ms):
             self._fail(exception_for(code, message=f"group {self._context.group_id!r}: {code.text}", api="Heartbeat"))
 
     def _describe_answered(self, event: ResponseReceived, steady_ms: int) -> None:
-        """What the others have, while there is no other round that leaves nothing out."""
+        """The assignments of the other members, from a stable group: rebalance if a partition is unassigned."""
         for group in event.message.groups:
             code = codes.by_number(group.error_code, numbering=event.numbering)
             if self._handle_transient(code, steady_ms):
                 return
             self.leader.needs_describe = False
             if code is not codes.NONE:
-                text = f"whether new partitions are left out is not known: {code.name}: {code.text}"
+                text = f"cannot check whether new partitions are unassigned: {code.name}: {code.text}"
                 self._context.report(f"group {self._context.group_id!r}: {text}")
             elif group.group_state == STABLE_GROUP and self.state is State.STABLE:
-                with suppress(MalformedMessage):  # A leader of another kind knows what it gave.
+                with suppress(MalformedMessage):  # Assignments of another client's leader may be unreadable; that leader knows them.
                     if self.leader.has_unassigned(tp for member in group.members for tp in decode_assignment(member.member_assignment)):
                         self.request_rejoin(ADDED)
                         self._context.wake_caller()
 
     def _handle_transient(self, code: ErrorCode, steady_ms: int) -> bool:
-        """Whether an error passes by itself; then it is waited for, or the coordinator looked for."""
+        """Whether the error passes; if so, wait, or look up the coordinator again."""
         if code in COORDINATOR_GONE:
             self.finder.forget()
         elif code not in TRANSIENT:
@@ -417,7 +419,7 @@ class Membership:
         return True
 
     def _fail(self, error: KafkaException) -> None:
-        """The caller hears of it, and tries again with the next poll; not where another member has our name."""
+        """Report the error to the caller; the next poll tries again, unless another member has the same group.instance.id."""
         if error.code is codes.FENCED_INSTANCE_ID:
             self.fenced(error)
         elif self.state is not State.OUT:
@@ -425,7 +427,7 @@ class Membership:
             self._context.fail(error)
 
     def fenced(self, error: KafkaException) -> None:
-        """Another member with our group.instance.id has taken our place: this one is of no use any more."""
+        """Another member with the same group.instance.id has replaced this one, which is unusable from now on."""
         self.fatal = error
         self.reset_generation("another member has its group.instance.id")
         self._context.wake_caller()

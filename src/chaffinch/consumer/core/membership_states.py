@@ -1,7 +1,7 @@
-"""The states of a group member and every legal move between them, as data. What is not in the table cannot happen.
+"""States of a group member, and all legal transitions as a table; any other transition is a bug.
 
-The caller's poll begins a rebalance and ends it, because callbacks belong to the caller's thread; between the two the member gets on by
-itself. Heartbeats go out in every state with a generation but JOINING and SYNCING, whose requests wait on the same connection.
+The caller's poll starts and completes a rebalance, since callbacks run on the caller's thread. Between the two the member proceeds without
+it. Heartbeats are sent in every state with a generation, except JOINING and SYNCING, whose requests wait on the same connection.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Final
 
 
 class State(Enum):
-    """Where a member stands."""
+    """State of a member."""
 
     OUT = "out"
-    """Not subscribed: no member of any group."""
+    """Not subscribed: not a member of a group."""
     UNJOINED = "unjoined"
-    """Joins at the caller's next poll. It may have a generation still."""
+    """Joins at the caller's next poll. It may still have a generation."""
     PREPARING = "preparing"
-    """The caller polls: offsets are committed, partitions given up."""
+    """The caller polls: offsets are committed, partitions revoked."""
     JOINING = "joining"
     SYNCING = "syncing"
     ADOPTING = "adopting"
-    """The assignment has come; the caller's poll takes it over."""
+    """The assignment has arrived; the caller's poll adopts it."""
     STABLE = "stable"
 
 
 class MembershipEvent(Enum):
-    """What moves a member."""
+    """Event that changes the state."""
 
     SUBSCRIBED = "subscribed"
     POLLED = "polled"
@@ -36,11 +36,11 @@ class MembershipEvent(Enum):
     SYNCED = "synced"
     ADOPTED = "adopted"
     REBALANCING = "rebalancing"
-    """The group begins anew, or this member wants it to; it stays a member."""
+    """The group rebalances, or this member requests it; the member stays in the group."""
     LOST = "lost"
-    """The group has gone on without this member."""
+    """The group has removed this member."""
     REFUSED = "refused"
-    """The coordinator says why not, and the caller is told: it may try again."""
+    """The coordinator rejected a request; the caller gets the error, and may try again."""
     LEFT = "left"
 
 
@@ -53,7 +53,7 @@ TRANSITIONS: Final[dict[tuple[State, MembershipEvent], State]] = {
     (State.JOINING, MembershipEvent.JOINED): State.SYNCING,
     (State.SYNCING, MembershipEvent.SYNCED): State.ADOPTING,
     (State.ADOPTING, MembershipEvent.ADOPTED): State.STABLE,
-    # What was to be prepared is prepared: straight into the next round.
+    # Preparation is complete: the next round follows directly.
     (State.UNJOINED, MembershipEvent.REBALANCING): State.UNJOINED,
     (State.PREPARING, MembershipEvent.REBALANCING): State.PREPARING,
     (State.JOINING, MembershipEvent.REBALANCING): State.JOINING,

@@ -1,7 +1,7 @@
-"""When to ask for metadata, and of which topics: those read, those that the group's members subscribe to, or all for a pattern.
+"""Metadata requests: when to send one, and for which topics: those read, those of the group's members, or all for a pattern.
 
-At once for new topics or after an error, then after a wait that grows while nothing is learnt, and when what is known has grown old.
-Callers that wait for the partitions of a topic get them when metadata has them, or the reason why there are none.
+A request is sent at once for new topics or after an error, then after a wait that grows while nothing new is learnt, and when the metadata
+is older than metadata.max.age.ms. Calls that wait for the partitions of a topic get them, or an error, when metadata arrives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MetadataToken:
 
 
 class MetadataWatch:
-    """One request is under way at a time. `internal` are the topics that brokers keep for themselves."""
+    """Sends one request at a time. `internal`: the brokers' internal topics."""
 
     def __init__(self, context: ConsumerContext) -> None:
         self.internal: frozenset[str] = frozenset()
@@ -43,11 +43,11 @@ class MetadataWatch:
 
     @property
     def topics(self) -> frozenset[str]:
-        """Those of interest, by name."""
+        """The needed topics."""
         return self._topics
 
     def use(self, topics: Iterable[str], *, all_topics: bool = False) -> None:
-        """These topics, and perhaps all there are, are of interest from now on."""
+        """Set the needed topics; with `all_topics` all of the cluster."""
         needed = frozenset(topics)
         if not needed <= self._topics or (all_topics and not self._needs_all):
             self._repeats, self._not_before_ms = 0, 0
@@ -57,7 +57,7 @@ class MetadataWatch:
 
     @property
     def has_all_topics(self) -> bool:
-        """Whether all topics have been asked for since that was wanted."""
+        """Whether metadata of all topics has arrived since `all_topics` was set."""
         return self._all_received_ms is not None
 
     @property
@@ -74,7 +74,7 @@ class MetadataWatch:
         return bool(self._topics or self._needs_all) and updated_ms is not None and steady_ms - updated_ms >= self._age_ms_max
 
     def advance(self, steady_ms: int) -> None:
-        """Ask, if it is time to and there is somebody to ask."""
+        """Send a request, if one is due and a broker can be reached."""
         if self._is_under_way or steady_ms < self._not_before_ms:
             return
         if not (self._context.needs_metadata or self._is_incomplete or self._is_old(steady_ms)):
@@ -92,7 +92,7 @@ class MetadataWatch:
         return MetadataRequest(topics=topics, allow_auto_topic_creation=self._may_create)
 
     def answered(self, response: MetadataResponse, steady_ms: int) -> list[RecreatedTopic]:
-        """Take in the answer to the request under way; returns the topics that were deleted and created again."""
+        """Process the response to the request in flight; returns the topics that were deleted and created again."""
         cluster = self._context.cluster
         self._is_under_way = False
         self._context.metadata_error = None
@@ -115,7 +115,7 @@ class MetadataWatch:
         return recreated_topics
 
     def learn(self, response: MetadataResponse, steady_ms: int) -> list[RecreatedTopic]:
-        """Take in metadata, whatever it was asked for; returns the topics that were deleted and created again."""
+        """Process metadata from any request; returns the topics that were deleted and created again."""
         self._context.cluster.update(response, steady_ms)
         found = (
             self._context.ids.learn(name, self._context.topic_id(name)) for topic in response.topics if (name := topic.name) is not None
@@ -123,14 +123,14 @@ class MetadataWatch:
         return [recreated for recreated in found if recreated is not None]
 
     def unanswered(self, error: KafkaException, steady_ms: int) -> None:
-        """No answer: another broker is asked as soon as one may be tried."""
+        """No response: another broker is tried as soon as one is out of back-off."""
         self._is_under_way = False
         self._context.needs_metadata = True
         self._context.metadata_error = error
         self._context.bootstrap.metadata_failed(steady_ms)
 
     def refusals(self) -> dict[str, ErrorCode]:
-        """Topics of interest that cannot be used, and it is no use to wait."""
+        """Needed topics with an error that retries cannot solve."""
         states = ((topic, self._context.cluster.topic(topic)) for topic in self._topics)
         return {
             topic: state.code
@@ -139,7 +139,7 @@ class MetadataWatch:
         }
 
     def next_deadline_ms(self) -> int | None:
-        """When to look again without an event. A time that has passed: as soon as there is a broker to ask."""
+        """When to continue without an event. A time in the past: as soon as a broker can be reached."""
         if self._is_under_way:
             return None
         if self._context.needs_metadata or self._is_incomplete:
@@ -152,17 +152,17 @@ class MetadataWatch:
 
 @dataclass(slots=True, eq=False)
 class TopicCall:
-    """A caller that waits for a topic's partitions."""
+    """A call that waits for a topic's partitions."""
 
     call: Any
     topic: str
     deadline_ms: int
     limit: str = IN_TIME
-    """In words."""
+    """The time limit as text."""
 
 
 class TopicCalls:
-    """Those of one consumer."""
+    """Those calls of one consumer."""
 
     def __init__(self, context: ConsumerContext, metadata_watch: MetadataWatch, missing_partitions: MissingPartitions) -> None:
         self._context = context
@@ -178,12 +178,12 @@ class TopicCalls:
         self._calls.append(call)
 
     def request_metadata(self) -> None:
-        """Say which topics are waited for."""
+        """Add the topics that calls wait for to `leaderless`."""
         if self._calls:
             self._context.leaderless |= {TopicPartition(topic, -1) for topic in self.topics}
 
     def advance(self, steady_ms: int) -> None:
-        """Tell whoever can be told."""
+        """Complete or fail the calls whose result is known."""
         for call in list(self._calls):
             count = self._context.cluster.partition_count(call.topic)
             if count is not None:
@@ -202,7 +202,7 @@ class TopicCalls:
         state = self._context.cluster.topic(topic)
         if state is not None and state.code is not codes.NONE:
             return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
-        return self._context.timeout_error(f"the partitions of topic {topic!r} were not told {limit}")
+        return self._context.timeout_error(f"the partitions of topic {topic!r} were not received {limit}")
 
     def fail_all(self, error: KafkaException) -> None:
         self._context.out += [FailCall(call=call.call, error=error) for call in self._calls]

@@ -1,7 +1,7 @@
-"""The consumer's options: names, defaults and ranges as in Apache Kafka 4.3 (ConsumerConfig.java, CommonClientConfigs.java).
+"""Consumer options: names, defaults and ranges as in Apache Kafka 4.3 (ConsumerConfig.java, CommonClientConfigs.java).
 
-Everything in `OPTIONS` has an effect. Names in `WITHOUT_EFFECT` are Kafka's, accepted so that configurations can be shared, and said
-once in the log. What contradicts itself is refused here, before anything is sent.
+Every option in `OPTIONS` has an effect. Names in `WITHOUT_EFFECT` are accepted so that configurations can be shared, and logged once.
+Contradictions between options raise ConfigException here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 MS_MAX: Final = INT_MAX
 
 TABLE_RECORDS: Final = 100_000
-"""Most rows of one `poll_table`, unless max.poll.records is given: a table costs little per row, and something per table."""
+"""Row limit of `poll_table` unless max.poll.records is given: a table has a fixed cost, and little cost per row."""
 
 OFFSET_RESET: Final = "auto.offset.reset"
 NEW_PARTITIONS: Final = "auto.offset.reset.new.partitions"
@@ -34,67 +34,80 @@ _GROUP: Final = (
         "group.id",
         "string",
         None,
-        "the group that shares the topics' partitions and keeps the offsets; needed to subscribe or commit",
+        "consumer group that shares the partitions of topics and stores offsets; required for `subscribe` and commits",
         bytes_max=STRING_BYTES_MAX,
     ),
     Option(
         "group.instance.id",
         "string",
         None,
-        "a name that makes the member static: a restart within the session moves no partition",
+        "makes the member static: a restart within session.timeout.ms moves no partition",
         bytes_max=STRING_BYTES_MAX,
     ),
-    Option("group.protocol", "string", "classic", "how the group agrees: `classic` (KIP-848's `consumer` is not spoken)"),
+    Option("group.protocol", "string", "classic", "rebalance protocol: `classic` (`consumer`, KIP-848, is not supported)"),
     Option(
         "partition.assignment.strategy",
         "list",
         ("range", "cooperative-sticky"),
-        "ways to share partitions, the preferred one first; all members need one in common. With `cooperative-sticky` alone members keep"
+        "assignors, the preferred one first; all members must have one in common. With `cooperative-sticky` alone members keep"
         " reading while the group rebalances",
         choices=ASSIGNORS,
         synonyms=tuple((f"org.apache.kafka.clients.consumer.{name}Assignor", ours) for name, ours in JAVA_ASSIGNORS.items()),
     ),
-    Option("session.timeout.ms", "int", 45_000, "without a heartbeat for so long the member is out", minimum=1, maximum=MS_MAX),
+    Option(
+        "session.timeout.ms", "int", 45_000, "the group removes a member without a heartbeat after this time", minimum=1, maximum=MS_MAX
+    ),
     Option("heartbeat.interval.ms", "int", 3_000, "time between heartbeats", minimum=1, maximum=MS_MAX),
     Option(
         "max.poll.interval.ms",
         "int",
         300_000,
-        "a member that does not poll for so long leaves the group; how long members may take to join again in a rebalance",
+        "a member that does not poll for this time leaves the group; also the limit for members to rejoin in a rebalance",
         minimum=1,
         maximum=MS_MAX,
     ),
 )
 _OFFSETS: Final = (
-    Option("enable.auto.commit", "bool", True, "`poll` commits what earlier polls gave; off unless given where there is no group.id"),
-    Option("auto.commit.interval.ms", "int", 5_000, "time between such commits", minimum=0, maximum=MS_MAX),
+    Option("enable.auto.commit", "bool", True, "`poll` commits the records of earlier polls; off by default without a group.id"),
+    Option("auto.commit.interval.ms", "int", 5_000, "time between automatic commits", minimum=0, maximum=MS_MAX),
     Option(
         OFFSET_RESET,
         "string",
         "latest",
-        "where to begin without a committed offset, or where it is not there any more: `earliest`, `latest`, `by_duration:PT1H30M` (so"
-        " long ago, ISO 8601), or `none`: an error",
+        "where to start without a committed offset, or if it is out of range: `earliest`, `latest`, `by_duration:PT1H30M` (this long"
+        " ago, ISO 8601), or `none`: an error",
     ),
     Option(
         NEW_PARTITIONS,
         "string",
         None,
-        "the same for partitions that came after this consumer first saw their topic, and for topics created since (KIP-1327). With"
-        " `earliest`, nothing that is written to them before the consumer finds them is left out; auto.offset.reset decides unless given",
+        "the same for partitions added after this consumer first saw their topic, and for topics created since (KIP-1327). With"
+        " `earliest`, records written before the consumer finds them are read as well; by default as auto.offset.reset",
     ),
 )
 _FETCHING: Final = (
     Option(
-        "isolation.level", "string", "read_uncommitted", "with `read_committed`, only what is committed", choices=tuple(ISOLATION_LEVELS)
+        "isolation.level",
+        "string",
+        "read_uncommitted",
+        "`read_committed` returns only records of committed transactions",
+        choices=tuple(ISOLATION_LEVELS),
     ),
-    Option("fetch.min.bytes", "int", 1, "a broker answers when it has so much", minimum=0, maximum=INT_MAX),
-    Option("fetch.max.wait.ms", "int", 500, "or has waited for so long", minimum=0, maximum=MS_MAX),
-    Option("fetch.max.bytes", "int", 50 << 20, "bytes of one answer; one batch comes whole all the same", minimum=0, maximum=INT_MAX),
+    Option("fetch.min.bytes", "int", 1, "a broker responds when it has this many bytes", minimum=0, maximum=INT_MAX),
+    Option("fetch.max.wait.ms", "int", 500, "or has waited for this time", minimum=0, maximum=MS_MAX),
+    Option(
+        "fetch.max.bytes",
+        "int",
+        50 << 20,
+        "bytes of one fetch response; a single larger batch is still returned whole",
+        minimum=0,
+        maximum=INT_MAX,
+    ),
     Option(
         "max.partition.fetch.bytes",
         "int",
         1 << 20,
-        "bytes per partition in one answer; of each partition up to twice as much waits to be polled",
+        "bytes per partition in one fetch response; up to twice as much is buffered per partition",
         minimum=0,
         maximum=INT_MAX,
     ),
@@ -102,24 +115,24 @@ _FETCHING: Final = (
         "max.poll.records",
         "int",
         500,
-        f"records one `poll` gives at most; {TABLE_RECORDS} for `poll_table` unless given",
+        f"records one `poll` returns at most; {TABLE_RECORDS} for `poll_table` unless set",
         minimum=1,
         maximum=INT_MAX,
     ),
-    Option("check.crcs", "bool", True, "check the checksum of every batch"),
-    Option("client.rack", "string", "", "where this client is: brokers may send it to a replica nearby", bytes_max=STRING_BYTES_MAX),
+    Option("check.crcs", "bool", True, "verify the checksum of every batch"),
+    Option("client.rack", "string", "", "location of this client: brokers may redirect it to a nearby replica", bytes_max=STRING_BYTES_MAX),
     Option(
         "key.deserializer",
         "any",
         None,
-        "a function from the bytes of a key to what `poll` gives, or its dotted name; not asked for null, nor for `poll_table`",
+        "a function from the bytes of a key to the key of the record, or its dotted name; not called for null or by `poll_table`",
     ),
     Option("value.deserializer", "any", None, "the same for values"),
 )
 _TOPICS: Final = (
-    Option("allow.auto.create.topics", "bool", True, "a topic that is asked for may be created, where the broker does so"),
-    Option("exclude.internal.topics", "bool", True, "internal topics match no pattern"),
-    Option("default.api.timeout.ms", "int", 60_000, "how long calls without a timeout of their own wait", minimum=0, maximum=MS_MAX),
+    Option("allow.auto.create.topics", "bool", True, "allow brokers to create a missing topic"),
+    Option("exclude.internal.topics", "bool", True, "patterns do not match internal topics"),
+    Option("default.api.timeout.ms", "int", 60_000, "timeout of calls that have no timeout argument", minimum=0, maximum=MS_MAX),
 )
 OPTIONS: Final = (*connection_options("chaffinch-consumer"), *METADATA_OPTIONS, *_GROUP, *_OFFSETS, *_FETCHING, *_TOPICS)
 
@@ -133,7 +146,7 @@ WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
 CONSUMER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT, hints=CONSUMER_HINTS)
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-"""Of a topic."""
+"""A topic name."""
 _DURATION: Final = re.compile(
     r"by_duration:P(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
@@ -141,7 +154,7 @@ _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 class ResetStrategy(NamedTuple):
-    """Where to begin: `timestamp` is what ListOffsets is asked for, `ago_ms` is taken from the wall clock instead; both None: an error."""
+    """Where to start: `timestamp` is sent in ListOffsets; `ago_ms` is subtracted from the wall clock instead; both None: raise."""
 
     name: str
     timestamp: int | None = None
@@ -151,13 +164,13 @@ class ResetStrategy(NamedTuple):
 EARLIEST: Final = ResetStrategy("earliest", OFFSET_EARLIEST)
 LATEST: Final = ResetStrategy("latest", OFFSET_LATEST)
 NONE: Final = ResetStrategy("none")
-# Their names in librdkafka, and in Kafka before 0.9.
+# Names in librdkafka, and in Kafka before 0.9.
 FOREIGN_NAMES: Final = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 
 
 def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
-    """The settings of a consumer. ConfigException for an unknown name, a value out of range, or options that contradict each other."""
-    if isinstance(mapping, str) and _NAME.fullmatch(mapping):  # All else may be secret.
+    """The settings of a consumer. Raises ConfigException for an unknown name, an invalid value, or options that contradict each other."""
+    if isinstance(mapping, str) and _NAME.fullmatch(mapping):  # Other values may be secret.
         raise ConfigException(f"options must be a mapping of names to values, not {mapping!r}: topics are given to subscribe()")
     settings = CONSUMER_OPTIONS.parse(mapping, **keywords)
     for check in (_check_group, _check_times):
@@ -168,12 +181,12 @@ def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> 
 
 
 def reset_strategy(settings: Settings) -> ResetStrategy:
-    """What auto.offset.reset says; ConfigException for what it cannot say."""
+    """The strategy of auto.offset.reset; raises ConfigException for an invalid value."""
     return _parse_strategy(OFFSET_RESET, settings[OFFSET_RESET])
 
 
 def new_partitions_strategy(settings: Settings) -> ResetStrategy | None:
-    """What auto.offset.reset.new.partitions says; None where it is not given."""
+    """The strategy of auto.offset.reset.new.partitions; None if it is not set."""
     text: str | None = settings[NEW_PARTITIONS]
     return None if text is None else _parse_strategy(NEW_PARTITIONS, text)
 
@@ -185,14 +198,14 @@ def _parse_strategy(option: str, text: str) -> ResetStrategy:
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
         allowed = "one of earliest, latest, none, or by_duration: and an ISO 8601 duration as in by_duration:PT1H30M"
-        hint = f"; what others call {text!r} is {FOREIGN_NAMES[text.lower()]}" if text.lower() in FOREIGN_NAMES else ""
+        hint = f"; {text!r} of other clients is {FOREIGN_NAMES[text.lower()]}" if text.lower() in FOREIGN_NAMES else ""
         raise ConfigException(f"option {option} cannot be {text!r}: it must be {allowed}{hint}")
     seconds = sum(float(number) * _SECONDS[unit] for unit, number in found.groupdict().items() if number)
     return ResetStrategy(text, ago_ms=int(seconds * 1000))
 
 
 def auto_commits(settings: Settings) -> bool:
-    """Whether polls commit: the default needs a group, as in Kafka."""
+    """Whether polls commit. As in Kafka, the default requires a group.id."""
     return bool(settings["enable.auto.commit"]) and settings["group.id"] is not None
 
 
@@ -200,7 +213,7 @@ def _check_group(settings: Settings) -> None:
     if settings["group.protocol"].lower() != "classic":
         value = settings["group.protocol"]
         raise ConfigException(
-            f"option group.protocol cannot be {value!r}: it must be classic; this client does not speak KIP-848's protocol"
+            f"option group.protocol cannot be {value!r}: it must be classic; this client does not support the protocol of KIP-848"
         )
     for name in ("group.id", "group.instance.id"):
         if settings[name] == "":
@@ -210,7 +223,7 @@ def _check_group(settings: Settings) -> None:
         allowed = "letters, digits, '.', '_' and '-', at most 249 of them, and neither '.' nor '..'"
         raise ConfigException(f"option group.instance.id cannot be {instance_id!r}: it must be {allowed}, as the name of a topic")
     if settings["group.id"] is None and settings["group.instance.id"] is not None:
-        raise ConfigException("option group.instance.id needs a group.id, and there is none")
+        raise ConfigException("option group.instance.id requires a group.id")
     if settings["group.id"] is None and "enable.auto.commit" in settings.given and settings["enable.auto.commit"]:
         raise ConfigException("option enable.auto.commit cannot be true without a group.id: offsets are committed for a group")
     strategies = settings["partition.assignment.strategy"]

@@ -1,4 +1,4 @@
-"""What the coordinator of a group is asked about offsets: commits and look-ups on their way."""
+"""Pending offset requests of a group: commits and lookups in flight or waiting for a retry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outcome = Callable[[KafkaException | None], None]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Retried:
-    """A request that is sent again after a failure that passes."""
+    """A request that is sent again after an error that passes."""
 
     failures: int = 0
     not_before_ms: int = 0
@@ -27,7 +27,7 @@ class _Retried:
     last_error: KafkaException | None = None
 
     def retry_later(self, error: KafkaException, context: ConsumerContext, steady_ms: int) -> None:
-        """After a wait that grows."""
+        """Retry after a growing wait."""
         self.failures += 1
         self.last_error = error
         self.not_before_ms = steady_ms + context.wait_ms(self.failures)
@@ -35,10 +35,10 @@ class _Retried:
 
 @dataclass(slots=True, eq=False)
 class Commit(_Retried):
-    """Offsets on their way. `on_done` hears how it went, once. Without `retries` the first failure is the last.
+    """Offsets to commit. `on_done` is called once, with the error or None. Without `retries` the first failure is final.
 
-    `identity`: as whom it was asked for; the group takes it from no other. `is_automatic`: nobody asked for it by name, so a topic that is
-    gone is no reason to wait for it. `topic_ids`: of the topics that the offsets belong to. `is_explicit`: the application gave the
+    `identity`: the member that made the commit; the group accepts it from no other. `is_automatic`: not requested by the application, so it
+    does not wait for a missing topic. `topic_ids`: of the topics that the offsets belong to. `is_explicit`: the application gave the
     offsets.
     """
 
@@ -51,44 +51,44 @@ class Commit(_Retried):
     topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
     is_explicit: bool = False
     limit: str = IN_TIME
-    """How long there is, in words."""
+    """The time limit as text."""
     unknown_since_ms: int | None = None
-    """Since when the coordinator says that it knows no such partition."""
+    """Since when the coordinator has not known one of the partitions."""
     committed: set[TopicPartition] = field(default_factory=set)
-    """Those that the coordinator took, whatever becomes of the others."""
+    """Partitions whose offset the coordinator stored, whatever happens to the others."""
     skipped: set[TopicPartition] = field(default_factory=set)
-    """Those that are not tried again: the coordinator took what a later commit tells of them, or does not know them."""
+    """Partitions that are not retried: the coordinator stored a later offset, or does not know the partition."""
     unknown: KafkaException | None = None
-    """That it does not know some."""
+    """The error of a partition that the coordinator does not know."""
     outdated: set[TopicPartition] = field(default_factory=set)
-    """Those whose topic was deleted and created again: they are dropped, for in the new topic they mean nothing."""
+    """Partitions whose topic was deleted and created again: their offsets are dropped, they mean nothing in the new topic."""
     is_checked: bool = False
-    """Whether the coordinator's metadata has just been asked for."""
+    """Whether the coordinator's metadata has just been read."""
     unknown_id_count: int = 0
-    """How often in a row the coordinator did not know a topic's id."""
+    """How often in a row the coordinator did not know a topic id."""
     missing: frozenset[TopicPartition] = frozenset()
-    """Those that are not in the coordinator's metadata, while `is_checked`."""
+    """Partitions that are not in the coordinator's metadata, while `is_checked`."""
 
     def with_committed(self, error: KafkaException) -> KafkaException:
-        """A failure, which is one of the others alone where the coordinator took some."""
+        """The error; it names the partitions that were committed, if there are some."""
         if not self.committed:
             return error
         return with_message(error, f"{error.message.rstrip('.')}; the offsets of {names_of(self.committed)} were committed")
 
     @property
     def partial_error(self) -> KafkaException | None:
-        """When everything was answered: why some were not committed; None where all were, in one attempt or another."""
+        """When all responses are in: why some partitions were not committed. None if each was, in one attempt or another."""
         return None if self.committed | self.outdated >= self.offsets.keys() else self.unknown or self.last_error
 
     @property
     def is_final(self) -> bool:
-        """Whether its partitions are given up after it, or the consumer closes: until then they are this member's, in each generation."""
+        """Whether its partitions are revoked after it, or the consumer closes. Until then this member owns them in every generation."""
         return self.is_automatic and self.retries
 
 
 @dataclass(frozen=True, slots=True)
 class CommitToken:
-    """Token of an OffsetCommit. `names`: of the topics' ids, where it has ids in place of names. `missing` are not in it."""
+    """Token of an OffsetCommit. `names`: topic names by id, if it has ids. `missing`: partitions that it does not contain."""
 
     commit: Commit
     identity: Identity
@@ -98,22 +98,22 @@ class CommitToken:
 
 @dataclass(frozen=True, slots=True)
 class TopicsToken:
-    """Token of the Metadata request to the coordinator before a commit: whether the topics are still those that were read."""
+    """Token of the Metadata request to the coordinator before a commit: checks that the topics are still the ones that were read."""
 
     commit: Commit
 
 
 @dataclass(slots=True, eq=False)
 class Lookup(_Retried):
-    """Committed offsets that are asked for: by a caller, or without a call for positions."""
+    """A lookup of committed offsets: for a call, or without a call for positions."""
 
     tps: tuple[TopicPartition, ...]
     deadline_ms: int | None = None
     call: Any = None
     limit: str = IN_TIME
     topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
-    """As known when it was sent."""
+    """Ids when it was sent."""
     has_ids: bool = False
-    """Whether the request has them in place of names."""
+    """Whether the request has ids instead of names."""
     is_by_name: bool = False
     """The coordinator did not know one of the ids."""

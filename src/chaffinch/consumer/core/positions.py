@@ -1,8 +1,8 @@
-"""What is read and from where: the subscription, the partitions assigned, and for each its position and how it is come by.
+"""Subscriptions and positions: which partitions are read, and from where. Follows SubscriptionState.java.
 
-A partition's position is known (`READING`), or to be looked for: first among the committed offsets (`COMMITTED`), then where
-auto.offset.reset says (`RESETTING`). When a new leader may have cut its log, it is checked first (`VALIDATING`, KIP-320). Follows
-SubscriptionState.java. A plain table: nobody is asked anything here.
+A partition's position is known (`READING`), or looked up: first among the committed offsets (`COMMITTED`), then as auto.offset.reset says
+(`RESETTING`). After a leader change that may have truncated the log it is checked first (`VALIDATING`, KIP-320). This is a plain table; it
+sends no requests.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from chaffinch.protocol.primitives import ZERO_UUID
 class Stage(Enum):
     """How far a partition's position is known."""
 
-    COMMITTED = "the committed offset is looked for"
+    COMMITTED = "the committed offset is looked up"
     MISSING = "nothing is committed, and auto.offset.reset is none: the caller must seek"
-    RESETTING = "the offset of auto.offset.reset is looked for"
-    VALIDATING = "the leader is asked whether it still has what was read"
+    RESETTING = "the offset of auto.offset.reset is looked up"
+    VALIDATING = "the leader checks that its log still has the records that were read"
     READING = "known"
 
 
 class Kind(Enum):
-    """How partitions come to be assigned."""
+    """How partitions are assigned."""
 
     NONE = "neither subscribed nor assigned"
     TOPICS = "subscribed to topics"
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 
 class Position(NamedTuple):
-    """The offset to read next, the leader epoch of the record before it, the epoch of the leader it was checked with (-1: not known)."""
+    """The offset to read next, the leader epoch of the record before it, and the leader epoch it was checked with (-1: not known)."""
 
     offset: int
     offset_epoch: int = -1
@@ -50,7 +50,7 @@ class Position(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """One assigned partition. `position` is the caller's: the next record that a poll gives. Marks are -1 until a leader told them."""
+    """One assigned partition. `position`: the next record that a poll returns. Offsets are -1 until a leader has reported them."""
 
     tp: TopicPartition
     stage: Stage = Stage.COMMITTED
@@ -58,22 +58,22 @@ class PartitionState:
     reset_to: ResetStrategy | None = None
     is_paused: bool = False
     is_usable: bool = True
-    """False while the caller is being told that it has the partition, or has to give it up: nothing is read then."""
+    """False while a callback for assigning or revoking the partition is due: nothing is read then."""
     retry_at_ms: int = 0
     preferred_replica: int = -1
     preferred_until_ms: int = 0
     delivered_offset: int = -1
-    """While records are given one by one: the offset after the last one given, before `position`. -1 otherwise."""
+    """While a loop iterates: the offset after the last record yielded, before `position`; otherwise -1."""
     end: int = -1
-    """Where what may be read ends, by the last answer: the high watermark, or the last stable offset. -1: nobody has said."""
+    """End of the readable records in the last response: the high watermark, or the last stable offset; -1: not reported."""
     last_error_code: ErrorCode | None = None
-    """What the leader refused the last request with, if it may accept the next one."""
+    """Error of the leader's last response, if retries can solve it."""
     served_at: int = 0
-    """Which answer, counted, brought its last records; 0: none has."""
+    """Number of the response that brought its last records; 0: none has."""
     topic_id: UUID = ZERO_UUID
-    """Of the topic that all this is about; zero: not known yet, or brokers report no ids."""
+    """Id of the topic that this state is about; zero: not known yet, or brokers report no ids."""
     delivered_id: UUID = ZERO_UUID
-    """Of the topic whose records the caller got last; zero: it got none."""
+    """Id of the topic whose records the caller got last; zero: none."""
 
     @property
     def is_reading(self) -> bool:
@@ -81,42 +81,42 @@ class PartitionState:
 
     @property
     def consumed(self) -> Position | None:
-        """Up to where the caller has got records."""
+        """The position up to which the caller has got records."""
         return self.position if self.delivered_offset < 0 or self.position is None else self.position._replace(offset=self.delivered_offset)
 
     def seek(self, position: Position) -> None:
-        """Go on from here. With an epoch the leader is asked first whether it still has it."""
+        """Continue here. With an epoch, the leader first checks that its log still has the offset."""
         self.position, self.delivered_offset = position, -1
         self.reset_to = self.last_error_code = None
         self.stage = Stage.VALIDATING if position.offset_epoch >= 0 and position.leader_epoch < 0 else Stage.READING
         self.retry_at_ms = 0
 
     def validate(self) -> None:
-        """The leader is another one than the position was checked with."""
+        """The leader is not the one that the position was checked with."""
         self.stage = Stage.VALIDATING
 
     def validated(self, leader_epoch: int) -> None:
-        """The leader of this epoch has what was read; or it cannot be asked."""
+        """The leader of this epoch has the records that were read, or cannot check it."""
         assert self.position is not None, "only a position can be checked"
         self.position, self.stage = self.position._replace(leader_epoch=leader_epoch), Stage.READING
 
     def back_off(self, until_ms: int, last_error_code: ErrorCode | None = None) -> None:
-        """Ask again then. `last_error_code`: why, if the leader gave a reason that passes."""
+        """Retry then. `last_error_code`: the leader's error code, if it sent one that retries can solve."""
         self.retry_at_ms, self.last_error_code = until_ms, last_error_code or self.last_error_code
 
     @property
     def is_recreated(self) -> bool:
-        """Whether what the caller got last is of an earlier topic of this name."""
+        """Whether the records that the caller got last are from an earlier topic of this name."""
         return ZERO_UUID not in (self.delivered_id, self.topic_id) and self.delivered_id != self.topic_id
 
     def start_new_topic(self, topic_id: UUID, strategy: ResetStrategy) -> None:
-        """The topic was deleted and created again: nothing of the earlier one holds in it."""
+        """The topic was deleted and created again: drop the state of the deleted one."""
         if self.position is not None:
             self.reset(strategy)
         self.topic_id, self.is_paused, self.end, self.retry_at_ms = topic_id, False, -1, 0
 
     def reset(self, strategy: ResetStrategy) -> None:
-        """Look for the position anew; without a strategy that is the caller's business."""
+        """Look up the position again; with the strategy `none` the caller must seek."""
         self.stage, self.reset_to, self.position = Stage.MISSING if strategy is NONE else Stage.RESETTING, strategy, None
         self.delivered_offset = -1
         self.retry_at_ms = 0
@@ -124,12 +124,12 @@ class PartitionState:
 
 
 class Subscriptions:
-    """The one table of all this. Its owner decides when the group is told, and when what was fetched is dropped."""
+    """The table of assigned partitions. Its owner decides when to notify the group and to drop fetched records."""
 
     def __init__(self) -> None:
         self.kind = Kind.NONE
         self.topics: frozenset[str] = frozenset()
-        """Those subscribed to, or matched by the pattern."""
+        """Topics subscribed to, or matched by the pattern."""
         self.pattern: re.Pattern[str] | None = None
         self.assigned: dict[TopicPartition, PartitionState] = {}
 
@@ -163,35 +163,38 @@ class Subscriptions:
             self.pattern = None
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """The partitions assigned from now on; those that stay keep their state."""
+        """Replace the assigned partitions; those in both keep their state."""
         self.assigned = {tp: self.assigned.get(tp) or PartitionState(tp) for tp in partitions}
 
     def of(self, tp: TopicPartition) -> PartitionState:
-        """The state of an assigned partition; IllegalStateException for others."""
+        """The state of an assigned partition; raises IllegalStateException for others."""
         state = self.assigned.get(tp)
         if state is None:
             raise IllegalStateException(f"{tp} is not assigned to this consumer; it has {self.describe()}", topic_partition=tp)
         return state
 
     def describe(self) -> str:
-        """The partitions assigned, the first few of many."""
+        """The first few assigned partitions by name, and the number of the others."""
         return names_of(self.assigned.keys()) or "none"
 
     def matches(self, topics: Iterable[str]) -> frozenset[str]:
-        """Those of the topics that the pattern matches as a whole."""
+        """The topics whose whole name the pattern matches."""
         assert self.pattern is not None, "only called for a pattern"
         return frozenset(topic for topic in topics if self.pattern.fullmatch(topic))
 
     def at(self, stage: Stage, steady_ms: int) -> list[PartitionState]:
-        """Partitions at this stage that need not wait; those as well of which the caller is being told: it may ask for their positions."""
+        """Partitions at this stage that are not in back-off.
+
+        Includes partitions whose `on_assign` callback is due: the callback may call `position`.
+        """
         return [state for state in self.assigned.values() if state.stage is stage and state.retry_at_ms <= steady_ms]
 
     def topic_ids(self) -> dict[TopicPartition, UUID]:
-        """Of the topic that each partition's position is in; zero where it is not known."""
+        """Id of the topic that each partition's position is in; zero if it is not known."""
         return {tp: state.topic_id for tp, state in self.assigned.items()}
 
     def delivered_ids(self) -> dict[TopicPartition, UUID]:
-        """Of the topic whose records the caller got last, of each partition; without those of which it got none."""
+        """Id of the topic whose records the caller got last, for each partition with such records."""
         return {tp: state.delivered_id for tp, state in self.assigned.items() if state.delivered_id != ZERO_UUID}
 
     def consumed(self) -> dict[TopicPartition, Position]:

@@ -1,8 +1,8 @@
-"""What a rebalance means for the caller, step by step within its poll: commit what was read, give partitions up, take the new ones over.
+"""Rebalance steps within the caller's poll: commit what was read, revoke partitions, adopt the new assignment.
 
-The caller's callbacks run between the steps, on its own thread: `next_callback` says which one is due, `callback_done` that it has run.
-Eager members give up everything before they join; cooperative ones keep reading, and give up afterwards what the group gave to others,
-then join again (KIP-429). Follows onJoinPrepare and onJoinComplete of ConsumerCoordinator.java.
+The caller's callbacks run between the steps, on its own thread: `next_callback` returns the one that is due, `callback_done` reports that
+it has run. Eager members revoke all partitions before they join. Cooperative members keep reading; afterwards they revoke the partitions
+that the group assigned to others, then join again (KIP-429). Follows onJoinPrepare and onJoinComplete of ConsumerCoordinator.java.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["assign", "revoke", "lost"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Callback:
-    """Tell the caller. `after` is done when it knows."""
+    """A callback that is due. `after` runs when it is done."""
 
     kind: Kind
     partitions: tuple[TopicPartition, ...]
@@ -35,7 +35,7 @@ class Callback:
 
 
 class Rebalance:
-    """The caller's half of a membership."""
+    """The caller's part of a membership."""
 
     def __init__(self, context: ConsumerContext, membership: Membership, commits: Commits, fetcher: Fetcher) -> None:
         self._context = context
@@ -45,10 +45,13 @@ class Rebalance:
         self._callbacks: deque[Callback] = deque()
         self._commit: Commit | None = None
         self._committed_as = NO_IDENTITY
-        """As whom what was read on was committed last."""
+        """Identity with which records read during a rebalance were last committed."""
 
     def next_callback(self, steady_ms: int, *, has_topics: bool) -> Callback | None:
-        """Go on as far as possible without the caller; the callback it has to run next, or None. `has_topics`: of a pattern."""
+        """Proceed as far as possible without the caller; the callback that is due, or None.
+
+        `has_topics`: whether the topics of a pattern are known.
+        """
         while not self._callbacks:
             state = self._membership.state
             if state is State.STABLE and self._membership.joined_topics != self._context.subscriptions.topics:
@@ -66,16 +69,16 @@ class Rebalance:
 
     @property
     def is_committing(self) -> bool:
-        """Whether what the caller has read is being committed, before partitions are given up."""
+        """Whether the positions are being committed, before partitions are revoked."""
         return self._commit is not None
 
     def callback_done(self, callback: Callback) -> None:
-        """The callback that was next has run; unless it has made an end of all this itself."""
+        """The callback that was due has run, unless it has itself ended the subscription."""
         if self._callbacks and self._callbacks[0] is callback:
             self._callbacks.popleft().after()
 
     def leave_callback(self) -> Callback | None:
-        """What to tell the caller before it leaves the group."""
+        """The callback to run before the member leaves the group."""
         self._callbacks.clear()
         partitions = tuple(sorted(self._context.subscriptions.assigned))
         return Callback(self._revoke_kind, partitions, lambda: None) if partitions else None
@@ -111,7 +114,7 @@ class Rebalance:
     # After syncing.
 
     def _commit_revoked(self, steady_ms: int) -> bool:
-        """Begin to commit what was read on, while others joined, of partitions that they get now: whether that is to be waited for."""
+        """Start to commit records read during the rebalance, of partitions that other members get; returns whether to wait."""
         membership = self._membership
         revoked = self._context.subscriptions.assigned.keys() - set(membership.assignment)
         if not self._commits.is_automatic or not revoked or self._committed_as == membership.identity:
@@ -125,7 +128,7 @@ class Rebalance:
         membership, subscriptions = self._membership, self._context.subscriptions
         assignment = membership.assignment
         if any(tp.topic not in membership.joined_topics for tp in assignment):
-            # The leader knew of an older subscription than the one joined with: that cannot be taken over.
+            # The leader used an older subscription than the one joined with: its assignment cannot be adopted.
             membership.transition(MembershipEvent.ADOPTED)
             membership.request_rejoin("the assignment does not fit the subscription")
             return
@@ -148,7 +151,7 @@ class Rebalance:
                 state.is_usable = True
         self._transition_from(State.ADOPTING, MembershipEvent.ADOPTED)
         if gave_up and self._membership.state is State.STABLE:
-            self._membership.request_rejoin("partitions were given up for others")
+            self._membership.request_rejoin("partitions were revoked for other members")
 
     # Steps.
 
@@ -157,7 +160,7 @@ class Rebalance:
             self._callbacks.append(Callback(kind, partitions, after))
 
     def _then(self, step: Callable[[], None]) -> None:
-        """Do it when the callbacks before it have run; at once if there are none."""
+        """Run this step after the callbacks before it; at once if there are none."""
         if not self._callbacks:
             step()
             return
@@ -170,7 +173,7 @@ class Rebalance:
         self._callbacks.append(Callback(last.kind, last.partitions, both))
 
     def _transition_from(self, state: State, event: MembershipEvent) -> None:
-        """Unless the group has gone on meanwhile: then the next round tells."""
+        """Make the transition, unless the state has changed in the meantime: then the next rebalance decides."""
         if self._membership.state is state:
             self._membership.transition(event)
 

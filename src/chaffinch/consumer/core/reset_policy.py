@@ -1,8 +1,9 @@
-"""Where a partition without a committed offset begins: auto.offset.reset, or auto.offset.reset.new.partitions for one that is new.
-So does one whose topic was deleted and created again: nothing of the earlier topic holds in the new one.
+"""Reset policy: where a partition without a committed offset starts. New partitions use auto.offset.reset.new.partitions (KIP-1327).
 
-With `latest`, records that are written to a new partition before the consumer finds it are never read. KIP-1327 adds the option for the
-protocol of KIP-848, where the coordinator knows which partitions are new. This client compares with the metadata that it saw first.
+The policy also decides after a topic was deleted and created again: no position of the deleted topic is valid in the new one.
+
+With `latest`, records written to a new partition before the consumer finds it are never read. KIP-1327 adds the option for the protocol of
+KIP-848, where the coordinator knows which partitions are new. This client compares with the first metadata that it received.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class _FirstSeen(NamedTuple):
-    """A topic when this consumer first heard of it. Partitions that come later are new."""
+    """A topic in the first metadata of this consumer. Partitions added later are new."""
 
     topic_id: UUID
     partition_count: int
 
 
 class ResetPolicy:
-    """Of one consumer. A topic that comes after the consumer has looked for it is new altogether, as is one created again."""
+    """The policy of one consumer. In a topic that appears after the first metadata, or is created again, all partitions are new."""
 
     def __init__(self, context: ConsumerContext, metadata_watch: MetadataWatch) -> None:
         self._new = new_partitions_strategy(context.settings)
@@ -38,10 +39,10 @@ class ResetPolicy:
         self._metadata_watch = metadata_watch
         self._first_seen: dict[str, _FirstSeen] = {}
         self._has_all = False
-        """Whether all topics of the cluster were seen before."""
+        """Whether metadata of all topics was received before."""
 
     def learn(self) -> None:
-        """Metadata has come."""
+        """Metadata was received."""
         if self._new is None:
             return
         for topic in {*self._context.cluster.topics(), *self._metadata_watch.topics}:
@@ -62,14 +63,14 @@ class ResetPolicy:
         self._first_seen[topic] = _FirstSeen(topic_id, count)
 
     def is_known(self, topic: str) -> bool:
-        """Whether it can be told which partitions of the topic are new."""
+        """Whether it is known which partitions of the topic are new."""
         return self._new is None or topic in self._first_seen
 
     def strategy_for(self, tp: TopicPartition) -> ResetStrategy:
         return self._context.reset_strategy if self._new is None or not self._is_new(tp) else self._new
 
     def describe(self, tp: TopicPartition) -> str:
-        """The option that decides, and its value."""
+        """The option that applies, and its value."""
         strategy = self.strategy_for(tp)
         name = OFFSET_RESET if strategy is self._context.reset_strategy else NEW_PARTITIONS
         return f"{name} says, {strategy.name}"
@@ -86,9 +87,9 @@ _CONSEQUENCES: Final = {
 
 
 class RecreatedTopics:
-    """Topics of one consumer's assigned partitions that were deleted and created again.
+    """Handles topics of assigned partitions that were deleted and created again.
 
-    A partition's position, what was fetched, its paused state and its lag are dropped; reading starts where auto.offset.reset says.
+    A partition's position, fetched records, paused state and lag are dropped; reading starts where auto.offset.reset says.
     """
 
     def __init__(self, context: ConsumerContext, fetcher: Fetcher, resets: ResetPolicy) -> None:
@@ -97,15 +98,15 @@ class RecreatedTopics:
         self._resets = resets
 
     def handle(self, recreated_topics: Iterable[RecreatedTopic]) -> None:
-        """Metadata reports these; before anything else is done with it."""
+        """Metadata reports these topics. Called before the metadata is used otherwise."""
         resumed = self.drop_outdated()
         for recreated in recreated_topics:
             self._context.report(self._log_text(recreated, resumed))
 
     def drop_outdated(self) -> set[TopicPartition]:
-        """Drop the state of partitions whose topic is another one now; returns those that were paused.
+        """Drop the state of partitions whose topic id has changed; returns those that were paused.
 
-        A partition whose topic was not known yet is one of the topic that is there now.
+        A partition without a topic id gets the current one.
         """
         ids, resumed = self._context.ids, set()
         for tp, state in self._context.subscriptions.assigned.items():

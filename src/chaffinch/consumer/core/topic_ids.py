@@ -1,6 +1,6 @@
-"""The id that each topic name has now, and whether an id is of an earlier topic of that name: deleted, and created again.
+"""Topic ids: the current id of each topic name, and whether an id belongs to a deleted topic of that name.
 
-Ids have no order, and a broker that lags behind may still report the id of a deleted topic. So an id that was known before is never taken
+Ids have no order, and a broker that lags behind may still report the id of a deleted topic. So an id that was known before is not taken
 for a new one. Kafka before 2.8 reports no ids; then nothing is known here.
 """
 
@@ -13,11 +13,11 @@ from chaffinch.identifiers import kafka_id
 from chaffinch.protocol.primitives import ZERO_UUID
 
 UNKNOWN_ID_MS: Final = 3_000
-"""A coordinator that does not know an id for less may lag behind, and its metadata, too."""
+"""A coordinator that has not known an id for less than this may lag behind, and so may its metadata."""
 
 
 class RecreatedTopic(NamedTuple):
-    """A topic that was deleted and created again, with the id it had and the id it has now."""
+    """A topic that was deleted and created again, with its previous and its current id."""
 
     topic: str
     before: UUID
@@ -28,7 +28,7 @@ class RecreatedTopic(NamedTuple):
 
 
 class TopicIds:
-    """All ids that metadata has reported for each name; the present one is the last that was new."""
+    """All ids that metadata has reported for each name. The current one is the last that was new."""
 
     def __init__(self) -> None:
         self._known: dict[str, set[UUID]] = {}
@@ -37,7 +37,7 @@ class TopicIds:
         self._unknown_since_ms: dict[UUID, int] = {}
 
     def learn(self, topic: str, topic_id: UUID) -> RecreatedTopic | None:
-        """Metadata reports this id; returns the renewal if the topic is another one than before."""
+        """Process a reported id. Returns the RecreatedTopic if the topic is another one than before."""
         if topic_id == ZERO_UUID:
             return None
         known = self._known.setdefault(topic, set())
@@ -51,14 +51,14 @@ class TopicIds:
         return RecreatedTopic(topic, before, topic_id) if is_new and topic_id != before else None
 
     def report_unknown(self, topic_id: UUID, steady_ms: int) -> None:
-        """A coordinator does not know this id. Once that lasts, the next id that metadata reports holds, even if it was known before."""
+        """A coordinator does not know this id. If that lasts, the next id in metadata becomes current, even a previously known one."""
         if steady_ms - self._unknown_since_ms.setdefault(topic_id, steady_ms) >= UNKNOWN_ID_MS:
             self._unconfirmed.add(topic_id)
 
     def current(self, topic: str) -> UUID:
-        """The id of the topic that has this name now; zero if none was reported."""
+        """The current id of the topic name; zero if none was reported."""
         return self._present.get(topic, ZERO_UUID)
 
     def is_outdated(self, topic: str, topic_id: UUID) -> bool:
-        """Whether this id, if it is one, is of an earlier topic of this name."""
+        """Whether this id is not zero and belongs to an earlier topic of this name."""
         return ZERO_UUID not in (topic_id, self.current(topic)) and topic_id != self.current(topic)

@@ -1,8 +1,9 @@
-"""Log lines about what a consumer waits for while `poll` gives nothing: brokers, the coordinator, leaders, other members of the group.
+"""ConsumerWaitLog: log lines about what a consumer waits for while `poll` returns nothing: brokers, the coordinator, leaders, members.
 
-A silent broker fails no request until the request times out, so it is noted since when each address owes a response, or a connection.
-`update` runs after each event. It lists the causes there are now; `WaitLog` decides when each is logged. Topics and partitions that do
-not exist are logged by `absences.py`.
+A silent broker fails no request before the request timeout, so `PendingResponses` records since when each address owes a response or a
+connection. `update` runs after each event and lists the present causes; `WaitLog` decides when each is logged. Missing topics and
+partitions
+are logged by `missing_partitions.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ATTEMPTS_GAP_MS_MAX: Final = 5_000
 
 
 class PendingResponses:
-    """Requests without a response, counted by address. The owner reports what it sends and what the network reports."""
+    """Requests without a response, counted by address. The owner reports sent requests and network events."""
 
     __slots__ = ("_connected", "_counts", "_last_ms", "_since_ms")
 
@@ -55,7 +56,8 @@ class PendingResponses:
             self._since_ms.pop(address, None)
 
     def failed(self, address: Address, steady_ms: int, *, was_refused_here: bool) -> None:
-        """No response. `was_refused_here`: the request was never to be sent. Otherwise the address owes one to the next attempt as well."""
+        """No response. `was_refused_here`: the request could not be sent at all. Otherwise the address owes one to the next attempt,
+        too."""
         self._counts[address] -= 1
         self._last_ms[address] = steady_ms
         if was_refused_here and self._counts[address] <= 0:
@@ -65,7 +67,7 @@ class PendingResponses:
         self._connected.add(address)
 
     def disconnected(self, address: Address, steady_ms: int, *, had_response: bool) -> None:
-        """`had_response`: the connection was of use, so the wait for the next one begins now."""
+        """`was_answered`: the connection had responses, so the wait for the next one starts now."""
         self._connected.discard(address)
         if had_response and address in self._since_ms:
             self._since_ms[address] = steady_ms
@@ -78,13 +80,13 @@ class PendingResponses:
         return self._since_ms.get(address)
 
     def owed(self) -> Iterator[tuple[Address, int]]:
-        """All addresses that owe something, and since when."""
+        """All addresses that owe a response, and since when."""
         yield from self._since_ms.items()
 
 
 ALL_BROKERS: Final = ("brokers",)
 GAP_MS_MAX: Final = 1_500
-"""A cause that is absent for less, between two attempts, is still the same wait."""
+"""A cause that is absent for less than this, between two attempts, is still the same wait."""
 
 
 @dataclass(slots=True)
@@ -92,13 +94,13 @@ class _Roles:
     """What the consumer needs one broker for."""
 
     address: Address
-    """With the lane that is in trouble."""
+    """With the lane that does not respond."""
     coordinates: bool = False
     leads: list[TopicPartition] = field(default_factory=list)
 
 
 class ConsumerWaitLog:
-    """The waits of one consumer. Errors of calls that time out name them as well: `Wiring.time_out`."""
+    """The waits of one consumer. Errors of calls that time out name them as well: `ConsumerContext.timeout_error`."""
 
     def __init__(self, context: ConsumerContext, group: Group | None) -> None:
         self.responses = PendingResponses()
@@ -107,9 +109,9 @@ class ConsumerWaitLog:
         self._fetch_wait_ms: int = context.settings["fetch.max.wait.ms"]
         self._log = WaitLog()
         self._seen: dict[tuple[str, ...], tuple[int, int]] = {}
-        """By key: since when the cause is there, and when it was seen last."""
+        """By key: since when the cause exists, and when it was last seen."""
 
-    # What the network reports.
+    # Network events.
 
     def handle(self, event: ResponseReceived | RequestFailed | RequestWritten | Connected | Disconnected, steady_ms: int) -> None:
         address, responses = event.address, self.responses
@@ -133,7 +135,7 @@ class ConsumerWaitLog:
     # The round.
 
     def update(self, needed: Collection[TopicPartition], leaderless: Collection[TopicPartition], steady_ms: int) -> None:
-        """`needed`: partitions that callers ask about. `leaderless`: those that are wanted now and have no known leader."""
+        """`needed`: partitions that calls wait for. `leaderless`: needed partitions without a known leader."""
         self._context.causes = []
         for cause in self._causes(needed, leaderless, steady_ms):
             since_ms, last_ms = self._seen.get(cause.key, (steady_ms, steady_ms))
@@ -166,7 +168,7 @@ class ConsumerWaitLog:
             yield from self._coordinator(steady_ms)
 
     def _is_unreachable(self, address: Address) -> bool:
-        """Whether there is no connection although one was asked for, over whatever lane; or no response ever, at the start."""
+        """Whether connection attempts over all lanes have failed; at the start, whether there was no response yet."""
         if self._context.cluster.updated_ms is not None and any(map(self.responses.is_connected, _lanes(address))):
             return False
         return any(self._context.attempts.failures(lane) or self.responses.since_ms(lane) is not None for lane in _lanes(address))
@@ -178,7 +180,7 @@ class ConsumerWaitLog:
         for tp in leaderless:
             topic = self._context.cluster.topic(tp.topic)
             if topic is None or topic.code is codes.UNKNOWN_TOPIC_OR_PARTITION or tp.partition >= topic.partition_count > 0:
-                continue  # Metadata is on its way, or it does not exist.
+                continue  # Metadata is on its way, or the partition does not exist.
             if tp.partition >= 0 or not topic.partitions:
                 by_code.setdefault(topic.code if topic.code.is_retriable else None, []).append(tp)
         for code, tps in by_code.items():
@@ -193,7 +195,7 @@ class ConsumerWaitLog:
             yield Cause(("refused", code.name), f"the leader of {names_of(tps)}", why, frozenset(tps))
 
     def _brokers(self, needed: Collection[TopicPartition], steady_ms: int) -> Iterator[Cause]:
-        """Leaders and a coordinator that are not connected, or do not respond."""
+        """Leaders and a coordinator that are not connected or do not respond."""
         roles_by_listener: dict[Address, _Roles] = {}
         if self._needs_coordinator and self._group is not None:
             finder = self._group.finder
@@ -213,14 +215,16 @@ class ConsumerWaitLog:
             yield Cause(key, self._subject(listener, roles), self._reason(roles.address), tps, roles.coordinates, since_ms=since_ms)
 
     def _needed_lanes(self, needed: Collection[TopicPartition]) -> Iterator[tuple[TopicPartition, int]]:
-        """Partitions whose leader has to respond now, and over which connection."""
+        """Partitions whose leader has to respond now, and over which lane."""
         states = self._context.subscriptions.assigned
         yield from ((tp, LANE_FETCH if state.stage is Stage.READING else 0) for tp, state in states.items() if _needs_response(state))
         yield from ((tp, 0) for tp in needed if tp not in states or not _needs_response(states[tp]))
 
     def _is_silent(self, address: Address, steady_ms: int, *, may_hold: bool = False) -> bool:
-        """`may_hold`: the broker may hold its response for as long as it likes. A connection that ended while nothing was asked for is no
-        silence: the next request makes another one."""
+        """`may_hold`: the broker may delay its response without a limit.
+
+        A connection that ended without a pending request is no silence: the next request opens another one.
+        """
         since_ms = self.responses.since_ms(address)
         if since_ms is None or not self.responses.is_connected(address):
             return since_ms is not None
@@ -248,7 +252,7 @@ class ConsumerWaitLog:
         return self._group is not None and (self._group.needs_coordinator)
 
     def _coordinator(self, steady_ms: int) -> Iterator[Cause]:
-        assert self._group is not None, "only called where there is a group"
+        assert self._group is not None, "only called with a group"
         probe = self._group.membership.probe
         error = self._context.coordinator_error or self._group.membership.last_error or self._group.commits.last_error
         if error is not None:
@@ -256,7 +260,7 @@ class ConsumerWaitLog:
         elif probe.waiting_since_ms is not None and self._group.membership.state is State.JOINING:
             until_ms = probe.waiting_since_ms + int(self._context.settings["max.poll.interval.ms"])
             what = f"other members of group {self._context.group_id!r}"
-            why = "the coordinator prepares a rebalance, and they have not joined again yet"
+            why = "the coordinator prepares a rebalance, and they have not rejoined yet"
             since_ms, limit = probe.waiting_since_ms, "max.poll.interval.ms"
             yield Cause(("members",), what, why, is_of_group=True, since_ms=since_ms, until_ms=until_ms, limit=limit)
 
@@ -268,7 +272,7 @@ class ConsumerWaitLog:
         self._context.report(f"{text}{waits and '; '}{waits}; if it did not receive it, the group removes the member after {session}")
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
-        """When a line is due, or a silence is long enough."""
+        """When a log line is due, or a silence is long enough."""
         times = [self._log.due_ms(cause.key, cause.since_ms) for cause in self._context.causes]
         times += [since_ms + max(FIRST_LINE_MS, self._allowed_silence_ms(address) + 1) for address, since_ms in self.responses.owed()]
         return min((time_ms for time_ms in times if time_ms > steady_ms), default=None)
