@@ -1,11 +1,16 @@
-"""The cores that the processes run, in one seeded world: brokers that crash, a lossy network, producers and queries, and checkers.
+"""Deterministic simulation of the cores in one seeded world: crashing brokers, a lossy network, producers, consumers, Spark queries,
+checkers.
 
-Every failure replays from its seed: `python -m simulation SEED --verbose`. The cores know nothing of this package.
+Every failure replays from its seed: `python -m simulation SEED --verbose`. The cores do not depend on this package.
 
-Where to look: `scenario` puts a world together and judges it, `report` says what came of it; `world` is its time and dice; `network`,
-`disk` and `nemesis` are what goes wrong, `administrator` what people do to topics; `cluster`, `producers`, `consumers` and `queries` are
-the shells around the cores, and `wakes` their timers; `version_2_producer` is another producer than ours; `programs` and `workload` say
-what is written; `checkers` and `consumer_checkers` what must hold.
+Modules:
+- `scenario` builds a world, runs it and applies the checkers; `report` is the result; `knobs` are its parameters.
+- `world` holds virtual time and the random generator; `wake_timer` the deadlines of actors.
+- `network`, `brokers/disk` and `nemesis` inject faults; `administrator` deletes, recreates and trims topics.
+- `brokers`, `programs`, `consumers` and `queries` are the shells around the cores. `programs/version_2_producer` is a second, independent
+  producer.
+- `workload` generates records and rows, `programs/programs` the calls of users.
+- `checkers` and `consumers/consumer_checkers` hold the properties that must be true of every world.
 """
 
 from simulation.knobs import Knobs

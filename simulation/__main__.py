@@ -1,8 +1,8 @@
-"""`python -m simulation SEED [--count N] [--verbose]`: replay one world, or many; exit status 1 if a promise was broken.
+"""Command line of the simulation: `python -m simulation SEED [--count N] [--verbose]` replays one world or many.
 
-One line per failing seed, in their order, says what was violated and how to replay it. A world that lacks what each must have, its
-records, a crash and a lost answer, has failed too. `--verbose` tells the whole story in virtual time. Worlds know nothing of each other:
-many are played in as many processes as there are processors, and the report is the same.
+Prints one line per failing seed, in seed order, with the first violation and the command that replays it. A world also fails if it lacks
+a required event: its records, a broker crash and a lost answer. `--verbose` prints the whole trace in virtual time. Worlds are independent:
+they run in one process per processor, and the report does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from simulation.workers import prepare
 
 VIOLATIONS_SHOWN: Final = 20
 CHUNK: Final = 8
-"""Seeds that a process is given at once."""
+"""Seeds handed to a process at a time."""
 INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all promises were kept. 1: some were not, or a world lacked something. 130: interrupted; what was played is reported,
-    after the worlds that were handed out already."""
+    """Exit status 0: no violations. 1: violations, or a required event is missing. 130: interrupted; worlds that were already handed out
+    finish
+    first, then the totals so far are printed."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description="Replay simulated worlds from their seeds.")
     parser.add_argument("seed", type=int, help="the first world's seed")
-    parser.add_argument("--count", type=int, default=1, help="how many worlds, with this seed and those after it")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many play at the same time; one per processor")
-    parser.add_argument("--verbose", action="store_true", help="tell the story of each world in virtual time")
+    parser.add_argument("--count", type=int, default=1, help="number of worlds, with this and the following seeds")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="worlds run at the same time; default: one per processor"
+    )
+    parser.add_argument("--verbose", action="store_true", help="print the trace of each world in virtual time")
     chosen = parser.parse_args(arguments)
     began_s = time.perf_counter()
     totals: Counter[str] = Counter()
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reports(first: int, count: int, processes: int, *, keeps_trace: bool) -> Iterator[Report]:
-    """One per seed, in their order."""
+    """One report per seed, in seed order."""
     seeds, play = range(first, first + count), partial(run, keeps_trace=keeps_trace)
     if min(processes, count) <= 1:
         prepare(for_many_worlds=count >= CHUNK)
@@ -80,11 +83,11 @@ def _print(report: Report, *, is_verbose: bool) -> None:
 
 
 def _failure(report: Report) -> str:
-    """Of a world that has failed, in a few words; empty for others."""
+    """A short description of why the world failed; empty if it did not."""
     if report.violations:
         more = f" (and {len(report.violations) - 1} more)" if len(report.violations) > 1 else ""
         return report.violations[0] + more
-    return f"the world lacks what each must have: {', '.join(report.missing)}" if report.missing else ""
+    return f"the world lacks required events: {', '.join(report.missing)}" if report.missing else ""
 
 
 def _print_totals(count: int, failed: int, incomplete: int, seconds: float, totals: Counter[str]) -> None:
@@ -94,5 +97,5 @@ def _print_totals(count: int, failed: int, incomplete: int, seconds: float, tota
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C, which a shell keeps from what it runs in the background.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Treated as Ctrl-C, because a shell makes background commands ignore SIGINT.
     sys.exit(main())

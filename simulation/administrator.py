@@ -1,7 +1,8 @@
-"""What people do to topics while others write and read: one is deleted and made again under its name, others lose their oldest records.
+"""Administrator of the simulated cluster: deletes a topic and recreates it under its name, and trims logs, while clients write and read.
 
-The broker's process gets the requests without a network between: what is about to go is copied in the moment before, into the `Archive`,
-so that the checkers know everything that was ever there.
+The broker process gets its requests directly, not over the network. Log contents that are about to go are copied immediately before, so
+that
+the checkers know every record that ever existed.
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from simulation.world import World
 
 ACTOR: Final = "administrator"
 GONE_MS_MAX: Final = (0, 50, 400, 1_500)
-"""How long a deleted topic is gone, at most: often it is made again before anybody has noticed."""
+"""Upper limits of the time a deleted topic stays away: often it is recreated before any client notices."""
 RETRY_MS: Final = 100
-"""What a full disk has refused is tried again after that."""
+"""Delay before an operation that a full disk refused is tried again."""
 VERSIONS: Final = {DeleteTopicsRequest: 5, CreateTopicsRequest: 7, DeleteRecordsRequest: 2}
 RETENTION: Final = ((0, -1), (-1, 1))
-"""In ms and bytes: all records are too old, or all segments but the last are too many."""
+"""(retention.ms, retention.bytes): either all records are too old, or all segments but the last exceed the size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic:
-    """A topic that was deleted: when it was made, and what its logs held in the end."""
+    """A deleted topic: its creation time, and the contents of its logs at the end."""
 
     topic_id: UUID
     created_ms: int
     logs: Mapping[TopicPartition, LogContents]
 
     def numbers(self) -> Iterator[int]:
-        """Of the records in it."""
+        """Numbers of the records in it."""
         for log in self.logs.values():
             for record in log.records:
                 yield record.number
 
 
 class Administrator:
-    """See the module. `recreated`: the topic that comes and goes; None: none does. `trimmed`: partitions that lose their oldest records."""
+    """Changes topics. `recreated`: the topic that is deleted and recreated, if any. `trimmed`: partitions that lose old records."""
 
     def __init__(self, world: World, broker: BrokerProcess, recreated: TopicPlan | None, trimmed: Sequence[TopicPartition]) -> None:
         self._world = world
@@ -57,27 +58,27 @@ class Administrator:
         self._seen: dict[TopicPartition, LogContents] = {}
 
     def deleted_topics(self) -> list[DeletedTopic]:
-        """The topics that are gone: a process that dies in the middle of a deletion has not always carried it out."""
+        """The topics that no longer exist. A process that died in the middle of a deletion may not have carried it out."""
         core = self._broker.core
-        assert core is not None, "asked when all is quiet"
+        assert core is not None, "called in the quiet phase only"
         there = {topic.topic_id for topic in core.topics}
         return [topic for topic_id, topic in self._deleted.items() if topic_id not in there]
 
     def with_trimmed_records(self, logs: Mapping[TopicPartition, LogContents]) -> dict[TopicPartition, LogContents]:
-        """The logs with all that they lost at their beginning."""
+        """The logs with all records that were trimmed from their beginning."""
         return {tp: _merged(self._seen[tp], log) if tp in self._seen else log for tp, log in logs.items()}
 
     def with_observed_start(self, logs: Mapping[TopicPartition, LogContents]) -> dict[TopicPartition, LogContents]:
-        """The logs as if they began where somebody has seen them begin: nobody has to be given what came back."""
+        """The logs as if they began at the latest observed start offset: records that came back need not be delivered to any reader."""
         start_offsets = self._broker.start_offsets
         return {tp: replace(log, log_start_offset=start_offsets[tp]) if tp in self._seen else log for tp, log in logs.items()}
 
     def stop(self) -> None:
-        """What is gone comes back, for good."""
+        """Recreate the deleted topic, for good."""
         self._recreate()
 
     def delete_topic(self) -> None:
-        """Delete the topic, and make it again after a while."""
+        """Delete the topic, and recreate it later."""
         core, plan = self._broker.core, self._recreated_topic
         topic = None if core is None or plan is None else core.topics.get(plan.name)
         if plan is None or topic is None:
@@ -92,7 +93,7 @@ class Administrator:
         self._world.after(rng.randint(0, rng.choice(GONE_MS_MAX)), self._recreate)
 
     def trim(self) -> None:
-        """Take the oldest records of some log away, because somebody says so, or because of their age or number."""
+        """Remove the oldest records of a random log by DeleteRecords, or by retention time or size."""
         rng, broker = self._world.rng, self._broker
         tp = rng.choice(self._trimmed)
         partition = None if broker.core is None else broker.core.topics.partition(*tp)
@@ -108,22 +109,22 @@ class Administrator:
             broker.submit(message, VERSIONS[DeleteRecordsRequest], node_id)
         else:
             age_ms, size_bytes = rng.choice(RETENTION)
-            self._world.log(ACTOR, f"{tp} keeps {age_ms} ms, {size_bytes} bytes")
+            self._world.log(ACTOR, f"{tp}: retention of {age_ms} ms, {size_bytes} bytes")
             broker.expire(partition, retention_ms=age_ms, retention_bytes=size_bytes)
         self._world.count("logs trimmed")
 
     def _remember(self, partition: Partition) -> None:
-        """Remember what is there, behind what was there before."""
+        """Append the current contents to those remembered."""
         tp, now = partition.topic_partition, read_log(partition, partition.log.log_start_offset)
         self._seen[tp] = _merged(self._seen[tp], now) if tp in self._seen else now
 
     def _recreate(self) -> None:
-        """Make the topic again, now or when the broker starts."""
+        """Recreate the topic, now or when the broker starts."""
         plan, broker = self._recreated_topic, self._broker
         if plan is None or plan.name not in broker.deleted_names:
             return
         if broker.core is not None and broker.core.topics.get(plan.name) is None:
-            self._world.log(ACTOR, f"makes {plan.name}")
+            self._world.log(ACTOR, f"creates {plan.name}")
             configs = [CreatableTopicConfig(name=name, value=value) for name, value in plan.config.items()]
             topic = CreatableTopic(
                 name=plan.name, num_partitions=plan.partition_count, replication_factor=broker.replication, configs=configs
@@ -136,13 +137,13 @@ class Administrator:
 
 
 def _below_high_watermark(partition: Partition) -> LogContents:
-    """What a log holds below its high watermark: of what comes after it nobody can have heard, so that it was never stored."""
+    """Contents of a log below its high watermark. No client can know of later records, so they count as never stored."""
     log = read_log(partition, partition.log.log_start_offset)
     return replace(log, records=[record for record in log.records if record.offset < partition.log.high_watermark])
 
 
 def _merged(seen: LogContents, log: LogContents) -> LogContents:
-    """A log with what was seen of it before it began where it does now."""
+    """The log with the records and markers seen earlier below its start offset."""
     start = log.log_start_offset
     return replace(
         log,

@@ -1,7 +1,7 @@
-"""A client that asks with callbacks: requests to leaders and coordinators, each outcome told once.
+"""Minimal client with callbacks: finds leaders and coordinators, sends requests, and reports each outcome once.
 
-For actors of the simulation that are not the producer's core: the commit protocol's shell. What it knows of the cluster lives in the same
-`ClusterState` and `Coordinators` as in the real client; no request is repeated here.
+For actors that do not use the producer core, such as the shell of the commit protocol. Cluster metadata is in the same `ClusterState` and
+`Coordinators` as in the real client. No request is retried here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Found = Callable[[Address | None, str], None]
 
 
 class CallbackClient:
-    """See the module. Each client asks a bootstrap address chosen by the dice when it knows no better."""
+    """Sends requests and calls back. Lookups go to a random bootstrap address."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""What must hold once everything is quiet: the network healed, the broker up, every transaction decided.
+"""Checkers of the quiet world: the network is healed, the broker is up and every transaction is decided.
 
-Each check gives one line per violation, naming the record, the partition and what was seen. They look at facts only: what callers were told
-(`SentRecord`), what readers see, and what the logs hold. None of them knows how the cores work.
+Each checker yields one line per violation with the record, the partition and the observation. They compare facts only: the outcomes callers
+got (`SentRecord`), the records readers see, and the contents of the logs. None depends on how the cores work.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ Logs = Mapping[TopicPartition, LogContents]
 
 
 def logs_are_decided(logs: Logs) -> Iterator[str]:
-    """No transaction is left open anywhere: readers of committed records see up to the end."""
+    """No transaction is open anywhere: the last stable offset is the end of the log."""
     for topic_partition, log in logs.items():
         if log.last_stable_offset != log.log_end_offset:
             yield f"{topic_partition}: the last stable offset stays at {log.last_stable_offset}, the log ends at {log.log_end_offset}"
 
 
 def compacted_records(ledgers: Sequence[Ledger], logs: Logs) -> frozenset[int]:
-    """Records that compaction may have taken: acknowledged and not there, but a later one of their key is, or their transaction did not
-    commit. So the last record of each key is never among them."""
+    """Numbers of records that compaction may have removed: acknowledged and absent, but a later record of the key exists or their
+    transaction
+    did not commit. The last record of a key is therefore never among them."""
     removed: set[int] = set()
     sent = {number: entry for ledger in ledgers for number, entry in ledger.sent.items()}
     last: dict[tuple[TopicPartition, bytes | None], int] = {}
@@ -52,9 +53,10 @@ def compacted_records(ledgers: Sequence[Ledger], logs: Logs) -> frozenset[int]:
 
 
 def readers_agree(actor: str, committed: Committed, logs: Logs) -> Iterator[str]:
-    """What Fetch gave to a reader of committed records is what the markers in the log say, in the order of the log.
+    """A read_committed reader got exactly the records that the markers in the log make visible, in log order.
 
-    From a compacted log a reader may have got more: what was taken away since. And of what went at the beginning less, if it was late."""
+    From a compacted log it may have got more, removed since. Of trimmed records it may have got fewer, if it was late.
+    """
     for topic_partition, records in committed.items():
         expected, start = visible(logs[topic_partition]), logs[topic_partition].log_start_offset
         if start:
@@ -72,7 +74,7 @@ def readers_agree(actor: str, committed: Committed, logs: Logs) -> Iterator[str]
 
 
 def visible(log: LogContents) -> list[LogRecord]:
-    """The committed records of a log, worked out from its markers alone: a transaction ends at its producer's next marker."""
+    """The committed records of a log, derived from its markers alone: a transaction ends at its producer's next marker."""
     found = []
     for record in log.records:
         if record.is_transactional:
@@ -86,7 +88,7 @@ def visible(log: LogContents) -> list[LogRecord]:
 
 
 def with_trimmed_records(committed: Committed, logs: Logs) -> dict[TopicPartition, list[LogRecord]]:
-    """What a reader of committed records has got, and before it what had gone at the beginning of the logs."""
+    """The records a read_committed reader got, preceded by the visible records that were trimmed from the logs."""
     found = {}
     for tp, records in committed.items():
         start = logs[tp].log_start_offset
@@ -96,7 +98,7 @@ def with_trimmed_records(committed: Committed, logs: Logs) -> dict[TopicPartitio
 
 
 def logs_survive_a_death(before: Logs, after: Logs) -> Iterator[str]:
-    """A death of the broker with nothing under way changes no log; compaction may go on."""
+    """A broker death with nothing in flight changes no log, except for further compaction."""
     for topic_partition in sorted({*before, *after}):
         old, new = before.get(topic_partition), after.get(topic_partition)
         if old is not None and new is not None and old.is_compacted:
@@ -111,16 +113,17 @@ def logs_survive_a_death(before: Logs, after: Logs) -> Iterator[str]:
 
 
 def topics_survive_power_loss(before: Mapping[str, UUID], after: Mapping[str, UUID]) -> Iterator[str]:
-    """A loss of power takes no topic whose creation was acknowledged, and gives none back, whatever flush.policy is."""
+    """A power loss removes no topic whose creation was acknowledged and brings back no deleted one, whatever flush.policy is."""
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):
             yield f"topic {name} was {before.get(name)}, after a loss of power {after.get(name)}"
 
 
 def power_loss_takes_only_the_unflushed_end(before: Logs, after: Logs, flushed: Mapping[TopicPartition, int]) -> Iterator[str]:
-    """With flush.policy=os a loss of power takes the end of a log that was not flushed, and nothing else. `flushed`: what is before.
+    """With flush.policy=os a power loss removes only the end of a log, from the offset in `flushed` on.
 
-    The broker that starts may have added markers. What is compacted away meanwhile has gone anywhere."""
+    The starting broker may have added markers. Records compacted in the meantime may be anywhere.
+    """
     for tp, new in after.items():
         old = before[tp]
         start = max(old.log_start_offset, new.log_start_offset)
@@ -134,13 +137,13 @@ def power_loss_takes_only_the_unflushed_end(before: Logs, after: Logs, flushed: 
 
 
 def _first_difference(found: Sequence[LogRecord], expected: Sequence[LogRecord]) -> str:
-    """Where two logs part."""
+    """Where two logs differ first."""
     at = next((at for at, (one, other) in enumerate(zip(found, expected, strict=False)) if one != other), len(expected))
     return f"it holds {found[at : at + 1]} where {expected[at : at + 1]} was"
 
 
 def offsets_are_dense(logs: Logs) -> Iterator[str]:
-    """Records and markers take every offset once, in order; at most once in a compacted log."""
+    """Records and markers use every offset once, in order; in a compacted log at most once."""
     for topic_partition, log in logs.items():
         offsets = sorted([record.offset for record in log.records] + [marker.offset for marker in log.markers])
         expected = sorted(set(offsets)) if log.is_compacted else list(range(log.log_end_offset))
@@ -149,7 +152,7 @@ def offsets_are_dense(logs: Logs) -> Iterator[str]:
 
 
 def sequences_ascend(logs: Logs) -> Iterator[str]:
-    """Within one producer epoch a partition holds each sequence number once, ascending: none is used twice."""
+    """Within one producer epoch, sequence numbers in a partition ascend and none is used twice."""
     for topic_partition, log in logs.items():
         last: dict[tuple[int, int], int] = {}
         for record in log.records:
@@ -162,7 +165,8 @@ def sequences_ascend(logs: Logs) -> Iterator[str]:
 
 
 def rows_are_written_once(query: Query, committed: Committed) -> Iterator[str]:
-    """Each row of a query is visible exactly once: in its partition, or, when it is bad, in the dead letters; left out rows are nowhere."""
+    """Each row of a query is visible exactly once: in its partition, or in the dead letters if it is bad. Rows the handler swallows are
+    nowhere."""
     dead: Counter[int] = Counter()
     where: dict[int, list[TopicPartition]] = {}
     for topic_partition, records in committed.items():
@@ -181,7 +185,7 @@ def rows_are_written_once(query: Query, committed: Committed) -> Iterator[str]:
 
 
 def rows_are_in_order(query: Query, committed: Committed) -> Iterator[str]:
-    """A query's rows stand in each partition in the order of batches, tasks and rows, which is that of their numbers."""
+    """In each partition a query's rows are in the order of batches, tasks and rows, which is the order of their numbers."""
     mine = {row.number for row in query.rows()}
     for topic_partition, records in committed.items():
         if topic_partition.topic != DEAD_LETTER_TOPIC:
@@ -192,7 +196,7 @@ def rows_are_in_order(query: Query, committed: Committed) -> Iterator[str]:
 
 
 def dead_letter_files_are_complete(query: Query) -> Iterator[str]:
-    """The Parquet file of each batch holds its bad rows, and is of the driver that has written the batch, where one was told so."""
+    """The Parquet file of each batch holds its bad rows and belongs to the driver that wrote the batch, if one was informed of that."""
     for batch_id, tasks in enumerate(query.batches):
         expected = sum(query.is_dead_letter(row) for rows in tasks for row in rows)
         found = query.dead_rows.get(batch_id, 0)
@@ -203,20 +207,20 @@ def dead_letter_files_are_complete(query: Query) -> Iterator[str]:
             yield f"{query.name}: the dead letter file of batch {batch_id} is of {owner}, the batch was written by {writer}"
 
 
-# What the users of producers were told ------------------------------------------------------------------------------------------------
+# Outcomes reported to the users of producers --------------------------------------------------------------------------------------
 
 RECORD_ERRORS: Final = frozenset({
     codes.INVALID_RECORD, codes.INVALID_TIMESTAMP, codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE,
     codes.CORRUPT_MESSAGE, codes.INVALID_REQUEST,
 })  # fmt: skip
-"""Codes that say: this very record is at fault."""
+"""Codes that blame the record itself."""
 EXCUSABLE_ERRORS: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NETWORK_EXCEPTION})
-"""All that may befall a good record outside a transaction, while its topic is there."""
+"""The only errors a good record outside a transaction may get while its topic exists."""
 UNKNOWN_TOPIC: Final = frozenset({codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID})
 
 
 def every_record_has_one_outcome(ledger: Ledger) -> Iterator[str]:
-    """Each record has one outcome; only those of a killed producer may have none."""
+    """Each record has exactly one outcome; only records of a killed producer may have none."""
     for number, sent in ledger.sent.items():
         count = len(sent.offsets) + len(sent.errors) + sent.drops
         if count > 1 or (count == 0 and not sent.is_orphan):
@@ -224,11 +228,12 @@ def every_record_has_one_outcome(ledger: Ledger) -> Iterator[str]:
 
 
 def outcomes_match_the_logs(ledger: Ledger, logs: Logs, removed: Set[int] = frozenset(), deleted: Sequence[Logs] = ()) -> Iterator[str]:
-    """Written: in its partition, once, at the offset told. Failed with stored=no: nowhere. Possibly, or orphaned: at most once.
+    """Outcomes agree with the logs. Acknowledged records are stored once, in their partition, at the reported offset. Records failed with
+    stored=no are stored nowhere. Records failed with stored=possibly, and those of killed producers, are stored at most once.
 
-    `removed`: see `compacted_records`. `deleted`: logs of topics that were deleted; what may be in one of them may be in the next of that
-    name
-    too, once."""
+    `removed`: see `compacted_records`. `deleted`: logs of deleted topics. A record that may be in one of them may also be in the next topic
+    of that name, once.
+    """
     each = [_locations(one) for one in (logs, *deleted)]
     for number, sent in ledger.sent.items():
         found = [tp for locations in each for tp in locations.get(number, ())]
@@ -252,9 +257,10 @@ def outcomes_match_the_logs(ledger: Ledger, logs: Logs, removed: Set[int] = froz
 
 
 def final_records_are_acknowledged(ledger: Ledger, last: Set[int]) -> Iterator[str]:
-    """What is sent when nothing has gone wrong for long is acknowledged, also in a topic that was gone. `last`: those records.
+    """Records sent long after the last fault are acknowledged, also in a topic that had been deleted. `last`: those records.
 
-    The exception: a write that was interrupted may be in the topic of the id that its producer knew. It is not sent to the next topic."""
+    Exception: an interrupted write may be in the topic whose id the producer knew. It is not sent to the next topic.
+    """
     for number in sorted(last & ledger.sent.keys()):
         sent = ledger.sent[number]
         is_of_former = sent.was_interrupted and any(isinstance(error, UnknownTopicIdException) for error in sent.errors)
@@ -263,7 +269,7 @@ def final_records_are_acknowledged(ledger: Ledger, last: Set[int]) -> Iterator[s
 
 
 def _locations(logs: Logs) -> Mapping[int, Sequence[tuple[TopicPartition, int]]]:
-    """Where each record is."""
+    """The locations of each record."""
     locations: dict[int, list[tuple[TopicPartition, int]]] = {}
     for topic_partition, log in logs.items():
         for record in log.records:
@@ -272,9 +278,10 @@ def _locations(logs: Logs) -> Mapping[int, Sequence[tuple[TopicPartition, int]]]
 
 
 def records_stay_in_their_topic(ledger: Ledger, made: Sequence[tuple[int, Logs]]) -> Iterator[str]:
-    """No record is in a topic that was made after it had ended: what is still under way then is for the topic before.
+    """No record is in a topic created after the record had its outcome: requests still in flight then are for the earlier topic.
 
-    `made`: the logs of topics of the same name, with the time at which each was made."""
+    `made`: the logs of topics of the same name, each with its creation time.
+    """
     for created_ms, logs in made:
         for topic_partition, log in logs.items():
             for record in log.records:
@@ -285,9 +292,9 @@ def records_stay_in_their_topic(ledger: Ledger, made: Sequence[tuple[int, Logs]]
 
 
 def only_culprits_are_blamed(ledger: Ledger, accused: Set[int]) -> Iterator[str]:
-    """An error that blames the record itself comes for bad records only, with the code of what is wrong with them.
+    """Only bad records fail with an error that blames the record, and with the code of their own fault.
 
-    `accused`: innocents that the broker itself has blamed.
+    `accused`: good records that the broker itself has blamed.
     """
     for number, sent in ledger.sent.items():
         if sent.drops and sent.record.fault is None and number not in accused and sent.handler_response is not RetriableResponse.SWALLOW:
@@ -304,8 +311,9 @@ def only_culprits_are_blamed(ledger: Ledger, accused: Set[int]) -> Iterator[str]
 
 
 def _is_excused(sent: SentRecord, error: KafkaException, delivery_timeout_ms: int) -> bool:
-    """Whether an error may befall a good record. That nobody knows its topic ends it when the handler says so, or time is up, or, where
-    the handler wants records of the batch apart from others, when it may be stored: else it is tried again."""
+    """Whether a good record may fail with this error. A record of an unknown topic fails only in one of these cases: the handler says FAIL;
+    its
+    time is up; or the handler separates records of its batch and the batch may be stored. Otherwise it is retried."""
     if error.code in UNKNOWN_TOPIC and sent.ended_ms is not None:
         return (
             sent.handler_response is RetriableResponse.FAIL
@@ -316,7 +324,7 @@ def _is_excused(sent: SentRecord, error: KafkaException, delivery_timeout_ms: in
 
 
 def order_is_preserved(ledger: Ledger, logs: Logs) -> Iterator[str]:
-    """Records of one producer process stand in each partition in the order in which they were sent."""
+    """In each partition, records of one producer process are in the order in which they were sent."""
     for topic_partition, log in logs.items():
         last: dict[str, SentRecord] = {}
         for record in log.records:
@@ -329,7 +337,9 @@ def order_is_preserved(ledger: Ledger, logs: Logs) -> Iterator[str]:
 
 
 def transactions_are_atomic(ledger: Ledger, committed: Committed, removed: Set[int] = frozenset()) -> Iterator[str]:
-    """Committed: every record acknowledged and visible. Aborted or never ended: none visible. Commit without an answer: all or none."""
+    """Transactions are atomic. Committed: every record is acknowledged and visible. Aborted or never ended: none is visible. Commit without
+    an
+    answer: all or none."""
     seen = {record.number for records in committed.values() for record in records}
     for transaction in ledger.transactions:
         name = f"{ledger.name}: transaction {transaction.number} ({transaction.fate.value})"
@@ -349,7 +359,7 @@ def transactions_are_atomic(ledger: Ledger, committed: Committed, removed: Set[i
 
 
 def offsets_follow_transactions(ledger: Ledger, committed: Committed, offset: int | None, removed: Set[int] = frozenset()) -> Iterator[str]:
-    """The group's committed offset is that of the last transaction that brought one and whose records are visible."""
+    """The group's committed offset is that of the last transaction with an offset whose records are visible."""
     seen = {record.number for records in committed.values() for record in records}
     possible: set[int | None] = {None}
     for transaction in ledger.transactions:
@@ -364,7 +374,7 @@ def offsets_follow_transactions(ledger: Ledger, committed: Committed, offset: in
 
 
 def _expected_visible(ledger: Ledger, transaction: Transaction, removed: Set[int]) -> list[int]:
-    """Its records that are visible if it is committed: neither away nor dropped by a handler."""
+    """Records of the transaction that are visible if it committed: neither removed nor dropped by a handler."""
     return [number for number in transaction.records if number in ledger.sent and number not in removed and not ledger.sent[number].drops]
 
 

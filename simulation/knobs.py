@@ -1,4 +1,4 @@
-"""How rough a world is and who is in it: rolled from its seed, or fixed by a caller."""
+"""Parameters of a world: how rough it is and which actors it has. Derived from its seed, or fixed by a caller."""
 
 from __future__ import annotations
 
@@ -29,97 +29,103 @@ ABORTING_EVERY: Final = 5
 EARLY_CLOSE_EVERY: Final = 3
 INLINE_SEND_OF: Final = 7
 INLINE_SEND: Final = (1, 4)
-"""One world of so many has a producer of transaction version 2 beside ours, a broker that lies, one that forgets, one whose clock is set,
-producers with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that tell such a
-topic by its name only, a producer of tables with many culprits, readers that begin at the end, two processes with one group.instance.id,
-transformers that often abort and wait for nothing long, transactional producers that are closed in the midst of a commit; two of seven
-have producers with an express lane; four in a row speak transaction version 1, the next four version 2. By the seed and not by the dice:
-the others stay what they are."""
+"""Features that depend on the seed itself, not on the generator, so that other worlds keep their random choices. One world in N has:
+- VERSION_2_EVERY: a second producer of transaction version 2.
+- VERSION_FOR: this many seeds in a row use transaction version 1, the next ones version 2.
+- LYING_EVERY: a broker with wrong error responses. FORGETFUL_EVERY: a broker that forgets all but the last batch of a producer.
+- CLOCK_EVERY: a wall clock that is set. HANDLER_EVERY: producers with exception handlers.
+- RECREATE_EVERY: a topic that is deleted and recreated. BY_NAME_EVERY: the same, with brokers that know topics by name only.
+- TRIM_EVERY: logs that lose their oldest records. TABLES_EVERY: a producer of tables with many culprits.
+- LATEST_EVERY: readers that start at the end. TWINS_EVERY: two processes with one group.instance.id.
+- ABORTING_EVERY: transformers that often abort and use short time limits.
+- EARLY_CLOSE_EVERY: transactional producers that are closed during a commit.
+- INLINE_SEND: residues modulo INLINE_SEND_OF of the worlds whose producers use inline send.
+"""
 RECORDS_MIN, RECORDS_MAX = 255, 280
-"""Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
-sent, because the transaction for which they were planned did not begin."""
+"""Records of all writers together: producers, the rows of a query, and about as many more as transformers write. Some are never sent,
+because their transaction could not begin."""
 MADE_BY_TRANSFORMERS: Final = 50
 CONSUMERS: Final = (*((0, 0),) * 10, (1, 0), (3, 0), (0, 1), (0, 2), (2, 1), (1, 1))
-"""Members that read, members that transform: in three worlds of eight, which cost twice as much as others."""
+"""(readers, transformers). Three worlds in eight have some; they take twice as long as others."""
 SEEK_TIMEOUT_MS: Final = 8_000
 SHORT_SEEK_MS: Final = 20
-"""One answer of a slow network may take longer."""
+"""A single answer of a slow network may take longer."""
 FIRST_DEATH_MS_MAX: Final = 700
-"""Before any world can be done."""
+"""Earlier than any world can be done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """What a world is like. `of` rolls them; a caller may fix any of them."""
+    """Parameters of a world. `of` draws them from its generator; a caller may fix any of them."""
 
     node_count: int = 1
     flush_policy: str = "os"
     plain_count: int = 0
-    """Idempotent producers."""
+    """Number of idempotent producers."""
     transactional_count: int = 0
     version_2_count: int = 0
-    """Producers of transaction version 2 in its simplest form, whatever the brokers say."""
+    """Producers of the simple independent implementation of transaction version 2, whatever version the brokers announce."""
     transaction_version: int = 1
-    """Which brokers say that the cluster speaks, and our producers speak then."""
+    """Version that the brokers announce for the cluster and that our producers therefore use."""
     producer_records: int = 100
-    """Of each producer."""
+    """Records of each producer."""
     required_records: int = 0
-    """In all: what is missing when everybody is done is written then."""
+    """Minimum of records in total; missing ones are written after all actors are done."""
     in_flight_max: int = BROKER_REMEMBERED_BATCHES
-    """Requests under way per broker, of each producer, at least; with 1 some producers have five nevertheless."""
+    """Requests in flight per broker of each producer, at least; with 1 some producers still use five."""
     query_count: int = 0
     query_rows: int = 60
     query_batches: int = 3
     query_may_be_empty: bool = True
-    """Whether one of its batches may be."""
+    """Whether one batch may have no rows."""
     query_is_stream: bool = True
-    """Or a batch write with an idempotency token, which is one batch."""
+    """False: a batch write with an idempotency token, which is a single batch."""
     query_has_checkpoint: bool = True
     """Whether the sink knows the query's checkpoint."""
     query_has_handler: bool = False
     reader_count: int = 0
-    """Members of a group of consumers."""
+    """Members of a consumer group."""
     reads_committed: bool = True
-    """Whether that group sees what is committed only."""
+    """Whether that group reads with isolation.level=read_committed."""
     reads_latest: bool = False
-    """Whether its members begin at the end where nothing is committed. Not beside topics that are made anew or shortened."""
+    """Whether its members start at the end if no offset is committed. Not combined with topics that are recreated or trimmed."""
     transformer_count: int = 0
     """Programs that consume, transform and produce, in a group of their own."""
     abort_share: float = 0.0
-    """Of their transactions: they abort them for reasons of their own."""
+    """Share of their transactions that they abort without an error."""
     seek_timeout_ms: int = SEEK_TIMEOUT_MS
-    """How long they wait for what is committed, after an abort."""
+    """How long they wait for committed offsets after an abort."""
     validation_first_share: float = 0.0
-    """Of repeated batches: refused with a culprit, as a broker may whose limits have changed."""
+    """Share of repeated batches that are refused with a culprit, as by a broker whose limits have changed."""
     lying_share: float = 0.0
-    """Of refusals: with wrong culprits; and some batches are never told that they are refused for good."""
+    """Share of refusals with wrong culprits. Some refused batches get only retriable errors."""
     is_forgetful: bool = False
-    """A broker that starts knows one batch of each producer, not five."""
+    """A starting broker remembers one batch of each producer, not five."""
     has_handler: bool = False
-    """Whether producers have an exception handler that drops most of what a broker rejects, and wants unknown topics tried again."""
+    """Whether producers have an exception handler. It drops most rejected records and retries records of unknown topics."""
     has_tables: bool = False
-    """Whether the first idempotent producer writes tables of several batches, with records that lack a key."""
+    """Whether the first idempotent producer writes tables of several batches in which some records lack a key."""
     closes_early: bool = False
-    """Whether transactional producers are closed at times while their commit is not done, within a limit."""
+    """Whether transactional producers are sometimes closed, with a time limit, while a commit is in progress."""
     has_inline_send: bool = False
-    """Whether callers of idempotent producers send what finds nothing before it by the express lane."""
+    """Whether callers of idempotent producers use inline send if nothing is queued before the record."""
     bad_share: float = 0.04
     value_bytes_max: int = 400
     trouble_ms: int = 8_000
-    """How long things go wrong at least; longer while work is left, up to three times that."""
+    """Minimum duration of the faulty phase in ms; up to three times that while work is left."""
     quiet_limit_ms: int = 45_000
-    """How long it may take after that until all is done: twice the longest transaction timeout, ten times what worlds take."""
+    """Limit for the quiet phase: twice the longest transaction timeout, ten times what worlds need."""
     supports_topic_ids: bool = True
-    """Whether brokers know the version of Produce that tells topics by their ids."""
+    """Whether brokers serve the version of Produce that identifies topics by id."""
     lost_answer_at: int = 0
-    """The answer to a Produce that is lost for certain, counted from 1; 0: none."""
+    """Number, from 1, of the Produce answer that is certainly lost; 0 for none."""
     faults: NetworkFaults = CALM
     fault_schedule: FaultSchedule = field(default_factory=FaultSchedule)
     cuts: tuple[Cut, ...] = ()
 
     @classmethod
     def of(cls, world: World, overrides: Mapping[str, Any]) -> Knobs:
-        """Knobs for this world: some worlds are rough, some nearly calm, because calm ones reach what rough ones never do."""
+        """Random knobs for this world. Some worlds are rough and some nearly calm: calm ones reach states that rough ones never do."""
         rng = world.rng
         flush_policy = rng.choice(("os", "always"))
         roughness = rng.choice((0.2, 1.0, 1.0, 2.0))

@@ -1,7 +1,7 @@
-"""What a log holds, seen twice: straight from the broker's own log objects, and as a read_committed consumer sees it through Fetch.
+"""Log contents, read in two ways: from the broker's log objects, and over Fetch as a read_committed consumer sees them.
 
-The second goes over the (healed) network and applies the consumer's half of KIP-98 (Kafka's CompletedFetch): aborted producers are
-skipped from their first offset to their marker. A record is known by the number in its value, see `records.py`.
+The second goes over the healed network and applies the consumer's part of KIP-98 (Kafka's CompletedFetch): records of aborted transactions
+are skipped from the first offset to the marker. Records are identified by the number in their value, see `records.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FETCH_BYTES_MIN: Final = 20_000
 
 
 class LogRecord(NamedTuple):
-    """One record of data in a log."""
+    """One data record in a log."""
 
     offset: int
     number: int
@@ -68,19 +68,19 @@ class Marker(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContents:
-    """All of one partition's log."""
+    """The whole log of one partition."""
 
     records: list[LogRecord]
     markers: list[Marker]
     last_stable_offset: int
     log_end_offset: int
     log_start_offset: int = 0
-    """Records before it are gone, and here only when somebody has kept them."""
+    """Earlier records are gone; they are in `records` only if the administrator remembered them."""
     is_compacted: bool = False
 
 
 def read_logs(core: BrokerCore) -> dict[TopicPartition, LogContents]:
-    """Every partition's log, by whole batches, undecided and aborted records too."""
+    """The log of every partition, by whole batches, with undecided and aborted records."""
     return {partition.topic_partition: read_log(partition, partition.log.log_start_offset) for partition in core.topics.partitions()}
 
 
@@ -106,7 +106,8 @@ def read_log(partition: Partition, offset: int) -> LogContents:
 
 
 def flushed_end(partition: Partition, file_system: MemoryFileSystem) -> int:
-    """Up to where a log survives a loss of power for certain. A start that was named by a process which died of it may still be lost."""
+    """The offset up to which a log certainly survives a power loss. A start offset written by a process that died doing so may still be
+    lost."""
     directory = partition.log.directory
     end = log_state.start_of(file_system.flushed_names(directory))
     names = file_system.list(directory) if file_system.exists(directory) else ()
@@ -149,17 +150,18 @@ def _read(data: bytes | memoryview) -> tuple[LogRecord, ...]:
 
 @lru_cache(maxsize=1_000)
 def _is_commit(data: bytes) -> bool:
-    """Of a marker."""
+    """Whether a control batch is a commit marker."""
     is_commit, _ = batches.read_control(next(batches.views(data)))
     assert is_commit is not None
     return is_commit
 
 
 class CommittedReader:
-    """A consumer with isolation.level=read_committed of every partition, from the beginning on, through every fault.
+    """A consumer of every partition with isolation.level=read_committed, from the beginning on, through all faults.
 
-    It follows the log until `finish`, then stops at the last stable offset. What it has read it never unreads: a record that turns out
-    not to be committed, or to be lost, stays in `found`.
+    It follows the log until `finish`, then stops at the last stable offset. Records it has read stay in `found`, even if they turn out to
+    be
+    uncommitted or lost.
     """
 
     def __init__(
@@ -181,7 +183,7 @@ class CommittedReader:
         self._aborted: dict[TopicPartition, set[int]] = {topic_partition: set() for topic_partition in partitions}
         self._offsets = dict.fromkeys(partitions, 0)
         self._idle = list(partitions)
-        """Partitions that no request asks about now."""
+        """Partitions that are in no request now."""
         self._open = set(partitions)
         self._is_finishing = False
         self._fetch()
@@ -191,11 +193,11 @@ class CommittedReader:
         return not self._open
 
     def finish(self) -> None:
-        """Read what there is, then stop."""
+        """Read up to the end, then stop."""
         self._is_finishing = True
 
     def _fetch(self) -> None:
-        """One request to each leader, for all of its partitions that nobody asks about; what was read last comes last."""
+        """Send one request to each leader for all its idle partitions, the most recently read ones last."""
         by_leader: dict[Address, list[TopicPartition]] = {}
         for tp in self._idle:
             by_leader.setdefault(self._broker.leader_address(tp), []).append(tp)
@@ -228,7 +230,7 @@ class CommittedReader:
             self._world.after(wait_ms, self._fetch)
 
     def _take_all(self, answer: Mapping[TopicPartition, PartitionData], is_last_look: bool) -> bool:
-        """Whether there is more to read now."""
+        """Returns whether there is more to read now."""
         began = [self._offsets[tp] for tp in answer]
         behind = [tp for tp, data in answer.items() if self._take(tp, data, is_last_look)]
         has_moved = began != [self._offsets[tp] for tp in answer]
@@ -237,7 +239,7 @@ class CommittedReader:
         return bool(behind)
 
     def _take(self, tp: TopicPartition, data: PartitionData, is_last_look: bool) -> bool:
-        """Whether there is more to read in this partition now."""
+        """Returns whether there is more to read in this partition now."""
         offset = self._offsets[tp]
         if data.error_code in LEADER_MOVED:
             self._idle.append(tp)
@@ -255,7 +257,7 @@ class CommittedReader:
         return False
 
     def _skip_to_log_start(self, tp: TopicPartition) -> bool:
-        """Go on where the log begins now; True unless that cannot be known at present."""
+        """Continue at the current log start offset; False if it is unknown at present."""
         core = self._broker.core
         partition = None if core is None else core.topics.partition(*tp)
         if partition is None:
@@ -268,7 +270,7 @@ class CommittedReader:
         return True
 
     def _collect(self, topic_partition: TopicPartition, offset: int, records: Records, starting: list[AbortedTransaction]) -> int:
-        """Take the visible records of one answer; returns the next offset."""
+        """Collect the visible records of one answer; returns the next offset."""
         aborted = self._aborted[topic_partition]
         starting.sort(key=lambda transaction: transaction.first_offset)
         parts = records if isinstance(records, list) else [records] if records is not None else []

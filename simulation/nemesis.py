@@ -1,7 +1,8 @@
-"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, nodes that stop and leave their
-partitions to others, full disks, killed clients, a wall clock that is set, and what an administrator does to topics.
+"""Nemesis (Jepsen's word): injects faults other than those of the network.
 
-Works until `stop`; the world's quiet phase begins then.
+The faults: broker deaths, immediately or inside a later disk operation; nodes that stop, so that other nodes lead their partitions; full
+disks; killed clients; a wall clock that is set; and the administrator's changes to topics. Works until `stop`, which begins the quiet
+phase.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ ARMED_OPERATIONS_MAX = 60
 FULL_BYTES_MAX = 3_000
 FULL_MS_MAX = 1_200
 CLOCK_AHEAD_MS_MAX = 1_800_000
-"""Forward or back; half of what `message.timestamp.after.max.ms` allows, so that good records stay good."""
+"""Forward or back; half of `message.timestamp.after.max.ms`, so that good records stay good."""
 NODE_DOWN_MS_MAX = 2_500
 UP_AGAIN_MS = 5
-"""How often is looked for a broker that is to die."""
+"""Interval of checks for a broker that is to die."""
 ARMED_START_OPERATIONS_MAX = 12
-"""A start does few changing operations: an armed one dies in them, or soon after."""
+"""A start does few mutating disk operations: an armed death happens within them, or soon after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSchedule:
-    """How often what happens: mean times between two deeds in ms, 0 for never; shares of the broker's deaths."""
+    """Rates of faults: mean time between two of a kind in ms, 0 for never; the shares are of broker deaths."""
 
     broker_death_ms: int = 0
     client_death_ms: int = 0
@@ -38,13 +39,14 @@ class FaultSchedule:
     clock_step_ms: int = 0
     node_stop_ms: int = 0
     recreate_ms: int = 0
-    """A topic is deleted, and made again."""
+    """A topic is deleted and created again."""
     twin_ms: int = 0
-    """A member's group.instance.id is given to a second process."""
+    """A second process gets a member's group.instance.id."""
     trim_ms: int = 0
     """A log loses its oldest records."""
     first_death_ms: int = 0
-    """One death of the broker that is certain, while there is work: at this time, or, if it is down then and has not crashed, after it."""
+    """One guaranteed broker death while there is work, at this time. If the broker is down then and has not crashed yet, it dies once it is
+    up."""
     in_operation_share: float = 0.5
     clean_stop_share: float = 0.15
     power_loss_share: float = 0.0
@@ -53,8 +55,9 @@ class FaultSchedule:
 
 
 class Nemesis:
-    """See the module. `kills`: per client, ends its process and lets it come back; `replacements`: starts another one beside it.
-    `twins`: does so for a member of a group, under the same group.instance.id."""
+    """Injects the faults of a schedule. `kills`: per client, ends its process, which restarts later. `replacements`: starts a second
+    process.
+    `twins`: the same for a group member, under the same group.instance.id."""
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class Nemesis:
 
     @property
     def owes_a_death(self) -> bool:
-        """Whether the one that is certain is still to come."""
+        """Whether the guaranteed death is still to come."""
         return self._fault_schedule.first_death_ms > 0 and not any(self._world.counters[name] for name in CRASHES)
 
     def _kill_once(self) -> None:

@@ -1,11 +1,13 @@
-"""A network that loses, delays and cuts, as TCP lets it: never inside a stream, always between streams.
+"""Simulated TCP network: loses, delays and cuts connections, but never loses or reorders bytes inside a stream.
 
-A `Link` is one connection: two streams of bytes. Bytes of one stream arrive in order, in pieces cut anywhere, each after a delay of its
-own; streams do not wait for each other, so what an old connection still carries may arrive after what a newer one brought. A link ends
-by being closed by one side, by being cut at a byte chosen beforehand, or in silence: it then swallows everything and nobody is told.
-What was written before a close is delivered or lost as the dice say.
+A `Link` is one connection with two streams of bytes. Bytes of a stream arrive in order, in random pieces, each with its own delay. Streams
+are
+independent, so bytes on an old connection may arrive after bytes on a newer one. A link ends in one of three ways: one side closes it, it
+is
+cut at a byte chosen in advance, or it goes silent and drops everything without notifying either side. Bytes written before a close are
+delivered or lost at random.
 
-`NetworkFaults` says how often; `Network.heal` sets all of it to nothing, and ends the links that had gone silent.
+`NetworkFaults` holds the rates. `Network.heal` sets them to zero and ends silent links.
 """
 
 from __future__ import annotations
@@ -22,27 +24,27 @@ from simulation.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFaults:
-    """How bad the network is. Shares are of links, or of answers; times in ms."""
+    """Rates of network faults. Shares are of links or answers; times in ms."""
 
     latency_max_ms: int = 4
     slow_share: float = 0.0
-    """Of pieces: delayed by up to `slow_max_ms`, beyond a request's time-out."""
+    """Share of pieces delayed by up to `slow_max_ms`, which exceeds the request timeout."""
     slow_max_ms: int = 3_000
     cut_share: float = 0.0
-    """Of links: cut at some byte of one of their streams."""
+    """Share of links cut at some byte of one of their streams."""
     silent_share: float = 0.0
-    """Of links: swallow everything from some byte on."""
+    """Share of links that drop everything after some byte."""
     lost_answer_share: float = 0.0
-    """Of answers: the link is cut when the broker has done the request and says so."""
+    """Share of answers lost: the link is cut after the broker has carried out the request, when it responds."""
     unreachable_share: float = 0.0
-    """Of attempts to connect: no answer at all."""
+    """Share of connection attempts that get no answer at all."""
 
 
 CALM = NetworkFaults()
 CUT_BYTES_MIN, CUT_BYTES_MAX = 1, 40_000
 PIECES_MAX = 3
 SPLIT_AFTER_BYTES = 64
-"""Short writes are cut in pieces less often, or a world would consist of nothing else."""
+"""Shorter writes are never split: with so many pieces a world would do little else."""
 
 
 class Endpoint(Protocol):
@@ -52,14 +54,14 @@ class Endpoint(Protocol):
         """The next bytes of the stream."""
 
     def finished(self, reason: str) -> None:
-        """The other side has closed; all that it sent before has arrived."""
+        """The other side has closed; all bytes it sent before have arrived."""
 
     def closed(self, reason: str) -> None:
         """The link is gone; nothing more will arrive."""
 
 
 class Stream:
-    """One direction of a link. `cut_at`, `silent_at`: after how many bytes that happens; None: never."""
+    """One direction of a link. `cut_at`, `silent_at`: number of bytes after which it is cut or goes silent; None for never."""
 
     __slots__ = ("_link", "_world", "arrives_ms", "bytes_sent", "cut_at", "in_flight", "receiver", "silent_at")
 
@@ -70,12 +72,12 @@ class Stream:
         self.silent_at: int | None = None
         self.in_flight = 0
         self.arrives_ms = 0
-        """When the last of what was sent arrives, or has."""
+        """When the last bytes sent so far arrive or arrived."""
         self._link = link
         self._world = world
 
     def send(self, data: bytes) -> None:
-        """Put bytes on their way. The receiver gets them, a part of them, or nothing."""
+        """Send bytes. The receiver gets all of them, a prefix, or nothing."""
         world, link = self._world, self._link
         start = self.bytes_sent
         self.bytes_sent += len(data)
@@ -110,7 +112,7 @@ class Stream:
             self.receiver.arrived(piece)
 
     def finish(self, reason: str, *, delivers: bool) -> None:
-        """The sender has closed: what is under way arrives first, or not at all; then the receiver is told."""
+        """The sender has closed: bytes in flight arrive first or are lost; then the receiver is notified."""
         if not delivers:
             receiver, self.receiver = self.receiver, None
             if receiver is not None:
@@ -131,7 +133,7 @@ class Link:
     def __init__(self, world: World, network: Network, name: str, actor: str) -> None:
         self.name = name
         self.actor = actor
-        """The process that has connected."""
+        """The process that connected."""
         self.is_silent = False
         self.to_broker = Stream(self, world)
         self.to_client = Stream(self, world)
@@ -140,7 +142,7 @@ class Link:
         self._choose_faults(network.faults)
 
     def _choose_faults(self, faults: NetworkFaults) -> None:
-        """What will happen to this link is decided when it is made."""
+        """Decide in advance which fault the link will have."""
         rng = self._world.rng
         position = int(CUT_BYTES_MIN * (CUT_BYTES_MAX / CUT_BYTES_MIN) ** rng.random())
         stream = rng.choice((self.to_broker, self.to_client))
@@ -168,25 +170,25 @@ class Link:
             self._network.silent.append(self)
 
     def cut(self, reason: str) -> None:
-        """Both ends lose the link, each after a delay of its own; nothing under way arrives."""
+        """Both ends lose the link, each after its own delay; bytes in flight are lost."""
         self.to_broker.finish(reason, delivers=False)
         self.to_client.finish(reason, delivers=False)
 
     def close_by_client(self, reason: str) -> None:
-        """The client has closed: it hears nothing more; the broker may still get what was sent before."""
+        """The client has closed: it receives nothing more; the broker may still receive earlier bytes."""
         self.to_client.receiver = None
         if not self.is_silent:
             self.to_broker.finish(reason, delivers=self._world.rng.random() < 0.5)
 
     def close_by_broker(self, reason: str) -> None:
-        """The broker has closed, or its process ended: the client may still get what was sent before."""
+        """The broker has closed or its process has ended: the client may still receive earlier bytes."""
         self.to_broker.receiver = None
         if not self.is_silent:
             self.to_client.finish(reason, delivers=self._world.rng.random() < 0.5)
 
 
 class Listener(Protocol):
-    """Who takes connections at an address."""
+    """Accepts connections at an address."""
 
     def accept(self, link: Link, node_id: int) -> None:
         """A client has connected: set `link.to_broker.receiver`."""
@@ -209,7 +211,7 @@ class Network:
         self._listeners.pop(address, None)
 
     def connect(self, actor: str, address: Address, done: Callable[[Link | None], None]) -> None:
-        """Calls `done` later with a link whose client end is not set yet, or with None when the connection is refused. Or never."""
+        """Calls `done` later with a link whose client end is not set yet, or with None if the connection is refused; or never."""
         if self._world.chance(self.faults.unreachable_share):
             self._world.count("connects without an answer")
             return
@@ -229,11 +231,11 @@ class Network:
         listener.accept(link, node_id)
 
     def arrives_ms(self, processes: Callable[[str], bool]) -> int:
-        """When all has arrived that these processes have sent so far, dead or alive."""
+        """When all bytes sent so far by these processes, dead or alive, have arrived."""
         return max((link.to_broker.arrives_ms for link in self._links if processes(link.actor)), default=0)
 
     def heal(self) -> None:
-        """From here on nothing goes wrong. Links made before keep what they have on their way; silent ones end."""
+        """Stop all faults. Existing links deliver what is in flight; silent links end."""
         self.faults = CALM
         for link in self.silent:
             link.is_silent = False
@@ -242,5 +244,5 @@ class Network:
 
 
 def joined(buffers: list[Buffer] | list[memoryview]) -> bytes:
-    """The bytes of what a protocol wants written. Copied: buffers are lent."""
+    """The bytes a protocol wants to write. Copied, because the buffers are only lent."""
     return b"".join(buffers)

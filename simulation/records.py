@@ -1,4 +1,4 @@
-"""One record of a world: what it is, and what is wrong with it on purpose."""
+"""A record of a world, and what is deliberately wrong with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBER_DIGITS: Final = 9
 
 
 class Fault(Enum):
-    """Why a record is bad, with the code that must be its own."""
+    """Why a record is bad, with the error code it must fail with."""
 
     NULL_KEY = "null key"
     FUTURE = "timestamp in the future"
@@ -35,7 +35,7 @@ _CODES: Final[dict[Fault, frozenset[ErrorCode]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record that a producer is to send. `fault` None: it is good."""
+    """One record to send. `fault` is None for a good record."""
 
     number: int
     topic_partition: TopicPartition
@@ -46,14 +46,14 @@ class Record:
 
 
 def value_of(number: int, size: int) -> bytes:
-    """A record's value of `size` bytes, or a few more: its number, then filling that does not compress."""
+    """A record value of at least `size` bytes: its number, then incompressible filling."""
     head = b"%0*d|" % (NUMBER_DIGITS, number)
     return head + hashlib.shake_128(head).digest(max(0, size - len(head)))
 
 
 def number_of(value: bytes | None) -> int:
-    """The number in a record's value; ValueError when there is none."""
+    """The number in a record's value. Raises ValueError if there is none."""
     digits, bar, _ = (value or b"")[: NUMBER_DIGITS + 1].partition(b"|")
     if bar != b"|":
-        raise ValueError(f"a record that nobody sent: {value!r:.60}")
+        raise ValueError(f"not a record of this world: {value!r:.60}")
     return int(digits)

@@ -1,4 +1,4 @@
-"""What came of one world, and whether it had what each world must have: its records, a crash of the broker, a lost answer."""
+"""Result of one world, and whether the required events happened: enough records, a broker crash and a lost Produce answer."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 
 REQUIRED_RECORDS: Final = 200
 CRASHES: Final = ("broker killed", "broker power lost")
-"""Counters of deaths that nobody wanted, unlike a stop."""
+"""Counters of broker deaths other than an orderly stop."""
 CRASHES_UNDER_FAULTS: Final = "broker crashes under faults"
-"""All but the one after which everything is read again, and that each world has."""
+"""Counts all crashes but the final one of every world, after which all logs are read again."""
 PRODUCE_ANSWERS_LOST: Final = "produce answers lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came of one world. `digest` is of the whole story: two runs with the same one were the same."""
+    """Result of one world. `digest` covers the whole trace: two runs with the same digest were the same."""
 
     seed: int
     violations: tuple[str, ...]
@@ -27,7 +27,8 @@ class Report:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What this world should have had, or it proves less than is said of it. Nothing if it has violations: it may have ended early."""
+        """Required events that did not happen; without them the world tests too little. Empty if there are violations: it may have ended
+        early."""
         return () if self.violations else tuple(_missing(self.counters))
 
 

@@ -1,8 +1,9 @@
-"""`run(seed)`: one world from its first millisecond to its verdict.
+"""One world from start to verdict: `run(seed)`.
 
-Two phases, as in TigerBeetle's VOPR. First everything goes wrong that the seed's knobs allow, while producers and queries write. Then the
-network heals, nothing dies any more, and within a bound of virtual time all work must be done and every transaction decided; after that the
-broker is killed once more and started again, and the checkers compare what was promised with what is there.
+Two phases, as in TigerBeetle's VOPR. In the first one all faults happen that the seed's knobs allow, while producers and queries write.
+Then
+the network heals and nothing dies any more. Within a bound of virtual time all work must be done and every transaction decided. Finally the
+broker is killed and started once more, and the checkers compare the promised outcomes with the logs.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from simulation.world import Stuck, World, all_hold
 
 ARMED_BY_CUT_MAX: Final = 4
 ARMED_BY_END_MAX: Final = 12
-"""Disk operations of an end and what follows it: the broker dies in one of them."""
+"""Number of disk operations after an EndTxn is sent; the broker dies in one of them."""
 ARMED_ENDS_SHARE: Final = 0.15
 STARTS_WITHIN_MS: Final = 10_000
 READ_WITHIN_MS: Final = 60_000
 BACK_SINCE_MS: Final = 5_000
 FETCHED_VALUES: Final = 10
-"""How many of the largest fit in an answer to a reader: with one each, a world would consist of nothing else."""
+"""How many of the largest values fit in a reader's answer: with one each, reading would dominate the world."""
 
 
 SETTINGS: Final = {
@@ -59,17 +60,17 @@ SETTINGS: Final = {
     "replica.lag.time.max.ms": 1_500,
     "leader.imbalance.check.interval.seconds": 2,
 }
-"""Of the broker: chores and groups in a world's short time."""
+"""Broker settings that make periodic tasks and groups run in the short time of a world."""
 INLINE_SEND_OPTIONS: Final = {"linger.ms": 0, "compression.type": "none"}
-"""Of a producer with an express lane."""
+"""Options of a producer with inline send."""
 RECORDS_FOR_AN_ANSWER: Final = 10
-"""One might be bad, and never sent."""
+"""More than one, because a single record might be bad and never be sent."""
 SCARCE_BYTES: Final = 2_000
-"""For a key, what is said of a record, and records that are too large."""
+"""Room for a key, the bookkeeping of a record, and records that are too large."""
 
 
 def run(seed: int, *, keeps_trace: bool = False, **overrides: Any) -> Report:
-    """The world of a seed. `overrides` fix fields of `Knobs`. Never raises for what a core does wrong: that is a violation."""
+    """Run the world of a seed. `overrides` fix fields of `Knobs`. An exception raised by a core is reported as a violation."""
     world = World(seed)
     scene = _Scene(world, Knobs.of(world, overrides))
     violations: Sequence[str]
@@ -77,7 +78,7 @@ def run(seed: int, *, keeps_trace: bool = False, **overrides: Any) -> Report:
         violations = scene.play()
     except Stuck as stuck:
         violations = [f"stuck: {stuck}: {scene.unfinished()}"]
-    except Exception as error:  # A core that raises is what the simulation is looking for.
+    except Exception as error:  # Exceptions of a core are what the simulation looks for.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         violations = [f"raised: {type(error).__name__}: {error} ({frame.name}, line {frame.lineno} of {Path(frame.filename).name})"]
     for violation in violations:
@@ -93,15 +94,15 @@ def run(seed: int, *, keeps_trace: bool = False, **overrides: Any) -> Report:
 
 
 class _Scene:
-    """One world's actors."""
+    """The actors of one world."""
 
     def __init__(self, world: World, knobs: Knobs) -> None:
         self.world = world
         self.knobs = knobs
         self.quiet_since_ms: int | None = None
-        """Since when nothing goes wrong any more."""
+        """Start of the quiet phase, without faults."""
         self.sent_last: set[int] = set()
-        """Records that were sent long after that."""
+        """Records sent long after that."""
         self.network = Network(world, knobs.faults)
         recreated = RECREATED if knobs.fault_schedule.recreate_ms else None
         self.targets = TARGETS if recreated is None else [*TARGETS, recreated]
@@ -157,7 +158,7 @@ class _Scene:
         return self._user(f"plain-{number}", self._plain_options(), work, last=self._last_burst)
 
     def _last_burst(self) -> Burst | None:
-        """Where a topic comes and goes, whoever has written to it writes again once it is back for good."""
+        """In worlds with a recreated topic, producers write to it once more after it is back for good."""
         if not self.knobs.fault_schedule.recreate_ms:
             return EMPTY_BURST
         if self.quiet_since_ms is None or self.world.steady_ms - self.quiet_since_ms < BACK_SINCE_MS:
@@ -239,14 +240,14 @@ class _Scene:
         )
 
     def _before_end(self) -> None:
-        """The broker may die at the decision, before the markers, between two of them, or before the completion."""
+        """Arm a broker death: at the decision, before or between the markers, or before the completion."""
         if self.knobs.fault_schedule.broker_death_ms and self.quiet_since_ms is None and self.world.chance(ARMED_ENDS_SHARE):
             self.world.count("armed ends")
             death = Death.POWER_LOST if self.world.chance(self.knobs.fault_schedule.power_loss_share) else Death.KILLED
             self.broker.disk.arm(self.world.rng.randrange(ARMED_BY_END_MAX), death)
 
     def _options(self) -> dict[str, Any]:
-        """A producer's options: small batches and short times, so that a world sees many of both ends."""
+        """Options of a producer: small batches and short times, so that a world reaches both ends of each limit often."""
         rng = self.world.rng
         return {
             "linger.ms": rng.choice((0, 5, 30)),
@@ -261,7 +262,7 @@ class _Scene:
         }
 
     def _plain_options(self) -> dict[str, Any]:
-        """Of one without transactions. With an express lane its memory may hold one large record, and no second one."""
+        """Options of a producer without transactions. With inline send its memory may hold one large record but not two."""
         options = self._options()
         if not self.knobs.has_inline_send:
             return options
@@ -289,7 +290,7 @@ class _Scene:
         self.quiet_since_ms = world.steady_ms
         self.broker.stop_lying()
         self.network.heal()
-        world.log("world", "from here on nothing goes wrong")
+        world.log("world", "faults end")
         self._wait_until_done(self.actors)
         self._write_required_records()
         for group, users in ((self.transformers_group, self.transformers), (self.readers, self.members)):
@@ -300,8 +301,7 @@ class _Scene:
         return self._verdict()
 
     def _write_required_records(self) -> None:
-        """No world has fewer records than it should, though transactions did not begin for which some were planned; nor no lost answer,
-        though few were given."""
+        """Write the missing records of worlds whose transactions did not all begin, and lose an answer if none was lost."""
         count = sum(len(user.ledger.sent) for user in [*self.producers, *self.transformers]) + sum(
             len(query.rows()) for query in self.queries
         )
@@ -317,36 +317,37 @@ class _Scene:
             self._wait_until_done([rest])
 
     def _wait_until_done(self, users: Sequence[ProducerUser | Supervisor | Member]) -> None:
-        """Until they have done their work, and every transaction is decided."""
+        """Until the users are done and every transaction is decided."""
         limit_ms = self.knobs.quiet_limit_ms
         self.world.run(all_hold(attrgetter("is_done"), users), limit_ms=limit_ms, waiting_for="work is left")
         self.world.run(self._is_decided, limit_ms=limit_ms, waiting_for="a transaction is left undecided")
 
     def _await_late_records(self) -> None:
-        """What producers that are long dead have sent may not have arrived yet. Who reads to the end of logs ends after that."""
+        """Records of producers that died long ago may still be in flight. Readers that read to the end of the logs finish after that."""
         world, names = self.world, tuple(f"{user.name}." for user in self.actors)
         until_ms = self.network.arrives_ms(lambda process: process.startswith(names))
         world.at(until_ms, lambda: None)
         world.run(lambda: world.steady_ms >= until_ms, limit_ms=max(0, until_ms - world.steady_ms), waiting_for="late records")
 
     def unfinished(self) -> str:
-        """Who is not done."""
+        """The actors that are not done."""
         return ", ".join(user.name for user in [*self.actors, *self.transformers, *self.members] if not user.is_done)
 
     def _is_decided(self) -> bool:
-        """Whether no partition and no transactional id has an open transaction: late requests may have opened one that nobody wants."""
+        """Whether no partition and no transactional id has an open transaction. Late requests may have opened one after its producer was
+        gone."""
         core = self.broker.core
         if core is None or not self.broker.is_settled:
             return False
         if any(p.log.last_stable_offset != p.log.log_end_offset for p in core.topics.partitions()):
             return False
         known = [core.state.transactions.describe(transactional_id) for transactional_id in self._transactional_ids]
-        # A full disk may have kept markers of a decided one from being written: that is tried again.
+        # A full disk may have prevented the markers of a decided transaction; the broker tries again.
         return all(metadata is None or not (metadata.state is TransactionState.ONGOING or metadata.is_decided) for metadata in known)
 
     @property
     def _permanent_partitions(self) -> list[TopicPartition]:
-        """Partitions of topics that stay."""
+        """Partitions of topics that are never deleted."""
         return [tp for tp in self.broker.partitions if tp.topic != RECREATED.name]
 
     @property
@@ -360,7 +361,7 @@ class _Scene:
             self.broker.die(Death.KILLED, away_ms=AWAY_MS if kind in (CutKind.BROKER_AWAY, CutKind.BROKER_AWAY_AFTER) else None)
 
     def _verdict(self) -> list[str]:
-        """Read everything, kill the broker once more, read again, check."""
+        """Read all logs, kill the broker once more, read again and apply the checkers."""
         world, broker = self.world, self.broker
         assert broker.core is not None
         before = self.administrator.with_trimmed_records(read_logs(broker.core))
@@ -416,7 +417,7 @@ class _Scene:
         return found
 
     def _power_loss_verdict(self) -> list[str]:
-        """Lost is at most what was not flushed, and no topic; the broker starts, whatever was in the middle of being written."""
+        """Violations after a power loss: at most unflushed records are lost, no topics, and the broker starts whatever it was writing."""
         broker, core = self.broker, self.broker.core
         assert core is not None
         partitions = {partition.topic_partition: partition for partition in core.topics.partitions()}
@@ -447,8 +448,9 @@ class _Scene:
         self.world.count("records sent", len(ledger.sent))
         self.world.count("records acknowledged", sum(bool(sent.offsets) for sent in ledger.sent.values()))
         in_order, by_creation = [logs, *(topic.logs for topic in deleted)], self._logs_by_creation(logs, deleted)
-        # What is sent to a topic by its name may reach the next one: late, and out of order. So is what is sent in transactions of version
-        # 1, with Produce 11: ids come with 13.
+        # Records sent to a topic by name may reach the next topic of that name late and out of order. Transactions of version 1 do so
+        # too: they
+        # use Produce 11, and topic ids begin with version 13.
         is_by_name = producer.is_transactional and (self.knobs.transaction_version == 1)
         if is_by_name or not self.knobs.supports_topic_ids:
             in_order, by_creation = [{tp: log for tp, log in logs.items() if tp.topic != RECREATED.name}], []
@@ -463,7 +465,7 @@ class _Scene:
         ]
 
     def _logs_by_creation(self, logs: checkers.Logs, deleted: Sequence[DeletedTopic]) -> list[tuple[int, checkers.Logs]]:
-        """The logs of a name that several topics had one after the other, each with the time at which its topic was made."""
+        """The logs of the topics that had this name one after the other, each with its creation time."""
         core = self.broker.core
         topic = None if core is None else core.topics.get(RECREATED.name)
         if topic is None:

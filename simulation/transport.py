@@ -1,7 +1,8 @@
-"""A client's connections in the simulated world: what `client/network.py` is to sockets, over the same `BrokerConnection`.
+"""Connections of a simulated client: the counterpart of `client/network.py`, over the same `BrokerConnection`, with links in place of
+sockets.
 
-Moves bytes between the sans-IO half of a connection and a simulated link, and knows nothing of Kafka. What happened is told to the owner in
-the words of `client/connections.py`, never inside the owner's own call.
+Moves bytes between the sans-IO connection and a simulated link; it knows nothing of the Kafka protocol. The owner receives the events of
+`client/connections.py`, never inside one of its own calls.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from simulation.wake_timer import WakeTimer
 from simulation.world import World
 
 Notify = Callable[[Sequence[ConnectionEvent]], None]
-"""Hears what happened at one moment, in order."""
+"""Receives the events of one moment, in order."""
 
 
 class Connection:
-    """One connection and its link, which comes later, or never."""
+    """One connection and its link, which is made later or never."""
 
     def __init__(self, transport: Transport, address: Address) -> None:
         self.core = transport.connection(address, client_id=transport.actor, request_timeout_ms=transport.request_timeout_ms)
@@ -29,11 +30,11 @@ class Connection:
         self.is_lost = False
         self.timer = WakeTimer(transport.world, f"{transport.actor} to {address}", self._deadline)
         self.unread = bytearray()
-        """What has come past the owner, who did not hear it."""
+        """Bytes that arrived while the owner's reads were suspended or a caller was waiting."""
         self.reads_suspended = False
-        """The owner does not wake up for what comes."""
+        """Arriving bytes do not wake the owner."""
         self.caller: Callable[[], None] | None = None
-        """Who waits for what comes, past the owner."""
+        """Callback of a caller that waits for a response itself; bytes then bypass the owner."""
         self._transport = transport
 
     def arrived(self, data: bytes) -> None:
@@ -48,9 +49,9 @@ class Connection:
         self.take_in(data)
 
     def take_in(self, data: bytes) -> None:
-        """Bytes for the owner."""
+        """Pass bytes to the owner's connection."""
         self._transport.emit(self.core.take(data, self._transport.world.steady_ms))
-        assert self.core.violation is None, f"{self._transport.actor}: no broker here breaks the protocol: {self.core.violation}"
+        assert self.core.violation is None, f"{self._transport.actor}: the simulated broker violated the protocol: {self.core.violation}"
         self._transport.flush(self)
 
     def finished(self, reason: str) -> None:
@@ -65,7 +66,7 @@ class Connection:
 
 
 class Transport:
-    """All connections of one client. Once closed, nothing is told any more."""
+    """All connections of one client. After `close` no more events are reported."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Transport:
         connection: type[BrokerConnection] = BrokerConnection,
         on_wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_wake` is called before anything is taken in."""
+        """`on_wake` is called before bytes are processed."""
         self.on_wake = on_wake
         self.connection = connection
         self.world = world
@@ -102,7 +103,7 @@ class Transport:
         version_max: int | None = None,
         expects_response: bool = True,
     ) -> None:
-        """Hand over a request. Its outcome is told once, with its token."""
+        """Send a request. Its outcome is reported once, with its token."""
         connection = self._connections.get(address) or self._connect(address)
         steady_ms = self.world.steady_ms
         self.emit(
@@ -127,7 +128,7 @@ class Transport:
             self.flush(connection)
 
     def drain(self) -> None:
-        """Take in what has come unheard."""
+        """Process the bytes that arrived while reads were suspended."""
         for connection in list(self._connections.values()):
             if connection.unread:
                 data, connection.unread = bytes(connection.unread), bytearray()
@@ -139,14 +140,14 @@ class Transport:
             self.lose(connection, reason)
 
     def close(self) -> None:
-        """The client is gone, with everything it knew."""
+        """The client process is gone, with all its state."""
         self.is_closed = True
-        self.on_wake = lambda: None  # A connection that comes about now wakes nobody up.
+        self.on_wake = lambda: None  # A connection that is established from now on wakes nothing.
         for connection in list(self._connections.values()):
             self.lose(connection, "the client has ended")
 
     def emit(self, events: Sequence[ConnectionEvent]) -> None:
-        """Tell the owner, after what is being done now."""
+        """Report events to the owner after the current action."""
         if events and not self._pending_events:
             self.world.after(0, self._notify_all)
         self._pending_events += events
@@ -172,7 +173,7 @@ class Transport:
         else:
             connection.link = link
             link.to_client.receiver = connection
-            # The broker's end is set when this action is over: write in the next.
+            # The broker's end is set when this action is over, so write in the next one.
             self.world.after(0, lambda: self._opened(connection))
 
     def _opened(self, connection: Connection) -> None:
@@ -181,7 +182,7 @@ class Transport:
             self.flush(connection)
 
     def flush(self, connection: Connection) -> None:
-        """Write what wants to be written, and see to the time-outs."""
+        """Write pending bytes and update the request timeout."""
         if connection.is_lost:
             return
         if connection.link is not None:
@@ -192,7 +193,7 @@ class Transport:
             connection.timer.set(connection.core.deadline_ms)
 
     def deadline(self, connection: Connection) -> None:
-        """The connection was not made in time, or its first request in flight was not answered."""
+        """The connection was not established in time, or its first request in flight was not answered in time."""
         self.on_wake()
         if connection.link is None:
             self.lose(connection, "no connection in time")
@@ -201,7 +202,7 @@ class Transport:
             self.lose(connection, "no response within the request timeout")
 
     def lose(self, connection: Connection, reason: str) -> None:
-        """The connection is of no use any more: its requests fail."""
+        """Drop the connection: its requests fail."""
         if connection.is_lost:
             return
         connection.is_lost = True

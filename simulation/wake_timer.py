@@ -1,4 +1,4 @@
-"""An actor's deadline: one wake planned at a time, and an actor that wakes again and again is noticed."""
+"""Deadline of an actor: at most one wake-up is planned at a time, and busy-looping actors are reported."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from simulation.world import World
 
 WAKES_PER_S_MAX: Final = 300
 WAKES_ALLOWANCE: Final = 600
-"""Who wakes by its own deadlines more often than this is spinning."""
+"""An actor that wakes by its own deadlines more often than this is busy-looping."""
 
 
 class WakeTimer:
-    """Calls `wake` at the deadline that was set last. It may be set as often as one likes: most deadlines are moved on before they come."""
+    """Calls `wake` at the deadline that was set last. Setting it often is cheap: most deadlines are moved before they are reached."""
 
     def __init__(self, world: World, actor: str, wake: Callable[[], None]) -> None:
         self._world = world
@@ -25,7 +25,7 @@ class WakeTimer:
         self._wakes = 0
 
     def set(self, deadline_ms: int | None) -> None:
-        """Wake then, and not when it was said before; None: not at all. A time that has passed means now."""
+        """Replace the deadline; None cancels it. A time in the past means now."""
         self._deadline_ms = deadline_ms
         if deadline_ms is not None and (self._planned_ms is None or deadline_ms < self._planned_ms):
             self._plan(deadline_ms)
@@ -36,7 +36,7 @@ class WakeTimer:
 
     def _look(self, planned_ms: int) -> None:
         if self._planned_ms != planned_ms:
-            return  # Another one was planned for an earlier time.
+            return  # Another wake-up was planned for an earlier time.
         self._planned_ms = None
         deadline_ms, steady_ms = self._deadline_ms, self._world.steady_ms
         if deadline_ms is not None and deadline_ms > steady_ms:

@@ -1,4 +1,4 @@
-"""A process that plays many worlds. In a file of its own: processes that are spawned cannot find what the program's own file defines."""
+"""Worker process that runs many worlds. A module of its own, because spawned processes cannot import definitions from `__main__`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Final
 from chaffinch.records import kernels
 
 DISABLED_LOG_LEVEL: Final = logging.WARNING
-"""Torn ends that recovery reports are what these worlds are made of."""
+"""Torn log ends reported by recovery are expected here."""
 GC_THRESHOLD: Final = 50_000
-"""New objects before the next search for garbage: most of what a world makes goes by itself."""
+"""New objects before the next garbage collection: reference counting frees most objects of a world."""
 
 
 def prepare(*, for_many_worlds: bool = True) -> None:
-    """Quiet; and for many worlds the compiled loops, and no search for garbage among what is there to stay."""
+    """Set up the process: no log lines; for many worlds also the compiled loops, and no garbage collection of the objects loaded so far."""
     logging.disable(DISABLED_LOG_LEVEL)
     parent = multiprocessing.parent_process()
-    if parent is not None:  # Who is killed cannot tell its processes to end: they would wait for the next world for ever.
+    if parent is not None:  # A killed parent cannot end its workers: they would wait for the next world forever.
         threading.Thread(target=_exit_with, args=(parent,), name="end with the parent", daemon=True).start()
     if for_many_worlds:
         kernels.load()

@@ -1,7 +1,7 @@
-"""What is written in a world: topics, records good and bad, and rows of queries; all from the world's dice.
+"""Workload generator: topics, good and bad records, and rows of queries, all from the world's random generator.
 
-Every record has a number of its own, in its value, by which it is known wherever it turns up. Bad records are bad on purpose and for good:
-a null key on a compacted topic, a timestamp hours ahead of the broker's clock, a value beyond the topic's limit.
+Every record carries a unique number in its value, which identifies it in logs and responses. Bad records are permanently bad: a null key on
+a compacted topic, a timestamp hours ahead of the broker's clock, or a value above the topic's size limit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from simulation.world import World
 
 PLAIN, COMPACTED, NARROW = "plain", "compacted", "narrow"
 NARROW_BYTES: Final = 1_500
-"""max.message.bytes of the topic `narrow`: batches of several records have to be split there."""
+"""max.message.bytes of the topic `narrow`: batches of several records have to be split."""
 SEGMENT_BYTES: Final = str(1 << 20)
-"""The smallest there is: worlds with large values fill several."""
+"""The smallest size allowed: worlds with large values fill several segments."""
 COMPACTED_CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": SEGMENT_BYTES,
@@ -29,9 +29,9 @@ COMPACTED_CONFIG: Final = {
     "min.cleanable.dirty.ratio": "0.2",
     "delete.retention.ms": "10000",
 }
-"""Timestamps lie up to 100 s apart: segments are short, and compacted all the time. Markers stay longer than a reader takes."""
+"""Timestamps vary by up to 100 s, so segments are short and compacted all the time. Markers stay longer than a reader needs."""
 HOT_KEYS: Final = 6
-"""Keys that records of producers share on the compacted topic; those of queries are all different."""
+"""Number of keys that producers share on the compacted topic; the keys of query rows are all different."""
 TOPICS: Final = (
     TopicPlan(name=PLAIN, partition_count=3, config={"segment.bytes": SEGMENT_BYTES, "segment.ms": "90000"}),
     TopicPlan(name=COMPACTED, partition_count=2, config=COMPACTED_CONFIG),
@@ -39,22 +39,22 @@ TOPICS: Final = (
     TopicPlan(name=DEAD_LETTER_TOPIC, partition_count=2),
 )
 COUNTED: Final = TopicPlan(name="counted", partition_count=2)
-"""What programs write that consume, transform and produce; they read `TRANSFORMED`."""
+"""Output topic of the programs that consume, transform and produce; they read `TRANSFORMED`."""
 TRANSFORMED: Final = (PLAIN, NARROW)
 RECREATED: Final = TopicPlan(name="remade", partition_count=2)
-"""Deleted and made again while producers write to it, in some worlds."""
+"""Deleted and recreated while producers write to it, in some worlds."""
 TRIMMED: Final = (PLAIN, NARROW)
-"""They lose their oldest records, in some worlds."""
+"""Topics that lose their oldest records, in some worlds."""
 TARGETS: Final = TOPICS[:3]
-"""What everybody writes."""
+"""Topics that all writers use."""
 FUTURE_MS: Final = 10 * 3_600_000
-"""Ahead of the broker's clock by more than message.timestamp.after.max.ms, one hour, for the whole life of a world."""
+"""Further ahead of the broker's clock than message.timestamp.after.max.ms (one hour), for the whole life of a world."""
 QUERY_TASKS: Final = 2
 BAD_SHARE_OF_TABLES: Final = 0.3
 
 
 class Workload:
-    """Makes records and rows; `bad_share` of them are bad."""
+    """Generates records and rows, a `bad_share` of them bad."""
 
     def __init__(self, world: World, *, bad_share: float, value_bytes_max: int) -> None:
         self._world = world
@@ -63,7 +63,7 @@ class Workload:
         self._count = 0
 
     def record(self, targets: Sequence[TopicPlan] = TARGETS, *, may_share_key: bool = True, bad_share: float | None = None) -> Record:
-        """The next record, for any of the target topics. `bad_share`: its own chance to be bad."""
+        """The next record, for one of the target topics. `bad_share` overrides the workload's share."""
         rng = self._world.rng
         topic = rng.choice(targets)
         fault = self._fault(topic.name) if self._world.chance(self._bad_share if bad_share is None else bad_share) else None
@@ -81,7 +81,7 @@ class Workload:
         )
 
     def record_for(self, number: int) -> Record:
-        """A record to be written for the one of that number: good, and in a partition that follows from it."""
+        """The good record a transformer writes for the record with that number, in a partition derived from it."""
         made, self._count = self._count, self._count + 1
         return Record(
             number=made,
@@ -100,7 +100,7 @@ class Workload:
         return b"key-%d" % number
 
     def bursts(self, record_count: int, targets: Sequence[TopicPlan] = TARGETS) -> list[Burst]:
-        """`record_count` records in bursts of a few, with pauses between them."""
+        """`record_count` records in bursts of a few, with pauses in between."""
         rng = self._world.rng
         bursts = []
         left = record_count
@@ -110,7 +110,7 @@ class Workload:
             records = [self.record(targets) for _ in range(count)]
             as_table = rng.random() < 0.3
             if as_table:
-                # One partition each: a table's records are grouped before they become batches.
+                # Sorted by partition, because the records of a table are grouped before they become batches.
                 records.sort(key=lambda record: record.topic_partition)
             bursts.append(Burst(records=tuple(records), as_table=as_table, pause_ms=rng.choice((0, 5, 40, 400))))
         return bursts
@@ -131,7 +131,7 @@ class Workload:
         return bursts
 
     def good_burst(self, target: TopicPlan) -> Burst:
-        """A good record for each partition of a topic."""
+        """One good record for each partition of a topic."""
         records = []
         for partition in range(target.partition_count):
             number = self._count
@@ -144,7 +144,7 @@ class Workload:
         return Burst(records=tuple(records), as_table=False, pause_ms=0)
 
     def transactions(self, record_count: int, targets: Sequence[TopicPlan] = TARGETS) -> list[PlannedTransaction]:
-        """`record_count` records in transactions of a few bursts; one in ten has no records."""
+        """`record_count` records in transactions of a few bursts each; one in ten has no records."""
         rng = self._world.rng
         planned = []
         left = record_count
@@ -167,7 +167,7 @@ class Workload:
     def query(
         self, name: str, row_count: int, *, batch_count: int, is_stream: bool, may_be_empty: bool, has_checkpoint: bool, has_handler: bool
     ) -> Query:
-        """A query with `row_count` rows over batches and tasks, of which one batch may be empty; or a write with a token."""
+        """A query with `row_count` rows over batches and tasks, where one batch may be empty; or a batch write with a token."""
         rng = self._world.rng
         tasks: list[list[list[Row]]] = [[[] for _ in range(QUERY_TASKS)] for _ in range(batch_count)]
         empty = rng.randrange(2 * batch_count)

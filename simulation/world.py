@@ -1,11 +1,10 @@
-"""One seed, one world: virtual time, a queue of what happens next, and the only dice.
+"""Virtual time of one world: an event queue, a clock and the only random generator.
 
-Nothing here waits and nothing runs beside anything else: `run` takes the earliest action, sets the clock to its time and calls it.
-Two actions of the same millisecond run in the order in which they were planned, so that the same seed gives the same story, line by
-line. Two runs are the same when the digests of their stories are. The pattern is that of RaftEventSimulationTest
-and of TigerBeetle's VOPR.
+Nothing waits and nothing runs concurrently: `run` takes the earliest action, sets the clock to its time and calls it. Actions of the same
+millisecond run in the order in which they were planned, so the same seed gives the same trace, line by line. Two runs are equal if the
+digests of their traces are. The pattern is that of Kafka's RaftEventSimulationTest and TigerBeetle's VOPR.
 
-The only file of the simulation that makes dice; the cores get theirs from `World.new_dice`.
+This is the only module of the simulation that creates random generators; the cores get theirs from `World.new_rng`.
 """
 
 from __future__ import annotations
@@ -18,21 +17,22 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 BEGIN_MS = 1_750_000_000_000
-"""Virtual time 0 as ms since 1970: record timestamps have to look like timestamps."""
+"""Virtual time 0 in ms since 1970: record timestamps have to look like timestamps."""
 
 ACTIONS_PER_MS_MAX = 20_000
-"""More at one instant means that somebody plans for now again and again."""
+"""More actions in one millisecond mean that an actor plans for the current millisecond in a loop."""
 
 T = TypeVar("T")
 Action = Callable[[], None]
 
 
 class Stuck(Exception):
-    """Virtual time went past a limit, stands still, or nothing is planned any more, before the condition that was waited for held."""
+    """The awaited condition did not hold: virtual time passed the limit or stands still, or no action is planned any more."""
 
 
 def all_hold(of: Callable[[T], bool], those: Iterable[T]) -> Callable[[], bool]:
-    """For `World.run`, which asks each millisecond. Whoever was in the way is asked first the next time: mostly they still are."""
+    """A condition for `World.run`, which evaluates it every millisecond. The item that failed last is checked first: it usually still
+    fails."""
     ordered = list(those)
 
     def holds() -> bool:
@@ -46,7 +46,7 @@ def all_hold(of: Callable[[T], bool], those: Iterable[T]) -> Callable[[], bool]:
 
 
 class World:
-    """See the module. `counters` say what happened, by name; `trace` are the story so far."""
+    """The event queue, the clock and the random generator of one world. `counters` count events by name; `trace` holds the lines so far."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -55,9 +55,9 @@ class World:
         self.counters: Counter[str] = Counter()
         self.trace: list[str] = []
         self._planned: dict[int, list[Action]] = {}
-        """By time; each list in the order of planning. Most actions share their millisecond with others."""
+        """Actions by time; each list in the order of planning. Most actions share their millisecond with others."""
         self._times: list[int] = []
-        """A heap of those times."""
+        """A heap of the times in `_planned`."""
 
     @property
     def elapsed_ms(self) -> int:
@@ -65,15 +65,15 @@ class World:
 
     @property
     def digest(self) -> str:
-        """Of everything told so far."""
+        """SHA-256 of the trace so far."""
         return hashlib.sha256("".join(self.trace).encode()).hexdigest()
 
     def new_rng(self) -> random.Random:
-        """Dice for one actor, so that what it rolls does not depend on what others roll meanwhile."""
+        """A generator for one actor, so that its values do not depend on what other actors draw in the meantime."""
         return random.Random(self.rng.getrandbits(64))
 
     def at(self, time_ms: int, action: Action) -> None:
-        """Plan `action` for a time; one that has passed means now. It will run: who may change their mind has a `WakeTimer`."""
+        """Plan `action` for a time; a time in the past means now. The action cannot be cancelled: use a `WakeTimer` for that."""
         if time_ms < self.steady_ms:
             time_ms = self.steady_ms
         actions = self._planned.get(time_ms)
@@ -87,22 +87,23 @@ class World:
         self.at(self.steady_ms + delay_ms, action)
 
     def run(self, until: Callable[[], bool], *, limit_ms: int, waiting_for: str) -> None:
-        """Let things happen until the condition holds at the end of a millisecond.
+        """Run actions until the condition holds at the end of a millisecond.
 
-        Raises Stuck after `limit_ms` of virtual time, naming what was waited for."""
+        Raises Stuck after `limit_ms` of virtual time, naming what was waited for.
+        """
         deadline_ms = self.steady_ms + limit_ms
         times = self._times
         while True:
             if (not times or times[0] > self.steady_ms) and until():
                 return
             if not times or times[0] > deadline_ms:
-                why = f"not within {limit_ms} ms" if times else "and nothing is planned any more"
+                why = f"not within {limit_ms} ms" if times else "no action is planned any more"
                 raise Stuck(f"{waiting_for}: {why}")
             self.steady_ms = times[0]
             self._run_due()
 
     def _run_due(self) -> None:
-        """All that is planned for now, and what that plans for now."""
+        """Run all actions planned for the current millisecond, including those that they plan for it."""
         for count, action in enumerate(self._planned[self.steady_ms]):
             if count > ACTIONS_PER_MS_MAX:
                 raise Stuck(f"time stands still at {self.elapsed_ms} ms")
@@ -110,12 +111,12 @@ class World:
         del self._planned[heapq.heappop(self._times)]
 
     def chance(self, share: float) -> bool:
-        """True in `share` of all cases. Rolls nothing for 0."""
+        """True with probability `share`. Draws nothing if it is 0."""
         return share > 0 and self.rng.random() < share
 
     def count(self, name: str, count: int = 1) -> None:
         self.counters[name] += count
 
     def log(self, actor: str, what: str) -> None:
-        """One line of the story. No object's address or hash may be in it."""
+        """Append a line to the trace. It must not contain an object's address or hash."""
         self.trace.append(f"{self.steady_ms - BEGIN_MS:>9} {actor}: {what}")

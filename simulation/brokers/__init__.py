@@ -1,1 +1,1 @@
-"""The broker's process of a simulated world: its disk, and brokers that lie or check in another order."""
+"""Simulated broker process: its disk, and variants that give wrong answers or validate in another order."""

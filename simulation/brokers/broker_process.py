@@ -1,7 +1,7 @@
-"""The broker's process in the simulated world: the very `BrokerCore`, its connections, a disk it may die on, and a new life after that.
+"""Broker process of the simulation: runs the real `BrokerCore` with simulated connections and a disk, dies and starts again.
 
-The shell's part: bytes in through `ServerConnection`, events to the core, effects back as bytes. A death forgets everything but the disk;
-the next start opens the same file system, and may die in the middle of that too.
+The shell's part: bytes in through `ServerConnection`, events to the core, effects back as bytes. A death loses everything but the disk. The
+next start opens the same file system and may die in the middle of that, too.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from simulation.world import World
 PORT_FIRST: Final = 9092
 DOWN_MIN_MS = 20
 DOWN_MAX_MS: Final = (100, 300, 1_500)
-"""Short most of the time: while the broker is down a world only tries to connect."""
+"""Mostly short: while the broker is down a world does nothing but try to connect."""
 SYNC_DELAY_MS: Final = 1
-"""How long answers wait for others to be synced with them."""
+"""How long responses wait to be synced together."""
 REWRITE_BYTES: Final = 2_000
-"""Journals are written anew from this size on, so that worlds see it happen."""
+"""Journals are rewritten from this size on: small, so that worlds reach it."""
 ACTOR: Final = "broker"
 PRODUCE_BY_NAME_MAX: Final = 12
-"""The last version of Produce that names topics."""
+"""The last version of Produce that identifies topics by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class TopicPlan:
 
 
 class _Connection:
-    """The broker's end of one link: frames wait as they came behind a request whose answer waits, as those of a server do."""
+    """The broker's end of a link. Frames queue in order behind a request whose response is delayed, as in the server."""
 
     def __init__(self, process: BrokerProcess, link: Link, connection_id: int, node_id: int) -> None:
         self.protocol = ServerConnection(pool=process.pool)
@@ -83,7 +83,7 @@ class _Connection:
         self.backlog: deque[memoryview] = deque()
         self.waiting: ReceivedRequest | None = None
         self.is_finished = False
-        """The client has closed. What it asked for before is done all the same, until an answer finds that nobody is there."""
+        """The client has closed. Its earlier requests are still carried out, until a response finds the connection closed."""
         self._process = process
 
     @property
@@ -102,7 +102,7 @@ class _Connection:
 
 
 class BrokerProcess:
-    """See the module. `core` is None while the process is down."""
+    """The broker process. `core` is None while it is down."""
 
     def __init__(
         self,
@@ -119,10 +119,10 @@ class BrokerProcess:
         lost_answer_at: int = 0,
         supports_topic_ids: bool = True,
     ) -> None:
-        """`supports_topic_ids`: whether Produce may tell topics by their ids (KIP-516), as it may since Kafka 4.1."""
+        """`supports_topic_ids`: whether Produce identifies topics by id (KIP-516), as since Kafka 4.1."""
         self.disk = Disk(world)
         self.pool = BufferPool()
-        """All connections read into the same buffers, as those of a server do."""
+        """All connections share read buffers, as in the server."""
         self.validation_first = ValidationFirst(world, validation_first_share)
         self.liar = Liar(world, lying_share)
         self._is_forgetful = is_forgetful
@@ -131,11 +131,11 @@ class BrokerProcess:
         self._supports_topic_ids = supports_topic_ids
         self.core: BrokerCore | None = None
         self.deleted_names: set[str] = set()
-        """Planned topics that somebody has deleted: a start does not make them again."""
+        """Planned topics that the administrator has deleted: a start does not recreate them."""
         self.created_ms: dict[UUID, int] = {}
-        """From when on each topic was there, by its id: at the latest."""
+        """Creation time of each topic by id, at the latest."""
         self.start_offsets: dict[TopicPartition, int] = {}
-        """The latest start of each log that anybody can have seen. What a process was killed over may not be so after a loss of power."""
+        """The latest observed start offset of each log. One written just before a process was killed may be gone after a power loss."""
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
         self.addresses = [Address(node.host, node.port) for node in self.nodes]
         self._world = world
@@ -150,42 +150,44 @@ class BrokerProcess:
         self._syncs = self._settings["flush.policy"] == "always"
         self._unsent: list[Effect] = []
         self._is_sync_planned = False
-        self._wall_ahead_ms = 0  # The machine's wall clock, of the world's time; and that of the core, since it began.
+        self._wall_ahead_ms = (
+            0  # How far the machine's wall clock is ahead of the world's time; the same for the core, fixed when it starts.
+        )
         self._core_ahead_ms = 0
 
     def stop_lying(self) -> None:
-        """Answer as the core does from here on."""
+        """Respond as the core does from here on."""
         self.validation_first.stop()
         self.liar.stop()
 
     def lose_next_answer(self) -> None:
-        """To a Produce."""
+        """Lose the next response to a Produce."""
         self._lost_answer_in = 1
 
     @property
     def accused(self) -> set[int]:
-        """Numbers of records that were blamed for nothing, or not for what is wrong with them."""
+        """Numbers of records that were blamed without reason, or for another reason than their fault."""
         return self.validation_first.accused | self.liar.accused
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits to be synced, as what a chore has done in this very moment does."""
+        """Whether no effects wait for a sync, such as those of a periodic task that ran in this millisecond."""
         return not self._is_sync_planned
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Those of the planned topics."""
+        """Partitions of the planned topics."""
         return [TopicPartition(topic.name, index) for topic in self._topics for index in range(topic.partition_count)]
 
     def leader_address(self, topic_partition: TopicPartition) -> Address:
-        """Where the partition's leader listens; anywhere while there is none."""
+        """Address of the partition's leader; any broker address while there is no leader."""
         partition = None if self.core is None else self.core.topics.partition(*topic_partition)
         return self.addresses[0 if partition is None else max(0, partition.replicas.leader)]
 
     # Life and death --------------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the disk and listen. Dying while doing so is a death like any other."""
+        """Open the disk and listen. A death during the start is a death like any other."""
         if self.core is not None:
             return
         self._life += 1
@@ -213,7 +215,7 @@ class BrokerProcess:
             self._world.count("starts on a full disk")
             self._end(Death.KILLED)
             return
-        core.lends_files = not self._syncs  # As the server does; effects are carried out at once then.
+        core.lends_files = not self._syncs  # As in the server; without flush.policy=always effects are carried out immediately.
         if self._is_forgetful:
             remembers_last_batches_only(core)
         self.core = core
@@ -224,7 +226,7 @@ class BrokerProcess:
         self._reset_timer()
 
     def die(self, death: Death, *, away_ms: int | None = None) -> None:
-        """End the process now, and plan its next start: after `away_ms`, or when the dice say."""
+        """End the process now and plan its next start: after `away_ms`, or after a random time."""
         if self.core is None:
             return
         if death is Death.STOPPED:
@@ -258,11 +260,11 @@ class BrokerProcess:
 
     @property
     def _core_ms(self) -> int:
-        """The core's steady time: that of the world, from where the machine's wall clock stood when the process began."""
+        """The core's steady time: that of the world plus the offset of the wall clock when the process started."""
         return self._world.steady_ms + self._core_ahead_ms
 
     def set_wall_clock(self, ahead_ms: int) -> None:
-        """Somebody sets the machine's: now it is so far ahead of the world's time."""
+        """Set the machine's wall clock to this far ahead of the world's time."""
         self._world.log(ACTOR, f"the wall clock is set to {ahead_ms} ms ahead")
         self._wall_ahead_ms = ahead_ms
         if self.core is not None:
@@ -272,7 +274,7 @@ class BrokerProcess:
     # Nodes -----------------------------------------------------------------------------------------------------------------------------
 
     def stop_node(self, node_id: int, *, abruptly: bool) -> None:
-        """Stop one declared node, unless it is the last that runs: its partitions and groups go to others."""
+        """Stop one declared node, unless it is the last running one: its partitions and groups move to others."""
         if self.core is None or len(self.core.state.nodes.stopped | {node_id}) == len(self.nodes):
             return
         if self._change_nodes(NodeStopped(node_id=node_id, abruptly=abruptly)):
@@ -285,14 +287,14 @@ class BrokerProcess:
                 self.handle(ConnectionLost(connection_id=connection.connection_id))
 
     def start_nodes(self) -> None:
-        """Every node that was stopped runs again."""
+        """Start every stopped node."""
         for node in self.nodes:
             if self.core is not None and node.id in self.core.state.nodes.stopped and self._change_nodes(NodeStarted(node_id=node.id)):
                 self._world.log(ACTOR, f"node {node.id} starts")
                 self._network.listen(Address(node.host, node.port), self, node.id)
 
     def _change_nodes(self, event: NodeStopped | NodeStarted) -> bool:
-        """Whether it happened: the change has to be written down, and the process may die of it."""
+        """Returns whether the change happened: it has to be written to disk, and the process may die doing so."""
         try:
             self.handle(event)
         except StorageError:
@@ -315,12 +317,12 @@ class BrokerProcess:
         try:
             connection.backlog += connection.protocol.frames_in(data)
         except ProtocolViolation as violation:
-            raise AssertionError(f"a client of ours broke the protocol: {violation}") from violation
+            raise AssertionError(f"one of our clients violated the protocol: {violation}") from violation
         connection.protocol.end_turn()
         self._process_backlog(connection)
 
     def _process_backlog(self, connection: _Connection) -> None:
-        """Do what came on it, up to a request that waits for something."""
+        """Handle the connection's requests, up to one whose response is delayed."""
         while connection.backlog and connection.waiting is None and connection.connection_id in self._connections:
             request = connection.protocol.request(connection.backlog.popleft())
             self._world.log(ACTOR, f"{connection.link.name}: {request.api.name} v{request.version} #{request.correlation_id}")
@@ -339,7 +341,7 @@ class BrokerProcess:
         self.end_if_done(connection)
 
     def end_if_done(self, connection: _Connection) -> None:
-        """A client that has closed is forgotten when all is done that it asked for."""
+        """Forget a client that has closed, after all its requests are done."""
         if connection.is_finished and not connection.open_count and connection.waiting is None:
             self.lost(connection)
 
@@ -350,14 +352,14 @@ class BrokerProcess:
     # The core --------------------------------------------------------------------------------------------------------------------------
 
     def submit(self, message: Message, version: int, node_id: int = 0) -> None:
-        """A request that comes without a network between, on a connection of its own; nobody hears the answer."""
+        """Handle a request that does not come over the network, on a connection of its own. Its response is dropped."""
         request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
         self._submitted_count += 1
         self.handle(RequestReceived(connection_id=-self._submitted_count, request=request, node_id=node_id))
         self._note_topics()
 
     def expire(self, partition: Partition, *, retention_ms: int, retention_bytes: int) -> None:
-        """Retention is checked now, with these limits in place of the topic's."""
+        """Apply retention now, with these limits in place of the topic's."""
         log, config = partition.log, partition.log.config
         log.config = replace(config, retention_ms=retention_ms, retention_bytes=retention_bytes)
         try:
@@ -379,7 +381,7 @@ class BrokerProcess:
                     self.start_offsets[tp] = max(self.start_offsets.get(tp, 0), partition.log.log_start_offset)
 
     def handle(self, event: Event) -> None:
-        """One event through the core, and its effects; or the process dies in the middle, and no answer leaves."""
+        """Pass one event to the core and run its effects. If the process dies in the middle, no response is sent."""
         if self.core is None:
             return
         try:
@@ -401,7 +403,7 @@ class BrokerProcess:
         self._end(self.disk.armed_death)
 
     def _has_missing_markers(self) -> bool:
-        """Whether a transaction is decided, and still open in some partition."""
+        """Whether a transaction is decided but still open in some partition."""
         core = self.core
         if core is None:
             return False
@@ -410,7 +412,7 @@ class BrokerProcess:
         return any(partition is not None and partition.log.has_ongoing_transaction(producer_id) for partition, producer_id in found)
 
     def _send_after_sync(self, effects: Sequence[Effect]) -> None:
-        """With flush.policy=always: one sync for all that comes within a moment, as the server does it."""
+        """With flush.policy=always: one sync for all responses of a moment, as in the server."""
         self._unsent += effects
         if not self._is_sync_planned:
             self._is_sync_planned = True
@@ -436,7 +438,7 @@ class BrokerProcess:
             return
         if isinstance(effect, RequestFailed):
             raise effect.error
-        assert not isinstance(effect, ThrottleConnection), "only fault scripts ask for it, and here are none"
+        assert not isinstance(effect, ThrottleConnection), "only fault scripts throttle connections, and there are none here"
         connection = self._connections.get(effect.connection_id)
         if connection is None:
             return
@@ -463,7 +465,7 @@ class BrokerProcess:
             self._world.count("answers with records from files")
         data = joined(loaded(parts))
         if self._loses_answer(effect):
-            # Between append and answer: the request is done, and nobody will hear of it.
+            # Between append and response: the request is done, but no client will learn of it.
             self._world.count("answers lost")
             if isinstance(effect.message, ProduceResponse):
                 self._world.count("produce answers lost")
@@ -478,7 +480,7 @@ class BrokerProcess:
             self._world.after(connection.link.delay_ms(), partial(self.lost, connection))
 
     def _loses_answer(self, effect: Respond) -> bool:
-        """One answer to a Produce for sure, others by chance."""
+        """Whether this response is lost: one Produce response for certain, others at random."""
         if self._lost_answer_in and isinstance(effect.message, ProduceResponse):
             self._lost_answer_in -= 1
             if not self._lost_answer_in:
@@ -491,7 +493,7 @@ class BrokerProcess:
 
 
 def _without_topic_ids(row: ApiVersion) -> ApiVersion:
-    """What a broker announces that takes topics by their names only."""
+    """The version range announced by a broker that identifies topics by name only."""
     if row.api_key != ProduceRequest.API_KEY:
         return row
     return ApiVersion(api_key=row.api_key, min_version=row.min_version, max_version=PRODUCE_BY_NAME_MAX)

@@ -1,8 +1,9 @@
-"""A broker's disk: a file system in memory that can be cut off in the middle of any operation (decision 35).
+"""Simulated disk of a broker: an in-memory file system on which any mutating operation can be interrupted.
 
-It can be full for a while (`fill`, `empty`): appends are refused then, and nothing else is. Two ends: a process that is killed leaves what
-it wrote (the page cache has it), torn inside the append in hand; a loss of power keeps what was synced and, of the rest, as much as the
-dice say. `flush.policy=os` promises only the first, so only `always` gets the second.
+It can be full for a while (`fill`, `empty`): only appends are refused then. A process can end in two ways. A killed process leaves all
+written
+bytes, because they are in the page cache; an append in progress is torn. A power loss keeps synced bytes, and of the rest a random part.
+`flush.policy=os` promises to survive only the first, so only worlds with `always` get the second.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from chaffinch.storage.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, 
 from simulation.world import World
 
 MUTATING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory", "sync all"})
-"""Operations at which a process may die; reading and locking leave nothing half done."""
+"""Operations in which a process may die; reads and locks leave nothing half done."""
 
 FIRST_SEGMENT = f"/{0:0{NAME_DIGITS}d}{LOG_SUFFIX}"
 
 
 class Death(Enum):
-    """How a broker's process ends."""
+    """How a broker process ends."""
 
     KILLED = "killed"
     POWER_LOST = "power lost"
@@ -30,7 +31,7 @@ class Death(Enum):
 
 
 class Disk:
-    """See the module. `arm` plans a death at an operation to come; the operation then raises Interrupted."""
+    """The disk. `arm` plans a death in a later operation, which then raises Interrupted."""
 
     def __init__(self, world: World) -> None:
         self.file_system = MemoryFileSystem()
@@ -40,7 +41,7 @@ class Disk:
         self._operations_left: int | None = None
 
     def arm(self, operations: int, death: Death = Death.KILLED) -> None:
-        """The process dies in the changing operation after `operations` more of them."""
+        """Let the process die in the mutating operation that follows `operations` further ones."""
         self._operations_left = operations
         self.armed_death = death
         self.file_system.hook = self._hook
@@ -50,13 +51,13 @@ class Disk:
         return self.file_system.bytes_free is not None
 
     def fill(self, bytes_left: int) -> None:
-        """From now on only so many bytes can be appended."""
-        self._world.log("disk", f"is full but for {bytes_left} bytes")
+        """Allow only this many more bytes to be appended."""
+        self._world.log("disk", f"is full except for {bytes_left} bytes")
         self._world.count("full disks")
         self.file_system.bytes_free = bytes_left
 
     def empty(self) -> None:
-        """There is space again."""
+        """Free the disk."""
         self._world.log("disk", "has space again")
         self.file_system.bytes_free = None
 
@@ -78,26 +79,26 @@ class Disk:
             raise Interrupted(surviving)
 
     def _interrupted_work(self, operation: str, path: str) -> str | None:
-        """Which of the works that take several operations this one is part of, told by its path; None if of none that can be told so."""
+        """The multi-step work this operation is part of, recognised by its path; None if it is part of none."""
         if operation == "remove":
             return None
         if path.endswith(journal.NEW_SUFFIX):
             return "journal rewrite"
         if path.endswith((CLEANED_SUFFIX, log_state.NAME + NEW_SUFFIX)):
             return "compaction"
-        if operation == "open" and path.endswith(LOG_SUFFIX):  # Only what is made comes by here.
+        if operation == "open" and path.endswith(LOG_SUFFIX):  # The hook is called only for files that are created.
             return None if path.endswith(FIRST_SEGMENT) else "segment roll"
         is_checkpoint = path.endswith((snapshot.SUFFIX + NEW_SUFFIX, INDEX_SUFFIX))
-        is_new = not self.file_system.exists(path.removesuffix(NEW_SUFFIX))  # Compaction corrects those that are there.
+        is_new = not self.file_system.exists(path.removesuffix(NEW_SUFFIX))  # Compaction replaces files that exist.
         return "segment roll" if is_checkpoint and is_new and self._has_new_segment(path.rpartition("/")[0]) else None
 
     def _has_new_segment(self, directory: str) -> bool:
-        """Whether a segment has begun behind others, and has no records yet."""
+        """Whether a new segment follows others and is still empty."""
         logs = sorted(name for name in self.file_system.list(directory) if name.endswith(LOG_SUFFIX))
         return len(logs) > 1 and self.file_system.open(f"{directory}/{logs[-1]}").size == 0
 
     def end(self, death: Death) -> None:
-        """The process is gone; the file system may be opened anew."""
+        """The process is gone; the file system can be opened again."""
         self.disarm()
         if death is Death.POWER_LOST:
             self.file_system.crash(self._surviving_bytes)
@@ -105,7 +106,7 @@ class Disk:
             self.file_system.kill()
 
     def _surviving_bytes(self, path: str, unsynced: int) -> int:
-        """All, nothing, or anything between: the ends are what goes wrong most often."""
+        """All, nothing, or a random part: the extremes find most defects."""
         rng = self._world.rng
         surviving = rng.choice((0, unsynced, rng.randint(0, unsynced)))
         self._world.log("disk", f"{path or '/'} keeps {surviving} of {unsynced} unsynced")

@@ -1,7 +1,7 @@
-"""A broker whose answers are wrong on purpose: culprits that are none, or not all, or nowhere; codes that promise what never comes.
+"""Broker with wrong error responses: record errors that are wrong, incomplete or out of range, and retriable codes for permanent errors.
 
-It lies about records that it has refused, and never about what is stored: for that no client could make up. Producers are lied to; the
-queries of Spark decide by themselves which rows are bad, and read of none of this.
+It is wrong only about refused records, never about stored ones: no client could compensate for that. Only producers are affected; Spark
+queries decide themselves which rows are bad.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from simulation.records import number_of
 from simulation.world import World
 
 AFFECTED_CLIENTS: Final = ("plain", "transactional")
-"""How the names of those begin who are lied to."""
+"""Client id prefixes of the affected clients."""
 MISLEADING_CODES: Final = (codes.CORRUPT_MESSAGE, codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS)
-"""Codes that ask for another attempt, and say that this one was not stored: which is true."""
+"""Retriable codes that say that the attempt was not stored, which is true."""
 MISLED_OF: Final = 3
-"""One batch of so many that were refused is never told why."""
+"""One refused batch in this many gets only retriable codes."""
 
 
 class Liar:
-    """Twists `share` of the refusals. `accused`: numbers of the records that were blamed although they are innocent, or not by name."""
+    """Falsifies `share` of the refusals. `accused`: numbers of good records that were blamed, and of records blamed without an index."""
 
     def __init__(self, world: World, share: float) -> None:
         self.accused: set[int] = set()
@@ -36,11 +36,11 @@ class Liar:
         self._share = share
 
     def stop(self) -> None:
-        """Tell the truth from here on."""
+        """Respond correctly from here on."""
         self._share = 0.0
 
     def answer(self, request: ReceivedRequest, message: Message) -> Message:
-        """The answer to send."""
+        """The response to send."""
         is_affected = (request.client_id or "").startswith(AFFECTED_CLIENTS)
         if self._share and is_affected and isinstance(message, ProduceResponse) and isinstance(request.message, ProduceRequest):
             data = dict(_batches(request.message))
@@ -62,22 +62,22 @@ class Liar:
         world.count("culprits twisted")
         first = culprits[0]
         lie = world.rng.randrange(5)
-        if lie == 0:  # Only one at a time.
+        if lie == 0:  # Only the first culprit.
             return _blaming(part, [first])
-        if lie == 1:  # Out of order and twice.
+        if lie == 1:  # Out of order, and one twice.
             return _blaming(part, [*reversed(culprits), first])
-        if lie == 2:  # Anybody.
+        if lie == 2:  # A random record.
             someone = world.rng.randrange(len(numbers))
             self.accused.add(numbers[someone])
             return _blaming(part, [first, BatchIndexAndErrorMessage(batch_index=someone, batch_index_error_message="you")])
         self.accused.update(numbers)
-        if lie == 3:  # Nobody.
+        if lie == 3:  # No culprit.
             return _blaming(part, [])
         return _blaming(part, [*culprits, BatchIndexAndErrorMessage(batch_index=world.rng.choice((-1, len(numbers))))])
 
 
 def remembers_last_batches_only(core: BrokerCore) -> None:
-    """As Apache Kafka after a start from its snapshots: of each producer the last batch is known, and the four before it are not."""
+    """Behave as Apache Kafka after a start from snapshots: of each producer only the last batch is known, not the four before it."""
     for partition in core.topics.partitions():
         for _, state in partition.log.producers.states():
             del state.batches[:-1]
@@ -90,7 +90,7 @@ def _blaming(part: PartitionProduceResponse, culprits: list[BatchIndexAndErrorMe
 
 
 def _batches(request: ProduceRequest) -> Iterator[tuple[tuple[str, UUID, int], bytes]]:
-    """Each batch, by its topic's name or id, whichever the version of the request has, and its partition."""
+    """Each batch, by topic name or id (whichever the request version has) and partition."""
     for topic in request.topics:
         for data in topic.partitions:
             if data.records is not None and not isinstance(data.records, list):

@@ -1,7 +1,7 @@
-"""A broker that checks records before it looks for duplicates, as Apache Kafka does, and whose limits have just changed.
+"""Broker that validates records before it looks for duplicates, as Apache Kafka does, and whose limits have just changed.
 
-It refuses, with culprits, the repetition of a batch that it has stored: the one case in which innocents must not be sent again (decision
-13). Our broker looks for duplicates first, so this answer is put in the place of its own, outside the core.
+It refuses a repeated batch, which it has stored, with culprits: the one case in which innocents must not be sent again (decision 13). Our
+broker looks for duplicates first, so the response is replaced here, outside the core.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from simulation.world import World
 
 
 class ValidationFirst:
-    """Twists `share` of the answers to repetitions. `accused`: numbers of the records that were blamed for it."""
+    """Falsifies `share` of the responses to repeated batches. `accused`: numbers of the records blamed that way."""
 
     def __init__(self, world: World, share: float) -> None:
         self.accused: set[int] = set()
         self._world = world
         self._share = share
         self._repeated: dict[tuple[int, int], dict[tuple[str, UUID, int], int]] = {}
-        """Of each request: whom to blame in which batch, by its topic's name or id and its partition."""
+        """For each request: the record to blame in each batch, by topic name or id and partition."""
 
     def stop(self) -> None:
-        """Answer as the core does from here on."""
+        """Respond as the core does from here on."""
         self._share = 0.0
 
     def notice(self, core: BrokerCore, connection_id: int, request: ReceivedRequest) -> None:
-        """Before the core sees a request: which of its batches are repetitions, and whom of each to blame."""
+        """Called before the core handles a request: find repeated batches and choose the record to blame in each."""
         if not self._share or not isinstance(request.message, ProduceRequest):
             return
         found = {}
@@ -52,7 +52,7 @@ class ValidationFirst:
             self._repeated[connection_id, request.correlation_id] = found
 
     def answer(self, connection_id: int, request: ReceivedRequest, message: Message) -> Message:
-        """The answer to send: the core's, but for the repetitions."""
+        """The response to send: the core's, with refusals for the repeated batches."""
         repeated = self._repeated.pop((connection_id, request.correlation_id), None)
         if repeated is None or not isinstance(message, ProduceResponse):
             return message

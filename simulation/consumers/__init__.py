@@ -1,1 +1,1 @@
-"""Groups of consumers, what their members note, and what must hold of it."""
+"""Consumer groups: their members, the histories they record, and the checkers of those."""

@@ -1,4 +1,4 @@
-"""What must hold of what consumers were given and committed, once everything is quiet. Facts only, as in `checkers`."""
+"""Checkers of deliveries and commits of consumers in the quiet world. They compare facts only, as those of `checkers`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from simulation.log_reader import LogContents, LogRecord
 from simulation.programs.programs import Fate, Ledger
 
 Offsets = Mapping[TopicPartition, Sequence[int]]
-"""Of each partition, ascending: what a group has to be given."""
+"""The offsets a group must be given, ascending, by partition."""
 
 
 def visible_offsets(history: History, logs: Logs) -> dict[TopicPartition, list[int]]:
-    """The offsets that the group's isolation level lets it see, of what is in the logs now."""
+    """Offsets of the current log contents that the group's isolation level shows."""
     return {
         tp: [record.offset for record in visible_to_group(history, log) if record.offset >= log.log_start_offset]
         for tp, log in logs.items()
@@ -26,14 +26,15 @@ def visible_offsets(history: History, logs: Logs) -> dict[TopicPartition, list[i
 
 
 def visible_to_group(history: History, log: LogContents) -> list[LogRecord]:
-    """What the group's isolation level lets it see of a log."""
+    """Records of a log that the group's isolation level shows."""
     return visible(log) if history.is_committed_only else log.records
 
 
 def records_are_delivered_in_order(history: History, logs: Logs, offsets: Offsets) -> Iterator[str]:
-    """A member is given the records of a partition in order, from where it began and without gaps; and nothing else.
+    """A member gets the records of a partition in order, without gaps from where it started, and no others.
 
-    A compacted log may have lost records since, and any log its first ones: before they were given, or after."""
+    A compacted log may have lost records since, and any log its first ones: before or after their delivery.
+    """
     for span in history.spans:
         delivered = [offset for offset, _ in span.records]
         if not delivered:
@@ -62,19 +63,20 @@ def _wrong_records(name: str, span: Span, log: LogContents) -> Iterator[str]:
 
 
 def restricted_to(history: History, tps: Sequence[TopicPartition]) -> History:
-    """What the diary says about these partitions."""
+    """The part of the history about these partitions."""
     spans = [span for span in history.spans if span.tp in tps]
     return replace(history, spans=spans, commits=[commit for commit in history.commits if commit.tp in tps])
 
 
 def recreated_topics_are_read_from_the_start(history: History, topics: Sequence[Logs]) -> Iterator[str]:
-    """A member that has read from a topic, and goes on in the next of that name, is given that one from its beginning and without gaps.
+    """A member that has read a topic and continues in a recreated one of that name gets it from the beginning and without gaps.
 
-    `topics`: the logs of each, the oldest first. Who comes later may begin anywhere: offsets committed late are those of another topic."""
+    `topics`: the logs of each topic, the oldest first. Later members may start anywhere: offsets committed late belong to another topic.
+    """
     for span in history.spans:
         there = [[(record.offset, record.number) for record in visible_to_group(history, logs[span.tp])] for logs in topics]
         ends: set[tuple[int, int]] | None = None
-        """After which record of which topic the member may be: the same record may stand in several."""
+        """The records, as (topic, index after it), that the member may just have read: the same record may be in several topics."""
         for delivered in span.records:
             if ends is None:
                 ends = {(topic, index + 1) for topic, records in enumerate(there) for index, one in enumerate(records) if one == delivered}
@@ -87,7 +89,7 @@ def recreated_topics_are_read_from_the_start(history: History, topics: Sequence[
 
 
 def no_aborted_record_is_delivered(history: History, ledgers: Sequence[Ledger]) -> Iterator[str]:
-    """With read_committed: no record of a transaction whose abort was confirmed, wherever it is now."""
+    """With read_committed: no record of a transaction whose abort was confirmed is delivered, wherever the record is now."""
     if not history.is_committed_only:
         return
     sent = {number: entry for ledger in ledgers for number, entry in ledger.sent.items()}
@@ -99,7 +101,7 @@ def no_aborted_record_is_delivered(history: History, ledgers: Sequence[Ledger]) 
 
 
 def every_record_is_delivered(history: History, offsets: Offsets, tps: Sequence[TopicPartition]) -> Iterator[str]:
-    """Some member was done with each record; of a group that begins at the end, with each since something was committed."""
+    """Some member has processed each record; in a group that starts at the end, each record since the first commit."""
     for tp in tps:
         since = min((commit.offset for commit in history.commits if commit.tp == tp and commit.ended is not None), default=None)
         first = 0 if not history.begins_at_end else since
@@ -108,11 +110,11 @@ def every_record_is_delivered(history: History, offsets: Offsets, tps: Sequence[
         done = {offset for span in history.spans if span.tp == tp for offset, _ in span.records[: span.processed]}
         missing = sorted({offset for offset in offsets[tp] if offset >= first} - done)
         if missing:
-            yield f"{history.group}: {tp}: nobody was done with offsets {missing[:5]}"
+            yield f"{history.group}: {tp}: no member processed offsets {missing[:5]}"
 
 
 def only_processed_records_are_committed(history: History, offsets: Offsets) -> Iterator[str]:
-    """A member commits no further than it is done with what it was given."""
+    """A member commits no further than it has processed its records."""
     for commit in history.commits:
         span = commit.span
         if span is None or span.start is None:
@@ -125,9 +127,10 @@ def only_processed_records_are_committed(history: History, offsets: Offsets) -> 
 
 
 def members_start_at_committed_offsets(history: History) -> Iterator[str]:
-    """Where a member begins is the last offset committed: any that may have been the last one while it asked.
+    """A member starts at the last committed offset: any that may have been the last one while it looked it up.
 
-    A commit without an answer may be written at any time after it was sent, until a later generation of the group begins."""
+    A commit without an answer may be written at any time after it was sent, until a later generation of the group begins.
+    """
     by_place: dict[TopicPartition, list[CommitAttempt]] = {}
     for commit in history.commits:
         if not commit.is_refused:
@@ -139,13 +142,13 @@ def members_start_at_committed_offsets(history: History) -> Iterator[str]:
         name = f"{history.group}: {span.member}: {span.tp}"
         certain = [commit for commit in commits if commit.ended is not None and commit.ended < span.began]
         if span.is_reset and certain:
-            yield f"{name}: begins anew, although {certain[-1].offset} was committed"
+            yield f"{name}: is reset, although {certain[-1].offset} was committed"
         elif not span.is_reset and not any(_may_be_read(commit, certain, span) for commit in commits):
             yield f"{name}: begins at {span.start}, committed were {[commit.offset for commit in certain[-3:]]}"
 
 
 def members_start_at_the_end(history: History) -> Iterator[str]:
-    """Where nothing is committed and the group begins at the end: one that the partition had while the member asked."""
+    """If nothing is committed and the group starts at the end, a member starts at an end that the partition had during its lookup."""
     for span in history.spans:
         if history.begins_at_end and span.is_reset and span.start is not None:
             low, high = span.ends
@@ -163,15 +166,17 @@ def _may_be_read(commit: CommitAttempt, certain: Sequence[CommitAttempt], span: 
 
 
 def _joined_after(commit: CommitAttempt, other: CommitAttempt) -> bool:
-    """Whether a member committed that joined only after the other commit was answered. Then its generation may have the lower number: one
-    that ends before SyncGroup is written down nowhere, and a coordinator that comes back gives its number again."""
+    """Whether the member of `commit` joined only after `other` was answered. Its generation may then have the lower number: a generation
+    that
+    ends before SyncGroup is not written to disk, and a restarted coordinator uses its number again."""
     return commit.span is not None and other.ended is not None and commit.span.began > other.ended
 
 
 def last_offset_is_committed(history: History, offsets: Offsets, committed: Mapping[TopicPartition, int | None]) -> Iterator[str]:
-    """After the last member left in order, nothing is left to read.
+    """After the last member has left in order, nothing is left to read.
 
-    A commit that lay in the network may be written after it, over the last that was answered: its member had given up that connection."""
+    A commit still in flight may be written after the last answered one and replace it: its member had given up that connection.
+    """
     for tp, offset in committed.items():
         left = [other for other in offsets[tp] if other >= (offset or 0)]
         if left and not _was_overwritten(history, tp, offset, left[-1]):
@@ -179,14 +184,14 @@ def last_offset_is_committed(history: History, offsets: Offsets, committed: Mapp
 
 
 def _was_overwritten(history: History, tp: TopicPartition, offset: int | None, last: int) -> bool:
-    """Whether a commit after the last offset was answered, and a commit of `offset` never."""
+    """Whether a commit after the last offset was answered, and a commit of `offset` never was."""
     commits = [commit for commit in history.commits if commit.tp == tp and not commit.is_refused]
     ended = any(commit.offset > last for commit in commits if commit.ended is not None)
     return ended and any(commit.offset == offset for commit in commits if commit.ended is None)
 
 
 def one_member_per_partition(history: History) -> Iterator[str]:
-    """In one generation of the group a partition is given to one member."""
+    """In one generation of the group a partition is assigned to one member."""
     for (generation, tp), members in sorted(history.members_of.items()):
         if len(members) > 1:
             yield f"{history.group}: {tp} has {len(members)} members in generation {generation}"
@@ -195,7 +200,8 @@ def one_member_per_partition(history: History) -> Iterator[str]:
 def records_are_transformed_once(
     history: History, made_from: Mapping[int, int], logs: Logs, committed: Committed, tps: Sequence[TopicPartition]
 ) -> Iterator[str]:
-    """Of each record that could be read there is one record that was made from it, and of no other. What is gone may have gone before."""
+    """Exactly one record was written for each readable record, and none for others. Trimmed records may have been trimmed before they were
+    read."""
     made = Counter(made_from[record.number] for records in committed.values() for record in records if record.number in made_from)
     due, gone = set[int](), set[int]()
     for tp in tps:
@@ -207,7 +213,7 @@ def records_are_transformed_once(
 
 
 def fenced_members_commit_nothing(history: History) -> Iterator[str]:
-    """Who was overtaken by a process with its group.instance.id commits no more, unless it has joined again since that one began."""
+    """A member fenced by a process with its group.instance.id commits nothing, unless it has joined again since that process started."""
     for commit in history.commits:
         if commit.span is None or commit.ended is None:
             continue
@@ -225,6 +231,6 @@ def _between(offsets: Sequence[int], start: int, stop: int) -> Sequence[int]:
 
 
 def _misordered_part(delivered: Sequence[int]) -> list[int]:
-    """Where the order is broken."""
+    """The offsets around the place where the order is broken."""
     at = next((index for index in range(1, len(delivered)) if delivered[index] <= delivered[index - 1]), 1)
     return list(delivered[max(0, at - 2) : at + 3])

@@ -1,7 +1,9 @@
-"""A consumer in the simulated world: the very `ConsumerCore`, with what `consumer.py` and `consumer_thread.py` are to it, without threads.
+"""Consumer of the simulation: the real `ConsumerCore` behind a shell that does the work of `consumer.py` and `consumer_thread.py` without
+threads.
 
-A program asks for one thing at a time (`Poll`, `Commit`, ...) and gets its outcome when it is there. Whatever is delivered and committed
-goes into the group's diary, as seen from outside of the core: commits are noted where they leave for the coordinator.
+A program makes one call at a time (`Poll`, `Commit`, ...) and gets its outcome when there is one. Deliveries and commits are recorded in
+the
+group's history as seen from outside the core: a commit when its request is sent.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ CLOSE_MS: Final = 20_000
 
 
 Steps: TypeAlias = Generator[None, None, Any]
-"""A call in steps: each yield waits until something has changed."""
+"""A call in steps: each yield waits for a change."""
 
 
 class Pending:
@@ -50,9 +52,9 @@ class Pending:
 
 
 class ConsumerShell:
-    """See the module. `resume` hears the outcome of what `begin` was asked for.
+    """The shell. `resume` receives the outcome of each step passed to `begin`.
 
-    `commits_on_revoke`: the program commits what it has read in the callback that takes partitions away.
+    `commits_on_revoke`: the program commits the records it has read in the revocation callback.
     """
 
     def __init__(
@@ -220,7 +222,7 @@ class ConsumerShell:
         self._step()
 
     def _step(self) -> None:
-        """The caller looks again whether it can go on."""
+        """Check whether the caller can continue."""
         if self._steps is None or self._is_dead:
             return
         try:
@@ -232,7 +234,7 @@ class ConsumerShell:
     # The core --------------------------------------------------------------------------------------------------------------------------
 
     def _handle_all(self, received: Sequence[Event]) -> None:
-        """What happened at one moment goes through the core together, as in the consumer's thread; then the effects."""
+        """Pass all events of one moment to the core together, as in the consumer thread, and run the effects."""
         if self._is_dead:
             return
         for event in received:
@@ -241,7 +243,7 @@ class ConsumerShell:
         self._perform_all(self.core.handle_all(received, self._world.steady_ms))
 
     def _flush(self) -> None:
-        """The caller has changed the core."""
+        """Run the effects of the caller's changes to the core."""
         self._perform_all(self.core.drain(self._world.steady_ms))
 
     def _perform_all(self, effects: Sequence[Effect]) -> None:
@@ -268,10 +270,10 @@ class ConsumerShell:
                     self._world.log(self.actor, effect.text)
         self._timer.set(self.core.next_deadline_ms)
 
-    # The diary -------------------------------------------------------------------------------------------------------------------------
+    # The history -------------------------------------------------------------------------------------------------------------------------
 
     def _update_spans(self) -> None:
-        """Spans follow the core's table of partitions; where each begins is seen before the first record is taken."""
+        """Update the spans from the core's partition table. Start positions are read before the first record is taken."""
         assigned = self.core.subscriptions.assigned
         for tp in [tp for tp, (_, state) in self._spans.items() if assigned.get(tp) is not state]:
             del self._spans[tp]
@@ -303,7 +305,7 @@ class ConsumerShell:
             span.processed = len(span.records)
 
     def offsets_to_commit(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], list[CommitAttempt]]:
-        """What was read, to be committed in a transaction; the program is done with it. The diary learns how it ends from the caller."""
+        """The offsets of all records read, to be committed in a transaction. The caller completes the returned attempts."""
         self._mark_processed()
         offsets = self._group.commits.positions()
         generation = self.core.group_metadata().generation_id

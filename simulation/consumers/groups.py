@@ -1,6 +1,6 @@
-"""Groups of consumers in the simulated world: members that come and go, are killed, are too slow, and read until all is read.
+"""Consumer groups of the simulation: members that join, leave, are killed or too slow, and read until everything is read.
 
-`Group` is what a group shares: its diary, its topics, and when it is over. `Member` survives its processes, as `ProducerUser` does.
+`Group` holds what members share: the history, the topics and the end condition. `Member` survives its processes, as `ProducerUser` does.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from simulation.world import World, all_hold
 POLL_INTERVAL_MS: Final = 3_000
 RESTART_MS_MAX: Final = 1_500
 SLOW_SHARE: Final = 0.01
-"""Of polls: what they gave takes longer than max.poll.interval.ms."""
+"""Share of polls whose records take longer than max.poll.interval.ms to process."""
 POLL_MS: Final = 50
 LARGE_BYTES: Final = 2_000
-"""Up to this size of values the fetches of members hold from less than one to all of them."""
+"""For values up to this size, a fetch of a member holds from less than one to all of them."""
 INCARNATIONS_MAX: Final = 80
 STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
 
 
 class Group:
-    """See the module. `shells`: those of the processes that live."""
+    """A consumer group. `shells`: those of the living processes."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Group:
         begins_at_end: bool = False,
         value_bytes_max: int = LARGE_BYTES,
     ):
-        """`value_bytes_max`: what is read; where values are large, so are fetches."""
+        """`value_bytes_max`: largest value to read; fetch sizes grow with it."""
         self.world = world
         self.network = network
         self.broker = broker
@@ -84,7 +84,7 @@ class Group:
         }
 
     def shell(self, actor: str, options: Mapping[str, Any], resume: Callable[[Any], None], *, commits_on_revoke: bool) -> ConsumerShell:
-        """A new consumer in the group."""
+        """Create a consumer in the group."""
         shell = ConsumerShell(
             self.world,
             self.network,
@@ -99,12 +99,12 @@ class Group:
         return shell
 
     def finish(self) -> None:
-        """Nothing more will be written: members are to end when all is read."""
+        """Nothing more will be written: members end when everything is read."""
         self._is_finishing = True
 
     @property
     def is_over(self) -> bool:
-        """Whether members may end: all that is there to read is read and committed. Once so, for good."""
+        """Whether members may end: everything is read and committed. Stays True once it is."""
         if self._is_finishing and not self._is_over and self.world.steady_ms >= self._next_check_ms:
             self._next_check_ms = self.world.steady_ms + POLL_MS
             self._is_over = self._is_all_read()
@@ -115,7 +115,7 @@ class Group:
         return self._is_finishing
 
     def _end_offset(self, tp: TopicPartition) -> int | None:
-        """Where who begins at the end begins at the moment; None while nobody can say."""
+        """Where a member that starts at the end starts now; None while that is unknown."""
         core = self.broker.core
         partition = None if core is None else core.topics.partition(*tp)
         if partition is None:
@@ -123,7 +123,7 @@ class Group:
         return partition.log.last_stable_offset if self.history.is_committed_only else partition.log.high_watermark
 
     def _has_unread(self, tp: TopicPartition) -> bool:
-        """Whether something comes after the committed offset."""
+        """Whether records follow the committed offset."""
         core = self.broker.core
         partition = None if core is None else core.topics.partition(*tp)
         if core is None or partition is None:
@@ -136,9 +136,10 @@ class Group:
 
 
 class Member:
-    """One place in a group, and the processes that fill it one after the other. `is_leaving`: the process is to end in order.
+    """One position in a group and the successive processes that fill it. `is_leaving`: the process is to end in order.
 
-    A process that does not know of the next one ends when it is fenced, or with the group."""
+    A process that was replaced without being informed ends when it is fenced, or with the group.
+    """
 
     def __init__(self, group: Group, name: str, options: Mapping[str, Any]) -> None:
         self.ledger = Ledger(name=name)
@@ -156,7 +157,7 @@ class Member:
 
     @property
     def is_done(self) -> bool:
-        """The group is over, and no process is left."""
+        """The group is over and no process is left."""
         return self.group.is_over and not self._live_count
 
     def start(self) -> None:
@@ -164,7 +165,7 @@ class Member:
             self._start_another()
 
     def start_twin(self) -> None:
-        """Another process with the same group.instance.id, while the newest still works."""
+        """Start another process with the same group.instance.id while the newest still works."""
         if not (self.group.is_over or self._newest is None or self.is_leaving):
             self.world.count("members given a twin")
             self._start_another()
@@ -178,14 +179,14 @@ class Member:
         self._newest.resume()
 
     def kill(self) -> None:
-        """SIGKILL to the newest process: the group does not hear of it before the session is over."""
+        """SIGKILL to the newest process: the group notices when its session expires."""
         if self._newest is not None:
             self.world.count("members killed")
             self._newest.die("killed")
             self._start_after(self._newest)
 
     def start_replacement(self) -> None:
-        """The process leaves the group in order; another one comes later."""
+        """Let the process leave the group in order; another one starts later."""
         self.world.count("members asked to leave")
         self.is_leaving = True
 
@@ -196,11 +197,11 @@ class Member:
         self._live_count -= 1
 
     def request_restart(self, process: ProgramProcess) -> None:
-        process.die("its program asks for a new consumer")
+        process.die("its program needs a new consumer")
         self._start_after(process)
 
     def _start_after(self, process: ProgramProcess) -> None:
-        """Soon, unless another process has overtaken it."""
+        """Start the next process soon, unless a newer one replaced this one."""
         if process is self._newest:
             self._newest = None
             self.world.after(self.world.rng.randint(1, RESTART_MS_MAX), self.start)
@@ -227,7 +228,7 @@ class MemberProcess(ProgramProcess):
 
 
 def reading_program(member: Member) -> Program:
-    """Poll, work, commit unless that is automatic, until the group is over or the process is to leave."""
+    """Poll, work, commit (unless that is automatic), until the group is over or the process is to leave."""
     rng, is_automatic = member.world.new_rng(), bool(member.options["enable.auto.commit"])
     while not (member.group.is_over or member.is_leaving):
         got = yield Poll(rng.choice((0, 50, 300)))
@@ -245,7 +246,7 @@ def reading_program(member: Member) -> Program:
 
 
 def _commit_all(member: Member) -> Iterator[Any]:
-    """As at the end of a program: a commit that fails is left to whoever reads on."""
+    """The commit at the end of a program. If it fails, the next member reads those records again."""
     error = yield Commit()
     if error is not None:
         member.ledger.calls_failed.append(f"commit: {error!r}")

@@ -1,8 +1,8 @@
-"""What the members of one group were given, did with it, and committed: facts for `consumer_checkers`, in the order in which they happened.
+"""History of one group (Jepsen's word): deliveries, processing and commits of its members in order, for `consumer_checkers`.
 
-`Span`: one partition in the hands of one member. `CommitAttempt`: one attempt to write one committed offset, as it left for the
-coordinator;
-an attempt without an answer may be carried out at any later time.
+`Span`: one partition assigned to one member. `CommitAttempt`: one attempt to commit an offset, recorded when its request is sent. An
+attempt
+without an answer may be carried out at any later time.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from chaffinch.identifiers import TopicPartition
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Span:
-    """From when a partition was given to a member, or it went back, to when it gave it up, went back, or died."""
+    """The time from an assignment or a seek to the member's next seek, its loss of the partition, or its death."""
 
     member: str
     tp: TopicPartition
     began: int
     """Moment after which its position was looked up."""
     start: int | None = None
-    """Where it began to read; None: it never came to that."""
+    """Where it started to read; None if it never did."""
     found: int = -1
     """Moment at which `start` was known."""
     is_reset: bool = False
-    """Nothing was committed, it was told."""
+    """The lookup returned that nothing is committed."""
     ends: tuple[int | None, int | None] = (None, None)
-    """Where the partition ended when it began to ask, and when it knew `start`; None: nobody could say."""
+    """End of the partition when the lookup began and when `start` was known; None if unknown."""
     records: list[tuple[int, int]] = field(default_factory=list)
     """(offset, number) as delivered."""
     processed: int = 0
-    """How many of them the program is done with."""
+    """How many of them the program has processed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CommitAttempt:
-    """`offset` of `tp` as the offset to read next. `ended` None: nobody knows whether it was, or will be, written."""
+    """`offset` of `tp` as the next offset to read. `ended` None: unknown whether it was, or will be, written."""
 
     tp: TopicPartition
     offset: int
     began: int
     generation: int = -1
-    """Of the group, under which the member commits; -1: outside of any."""
+    """Generation of the group in which the member commits; -1 outside of any."""
     ended: int | None = None
     is_refused: bool = False
     span: Span | None = None
     processed: int = 0
-    """How many records of the span the program was done with when this was sent."""
+    """How many records of the span were processed when this was sent."""
 
 
 class StaticMembership(NamedTuple):
-    """A process was a member under a group.instance.id. `began`: moment at which the process did; `joined`: at which it was told."""
+    """A process was a member under a group.instance.id. `began`: moment of its start; `joined`: of its first assignment."""
 
     instance: str
     member: str
@@ -63,14 +63,14 @@ class StaticMembership(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """Everything of one group. `members_of`: who was given a partition in which generation."""
+    """Everything about one group. `members_of`: the members that got a partition in a generation."""
 
     group: str
     is_committed_only: bool
     begins_at_end: bool = False
-    """Where nothing is committed; else at the beginning."""
+    """Where members start if nothing is committed: at the end, or at the beginning."""
     end_of: Callable[[TopicPartition], int | None] = lambda _place: None
-    """Where a partition ends at the moment, for who begins there; None: nobody can say."""
+    """Current end of a partition, for members that start there; None if unknown."""
     spans: list[Span] = field(default_factory=list)
     commits: list[CommitAttempt] = field(default_factory=list)
     members_of: dict[tuple[int, TopicPartition], set[str]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class History:
     moment: int = 0
 
     def next_moment(self) -> int:
-        """Numbers what happens."""
+        """Number the events."""
         self.moment += 1
         return self.moment
 

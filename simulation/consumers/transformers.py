@@ -1,7 +1,7 @@
-"""Programs that consume, transform and produce: every record read becomes one record written, and both happen in one transaction.
+"""Programs that consume, transform and produce: each record read becomes one record written, in the same transaction as its offset.
 
-The pattern of KIP-447 and of KIP-1050's TransactionalClientDemo: a group of consumers with read_committed, a producer with a transactional
-id of its own beside each, `send_offsets_to_transaction` with the group's metadata, and after an abort back to what is committed.
+The pattern of KIP-447 and of KIP-1050's TransactionalClientDemo: a group of read_committed consumers, each with a producer that has its own
+transactional id; `send_offsets_to_transaction` with the group's metadata; and after an abort a seek to the committed offsets.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from simulation.programs.programs import (
 from simulation.records import Record, number_of
 
 MakeRecord: TypeAlias = Callable[[int], Record]
-"""The record to write for the record of that number."""
+"""Makes the record to write for the record with that number."""
 OPTIONS: Mapping[str, Any] = {"enable.auto.commit": False, "max.poll.records": 12}
 
 
 class Transformer(ProducerUser):
-    """One instance of the program. `made_from`: number of a record it wrote, to that of the record it read."""
+    """One instance of the program. `made_from`: number of a written record -> number of the record it was made from."""
 
     def __init__(
         self,
@@ -55,8 +55,9 @@ class Transformer(ProducerUser):
         seek_timeout_ms: int,
         is_static: bool,
     ) -> None:
-        """`abort_share`: of transactions, which it aborts though nothing went wrong. `seek_timeout_ms`: how long `committed()` may take.
-        `is_static`: it has a group.instance.id."""
+        """`abort_share`: share of transactions it aborts without an error. `seek_timeout_ms`: time limit of `committed()`. `is_static`: it
+        has a
+        group.instance.id."""
         super().__init__(group.world, group.network, group.broker.addresses, name, options, iter(()), process=TransformerProcess)
         self.group = group
         self.abort_share = abort_share
@@ -65,14 +66,14 @@ class Transformer(ProducerUser):
         self.make_record = make_record
         self.made_from: dict[int, int] = {}
         self.commits: dict[int, list[CommitAttempt]] = {}
-        """Of each transaction, by its number."""
+        """Commit attempts by number of the transaction."""
 
     def program(self) -> Program:
         return transform_program(self)
 
 
 class TransformerProcess(ProducerProcess):
-    """A producer, and a consumer beside it in the same process."""
+    """A producer and a consumer in the same process."""
 
     def __init__(self, user: Transformer, actor: str, program: Program) -> None:
         super().__init__(user, actor, program)
@@ -87,7 +88,7 @@ class TransformerProcess(ProducerProcess):
             super()._begin(step)
 
     def _offsets(self, call: Call) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
-        """What was read, and who this member is now."""
+        """The offsets of the records read, and the member's current metadata."""
         offsets, self._commits[call.offset] = self._shell.offsets_to_commit()
         return offsets, self._shell.core.group_metadata()
 
@@ -98,7 +99,7 @@ class TransformerProcess(ProducerProcess):
 
 
 def transform_program(user: Transformer) -> Program:
-    """See the module. Raises Restart."""
+    """The program of a transformer. Raises Restart."""
     ledger, rng = user.ledger, user.world.new_rng()
     yield from call_until_done(ledger, Verb.INIT)
     while not user.group.is_over:
@@ -117,7 +118,7 @@ def transform_program(user: Transformer) -> Program:
 
 
 def _write(user: Transformer, ledger: Ledger, got: list[Portion]) -> Generator[Any, Any, bool]:
-    """Whether the transaction is committed."""
+    """Returns whether the transaction is committed."""
     read = [number_of(portion.columns.value(row)) for portion in got for row in range(len(portion.columns))]
     records = [user.make_record(number) for number in read]
     user.made_from.update(zip((record.number for record in records), read, strict=True))
@@ -126,7 +127,9 @@ def _write(user: Transformer, ledger: Ledger, got: list[Portion]) -> Generator[A
     burst = Burst(records=tuple(records), as_table=False, pause_ms=0)
     error = yield from in_transaction(ledger, transaction, PlannedTransaction(bursts=(burst,), commits=True, sends_offsets=True))
     if error is None and not user.world.chance(user.abort_share):
-        if user.world.chance(SLOW_SHARE):  # The group goes on meanwhile; whoever reads on has to wait for what becomes of these offsets.
+        if user.world.chance(
+            SLOW_SHARE
+        ):  # The group rebalances in the meantime; the next reader has to wait for the outcome of these offsets.
             yield Sleep(POLL_INTERVAL_MS + 500)
         transaction.fate = Fate.COMMITTING
         error = yield from call_with_retry(ledger, Call(Verb.COMMIT))
@@ -143,7 +146,7 @@ def _write(user: Transformer, ledger: Ledger, got: list[Portion]) -> Generator[A
 
 
 def _seek_to_committed(user: Transformer) -> Generator[Any, Any, None]:
-    """Read again from what is committed; who cannot learn it begins anew."""
+    """Read again from the committed offsets; restart if they cannot be read."""
     error = yield SeekToCommitted(user.seek_timeout_ms)
     user.world.count(
         "transformers that sought to committed offsets" if error is None else "transformers that could not learn committed offsets"

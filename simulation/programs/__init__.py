@@ -1,1 +1,1 @@
-"""What users of producers do, and the processes that run it."""
+"""Programs of producer users, and the processes that run them."""

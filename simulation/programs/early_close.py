@@ -1,4 +1,4 @@
-"""A transactional producer that is closed within a limit while its commit is not done: by a signal handler, or another thread."""
+"""Transactional producer that is closed with a time limit during a commit, as by a signal handler or another thread."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from simulation.programs.producers import ProducerProcess
 from simulation.programs.programs import Call, Verb
 
 CLOSES_SHARE: Final = 0.2
-"""Of commits."""
+"""Share of commits."""
 BEGINS_MS_MAX: Final = 60
-"""After the commit."""
+"""Delay after the commit."""
 LIMIT_MS_MAX: Final = 150
 ENDS_MS_MAX: Final = 30
-"""Between the end of close's wait and that of the sender, which goes on meanwhile."""
+"""Time between the end of close's wait and the end of the sender, which continues until then."""
 CLOSE: Final = Call(Verb.CLOSE)
 
 
 class EarlyCloseProcess(ProducerProcess):
-    """At times somebody closes it in the midst of a commit; its program then asks for a new one."""
+    """A producer that is sometimes closed during a commit; its program then asks for a new one."""
 
     _is_closed = False
 
@@ -45,11 +45,11 @@ class EarlyCloseProcess(ProducerProcess):
     def _returned(self, call: Call | None, error: KafkaException | None) -> None:
         if call is CLOSE:
             self._world.after(self._world.rng.randint(0, ENDS_MS_MAX), self._end_sender)
-        elif call is not None:  # Else it is the abort that close itself wants.
+        elif call is not None:  # None: the abort that close itself requests.
             super()._returned(call, error)
 
     def _end_sender(self) -> None:
-        """What `SenderThread._end` does: who still waits is told that nobody goes on."""
+        """As `SenderThread._end`: calls that still wait fail, because nothing completes them any more."""
         if not self._is_dead:
             for effect in self._core.give_up(IllegalStateException("the producer is closed")):
                 self._perform(effect)

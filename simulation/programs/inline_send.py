@@ -1,8 +1,8 @@
-"""The express lane in the simulated world: the very `InlineSender`, over lent connections that are simulated, and callers by dice.
+"""Inline send in the simulated world: the real `InlineSender` over lent simulated connections, with random callers.
 
-A caller sends, and then waits for the answer himself, has another thread do it, or nobody does; what he writes goes as a whole, in part, or
-he is interrupted and nobody knows how much has gone; what he reads is lost with an interruption, or is not there after all. Whatever
-wakes the sender up closes the lane first, as in its thread.
+After sending, the caller waits for the response, another thread does, or no thread does. A write is complete, partial, or interrupted after
+an unknown number of bytes. A read is interrupted and its bytes are lost, or there is nothing to read. Every wake-up of the sender first
+disables inline send, as in the sender thread.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from simulation.transport import Connection, Transport
 from simulation.world import World
 
 ORDINARY_SHARE: Final = 0.15
-"""Of records that could go by the lane: sent in another way, with headers for example."""
+"""Share of eligible records that are sent the ordinary way, as if they had headers, for example."""
 IN_PART_SHARE, REFUSED_SHARE, INTERRUPTED_SHARE = 0.06, 0.02, 0.04
-"""Of writes, and of reads."""
+"""Shares of writes and reads."""
 SLOW_WAKE_MS: Final = (0, 0, 1, 4)
 """How long a thread takes to wake up."""
-WAITING, ANOTHER_THREAD, NO_WAITER = "the caller waits", "another thread waits", "nobody waits"
+WAITING, ANOTHER_THREAD, NO_WAITER = "the caller waits", "another thread waits", "no thread waits"
 
 
 class Owner(Protocol):
-    """The process."""
+    """The producer process."""
 
     def run_sender(self) -> None: ...
     def outcome_received(self, sent: SentRecord) -> None: ...
 
 
 class _Future:
-    """In place of a future."""
+    """Stands in for a future."""
 
     batch: Any = None
     index = 0
 
 
 class _SimulatedSocket:
-    """What `InlineSocket` is to a socket, and the bell of the system beside it."""
+    """Stands in for `InlineSocket` and its eventfd."""
 
     def __init__(self, world: World, end: Connection, is_used: Callable[[Connection], None]) -> None:
         self._is_used = is_used
@@ -56,7 +56,7 @@ class _SimulatedSocket:
         self._world = world
 
     def send(self, frame: bytes) -> int:
-        """Raises OSError, and KeyboardInterrupt at any byte."""
+        """Raises OSError, or KeyboardInterrupt at any byte."""
         world, link = self._world, self.end.link
         assert link is not None
         self._is_used(self.end)
@@ -76,7 +76,7 @@ class _SimulatedSocket:
         return [1]
 
     def receive(self, size_max: int) -> bytes:
-        """Raises OSError where nothing is there any more, and KeyboardInterrupt with what was read."""
+        """Raises OSError if there is nothing to read, and KeyboardInterrupt after the bytes were read."""
         if self._world.chance(REFUSED_SHARE):
             raise BlockingIOError
         end = self.end
@@ -93,14 +93,14 @@ class _SimulatedSocket:
         self.end.reads_suspended = False
 
     def notify(self) -> None:
-        raise AssertionError("callers here come when the answer is there: none waits while another is served")
+        raise AssertionError("a simulated caller reads only when its response has arrived")
 
     def consume(self) -> None:
         pass
 
 
 class InlineSendShell:
-    """The lane of one process. `is_open`: from one round of the core to the next thing that wakes the sender up."""
+    """Inline send of one process. `is_open`: from a round of the core to the next wake-up of the sender."""
 
     def __init__(self, world: World, actor: str, core: ProducerCore, transport: Transport, owner: Owner) -> None:
         self.is_open = False
@@ -110,19 +110,19 @@ class InlineSendShell:
         self._transport = transport
         self._owner = owner
         self._end: Connection | None = None
-        """Over which the last one went."""
+        """The connection of the last request."""
         self._is_waking = False
         self._sender = InlineSender(core, cast(Network, self), cast(Clock, self), RLock(), self.wakeup)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a record is on its way."""
+        """Whether a record is in flight."""
         return self._core.inline_request is not None
 
-    # By the sender.
+    # Called by the sender.
 
     def open(self) -> int | None:
-        """If there is nothing to do; when the sender wakes up by itself."""
+        """Enable inline send if the core is idle. Returns when the sender wakes up by itself."""
         core = self._core
         self.is_open, deadline_ms = core.allows_inline_send and core.is_idle, core.next_deadline_ms
         if not self.is_open:
@@ -131,7 +131,7 @@ class InlineSendShell:
         return look_at_ms if deadline_ms is None else min(look_at_ms, deadline_ms)
 
     def close(self) -> None:
-        """The sender is awake."""
+        """Disable inline send: the sender is awake."""
         inline_request, self.is_open = self._core.inline_request, False
         self._sender.close()
         if inline_request is not None and inline_request.received and not inline_request.is_complete:
@@ -141,7 +141,7 @@ class InlineSendShell:
         self._transport.drain()
 
     def wakeup(self) -> None:
-        """The sender is to wake up."""
+        """Wake the sender after a random delay."""
         if not self._is_waking:
             self._is_waking = True
             self._world.after(self._world.rng.choice(SLOW_WAKE_MS), self._woken)
@@ -150,10 +150,11 @@ class InlineSendShell:
         self._is_waking = False
         self._owner.run_sender()
 
-    # By a caller.
+    # Called by callers.
 
     def send(self, record: Record, size: int, note: Callable[[Record], SentRecord], *, waits: bool) -> bool:
-        """Whether the record, for which there are a topic and memory, is on its way. `waits`: its caller waits for its outcome."""
+        """Send the record inline; there are a topic and memory for it. Returns whether it was sent. `waits`: its caller waits for the
+        outcome."""
         world = self._world
         if not self._sender.is_free or world.chance(ORDINARY_SHARE):
             return False
@@ -163,20 +164,20 @@ class InlineSendShell:
                 return False
         except KeyboardInterrupt:
             was_interrupted = True
-            world.log(self._actor, "the caller is interrupted while he writes")
+            world.log(self._actor, "the caller is interrupted in the write")
         sent, futures = note(record), future.batch
         sent.was_interrupted = was_interrupted
         futures[0] = sent
         world.count("inline records sent")
         waiter = WAITING if waits else world.rng.choice((ANOTHER_THREAD, NO_WAITER))
-        world.log(self._actor, f"record {record.number} goes by the lane, {waiter}")
+        world.log(self._actor, f"record {record.number} is sent inline, {waiter}")
         assert self._end is not None
         if waiter != NO_WAITER:
             self._end.caller = lambda: self._fetch(sent, futures)
         return True
 
     def _fetch(self, sent: SentRecord, futures: BatchFutures) -> None:
-        """Bytes have come, and their caller looks at them."""
+        """Bytes have arrived; their caller reads them."""
         world, inline_request = self._world, self._core.inline_request
         assert self._end is not None
         assert inline_request is not None
@@ -185,25 +186,25 @@ class InlineSendShell:
             self._sender.read_response(futures, None)
         except KeyboardInterrupt:
             sent.was_interrupted = True
-            world.log(self._actor, "the caller is interrupted while he reads")
+            world.log(self._actor, "the caller is interrupted in the read")
         if futures.outcome is not None:
             offset = futures.outcome(0).offset
             sent.offsets.append(offset)
             world.count("inline records written")
             world.log(self._actor, f"record {sent.record.number} is written in {sent.record.topic_partition} at offset {offset}")
-            assert not self._core.callers.memory_waiters, f"{self._actor}: memory is free again, and nobody tells who waits for it"
+            assert not self._core.callers.memory_waiters, f"{self._actor}: memory is free again, but its waiters are not notified"
             self._owner.outcome_received(sent)
-        elif self._core.inline_request is inline_request:  # Half an answer, say. There are more callers than one.
+        elif self._core.inline_request is inline_request:  # For example half a response. Callers may come several times.
             self._end.caller = lambda: self._fetch(sent, futures)
 
-    # In place of network and clock.
+    # Stands in for the network and the clock.
 
     def lend(self, address: Address) -> tuple[BrokerConnection, _SimulatedSocket] | None:
         end = self._transport.lend(address)
         if end is None:
             return None
         if self._world.chance(INTERRUPTED_SHARE):
-            end.core.take_correlation_id()  # By a caller who came no further.
+            end.core.take_correlation_id()  # As by a caller that was interrupted here.
         return end.core, _SimulatedSocket(self._world, end, self._goes_over)
 
     def _goes_over(self, end: Connection) -> None:
@@ -217,7 +218,7 @@ class InlineSendShell:
 
     def take_back(self, address: Address, events: Sequence[ConnectionEvent], *, is_lost: bool) -> None:
         self._world.count("inline records interrupted" if is_lost else "inline records adopted")
-        self._world.log(self._actor, f"the record on the lane is a batch in flight, {'interrupted' if is_lost else 'as sent'}")
+        self._world.log(self._actor, f"the inline record becomes a batch in flight, {'interrupted' if is_lost else 'as sent'}")
         self._transport.take_back(address, events, is_lost=is_lost)
 
     def steady_ms(self) -> int:

@@ -1,8 +1,9 @@
-"""A producer's process in the simulated world: the very `ProducerCore` behind a shell without threads, driven by a program.
+"""Producer process of the simulation: the real `ProducerCore` behind a shell without threads, driven by a program.
 
-The shell's part is that of `sender_thread.py` and `producer.py`: requests out, events in, outcomes to whoever waits, and callers that wait
-for metadata or memory. `ProducerUser` is what survives the process: its ledger and the work that is left; it starts a new one after a
-death, a restart that the program asks for, or beside the old one, which is then a zombie.
+The shell does the work of `sender_thread.py` and `producer.py`: it sends requests, passes events to the core, delivers outcomes, and blocks
+callers that wait for metadata or memory. `ProducerUser` survives the process, with its ledger and the remaining work. It starts a new
+process
+after a death, after a restart requested by the program, or next to the old process, which is then a zombie.
 """
 
 from __future__ import annotations
@@ -60,28 +61,28 @@ from simulation.world import World
 CONNECT_TIMEOUT_MS: Final = 700
 MAX_BLOCK_MS: Final = 10_000
 WAITS_SHARE: Final = 0.6
-"""Of bursts, of a producer with an express lane."""
+"""Share of bursts whose callers wait, for a producer with inline send."""
 CLOSE_TIMEOUT_MS: Final = 60_000
 RESTART_MS_MAX: Final = 800
 INCARNATIONS_MAX: Final = 60
 HANDLER_MS: Final = 700
-"""How long an exception handler thinks at times: batches expire meanwhile, and answers come."""
+"""How long an exception handler sometimes takes: batches expire and responses arrive in the meantime."""
 FAILED_OF: Final = 4
-"""A handler lets one rejected record of so many fail."""
+"""A handler lets one rejected record in this many fail."""
 UNKNOWN_TOPIC_OF: Final = 12
-"""A handler that is asked about a topic that nobody knows lets one record of so many fail, drops one, and has the others tried again."""
+"""Of records with an unknown topic, a handler lets one in this many fail, drops one and retries the others."""
 BY_NUMBER: Final = {0: RetriableResponse.FAIL, 1: RetriableResponse.SWALLOW}
 EMPTY_BURST: Final = Burst(records=(), as_table=False, pause_ms=0)
 MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
-"""Made of a `ProducerUser`, the incarnation's name, and its program."""
+"""Takes a `ProducerUser`, the name of the incarnation and its program."""
 
 
 class ProducerUser:
-    """See the module. `work` is consumed by the incarnations: what one has begun, the next does not repeat.
+    """A user of producers. The incarnations consume `work`: a new one does not repeat what an earlier one has begun.
 
-    `process`: what an incarnation is; by default our own producer. `last`: what it sends in the end, if it is no transactional one.
-    `has_handler`: it has an exception handler (KIP-1038), which drops most of the records that a broker rejects, and has most of those
-    tried again whose topic nobody knows. `has_inline_send`: its callers send by the express lane where they may.
+    `process`: the class of the incarnations, by default our own producer. `last`: the final burst of a producer without transactions.
+    `has_handler`: it has an exception handler (KIP-1038) that drops most rejected records and retries most records of unknown topics.
+    `has_inline_send`: its callers use inline send where possible.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class ProducerUser:
         has_inline_send: bool = False,
     ) -> None:
         self.is_waiting = False
-        """All is sent but what is sent in the end."""
+        """Everything is sent except the final burst."""
         self._last = last
         self.ledger = Ledger(name=name)
         self.has_handler = has_handler
@@ -123,11 +124,11 @@ class ProducerUser:
 
     @property
     def is_done(self) -> bool:
-        """The work is done, and no process is left, zombies included."""
+        """The work is done and no process is left, zombies included."""
         return self._is_finished and not self._live_count
 
     def start(self) -> None:
-        """A new process; an older one that still lives does not know."""
+        """Start a new process; an older one that still lives is not informed."""
         self._is_starting = False
         self._incarnations += 1
         assert self._incarnations <= INCARNATIONS_MAX, f"{self.ledger.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
@@ -136,7 +137,7 @@ class ProducerUser:
         self._newest.resume()
 
     def program(self) -> Program:
-        """What an incarnation does."""
+        """The program of an incarnation."""
         return transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work, self._last_burst)
 
     def _last_burst(self) -> Burst | None:
@@ -151,24 +152,24 @@ class ProducerUser:
             self._start_soon()
 
     def start_replacement(self) -> None:
-        """Start another process while the newest still works: a zombie is made."""
+        """Start another process while the newest still works, which makes it a zombie."""
         if self.is_transactional and not self._is_finished and not self._is_starting:
             self.world.count("producers made zombies")
             self.start()
 
     def finished(self, process: ProgramProcess) -> None:
-        """The program came to its end. An older process that does is only a zombie: the newest has the work that is left."""
+        """The program ended. If it was that of a zombie, the newest process has the remaining work."""
         if process is self._newest:
             self._is_finished = True
 
     def ended(self) -> None:
-        """A process is gone, in whatever way."""
+        """A process is gone, for whatever reason."""
         self._live_count -= 1
 
     def request_restart(self, process: ProgramProcess) -> None:
-        """The program cannot go on with this producer. A zombie simply ends: it was fenced."""
+        """The program cannot continue with this producer. A zombie, which was fenced, just ends."""
         self.world.count("producers restarted")
-        process.die("its program asks for a new producer")
+        process.die("its program needs a new producer")
         if process is self._newest:
             self._start_soon()
 
@@ -179,7 +180,7 @@ class ProducerUser:
 
 
 class ProducerProcess(ProgramProcess):
-    """One incarnation: a core, its connections, and a program somewhere in the middle."""
+    """One incarnation: a core, its connections, and a running program."""
 
     def __init__(self, user: ProducerUser, actor: str, program: Program) -> None:
         super().__init__(user, actor, program)
@@ -199,7 +200,7 @@ class ProducerProcess(ProgramProcess):
         self._blocked: Callable[[], bool] | None = None
         self._awaited: Call | None = None
         self._awaited_record: SentRecord | None = None
-        # A batch that is larger than all the memory would wait for it in vain; `tables/sending.py` cuts there too.
+        # A batch larger than all the memory would wait for it forever; `tables/sending.py` limits batches in the same way.
         self._batch_bytes: int = min(settings["batch.size"], settings["buffer.memory"])
         self._timer = WakeTimer(self._world, actor, lambda: self.handle(events.TimePassed()))
 
@@ -221,7 +222,7 @@ class ProducerProcess(ProgramProcess):
     # Sending, as `Producer.send` and `send_table` do -------------------------------------------------------------------------------------
 
     def _send_each(self, burst: Burst) -> None:
-        """One after the other; a caller without metadata or memory waits, up to max.block.ms. With a lane some wait for each outcome."""
+        """Send record by record. Callers without metadata or memory wait up to max.block.ms; with inline send some await each outcome."""
         left = list(burst.records)
         waits = self._inline_send is not None and not burst.as_table and self._world.chance(WAITS_SHARE)
         began_ms = self._world.steady_ms
@@ -229,7 +230,7 @@ class ProducerProcess(ProgramProcess):
         def try_all() -> bool:
             nonlocal began_ms
             while left:
-                if self._awaited_record is not None:  # Its caller waits for it, as long as it takes.
+                if self._awaited_record is not None:  # Its caller waits for the outcome without a limit.
                     began_ms = self._world.steady_ms
                     return False
                 count = self._try_table(left, began_ms) if burst.as_table else self._try_send(left[0], waits=waits)
@@ -250,12 +251,12 @@ class ProducerProcess(ProgramProcess):
         self._block(try_all)
 
     def _await(self, record: Record) -> None:
-        """Its caller waits for the outcome, if there is none yet."""
+        """Let the caller wait for the outcome, unless there is one already."""
         sent = self._user.ledger.sent[record.number]
         self._awaited_record = sent if sent.ended_ms is None and not sent.errors else None
 
     def _try_send(self, record: Record, *, waits: bool) -> int:
-        """1 when the record's `send` has returned, 0 while it has to wait."""
+        """Returns 1 when the record's `send` has returned, 0 while it has to wait."""
         refusal = self._refusal()
         if refusal is not None:
             self._note(record).errors.append(refusal)
@@ -279,7 +280,7 @@ class ProducerProcess(ProgramProcess):
         return 1
 
     def _try_table(self, records: Sequence[Record], handed_over_ms: int) -> int:
-        """How many records, all of one partition, went into a ready-made batch."""
+        """Returns how many records, all of one partition, went into a ready-made batch."""
         first = records[0]
         refusal = self._refusal()
         if refusal is not None:
@@ -301,7 +302,7 @@ class ProducerProcess(ProgramProcess):
         return len(taken)
 
     def _screened(self, records: list[Record], handed_over_ms: int) -> list[Record]:
-        """Those that go on; the others fail before they are encoded."""
+        """Returns the records to send; the others fail before they are encoded."""
         tp = records[0].topic_partition
         reason = self._core.screening.of_rows(tp.topic, handed_over_ms, self._world.steady_ms).get(tp.partition)
         keyless = [] if reason is None else [record for record in records if record.key is None]
@@ -375,17 +376,17 @@ class ProducerProcess(ProgramProcess):
         self.handle(event)
 
     def _offsets(self, call: Call) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
-        """What goes into the transaction, and for which group."""
+        """The offsets that join the transaction, and their group."""
         return {GROUP_PARTITION: OffsetAndMetadata(call.offset)}, GroupMetadata(group_of_producer(self._user.ledger.name))
 
     # The core --------------------------------------------------------------------------------------------------------------------------
 
     def handle(self, event: events.Event) -> None:
-        """One event through the core, and its effects."""
+        """Pass one event to the core and run its effects."""
         self._handle_all((event,))
 
     def _handle_all(self, received: Sequence[events.Event]) -> None:
-        """What the network reports at one moment goes through the core together, as in the sender's thread."""
+        """Pass all events of one moment to the core together, as in the sender thread."""
         if self._is_dead:
             return
         if self._inline_send is not None:
@@ -395,13 +396,13 @@ class ProducerProcess(ProgramProcess):
         self._timer.set(self._core.next_deadline_ms if self._inline_send is None else self._inline_send.open())
 
     def _on_wake(self) -> None:
-        """The network has something to say: the lane is closed before it does, and opened in the round that follows."""
+        """The network has events: disable inline send first, and enable it in the round that follows."""
         if self._inline_send is not None and self._inline_send.is_open:
             self._inline_send.close()
             self._world.after(0, self.run_sender)
 
     def run_sender(self) -> None:
-        """The sender wakes up, for whatever reason."""
+        """Wake the sender, for whatever reason."""
         self._handle_all(())
 
     def outcome_received(self, sent: SentRecord) -> None:
@@ -469,7 +470,7 @@ class ProducerProcess(ProgramProcess):
                 self._world.count(f"records failed: {type(error).__name__}")
 
     def _answer(self, effect: AskHandler) -> None:
-        """What the exception handler says."""
+        """The decision of the exception handler."""
         asked: dict[int, SentRecord] = {index: effect.batch.outcome_sink[effect.batch.rows[index]] for index in effect.errors}
         if effect.question is Question.REJECTED:
             decision = HandlerDecision(swallowed=frozenset(index for index, sent in asked.items() if sent.record.number % FAILED_OF))
@@ -484,7 +485,7 @@ class ProducerProcess(ProgramProcess):
         self.handle(events.HandlerDecided(batch=effect.batch, decision=decision))
 
     def _block(self, attempt: Callable[[], bool]) -> None:
-        """The caller waits until `attempt` says that it need not any more."""
+        """Block the caller until `attempt` returns True."""
         self._blocked = attempt
         self._wake()
 

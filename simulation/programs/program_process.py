@@ -1,4 +1,4 @@
-"""What all processes that run a program have in common: how it goes on, what is noted for the checkers, and how the process ends."""
+"""Base class of processes that run a program: how it resumes, what is recorded for the checkers, and how the process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulation.world import World
 
 
 class User(Protocol):
-    """Who survives the process."""
+    """The user that survives the process."""
 
     world: World
     ledger: Ledger
@@ -22,7 +22,7 @@ class User(Protocol):
 
 
 class ProgramProcess(ABC):
-    """One incarnation of a producer: a program somewhere in the middle. A subclass performs what the program wants."""
+    """One incarnation of a producer or consumer with a running program. Subclasses carry out its steps."""
 
     def __init__(self, user: User, actor: str, program: Program) -> None:
         self.actor = actor
@@ -35,7 +35,7 @@ class ProgramProcess(ABC):
         self._world.log(actor, "starts")
 
     def resume(self, outcome: Any = None) -> None:
-        """The program runs until it blocks again."""
+        """Run the program until it blocks again."""
         if self._is_dead:
             return
         try:
@@ -55,14 +55,14 @@ class ProgramProcess(ABC):
 
     @abstractmethod
     def _begin(self, step: ProgramStep) -> None:
-        """Do what the program wants next; its outcome goes to `resume`."""
+        """Carry out the program's next step; its outcome goes to `resume`."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
 
     def die(self, reason: str) -> None:
-        """The process is gone: what it had not told nobody will ever be told."""
+        """The process is gone: outcomes it has not reported are lost."""
         if self._is_dead:
             return
         self._world.log(self.actor, reason)

@@ -1,7 +1,8 @@
-"""What the users of producers do, written as they would write it: generators that yield what blocks a caller and get its outcome back.
+"""Programs of users, written as a user would: generators that yield blocking calls and receive their outcomes.
 
-`plain_program` sends and closes. `transactional_program` follows KIP-1050's TransactionalClientDemo: abort on what is abortable or wrongly
-configured, restart on what is recoverable by the application, call again what has timed out. The ledger notes what the user was told.
+`plain_program` sends and closes. `transactional_program` follows KIP-1050's TransactionalClientDemo: it aborts on abortable and
+configuration
+errors, restarts on application-recoverable ones, and repeats calls that timed out. The ledger records the outcomes the user got.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from chaffinch.producer.core.exception_handler import RetriableResponse
 from simulation.records import Record
 
 GROUP_PARTITION: Final = TopicPartition("plain", 0)
-"""Where transactional producers commit consumer offsets for: the offset is the transaction's number."""
+"""Partition for which transactional producers commit consumer offsets: the offset is the number of the transaction."""
 POLL_MS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Let time pass; brings None."""
+    """Let time pass; returns None."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """`Producer.send`, one record after the other, or `send_table`: brings None, the outcomes are told to the ledger."""
+    """`Producer.send` for one record after the other, or `send_table`. Returns None; the outcomes go to the ledger."""
 
     burst: Burst
     transaction: Transaction | None = None
 
 
 class Verb(Enum):
-    """The producer's blocking calls; each brings the exception it raised, or None."""
+    """Blocking calls of the producer. Each returns the exception it raised, or None."""
 
     INIT = "init_transactions"
     BEGIN = "begin_transaction"
@@ -58,54 +59,55 @@ class Call:
 
 
 class Restart(Exception):
-    """The program wants a new producer in place of this one."""
+    """The program needs a new producer in place of this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Brings a list of portions, or the exception that `poll` raised."""
+    """`poll()`; returns a list of portions, or the exception it raised."""
 
     timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`commit()` of what was read; brings None or what it raised. `waits` False: without waiting, and None at once."""
+    """`commit()` of the records read; returns None or the exception it raised. `waits` False: returns None immediately."""
 
     waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SeekToCommitted:
-    """Seek to what is committed, in every assigned partition; brings None or what `committed()` raised, after that time at the latest."""
+    """Seek to the committed offsets of all assigned partitions; returns None or the exception of `committed()`, at the latest after the
+    timeout."""
 
     timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """`close()`; brings None."""
+    """`close()`; returns None."""
 
 
 ConsumerStep: TypeAlias = Poll | Commit | SeekToCommitted | Leave
-"""Of a consumer."""
+"""Steps of a consumer."""
 ProgramStep: TypeAlias = Sleep | Send | Call | ConsumerStep
 Program: TypeAlias = Generator[ProgramStep, Any, None]
 
 
 class Fate(Enum):
-    """What the user knows of a transaction."""
+    """What the user knows about a transaction."""
 
     OPEN = "open"
     COMMITTING = "committing"
-    """Commit was called and gave no answer: it may have happened."""
+    """Commit was called but did not return: it may have happened."""
     COMMITTED = "committed"
     ABORTED = "aborted"
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction of one producer. `has_offsets`: an offset, its number, was accepted into it."""
+    """One transaction of one producer. `has_offsets`: an offset, equal to its number, was accepted into it."""
 
     number: int
     fate: Fate = Fate.OPEN
@@ -115,32 +117,32 @@ class Transaction:
 
 @dataclass(slots=True, kw_only=True)
 class SentRecord:
-    """What the user of a producer was told about one record: each outcome, which should be one."""
+    """The outcomes of one record as reported to the producer's user; there should be exactly one."""
 
     record: Record
     sender: str
-    """The producer's incarnation."""
+    """Name of the producer's incarnation."""
     serial: int
-    """Place among all records of the incarnation."""
+    """Position among all records of the incarnation."""
     offsets: list[int] = field(default_factory=list)
     errors: list[KafkaException] = field(default_factory=list)
     drops: int = 0
-    """How often an exception handler's wish to drop it was fulfilled."""
+    """How often the record was dropped on the exception handler's decision."""
     handler_response: RetriableResponse | None = None
-    """What the handler said last while nobody knew the topic."""
+    """The handler's last decision while the topic was unknown."""
     sent_ms: int = 0
     ended_ms: int | None = None
     """When it had an outcome, or its producer was gone."""
     transaction: Transaction | None = None
     is_orphan: bool = False
-    """The producer was killed before it could tell."""
+    """The producer was killed before it could report an outcome."""
     was_interrupted: bool = False
     """Its caller was interrupted in the write: it may be stored."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """All that one producer's user knows, over its incarnations."""
+    """Everything one producer's user knows, over all its incarnations."""
 
     name: str
     sent: dict[int, SentRecord] = field(default_factory=dict)
@@ -167,7 +169,7 @@ class PlannedTransaction:
 
 
 def plain_program(bursts: Iterator[Burst], last: Callable[[], Burst | None]) -> Program:
-    """Send everything, flush now and then, close. `last`: what is sent in the end, None as long as it is not time for it."""
+    """Send everything, flush now and then, close. `last` returns the final burst, or None while it is too early for it."""
     for burst in bursts:
         yield Send(burst)
         yield Sleep(burst.pause_ms)
@@ -180,7 +182,7 @@ def plain_program(bursts: Iterator[Burst], last: Callable[[], Burst | None]) -> 
 
 
 def transactional_program(ledger: Ledger, planned: Iterator[PlannedTransaction]) -> Program:
-    """Every transaction of the plan, each once; what is aborted is not written again. Raises Restart."""
+    """Run every planned transaction once; aborted ones are not repeated. Raises Restart."""
     yield from call_until_done(ledger, Verb.INIT)
     for plan in planned:
         transaction = Transaction(len(ledger.transactions))
@@ -200,7 +202,7 @@ def transactional_program(ledger: Ledger, planned: Iterator[PlannedTransaction])
 def in_transaction(
     ledger: Ledger, transaction: Transaction, plan: PlannedTransaction
 ) -> Generator[ProgramStep, Any, KafkaException | None]:
-    """From begin to just before the end."""
+    """Run a transaction from begin to just before its end."""
     error = yield from call_with_retry(ledger, Call(Verb.BEGIN))
     if error is not None:
         raise Restart from error
@@ -216,7 +218,7 @@ def in_transaction(
 
 
 def call_with_retry(ledger: Ledger, call: Call) -> Generator[ProgramStep, Any, KafkaException | None]:
-    """One call, made again while it times out; the error that asks for an abort, or None. Raises Restart."""
+    """Make one call, again while it times out. Returns the error that requires an abort, or None. Raises Restart."""
     while True:
         error: KafkaException | None = yield call
         if error is None:

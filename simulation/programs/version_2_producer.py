@@ -1,7 +1,8 @@
-"""Another producer of transaction version 2 (KIP-890) than our own: it speaks Produce 12, TxnOffsetCommit 5 and EndTxn 5.
+"""Independent producer of transaction version 2 (KIP-890): it uses Produce 12, TxnOffsetCommit 5 and EndTxn 5.
 
-In its simplest form: one request at a time, repeated until it is answered. It runs the programs of our producer and keeps the same ledger,
-so that the same checkers judge it: all or nothing, nothing twice.
+The simplest form: one request at a time, repeated until it is answered. It runs the same programs as our producer and keeps the same
+ledger,
+so the same checkers apply: transactions are atomic and nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ RECORDS_PER_BATCH_MAX: Final = 3
 VERSIONS: Final[dict[type[Message], int]] = {ProduceRequest: 12, TxnOffsetCommitRequest: 5, EndTxnRequest: 5}
 
 Find = Callable[[bool, Found], None]
-"""Look an address up, anew or not."""
+"""Looks up an address, from fresh metadata or not."""
 
 
 class Version2Connection(BrokerConnection):
-    """Speaks versions beyond those that our client uses of itself."""
+    """Uses versions above those that our client chooses."""
 
     def _version(self, request: Any) -> int:
         return VERSIONS.get(type(request.message)) or super()._version(request)
 
 
 class Version2Process(ProgramProcess):
-    """One incarnation. `before_end` is called before the first EndTxn of each transaction leaves."""
+    """One incarnation. `before_end` is called before the first EndTxn of each transaction is sent."""
 
     def __init__(
         self, user: ProducerUser, actor: str, program: Program, *, bootstrap: Sequence[Address], before_end: Callable[[], None]
@@ -110,7 +111,7 @@ class Version2Process(ProgramProcess):
     # Inside a transaction ----------------------------------------------------------------------------------------------------------------
 
     def _send(self, left: list[list[Record]]) -> None:
-        """One batch after the other; after a failure no more of this transaction."""
+        """Send one batch after the other; after a failure no more of this transaction."""
         if not left:
             self._resume_soon()
             return
@@ -151,7 +152,7 @@ class Version2Process(ProgramProcess):
         self._request_until_done(find, request, lambda answer: answer.responses[0].partition_responses[0].error_code, answered)
 
     def _refused(self, sent: Sequence[SentRecord], part: PartitionProduceResponse, code: ErrorCode, stored: Stored) -> None:
-        """Culprits hear what is wrong with them, all others that the transaction has failed."""
+        """Culprits fail with their own error, all other records because the transaction has failed."""
         self._world.count(f"version 2: refused with {code.name}")
         self._failure = TransactionAbortableException(f"a batch was refused: {code.name}")
         culprits = {row.batch_index: codes.by_number(row.chaffinch_error_code or code.number, "kip") for row in part.record_errors}
@@ -184,7 +185,7 @@ class Version2Process(ProgramProcess):
     # Its end -----------------------------------------------------------------------------------------------------------------------------
 
     def _finish(self, *, is_commit: bool) -> None:
-        """A commit of nothing is the client's own affair; an abort of nothing is asked for, since the broker takes it."""
+        """An empty commit needs no request; an empty abort is sent, because the broker accepts it."""
         if is_commit and (self._failure is not None or not self._has_begun):
             self._resume_soon(self._failure)
             return
@@ -203,7 +204,7 @@ class Version2Process(ProgramProcess):
             elif code is codes.INVALID_TXN_STATE and is_commit:
                 self._resume_soon(TransactionAbortableException("the coordinator has aborted it"))
             else:
-                assert code is not codes.INVALID_TXN_STATE, f"{self.actor}: what was to be aborted is committed"
+                assert code is not codes.INVALID_TXN_STATE, f"{self.actor}: the transaction to be aborted is committed"
                 self._resume_soon(exception_for(code, api="EndTxn"))
 
         self._before_end()
@@ -225,7 +226,7 @@ class Version2Process(ProgramProcess):
     def _request_until_done(
         self, find: Find, request: Message, code_of: Callable[[Any], int], done: Callable[[Any, ErrorCode, int], None], attempts: int = 1
     ) -> None:
-        """Ask until there is an answer that no repetition would change: `done(answer, its code, attempts)`."""
+        """Repeat the request until a repetition would not change the answer: `done(answer, its code, attempts)`."""
 
         def found(address: Address | None, _reason: str) -> None:
             if address is None:
@@ -257,7 +258,7 @@ def _code(answer: Any) -> int:
 
 
 def _in_batches(records: Sequence[Record]) -> list[list[Record]]:
-    """Good neighbours of one partition together; a bad record alone."""
+    """Adjacent good records of one partition together; a bad record alone."""
     found: list[list[Record]] = []
     for record in records:
         last = found[-1] if found else None

@@ -1,1 +1,1 @@
-"""Streaming queries that write through Spark's commit protocol, and where they are cut."""
+"""Streaming queries that write through the Spark commit protocol, and the faults injected into it."""

@@ -1,6 +1,6 @@
-"""What goes wrong at one step of Spark's commit protocol, and in which state of the world it comes.
+"""Cuts: faults at one step of the Spark commit protocol.
 
-`queries.py` performs it. A cut counts as made when it has had its effect: a lost answer was there to be lost, a file was to be written.
+`query_driver.py` carries them out. A cut counts as made when it had its effect: there was an answer to lose, or a file to write.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class CutKind(Enum):
     BROKER_DIES_DURING = "the broker dies in a disk operation of it"
     BROKER_DIES_AFTER = "the broker dies when it is done"
     BROKER_RESTARTS = "the broker dies before it and is back again"
-    BROKER_AWAY = "the broker dies before it and stays away longer than the driver asks"
-    BROKER_AWAY_AFTER = "the broker dies when it is done, before its answer, and stays away longer than the driver asks"
+    BROKER_AWAY = "the broker dies before it and stays down longer than the driver retries"
+    BROKER_AWAY_AFTER = "the broker dies when it is done, before its answer, and stays down longer than the driver retries"
     DRIVER_STALLS = "the driver stalls beyond the transaction's time-out"
     SECOND_DRIVER = "a second driver starts"
-    ZOMBIE = "the driver stalls, a second one does its work, the first goes on"
+    ZOMBIE = "the driver stalls, a second one does its work, then the first continues"
     FILE_FAILS = "the file system refuses it"
-    FILE_UNSURE = "the file system does it, and says that it failed"
-    STAGING_LOST = "what is staged cannot be read"
+    FILE_UNSURE = "the file system does it but reports a failure"
+    STAGING_LOST = "staged data cannot be read"
 
 
 _REQUESTS = (SendRequest, SendBatch, FindHangingTransactions)
@@ -53,14 +53,14 @@ APPLICABLE_TO: dict[CutKind, tuple[type[Operation], ...]] = {
     CutKind.FILE_UNSURE: _FILES_CHANGED,
     CutKind.STAGING_LOST: (SendBatch,),
 }
-"""Operations that can go wrong in this way; the other kinds befall any."""
+"""Operations that can fail in this way; the other kinds apply to any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """At the `occurrence`-th operation of `step` that `kind` can befall, counted from 0 over all drivers of the query since the cut before.
+    """A fault at the `occurrence`-th applicable operation of `step`, counted from 0 over all drivers of the query since the previous cut.
 
-    `first` comes before it at the same operation: DRIVER_STALLS, ZOMBIE, SECOND_DRIVER or BROKER_RESTARTS.
+    `first` happens before it at the same operation: DRIVER_STALLS, ZOMBIE, SECOND_DRIVER or BROKER_RESTARTS.
     """
 
     kind: CutKind

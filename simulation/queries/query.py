@@ -1,7 +1,8 @@
-"""A streaming query that writes through the Spark commit protocol, with everything of Spark's that matters taken away.
+"""Streaming query that writes through the Spark commit protocol, reduced to the parts of Spark that matter for it.
 
-`Query` is what survives a driver: the rows of each batch (replayed identically, as Spark's offset log promises), Spark's own commit log,
-and the checkpoint's state. `query_driver.py` is one run of it; `supervisor.py` starts another one when that has ended.
+`Query` survives its drivers: the rows of each batch (replayed identically, as Spark's offset log guarantees), Spark's own commit log, and
+the
+checkpoint state. `query_driver.py` is one run of it; `supervisor.py` starts the next one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Query:
-    """What survives its drivers. `batches[i]` are the rows of batch i, one list per task."""
+    """State that survives the drivers. `batches[i]` are the rows of batch i, one list per task."""
 
     name: str
     batches: Sequence[Sequence[Sequence[Row]]]
@@ -46,18 +47,18 @@ class Query:
     """False: `df.write` with an idempotency token, repeated until it succeeds."""
     has_checkpoint: bool = True
     has_handler: bool = False
-    """The user's handler leaves out every second of the rows that the broker refuses."""
+    """The user's handler swallows every second refused row."""
     committed: int = -1
     """Spark's own commit log: the newest batch that Spark believes to be done."""
     state: CheckpointState = field(default_factory=CheckpointState)
     dead_rows: dict[int, int] = field(default_factory=dict)
-    """The Parquet files: batch id -> how many rows."""
+    """Parquet files: batch id -> number of rows."""
     dead_rows_of: dict[int, str] = field(default_factory=dict)
-    """Whose files they are: batch id -> driver."""
+    """Their owners: batch id -> driver."""
     pending: dict[tuple[int, str], int] = field(default_factory=dict)
-    """Parquet files of batches that are not committed yet: batch id and driver -> how many rows."""
+    """Parquet files of batches that are not committed yet: (batch id, driver) -> number of rows."""
     written_by: dict[int, str] = field(default_factory=dict)
-    """Batch id -> the driver that was told that it has written it, where one was."""
+    """Batch id -> the driver for which the commit reported that it wrote the batch, if there is one."""
     outcomes: dict[int, list[str]] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
 
@@ -71,7 +72,7 @@ class Query:
         return f"chaffinch-{self.name}"
 
     def swallows(self, row: Row) -> bool:
-        """Whether the handler swallows this row, should the broker refuse it."""
+        """Whether the handler swallows this row if the broker refuses it."""
         return self.has_handler and row.number % 2 == 1
 
     def is_dead_letter(self, row: Row) -> bool:
@@ -83,7 +84,7 @@ class Query:
 
 
 def staged(rows: Sequence[Row], record_count_max: int) -> list[StagedBatch]:
-    """Encoded batches of a task's rows, in their order per partition."""
+    """Encoded batches of a task's rows, in order per partition."""
     by_partition: dict[TopicPartition, list[Row]] = {}
     for row in rows:
         by_partition.setdefault(row.topic_partition, []).append(row)

@@ -1,6 +1,6 @@
-"""One run of a query: drives `commit_batch` for batch after batch, doing what the generator yields over the simulated network.
+"""One run of a query: runs `commit_batch` for batch after batch and carries out the yielded operations over the simulated network.
 
-It can be cut at any step (`cuts.py`).
+Faults can be injected at any step (`cuts.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CONNECT_TIMEOUT_MS: Final = 500
 BLOCK_MAX_MS: Final = 8_000
 TRANSACTION_TIMEOUT_MS: Final = 6_000
 AWAY_MS: Final = BLOCK_MAX_MS + 2_000
-"""A broker that is away so long is given up."""
+"""Longer than the commit waits for a broker."""
 STALL_MS: Final = 2 * TRANSACTION_TIMEOUT_MS
 RESTARTED_MS: Final = DOWN_MAX_MS[-1] + 300
 """A broker that died is back by then."""
@@ -54,11 +54,11 @@ PAUSES_MS: Final = {
     CutKind.ZOMBIE: STALL_MS,
     CutKind.BROKER_RESTARTS: RESTARTED_MS,
 }
-"""Cuts before an operation, after which it comes all the same: how long the driver stands still."""
+"""Cuts before an operation, which is then carried out: how long the driver stalls."""
 
 
 class DriverOwner(Protocol):
-    """Who starts drivers and hears of their ends: `supervisor.py`."""
+    """Starts drivers and is notified of their ends: `supervisor.py`."""
 
     query: Query
 
@@ -104,7 +104,7 @@ class Driver:
         self._advance(lambda commit: next(commit))
 
     def die(self, reason: str) -> None:
-        """The process is gone in the middle of whatever it did."""
+        """The process is gone, whatever it was doing."""
         if not self._is_dead:
             self._world.log(self.actor, reason)
             self._end()
@@ -160,7 +160,7 @@ class Driver:
     # The generator ---------------------------------------------------------------------------------------------------------------------
 
     def _advance(self, step: Callable[[Commit], operations.Operation]) -> None:
-        """Let the generator go on to its next operation, and perform that."""
+        """Run the generator to its next operation and perform that."""
         assert self._commit is not None
         try:
             operation = step(self._commit)
@@ -186,7 +186,7 @@ class Driver:
             self._before(cut.first, operation, lambda: self._cut(cut.kind, operation))
 
     def _before(self, kind: CutKind, operation: operations.Operation, then: Callable[[], None]) -> None:
-        """What goes wrong before an operation, which then comes all the same."""
+        """Inject a fault before an operation, which is then carried out."""
         self._supervisor.made(kind, operation.step)
         if kind in (CutKind.SECOND_DRIVER, CutKind.ZOMBIE):
             self._supervisor.start()
@@ -212,13 +212,13 @@ class Driver:
                 self._perform(operation)
 
     def _fail(self, kind: CutKind, operation: operations.Operation) -> None:
-        """A file operation fails: as in `sink/commit_shell.py`, the generator hears of it by an error."""
+        """Let a file operation fail: as in `sink/commit_shell.py`, the generator gets an exception."""
         self._supervisor.made(kind, operation.step)
         refusal = Refusal(Group.APPLICATION_RECOVERABLE, "FILES", f"{operation.step.value}: {kind.value}")
         self._world.after(0, lambda: None if self._is_dead else self._advance(lambda commit: commit.throw(refusal)))
 
     def _reply(self, operation: operations.Operation, value: Any) -> None:
-        """The operation is done: the generator hears of it, unless the cut comes first."""
+        """The operation is done: pass the result to the generator, unless a cut comes first."""
         if self._is_dead:
             return
         after, self._after = self._after, None
@@ -236,7 +236,7 @@ class Driver:
         self._world.after(0, lambda: None if self._is_dead else self._advance(lambda commit: commit.send(reply)))
 
     def _loses(self, kind: CutKind, step: operations.Step) -> bool:
-        """Whether the request, or the answer, that is there now is to be lost."""
+        """Whether the current request or answer is to be lost."""
         if self._after is not kind:
             return False
         self._after = None
@@ -270,7 +270,7 @@ class Driver:
             case operations.ReadState():
                 self._reply(operation, query.state)
             case operations.WriteState():
-                # Through its text, as the file would.
+                # Through its text form, as with the file.
                 query.state = CheckpointState.from_text(operation.state.to_text())
                 self._reply(operation, None)
             case operations.FindHangingTransactions() | operations.CountPartitions() | operations.WriteMarkers():
@@ -316,7 +316,7 @@ class Driver:
         self._client.with_coordinator(to.key, to.kind, found)
 
     def _ask_leaders(self, operation: operations.FindHangingTransactions | operations.CountPartitions | operations.WriteMarkers) -> None:
-        """No broker of ours forgets an end: what tells partitions of it is answered as by one that does not offer it."""
+        """Our brokers do not forget the end of a transaction: WriteMarkers is answered as by a broker that does not support it."""
         match operation:
             case operations.FindHangingTransactions():
                 self._find_hanging_transactions(operation)
@@ -327,7 +327,7 @@ class Driver:
                 self._reply(operation, operations.WriteMarkersResult(refused=codes.UNSUPPORTED_VERSION, denied=denied))
 
     def _find_hanging_transactions(self, operation: operations.FindHangingTransactions) -> None:
-        """One request for each partition, one after the other; what is lost is so for all of them."""
+        """One request per partition, one after the other; if one is lost, all count as lost."""
         left, said = list(operation.partitions), list[operations.HangingTransactions]()
 
         def next_one() -> None:
@@ -445,7 +445,7 @@ def _blamed(operation: operations.CallHandler | operations.MakeDeadLetters) -> R
 
 
 def _read(send_id: int, part: PartitionProduceResponse) -> operations.BatchResponse:
-    """The broker's words about one batch, as `sink/commit_shell.py` reads them."""
+    """Parse one batch's response, as `sink/commit_shell.py` does."""
     message = part.error_message or ""
     culprits = tuple(
         (

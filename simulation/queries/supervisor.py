@@ -1,4 +1,4 @@
-"""Keeps a query's drivers running, and says where they are cut."""
+"""Supervisor of a query: keeps its drivers running and chooses where cuts are injected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUNS_MAX: Final = 60
 
 
 class Supervisor:
-    """Keeps one driver of a query running until the query is done; more than one when a cut asks for it."""
+    """Keeps one driver running until the query is done; more than one if a cut requires it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Supervisor:
         driver.next_batch()
 
     def ended(self, driver: Driver) -> None:
-        """A driver is gone, for whatever reason: while the query is not done there has to be one."""
+        """A driver is gone, for whatever reason: start another one unless the query is done."""
         self._live.remove(driver)
         if not self._live and not self.query.is_done and not self._is_starting:
             self._is_starting = True
@@ -72,7 +72,7 @@ class Supervisor:
         return self.query.name
 
     def kill(self) -> None:
-        """SIGKILL to the newest driver that runs, if one does."""
+        """SIGKILL to the newest running driver, if there is one."""
         if self._live:
             self._world.count("drivers killed")
             self._live[-1].die("killed")
@@ -84,7 +84,7 @@ class Supervisor:
             self.start()
 
     def cut_due(self, operation: Operation) -> Cut | None:
-        """The next of the cuts, if this operation is the one. They come one after the other."""
+        """The next cut, if it applies to this operation. Cuts happen one after the other."""
         if not self._cuts or not self._cuts[0].matches(operation):
             return None
         self._occurrences += 1
@@ -94,14 +94,14 @@ class Supervisor:
         return self._cuts.pop(0)
 
     def made(self, kind: CutKind, step: Step) -> None:
-        """A cut has its effect."""
+        """A cut has had its effect."""
         self._world.log(self.query.name, f"cut at {step.value}: {kind.value}")
         self._world.count(f"cut: {kind.value}")
         if len(self._live) > 1:
             self._world.count("cuts with another driver running")
 
     def batch_finished(self, outcome: str) -> None:
-        """What became of a batch in a driver's hands."""
+        """A batch has its outcome."""
         self._world.count(f"batches {outcome}")
         if self._has_cuts and not self._cuts:
             self._world.count(f"after the cuts: {outcome}")

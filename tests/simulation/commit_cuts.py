@@ -1,4 +1,4 @@
-"""Every way in which the commit of a batch can be cut, as one table: step x kind x phase -> how it ends.
+"""Table of all cuts of a batch commit: step x kind x phase -> result.
 
 `test_commit_cuts.py` plays half of it in one world per cell, `make cuts` (`all_cuts.py`) in several, at several operations of each step.
 """
@@ -239,9 +239,9 @@ def _cuts() -> Iterator[tuple[Cell, Ends]]:
 CUTS: Final[Mapping[Cell, Ends]] = dict(_cuts())
 """The columns are the kinds in their order."""
 UNREACHABLE: Final = {
-    CutKind.REQUEST_LOST: "this step asks nobody",
-    CutKind.ANSWER_LOST: "this step asks nobody",
-    CutKind.BROKER_AWAY_AFTER: "this step asks nobody",
+    CutKind.REQUEST_LOST: "this step sends no request",
+    CutKind.ANSWER_LOST: "this step sends no request",
+    CutKind.BROKER_AWAY_AFTER: "this step sends no request",
     CutKind.FILE_FAILS: "this step touches no file but what is staged",
     CutKind.FILE_UNSURE: "this step changes no file",
     CutKind.STAGING_LOST: "this step reads nothing that is staged",
@@ -258,7 +258,7 @@ def fault_of(cell: Cell, report: Report) -> str | None:
     if not is_reached(cell, report):
         return "was not reached"
     if cell.phase is Phase.BESIDE and "cuts with another driver running" not in report.counters:
-        return "was not beside another driver"
+        return "no other driver was running"
     if CUTS[cell] not in (Ends.RACE, ends_of(report)):
         return f"ends {ends_of(report).name}, the table says {CUTS[cell].name}"
     return None

@@ -1,4 +1,4 @@
-"""A promise that is broken by hand, and the worlds in which somebody has to notice."""
+"""Mutations: a guarantee broken by hand, and the worlds in which a checker has to find it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ OUT_OF_RANGE: Final = "is out of range, it begins at"
 
 @dataclass(frozen=True, kw_only=True)
 class Mutation:
-    """A promise, how it is broken, and who has to notice.
+    """A guarantee, how it is broken, and which checker has to find it.
 
     `says`: words of the violation that is expected, one of them, in any of the seeds. `by`: the checker that has to say so; empty: any.
     `raises`: words of an exception that counts too, of the simulation's own clients or of a core that notices by itself; without `says`
@@ -125,7 +125,7 @@ def checker_names(module: ModuleType) -> list[str]:
 
 
 def note_checkers(patch: Patch) -> dict[str, str]:
-    """Of each violation from now on: who has found it."""
+    """For each violation from now on: the checker that found it."""
     found: dict[str, str] = {}
 
     def with_newest(name: str, checker: Callable[..., Iterator[str]]) -> Callable[..., Iterator[str]]:

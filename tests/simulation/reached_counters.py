@@ -1,6 +1,6 @@
-"""What worlds must reach, lest a promise is kept because nobody asks for it: counters, and everyday seeds in whose worlds it happens.
+"""Counters that worlds must reach, so that guarantees are really exercised, and regular seeds whose worlds reach them.
 
-Worlds change with the cores and the simulation: then other seeds take their places here, and what no world reaches any more needs a knob.
+Worlds change with the cores and the simulation: replace the seeds then; a counter that no world reaches any more needs a knob.
 """
 
 from __future__ import annotations

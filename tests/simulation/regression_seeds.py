@@ -1,6 +1,6 @@
-"""Worlds that failed once: what was wrong, put as what must hold; the seed; the knobs that were fixed.
+"""Regression seeds: (the behaviour that was violated, the seed, the fixed knobs).
 
-Worlds change with the simulation, and then these are worlds like any other: what was wrong is broken again by hand in `test_*mutations.py`.
+When the simulation changes, these become ordinary worlds: each defect is also broken again by hand in `test_*mutations.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ RECREATED_ROUGHLY: dict[str, Any] = {**RECREATED, "in_flight_max": 5, "bad_share
 RECREATED_BY_NAME: dict[str, Any] = {**RECREATED_ROUGHLY, "supports_topic_ids": False}
 
 REGRESSIONS: Final[list[tuple[str, int, dict[str, Any]]]] = [
-    ("answers to an attempt given up are told from those of the next", 0, {**QUERY, "faults": LOSSY, "fault_schedule": FaultSchedule()}),
+    (
+        "answers to an abandoned attempt are not taken for those of the next",
+        0,
+        {**QUERY, "faults": LOSSY, "fault_schedule": FaultSchedule()},
+    ),
     ("markers are synced before the completion", 7, {**QUERY, **ALWAYS, "faults": ROUGH, "fault_schedule": POWER, "query_rows": 120}),
     ("markers are synced before the completion", 60, {}),
     ("offsets are synced before the completion", 109, {}),
@@ -48,7 +52,7 @@ REGRESSIONS: Final[list[tuple[str, int, dict[str, Any]]]] = [
         {**PLAIN, **ALWAYS, "fault_schedule": FaultSchedule(broker_death_ms=300, power_loss_share=0.5)},
     ),
     ("what a killed broker left is synced", 99, {"version_2_count": 0}),
-    ("a null key is told as such when the topic cannot be asked about", 11, {"version_2_count": 0}),
+    ("a null key is reported as such when the topic cannot be described", 11, {"version_2_count": 0}),
     ("no record is blamed for the size of its batch", 110, {}),
     (
         "late requests are not taken for those of the next transaction",
@@ -72,9 +76,9 @@ REGRESSIONS: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("nothing overtakes what came back in a new topic of the name", 6, RECREATED_ROUGHLY),
     ("nothing overtakes what came back in a new topic of the name", 67, RECREATED_ROUGHLY),
     ("nothing is stored twice in a new topic of the name", 45, RECREATED_BY_NAME),
-    ("what the producers were outlives their records", 315, {"reader_count": 2}),
+    ("producer state outlives its records", 315, {"reader_count": 2}),
     ("no batch of a table is larger than all the memory", 1034, {}),
-    ("what the producers were outlives records that somebody deletes", 7000446, {}),
+    ("producer state outlives records that are deleted", 7000446, {}),
     ("worlds of large values come to their end", 5001014, {}),
     ("partitions of a static member that died before it gave them up get to others", 2001002, {}),
     ("what a topic had is not read on in the next one of its name", 3000833, {}),
@@ -82,12 +86,12 @@ REGRESSIONS: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("a start is not durable whose name a process died of", 1635, {}),
     ("what is sent in transactions goes to a topic by its name", 1689, {}),
     ("what arrives late is there before readers go", 5574, {}),
-    ("what a start writes is synced before anybody reads it", 6444, {}),
-    ("the number of a generation that ended before SyncGroup is given again", 13237, {}),
+    ("data written during a start is synced before it is read", 6444, {}),
+    ("the number of a generation that ended before SyncGroup is used again", 13237, {}),
     ("a commit of a connection given up is written after the last", 14702, {}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "fault_schedule": MOVING}),
-    ("a process that was killed with its lane open is not woken up by a connection that comes about then", 22716, {}),
-    ("numbers that others have passed while a handler was asked are not given again", 67765, {}),
+    ("a process killed with inline send enabled is not woken by a new connection", 22716, {}),
+    ("sequences that others have passed while a handler ran are not used again", 67765, {}),
     ("a commit without an answer of offsets, and of a record that was dropped", 16573, {"transaction_version": 2}),
     ("a log does not start beyond what is on disk", 49284, {"transaction_version": 2}),
     ("an end that was asked for by who had the partition before is not begun at", 80133, {}),

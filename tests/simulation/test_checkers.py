@@ -1,4 +1,4 @@
-"""Each checker against facts made by hand: nothing to say about good ones, the right line about each kind of bad one."""
+"""Each checker against hand-made facts: valid ones give no line, each kind of invalid one gives the right line."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ TRIMMED = replace(log(at(0, 7), at(1, 8)), log_start_offset=1)
 
 
 def blamed_unknown(*, handler_response: RetriableResponse | None = None, ended_ms: int = 99) -> Iterator[str]:
-    """A record that failed after `ended_ms` because nobody knew its topic; its producer has 100 ms of patience."""
+    """A record that failed after `ended_ms` because its topic was unknown; its producer has delivery.timeout.ms of 100."""
     error = UnknownTopicOrPartitionException("x", stored=Stored.NO)
     entry = sent(7, error, handler_response=handler_response, ended_ms=ended_ms)
     return checkers.only_culprits_are_blamed(replace(ledger(entry), delivery_timeout_ms=100), set())
@@ -132,7 +132,7 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
         "true",
         lambda: checkers.outcomes_match_the_logs(ledger(sent(7, 0), sent(8, LOST), sent(9, NOT_STORED)), logs(log(at(0, 7), at(1, 8)))),
     ),
-    ("offset not told", lambda: checkers.outcomes_match_the_logs(ledger(sent(7, -1)), logs(log(at(0, 7))))),
+    ("offset not reported", lambda: checkers.outcomes_match_the_logs(ledger(sent(7, -1)), logs(log(at(0, 7))))),
     ("blamed", lambda: checkers.only_culprits_are_blamed(ledger(sent(7, InvalidTimestampException("x"), fault=Fault.FUTURE)), set())),
     ("accused", lambda: checkers.only_culprits_are_blamed(ledger(sent(7, InvalidRecordException("x"))), {7})),
     ("the end lost", lambda: checkers.power_loss_takes_only_the_unflushed_end(logs(log(at(0, 7), at(1, 8))), logs(log(at(0, 7))), {TP: 1})),
@@ -316,7 +316,7 @@ def test_checker_reports_violation(says: str, check: Callable[[], Iterator[str]]
 
 
 def test_compaction_removes_only_superseded_records() -> None:
-    """An older record of a key, or one of a transaction that did not commit; never the last of a key, never what nobody was told about."""
+    """An older record of a key, or one of a transaction that did not commit; never the last of a key, never an unacknowledged one."""
     assert removed_by_compaction(sent(7, 0), sent(8, 1), found=log(at(1, 8), end=2)) == {7}
     assert removed_by_compaction(sent(7, 0), sent(8, 1), found=log(at(0, 7), end=2)) == set()
     assert removed_by_compaction(sent(7, 0), found=log(end=1)) == set()

@@ -1,6 +1,6 @@
-"""No checker is there that nothing has to be found by: each is demanded by a mutation, whose test fails when the checker finds nothing.
+"""Every checker is needed: a mutation names it, and its test fails if the checker finds nothing.
 
-So are the two ways in which a world does not come to its end.
+The same holds for the two ways in which a world gets stuck.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wall clock of the broker's machine is set now and then, forward and back: no promise depends on it."""
+"""The wall clock of the broker's machine is set forward and back: no guarantee depends on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m simulation`: replays, tells, and says by its exit status whether promises were kept."""
+"""`python -m simulation`: replays worlds, prints violations, and sets the exit status."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_world_without_required_events_fails(
     monkeypatch.setattr(command, "run", lambda seed, **_: reports[seed])
     assert command.main(["7", "--processes", "1"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"seed 7: the world lacks what each must have: {words}; replay: python -m simulation 7 --verbose"]
+    assert lines == [f"seed 7: the world lacks required events: {words}; replay: python -m simulation 7 --verbose"]
     assert command.main(["7", "--count", "3", "--processes", "1"]) == 1
     captured = capsys.readouterr()
     assert [line.partition(";")[0] for line in captured.out.splitlines()][1:] == ["seed 8: lost"]

@@ -50,7 +50,7 @@ def test_commit_without_known_checkpoint_has_no_violations(kind: CutKind, step: 
 
 @pytest.mark.parametrize("step", [Step.PUSH, Step.COMMIT_MARKER, Step.END_TRANSACTION, Step.NOTE_DONE])
 def test_power_loss_during_commit_keeps_rows_once(step: Step) -> None:
-    """With flush.policy=always, by a broker that dies inside its operations again and again."""
+    """With flush.policy=always, by a broker that repeatedly dies inside its disk operations."""
     fault_schedule = FaultSchedule(broker_death_ms=60, power_loss_share=1.0, in_operation_share=0.8)
     report = query_world(3, Cut(kind=CutKind.DRIVER_DIES_AFTER, step=step), fault_schedule=fault_schedule, flush_policy="always")
     assert report.violations == ()
@@ -66,7 +66,7 @@ def test_batch_already_in_kafka_is_skipped() -> None:
 
 @pytest.mark.parametrize("kind", CutKind, ids=lambda kind: kind.name.lower())
 def test_write_with_token_is_stored_once(kind: CutKind) -> None:
-    """It is one batch without a checkpoint, repeated until it succeeds: the token's marker tells whether it is written."""
+    """It is one batch without a checkpoint, repeated until it succeeds: the token's marker shows whether it is written."""
     for step in (Step.READ_MARKER, Step.INIT_PRODUCER, Step.ADD_PARTITIONS, Step.PUSH, Step.COMMIT_MARKER, Step.END_TRANSACTION):
         for first in (None, CutKind.ZOMBIE):
             cut = Cut(kind=kind, step=step, first=first)
@@ -83,7 +83,7 @@ def test_token_already_in_kafka_is_skipped() -> None:
 
 @pytest.mark.parametrize("kind", [CutKind.DRIVER_DIES_BEFORE, CutKind.DRIVER_DIES_AFTER, CutKind.ANSWER_LOST, CutKind.ZOMBIE])
 def test_rows_swallowed_by_the_handler_are_not_stored(kind: CutKind) -> None:
-    """The handler is asked again by each driver; what it says twice, is done once."""
+    """Each driver calls the handler again; its decision takes effect once."""
     left_out = 0
     for step in (Step.PUSH, Step.END_TRANSACTION):
         for occurrence in (0, 4):

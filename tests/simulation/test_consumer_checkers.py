@@ -1,4 +1,4 @@
-"""Each checker of consumers against facts made by hand: nothing to say about good ones, the right line about each kind of bad one."""
+"""Each consumer checker against hand-made facts: valid ones give no line, each kind of invalid one gives the right line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ OLD, NEW = StaticMembership("i", "m.1", 0, 5), StaticMembership("i", "m.2", 10, 
 
 GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("at the end", lambda: consumer_checkers.members_start_at_the_end(at_end(2, ends=(2, 3)))),
-    ("at the end, nobody knows where", lambda: consumer_checkers.members_start_at_the_end(at_end(2))),
+    ("at an unknown end", lambda: consumer_checkers.members_start_at_the_end(at_end(2))),
     ("since the end", lambda: consumer_checkers.every_record_is_delivered(at_end(2, 2, 3, commits=2), OFFSETS, [TP])),
     ("nothing committed", lambda: consumer_checkers.every_record_is_delivered(at_end(2), OFFSETS, [TP])),
     ("in order", lambda: delivered(history(span(1, 2, start=1), span(0, 1, 2, 3)))),
@@ -111,7 +111,7 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
         ),
     ),
     (
-        "commits meanwhile",
+        "commits during the lookup",
         lambda: consumer_checkers.members_start_at_committed_offsets(
             history(commit(1), commit(2, began=10, ended=20), span(1, start=1, began=9))
         ),
@@ -119,7 +119,7 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("the end", lambda: consumer_checkers.last_offset_is_committed(history(), OFFSETS, {TP: 4})),
     ("overwritten", lambda: consumer_checkers.last_offset_is_committed(history(commit(3, ended=None), commit(4)), OFFSETS, {TP: 3})),
     ("one member", lambda: consumer_checkers.one_member_per_partition(shared("a", "a"))),
-    ("nobody else", lambda: overtaken(OLD)),
+    ("no other process", lambda: overtaken(OLD)),
     ("before it was overtaken", lambda: overtaken(OLD, NEW, began=19)),
     ("overtaken, but refused", lambda: overtaken(OLD, NEW, ended=None)),
     ("joined again", lambda: overtaken(OLD, NEW, StaticMembership("i", "m.1", 0, 25))),
@@ -155,7 +155,7 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
         lambda: consumer_checkers.no_aborted_record_is_delivered(history(span(0, 1)), [ledger(Fate.ABORTED)]),
     ),
     (
-        "nobody was done with offsets [3]",
+        "no member processed offsets [3]",
         lambda: consumer_checkers.every_record_is_delivered(history(span(0, 1, 2, 3, processed=3)), OFFSETS, [TP]),
     ),
     (
@@ -164,7 +164,7 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ),
     ("without the partition", lambda: consumer_checkers.only_processed_records_are_committed(history(commit(2)), OFFSETS)),
     (
-        "begins anew, although 2",
+        "is reset, although 2",
         lambda: consumer_checkers.members_start_at_committed_offsets(history(commit(2), span(0, began=9, is_reset=True))),
     ),
     (
@@ -179,7 +179,7 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ),
     ("begins at 1, the end lay between 2 and 3", lambda: consumer_checkers.members_start_at_the_end(at_end(1, ends=(2, 3)))),
     ("begins at 4, the end lay between None and 3", lambda: consumer_checkers.members_start_at_the_end(at_end(4, ends=(None, 3)))),
-    ("nobody was done with offsets [3]", lambda: consumer_checkers.every_record_is_delivered(at_end(2, 2, commits=2), OFFSETS, [TP])),
+    ("no member processed offsets [3]", lambda: consumer_checkers.every_record_is_delivered(at_end(2, 2, commits=2), OFFSETS, [TP])),
     ("committed is 3, offsets [3]", lambda: consumer_checkers.last_offset_is_committed(history(), OFFSETS, {TP: 3})),
     ("committed is None", lambda: consumer_checkers.last_offset_is_committed(history(), OFFSETS, {TP: None})),
     ("committed is 3", lambda: consumer_checkers.last_offset_is_committed(history(commit(3), commit(4)), OFFSETS, {TP: 3})),

@@ -1,4 +1,4 @@
-"""Each promise about consumers broken once by hand: members of groups, positions, and programs that consume, transform and produce.
+"""Each guarantee of consumers broken once by hand: group members, positions, and programs that consume, transform and produce.
 
 Those marked "once real" were defects.
 """
@@ -87,7 +87,7 @@ def commits_undelivered_records(patch: Patch) -> None:
 
 
 def writes_without_membership(patch: Patch) -> None:
-    """Once real: a member that was out of its group wrote in a transaction what others had read meanwhile."""
+    """Once real: a member that was out of its group wrote records in a transaction that other members had read since."""
 
     def as_nobody(self: ConsumerCore) -> GroupMetadata:
         assert self.group is not None
@@ -138,7 +138,7 @@ def does_not_seek_after_abort(patch: Patch) -> None:
 
 
 def treats_timeout_as_no_offset(patch: Patch) -> None:
-    """Whoever asked for committed offsets is told that there are none when it took too long."""
+    """A lookup of committed offsets that takes too long returns none."""
     expire = CommittedOffsets.expire
 
     def expires(self: CommittedOffsets, steady_ms: int) -> None:
@@ -151,7 +151,7 @@ def treats_timeout_as_no_offset(patch: Patch) -> None:
 
 
 def does_not_wait_for_transactions(patch: Patch) -> None:
-    """Committed offsets are told while a transaction may still replace them."""
+    """Committed offsets are returned while a transaction may still replace them."""
     ask = offset_requests.offset_fetch
     patch.setattr(offset_requests, "offset_fetch", lambda group, tps, ids, **_: ask(group, tps, ids, require_stable=False))
 
@@ -170,7 +170,7 @@ def keeps_commits_in_memory(patch: Patch) -> None:
 
 
 def finds_no_epoch(patch: Patch) -> None:
-    """Once real: leaders told that nothing of an earlier epoch is left, upon which consumers began anew."""
+    """Once real: leaders reported that an earlier epoch has no records left, and consumers were reset."""
     patch.setattr(readable_log, "end_of_epoch", lambda *_: (readable_log.NO_EPOCH, 0))
 
 
@@ -200,15 +200,15 @@ MUTATIONS = [
         name="a record is passed over",
         breaks=skips_a_record,
         knobs=READERS,
-        says=("nobody was done",),
+        says=("no member processed",),
         by="every_record_is_delivered",
         first=2,
     ),
     Mutation(
-        name="members begin anew",
+        name="members ignore committed offsets",
         breaks=ignores_committed_offsets,
         knobs=READERS,
-        says=("begins anew",),
+        says=("is reset, although",),
         by="members_start_at_committed_offsets",
     ),
     Mutation(
@@ -220,7 +220,7 @@ MUTATIONS = [
     ),
     Mutation(name="what was just given is committed", breaks=commits_undelivered_records, knobs=READERS, says=("before it was done",)),
     Mutation(
-        name="once real: transactions of a lost member are nobody's",
+        name="once real: transactions of a lost member have no member",
         breaks=writes_without_membership,
         knobs=TRANSFORMERS,
         says=("records were made",),
@@ -268,14 +268,14 @@ MUTATIONS = [
         name="what is not found in time is taken for nothing",
         breaks=treats_timeout_as_no_offset,
         knobs={**ABORTING, "seek_timeout_ms": 20},
-        says=("begins anew", "records were made"),
+        says=("is reset, although", "records were made"),
         first=5,
     ),
     Mutation(
         name="offsets of open transactions are not waited for",
         breaks=does_not_wait_for_transactions,
         knobs=TRANSFORMERS,
-        says=("records were made", "begins at", "begins anew"),
+        says=("records were made", "begins at", "is reset, although"),
         seeds=60,
         first=66,
     ),

@@ -1,4 +1,4 @@
-"""Deaths in the middle of disk operations: what was written stays, torn; what was synced stays through a loss of power."""
+"""Deaths in the middle of disk operations: written bytes stay, torn; synced bytes survive a power loss."""
 
 from __future__ import annotations
 

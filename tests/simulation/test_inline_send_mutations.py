@@ -1,7 +1,7 @@
-"""Each promise of the express lane broken once by hand: the simulation must notice within a few seeds.
+"""Each guarantee of inline send broken once by hand: the simulation must find it within a few seeds.
 
-That a record on the lane has a position of its own is a row of `tests/producer/core/test_express.py`: batches of one position change places
-too seldom.
+That an inline record has a position of its own is a row of `tests/producer/test_inline_core.py`: batches of one position are
+too rarely reordered here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.mutation import PLAIN, Mutation, Patch, find, returns
 
 
 def keeps_the_sequence(patch: Patch) -> None:
-    """The next batch goes under the number of the one that went by the lane."""
+    """The next batch reuses the sequence of the inline record."""
     complete_inline = PartitionQueue.complete_inline
 
     def stays(self: PartitionQueue, *arguments: Any) -> bool:
@@ -30,7 +30,7 @@ def keeps_the_sequence(patch: Patch) -> None:
 
 
 def forgets_the_number(patch: Patch) -> None:
-    """What goes by the lane is numbered behind what is in the log."""
+    """An inline record gets a sequence beyond the next one."""
     inline_sequence = PartitionQueue.inline_sequence
 
     def skips(self: PartitionQueue, *arguments: Any) -> int | None:
@@ -54,7 +54,7 @@ def is_never_in_flight(patch: Patch) -> None:
 
 
 def adopts_what_is_over(patch: Patch) -> None:
-    """What is written, and told, becomes a batch in flight all the same."""
+    """A record that is written and reported is nevertheless adopted as a batch in flight."""
     written = InlineCore.written
 
     def is_kept(self: InlineCore, inline_request: Any, *arguments: Any) -> None:
@@ -81,7 +81,7 @@ def writes_again(patch: Patch) -> None:
 
 
 def reads_behind_half_an_answer(patch: Patch) -> None:
-    """Who looks second takes what comes then for the whole."""
+    """The second read is taken for the whole response."""
     receive = InlineSender._receive
 
     def forgets(self: InlineSender, inline_request: Any, *arguments: Any) -> bool:
@@ -93,7 +93,7 @@ def reads_behind_half_an_answer(patch: Patch) -> None:
 
 
 def forgets_memory_waiters(patch: Patch) -> None:
-    """Once real: a record went by the lane, and who waited for its memory heard nothing of it."""
+    """Once real: an inline record freed its memory, and callers waiting for memory were not notified."""
     written = InlineCore.written
 
     def careless(self: InlineCore, *arguments: Any) -> bool:
@@ -110,18 +110,16 @@ def forgets_memory_waiters(patch: Patch) -> None:
 INLINE_SEND: dict[str, Any] = {**PLAIN, "has_inline_send": True}
 LITTLE_MEMORY: dict[str, Any] = {**INLINE_SEND, "value_bytes_max": 8_000}
 MUTATIONS = [
-    Mutation(name="its sequence is given again", breaks=keeps_the_sequence, knobs=INLINE_SEND, says=("is not there",)),
+    Mutation(name="its sequence is used again", breaks=keeps_the_sequence, knobs=INLINE_SEND, says=("is not there",)),
     Mutation(name="it takes another sequence than the next", breaks=forgets_the_number, knobs=INLINE_SEND, raises=("(adopt, line",)),
     Mutation(name="adopted, it is never in flight", breaks=is_never_in_flight, knobs=INLINE_SEND, raises=("not under way",)),
-    Mutation(name="nobody adopts it", breaks=returns(InlineCore, "adopt", None), knobs=INLINE_SEND, says=("stuck: work is left",)),
-    Mutation(name="what is over is adopted", breaks=adopts_what_is_over, knobs=INLINE_SEND, raises=("(adopt, line",)),
-    Mutation(
-        name="who was interrupted leaves the connection", breaks=goes_on_after_interruptions, knobs=INLINE_SEND, raises=("the protocol",)
-    ),
-    Mutation(name="what has gone goes again", breaks=writes_again, knobs=INLINE_SEND, raises=("the protocol",)),
+    Mutation(name="it is never adopted", breaks=returns(InlineCore, "adopt", None), knobs=INLINE_SEND, says=("stuck: work is left",)),
+    Mutation(name="a completed record is adopted", breaks=adopts_what_is_over, knobs=INLINE_SEND, raises=("(adopt, line",)),
+    Mutation(name="an interrupted connection is kept", breaks=goes_on_after_interruptions, knobs=INLINE_SEND, raises=("the protocol",)),
+    Mutation(name="sent bytes are sent again", breaks=writes_again, knobs=INLINE_SEND, raises=("the protocol",)),
     Mutation(name="half an answer is read over", breaks=reads_behind_half_an_answer, knobs=INLINE_SEND, raises=("the protocol",)),
     Mutation(
-        name="once real: its memory is free, and nobody tells who waits",
+        name="once real: its memory is free, and waiting callers are not notified",
         breaks=forgets_memory_waiters,
         knobs=LITTLE_MEMORY,
         raises=("memory is free",),

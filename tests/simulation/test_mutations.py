@@ -1,4 +1,4 @@
-"""Each promise broken once by hand, in the core that keeps it: the simulation must notice within a few seeds.
+"""Each guarantee broken once by hand in its core: the simulation must find it within a few seeds.
 
 A mutation that no seed finds would mean that the simulation does not look there. Those marked "once real" were defects of these cores.
 The producer's are in `test_producer_mutations.py`.
@@ -82,7 +82,7 @@ def answers_before_sync(patch: Patch) -> None:
 
 
 def takes_everything(patch: Patch) -> None:
-    """Without the check of sequences. With it a producer that hears of a gap that is none gives up: nothing is lost."""
+    """Without the check of sequences. With it, a producer gives up after a false gap: nothing is lost."""
     returns(PartitionLog, "find_duplicate", None)(patch)
     returns(PartitionLog, "check_producer", None)(patch)
 
@@ -213,7 +213,7 @@ BROKER = [
         says=("follower",),
     ),
     Mutation(
-        name="fetches do not tell of aborted transactions",
+        name="fetches omit aborted transactions",
         breaks=returns(PartitionLog, "aborted_transactions", []),
         knobs=TRANSACTIONAL,
         says=("differs from the markers",),
@@ -359,7 +359,7 @@ DISK = [
         first=2,
     ),
     Mutation(
-        name="journals are written anew without a sync",
+        name="journals are rewritten without a sync",
         breaks=unmended(forgets_to_sync(".journal.new")),
         knobs=POWER_CUTS,
         raises=(CORRUPT,),
@@ -426,7 +426,7 @@ def forgets_dead_rows(patch: Patch) -> None:
 
 
 def names_the_file_at_once(patch: Patch) -> None:
-    """Dead letters are in their place before the batch is committed: whoever is fenced by then replaces those of the batch."""
+    """Dead letters are in place before the batch is committed: a fenced driver replaces those of the batch."""
     patch.setattr(protocol, "WriteDeadLetters", lambda step, rows, writer_id: WriteDeadLetters(step=step, rows=rows))
 
 

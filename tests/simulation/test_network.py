@@ -1,4 +1,4 @@
-"""Links keep TCP's promise, bytes in order or not at all, whatever else happens to them."""
+"""Links behave as TCP: bytes arrive in order or not at all, whatever else happens."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_each_end_receives_a_prefix_of_the_sent_bytes(seed: int) -> None:
     assert back.startswith(client.data)
     is_whole = (broker.data, client.data) == (there, back)
     assert is_whole == (not link.is_silent and not client.ended)
-    assert len(client.ended) == len(broker.ended) <= 1, "both are told once, or nobody is"
+    assert len(client.ended) == len(broker.ended) <= 1, "both ends are notified once, or neither is"
 
 
 def test_links_are_cut_silent_or_whole() -> None:

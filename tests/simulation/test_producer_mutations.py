@@ -1,4 +1,4 @@
-"""Each promise of the producer broken once by hand: the simulation must notice within a few seeds.
+"""Each guarantee of the producer broken once by hand: the simulation must find it within a few seeds.
 
 Those marked "once real" were defects. The broker's and the sink's are in `test_mutations.py`.
 """
@@ -31,7 +31,7 @@ from tests.simulation.regression_seeds import OVERTAKEN
 
 
 def shifts_culprits(patch: Patch) -> None:
-    """Every culprit but the last is told as the record behind it."""
+    """The index of every culprit is shifted to the next record."""
     read = batch_responses.read_response
 
     def shifted(response: Any, numbering: Any) -> Any:
@@ -53,7 +53,7 @@ def takes_sequences_back(patch: Patch) -> None:
 
 
 def resends_innocents(patch: Patch) -> None:
-    """Innocents go again although an earlier attempt of their batch may be stored."""
+    """Innocents are sent again although an earlier attempt of their batch may be stored."""
     judge = culprits.judge
     patch.setattr(culprits, "judge", lambda answer, situation: judge(answer, replace(situation, possibly_stored=False)))
 
@@ -79,7 +79,7 @@ def completes_twice(patch: Patch) -> None:
 
 
 def forgets_rows(patch: Patch) -> None:
-    """Of a separated batch the culprits are told their outcome, and the innocents are dropped."""
+    """In a separated batch the culprits fail and the innocents are dropped."""
     separate = culprits.Separate
     carry_out = ProduceResponseHandler._carry_out
 
@@ -120,12 +120,12 @@ def begins_with_several(patch: Patch) -> None:
 
 
 def does_not_renumber(patch: Patch) -> None:
-    """What was refused for a gap goes again under the number that was refused."""
+    """A batch refused for a gap is sent again with the refused sequence."""
     patch.setattr(PartitionQueue, "renumber", lambda self, batch, *, is_expected: self.retry(batch, 0))
 
 
 def swaps_what_goes_again(patch: Patch) -> None:
-    """Of several batches that go again the last is the first."""
+    """Several batches are retried in reverse order."""
     next_batch = PartitionQueue.next_batch
 
     def last_first(self: PartitionQueue, *arguments: Any) -> Any:
@@ -139,7 +139,7 @@ def swaps_what_goes_again(patch: Patch) -> None:
 
 
 def swaps_what_came_back(patch: Patch) -> None:
-    """Innocents, halves and what was refused behind them go again in the order in which they came back, the last one first."""
+    """Returned batches (innocents, halves, and batches refused after them) are sent again in reverse order of their return."""
 
     def insert_first(batches: list[Any], batch: Any, *, key: Any) -> None:
         batches.insert(0, batch)
@@ -158,7 +158,7 @@ def stays_in_the_epoch(patch: Patch) -> None:
 
 
 def loses_a_retry(patch: Patch) -> None:
-    """What is to go again goes nowhere."""
+    """A batch to be retried is lost."""
     retry = PartitionQueue.retry
 
     def forgets(self: PartitionQueue, batch: Any, retry_at_ms: int) -> None:
@@ -212,7 +212,7 @@ def drops_what_may_be_stored(patch: Patch) -> None:
 
 
 def renumbers_in_the_epoch(patch: Patch) -> None:
-    """Once real: a batch behind a refused one went again under a lower number of the same epoch, and then its late attempt came."""
+    """Once real: a batch after a refused one was sent again with a lower sequence of the same epoch, and then its late attempt arrived."""
     renumber = PartitionQueue.renumber
     patch.setattr(PartitionQueue, "renumber", lambda self, batch, *, is_expected: renumber(self, batch, is_expected=True))
 
@@ -229,7 +229,7 @@ def ignores_where_it_was_written(patch: Patch) -> None:
 
 
 def sends_what_was_screened(patch: Patch) -> None:
-    """Records that were told that they are not sent are."""
+    """Records that failed as not sent are sent."""
     without = ProducerBatch.without
 
     def with_trimmed_records(self: ProducerBatch, indices: Any) -> Any:
@@ -266,7 +266,7 @@ def counts_rows_with_keys(patch: Patch) -> None:
 
 
 def keeps_the_first_id(patch: Patch) -> None:
-    """A topic that was made anew is known by the id of the one before for good."""
+    """A recreated topic keeps the id of the deleted one."""
     first: dict[str, Any] = {}
     topic_id = ClusterState.topic_id
 
@@ -295,7 +295,7 @@ PRODUCER = [
         says=("transaction",),
     ),
     Mutation(
-        name="once real: numbers that others have passed while a handler was asked are given again",
+        name="once real: sequences that others have passed while a handler ran are used again",
         breaks=forgets_what_passed,
         knobs={"transaction_version": 1},
         says=("is not there",),
@@ -369,7 +369,9 @@ PRODUCER = [
         says=("is innocent and was blamed",),
         by="only_culprits_are_blamed",
     ),
-    Mutation(name="outcomes are told twice", breaks=completes_twice, knobs=PLAIN, says=("2 outcomes",), by="every_record_has_one_outcome"),
+    Mutation(
+        name="outcomes are reported twice", breaks=completes_twice, knobs=PLAIN, says=("2 outcomes",), by="every_record_has_one_outcome"
+    ),
     Mutation(name="innocents are forgotten", breaks=forgets_rows, knobs=PLAIN, says=("0 outcomes",)),
     Mutation(
         name="innocents are overtaken", breaks=innocents_go_last, knobs=PLAIN, says=("which was sent later",), by="order_is_preserved"
@@ -388,17 +390,17 @@ PRODUCER = [
         says=("which was sent later",),
         first=15,
     ),
-    Mutation(name="numbers of no use are used again", breaks=does_not_renumber, knobs=FIVE, says=("stuck: work is left",), first=3),
-    Mutation(name="what goes again is swapped", breaks=swaps_what_goes_again, knobs=FIVE, raises=("may not send now",)),
+    Mutation(name="refused sequences are used again", breaks=does_not_renumber, knobs=FIVE, says=("stuck: work is left",), first=3),
+    Mutation(name="retries are reordered", breaks=swaps_what_goes_again, knobs=FIVE, raises=("may not send now",)),
     Mutation(
-        name="what came back is swapped",
+        name="returned batches are reordered",
         breaks=swaps_what_came_back,
         knobs={**FIVE, "faults": SLOW},
         says=("which was sent later",),
         first=8,
     ),
     Mutation(
-        name="numbers are used again outside a transaction",
+        name="sequences are used again outside a transaction",
         breaks=stays_in_the_epoch,
         knobs=FIVE,
         says=("is not there", "stored 2 times"),
@@ -420,20 +422,20 @@ PRODUCER = [
         says=("not acknowledged", "records are visible"),
         first=13,
     ),
-    Mutation(name="what was screened is sent", breaks=sends_what_was_screened, knobs=TABLES, says=("2 outcomes",)),
+    Mutation(name="screened records are sent", breaks=sends_what_was_screened, knobs=TABLES, says=("2 outcomes",)),
     Mutation(name="a refusal counts for every topic", breaks=screens_every_topic, knobs=TABLES, says=("innocent",)),
     Mutation(name="rows with keys are screened", breaks=counts_rows_with_keys, knobs=TABLES, says=("innocent",)),
     Mutation(
-        name="a topic made anew is never found",
+        name="a recreated topic is never found",
         breaks=keeps_the_first_id,
         knobs=BACK,
         says=("in the end, and failed",),
         by="final_records_are_acknowledged",
         first=2,
     ),
-    Mutation(name="what is to go again is lost", breaks=loses_a_retry, knobs=PLAIN, says=("stuck: work is left",)),
+    Mutation(name="a retry is lost", breaks=loses_a_retry, knobs=PLAIN, says=("stuck: work is left",)),
     Mutation(
-        name="nobody wakes the sender",
+        name="the sender is never woken",
         breaks=lambda patch: patch.setattr(ProducerCore, "next_deadline_ms", property(lambda _self: None)),
         knobs=PLAIN,
         says=("stuck: work is left",),

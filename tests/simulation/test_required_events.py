@@ -1,6 +1,6 @@
-"""What each world must have, it has whatever the dice say: records, a crash of the broker, a lost answer.
+"""Every world has its required events: records, a broker crash and a lost answer.
 
-Seeds are those in whose worlds the dice alone would not do."""
+The seeds are those whose random events alone would not be enough."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_answer_is_lost_even_with_few_requests(records: int) -> None:
 
 
 def test_broker_crashes_later_if_it_is_down() -> None:
-    """Cleanly stopped again and again; and the producers could be done before."""
+    """The broker is stopped cleanly again and again, and the producers could be done before."""
     fault_schedule = FaultSchedule(
         broker_death_ms=20, in_operation_share=0.0, clean_stop_share=1.0, dies_starting_share=0.0, first_death_ms=300
     )

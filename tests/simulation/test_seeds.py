@@ -1,4 +1,4 @@
-"""Whole worlds: the seeds of every day, the seeds that once failed, and that a seed is all there is to a world.
+"""Whole worlds: the regular seeds, the regression seeds, and that a seed determines its world.
 
 More of them by `make simulate SEED=1 SEEDS=100000`.
 """
@@ -31,7 +31,7 @@ def _quiet() -> Any:
 
 
 played = lru_cache(maxsize=None)(run)
-"""Each everyday world is played once, by whichever test comes first."""
+"""Each regular world is run once, by the first test that needs it."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -52,7 +52,7 @@ def test_counter_is_reached(thing: str) -> None:
 
 @pytest.mark.parametrize("chunk", range(4))
 def test_both_transaction_versions_have_no_violations(chunk: int) -> None:
-    """Beside each other, with brokers that die in the middle of an end."""
+    """Side by side, with brokers that die while a transaction ends."""
     totals: Counter[str] = Counter()
     for seed in range(chunk * 10, (chunk + 1) * 10):
         report = run(seed, **{**VERSION_2, "transactional_count": 1})

@@ -1,4 +1,4 @@
-"""Promises about topics that go and come back, and about logs that lose their oldest records, broken once by hand."""
+"""Guarantees about recreated topics and trimmed logs, broken once by hand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def takes_old_ids(patch: Patch) -> None:
 
 
 def does_not_try_again(patch: Patch) -> None:
-    """The handler's wish that a record be tried again counts as none: it fails."""
+    """A RETRY decision of the handler is ignored: the record fails."""
     unknown = culprits._unknown_topic
 
     def forgetful(answer: Any, situation: Any) -> Any:
@@ -117,8 +117,8 @@ def starts_beyond_the_disk(patch: Patch) -> None:
     start_at = PartitionLog._advance_start
 
     def starts(self: PartitionLog, offset: int) -> None:
-        with patch.context() as meanwhile:
-            meanwhile.setattr(PartitionLog, "sync", lambda _self: None)
+        with patch.context() as inner:
+            inner.setattr(PartitionLog, "sync", lambda _self: None)
             start_at(self, offset)
 
     patch.setattr(PartitionLog, "_advance_start", starts)
@@ -150,7 +150,11 @@ MUTATIONS = [
     Mutation(name="a handler says RETRY and the record fails", breaks=does_not_try_again, knobs=ASKED, says=("for no good reason",)),
     Mutation(name="a handler says RETRY and the record is dropped", breaks=drops_what_is_unknown, knobs=ASKED, says=("was dropped",)),
     Mutation(
-        name="who is behind a log's start goes on at its end", breaks=goes_on_at_the_end, knobs=READ, says=("not given", "nobody"), first=1
+        name="who is behind a log's start goes on at its end",
+        breaks=goes_on_at_the_end,
+        knobs=READ,
+        says=("not given", "no member processed"),
+        first=1,
     ),
     Mutation(
         name="where a log begins is forgotten",

@@ -1,4 +1,4 @@
-"""A deadline that moves: who is woken, when, and how often is too often."""
+"""`WakeTimer`: moved deadlines, and the limit of wake-ups."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from simulation.world import World
 
 
 def woken(*deadlines: tuple[int, int | None], until: int = 100) -> list[int]:
-    """When somebody is woken who sets deadlines: (at this time, to that), in virtual ms."""
+    """Wake-up times of an actor that sets deadlines: (at this time, to that one), in virtual ms."""
     world = World(1)
     seen: list[int] = []
-    timer = WakeTimer(world, "somebody", lambda: seen.append(world.elapsed_ms))
+    timer = WakeTimer(world, "an actor", lambda: seen.append(world.elapsed_ms))
     begin_ms = world.steady_ms
     for at, deadline in deadlines:
         world.after(at, partial(timer.set, None if deadline is None else begin_ms + deadline))

@@ -1,4 +1,4 @@
-"""Virtual time: what is planned happens in order, once, and a world that stands still is noticed."""
+"""Virtual time: planned actions run once and in order, and a stuck world is detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_past_time_runs_now() -> None:
 
 def test_stuck_names_the_awaited_condition() -> None:
     world = World(1)
-    with pytest.raises(Stuck, match="rain: and nothing is planned"):
+    with pytest.raises(Stuck, match="rain: no action is planned"):
         world.run(lambda: False, limit_ms=10, waiting_for="rain")
     world.after(11, lambda: None)
     with pytest.raises(Stuck, match="rain: not within 10 ms"):
