@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def lint(config: Path) -> tuple[int, str]:
-    """In a process of its own: import-linter configures logging anew, which silences every logger there is."""
+    """In a process of its own: import-linter configures logging again, which silences every existing logger."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--config", str(config), "--no-cache", "--no-logo"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr

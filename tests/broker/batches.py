@@ -30,7 +30,7 @@ def batch_of(
 
 
 def changed(batch: bytearray, position: int, value: bytes, *, fix_crc: bool = True) -> bytearray:
-    """The batch with other bytes at a position, and a right checksum unless told otherwise."""
+    """The batch with other bytes at a position, and a right checksum unless `fix_crc` is false."""
     result = bytearray(batch)
     result[position : position + len(value)] = value
     if fix_crc:

@@ -1,4 +1,4 @@
-"""A broker core and clients joined by a pretend wire: real bytes both ways, no sockets, time that stands still until told otherwise."""
+"""A broker core and clients on a fake wire: real bytes both ways, no sockets, and time that stands still until a test moves it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Cluster:
         return self.steady_ms + self._wall_ahead_ms
 
     def set_wall_clock(self, by_ms: int) -> None:
-        """Somebody sets it: so much forward, or back."""
+        """Set the wall clock forward by `by_ms`, or back when it is negative."""
         self._wall_ahead_ms += by_ms
         self.core.set_wall_clock(self.wall_ms, self.steady_ms)
 

@@ -1,4 +1,4 @@
-"""A connection of the broker on a pretend transport, before a server that answers when it is told to.
+"""A connection of the broker on a fake transport, with a server that answers when a test lets it.
 
 Its turns last by a clock that the fixture `clock` lets stand: with the real one a slow machine ends them before their time.
 """
@@ -50,7 +50,7 @@ class FakeTransport:
 
 
 class Clock:
-    """Stands still unless it is told to go on."""
+    """Stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now_s = 5.0
@@ -69,7 +69,7 @@ class Loop:
 
 
 class FakeConnection:
-    """A connection to a server that answers when it is told to."""
+    """A connection to a server that answers when a test lets it."""
 
     def __init__(self, held: QueuedRequestBytes, clock: Clock | None = None, loop: Loop | None = None) -> None:
         self.loop = loop or Loop()
@@ -120,7 +120,7 @@ class FakeConnection:
         raise error
 
     def send(self, size: int) -> None:
-        """A request of about so many bytes, unless the connection is read no further."""
+        """Feed a request of about `size` bytes; fails when reading is paused."""
         assert not self.transport.is_paused
         self.feed(self.request(size))
 
@@ -160,6 +160,6 @@ class FakeConnection:
 
 
 def produce_request(size: int) -> bytes:
-    """A whole frame that carries so many bytes and wants no answer."""
+    """A complete Produce frame with `size` bytes of records and acks 0."""
     topic = TopicProduceData(name="t", partitions=[PartitionProduceData(index=0, records=bytes(size))])
     return b"".join(ClientConnection("test", "test", "1").encode_request(ProduceRequest(acks=0, topics=[topic]), 7)[1])

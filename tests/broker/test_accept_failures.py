@@ -1,4 +1,4 @@
-"""What the log says while the system refuses to accept connections: once what to do, then counts that come ever more seldom."""
+"""What the log says while the system refuses to accept connections: once what to do, then counts at growing intervals."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Loop:
         self.us = until_us
 
     def turn(self, away_us: int = 0) -> bool:
-        """A request and its answer, while somebody else had the processor for `away_us`. Whether the loop was awake when it came."""
+        """A request and its answer; other processes had the processor for `away_us`. Returns whether the loop was awake when it came."""
         was_awake = self.is_awake
         self.us += WORK_US + away_us
         self.away_us += away_us
@@ -77,7 +77,7 @@ def test_loop_stays_awake_for_the_configured_time(duration_us: int, gap_us: int,
     assert world.turn() is is_met
 
 
-# Microseconds between requests, for how many of them somebody else has the processor, turns that a try takes.
+# Microseconds between requests, for how many of them other processes have the processor, turns that a try takes.
 FAILED_POLLS: Mapping[str, tuple[int, int, int]] = {
     "a request each millisecond": (1000, 0, 1),
     "a client on the same processor": (20, 10, 2),
@@ -115,7 +115,7 @@ def test_client_that_becomes_quick_is_noticed() -> None:
         world.wait(20)
     assert was_awake[TURNS_ASLEEP_MAX + 1 :] == [True] * 99
     world.wait(1000)
-    assert [world.turn() or world.is_awake for _ in range(2)] == [False, True], "once in vain, after many times with success"
+    assert [world.turn() or world.is_awake for _ in range(2)] == [False, True], "one failed try, after many that succeeded"
 
 
 def test_ended_poll_sleeps() -> None:
@@ -130,7 +130,7 @@ def test_ended_poll_sleeps() -> None:
 
 
 class StandingClock:
-    """A broker's loop whose time stands still: once awake it stays so until the time is over. `turns` counts those that it hears of."""
+    """A broker's loop whose time stands still: once awake it stays so until the time is over. `turns` counts those reported to it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.s = 0.0

@@ -92,7 +92,7 @@ def test_idle_connection_is_closed() -> None:
 
 @pytest.mark.parametrize("moves", [{"bytes_received": 1}, {"bytes_answered": 1}], ids=str)
 def test_connection_with_traffic_is_not_idle(moves: dict[str, int]) -> None:
-    """Sending counts too: a consumer that gets records and asks seldom is busy."""
+    """Sending counts too: a consumer that gets records and asks rarely is busy."""
     assert closed(FakePeer(), **moves) is None
 
 
@@ -101,7 +101,7 @@ def test_connection_waiting_for_a_response_is_not_idle() -> None:
 
 
 def test_half_closed_connection_waiting_for_a_response_is_idle() -> None:
-    """It may be gone altogether, and nothing tells."""
+    """The client may be gone, and nothing reports that."""
     assert closed(FakePeer(open_count=1, is_finished=True)) == closed(FakePeer())
 
 

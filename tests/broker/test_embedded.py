@@ -95,7 +95,7 @@ def test_read_returns_all_columns_in_order() -> None:
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize(("before", "left"), [(0, [0, 1, 2, 3, 4]), (2, [2, 3, 4]), (3, [3, 4]), (4, [4]), (5, [])])
 def test_read_omits_deleted_records(before: int, left: list[int], isolation: Any) -> None:
-    """Nor what a batch still holds beside what is left of it."""
+    """Nor the deleted records that a batch still contains."""
     with EmbeddedBroker(topics=["orders"]) as broker:
         produce(broker, b"0", b"1", b"2")
         produce(broker, b"3", b"4", compression=Compression.ZSTD)

@@ -1,4 +1,4 @@
-"""The small HTTP listener: what it understands, and that nobody can hold the broker through it."""
+"""The small HTTP listener: the requests it accepts, and that no client can block the broker through it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of the broker's log for whoever runs it: who was refused, and what will go wrong with what was started."""
+"""Log lines of the broker for its operator: refused clients, and settings that will fail later."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_thirty_unfinished_99_mib_requests_stay_within_the_limit(piece_mib: int)
 
 
 def send_in_turns(sockets: Sequence[socket.socket], piece: bytes, count: int) -> None:
-    """To each that is not closed the piece, so many times."""
+    """Send the piece `count` times to each socket that is not closed."""
     for _ in range(count):
         for one in sockets:
             with contextlib.suppress(ConnectionError):
@@ -104,7 +104,7 @@ def send_in_turns(sockets: Sequence[socket.socket], piece: bytes, count: int) ->
 
 
 def await_refusals(sockets: Sequence[socket.socket], count: int) -> None:
-    """Return when the broker has closed so many, and fail where it closes fewer, or more."""
+    """Return when the broker has closed `count` sockets; fail when it closes fewer or more."""
     is_open = set(sockets)
     while len(sockets) - len(is_open) < count:
         closed = select.select(is_open, [], [], TIMEOUT_SECONDS)[0]

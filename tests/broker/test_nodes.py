@@ -1,4 +1,4 @@
-"""Declared nodes of a running broker that stop and start: ports, connections, and what clients on the other nodes hear."""
+"""Declared nodes of a running broker that stop and start: ports, connections, and the answers of the other nodes."""
 
 from __future__ import annotations
 

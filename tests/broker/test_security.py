@@ -113,7 +113,7 @@ def test_transactions_and_administration_work_under_every_protocol(
 
 
 def test_responses_larger_than_tls_buffers_are_read(brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
-    """What TLS has unpacked and nobody has fetched yet makes no socket readable: metadata of many topics comes in many pieces."""
+    """Bytes that TLS has decrypted and the client has not read make no socket readable. Metadata of many topics comes in many pieces."""
     broker = brokers["SSL"]
     for number in range(20):
         broker.create_topic(f"many-{number}", partitions=500)
@@ -133,7 +133,7 @@ REFUSALS = [
         "user 'alice' by PLAIN: authentication failed",
     ),
     (
-        "nobody",
+        "unknown user",
         "SASL_SSL",
         {"sasl.username": "eve", "sasl.mechanism": "SCRAM-SHA-512"},
         SaslAuthenticationException,
@@ -180,7 +180,7 @@ def test_authentication_failure_is_raised_by_the_call(
         list_topics(client)
     with pytest.raises(KafkaException) as caught, Producer(options, transactional_id="t") as producer:
         producer.init_transactions()
-    assert text in str(caught.value), "and nobody waits for max.block.ms"
+    assert text in str(caught.value), "and the call does not wait for max.block.ms"
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def is_closed(held: socket.socket) -> bool:
 def test_unauthenticated_connections_are_closed_in_time(
     protocol: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half a handshake or none, half a login or none: others are served meanwhile."""
+    """Half a handshake or none, half a login or none: other clients are served during it."""
     caplog.set_level(logging.WARNING, "chaffinch.broker")
     with broker_of(certificates, protocol, connections_max_unauthenticated_ms=1_000) as broker:
         held = [socket.create_connection(("127.0.0.1", port_of(broker))) for _ in range(20)]

@@ -173,7 +173,7 @@ def test_incomplete_request_closes_its_connection() -> None:
 
 
 def fill_with_unread_answers(client: SocketClient, count: int = 60, size: int = 500_000) -> None:
-    """Answers of so many bytes that the client asks for and does not read."""
+    """Request `count` answers of `size` bytes and read none of them."""
     client.ask(produce_request("orders", batch_of(b"x" * size)))
     requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
     with contextlib.suppress(ConnectionError):  # It may be disconnected before it has asked for all.

@@ -22,7 +22,7 @@ from tests.broker.core_client import produce_request
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_half_close import FETCH_VERSION, fetch
 
-NOBODY = 1 << 40
+UNKNOWN_CONNECTION = 1 << 40
 """A connection that the server does not know."""
 READERS = 300
 """More than are answered in one turn of the loop."""
@@ -48,12 +48,12 @@ def close_after(broker: EmbeddedBroker, happens: Callable[[], object]) -> None:
 
 
 def ask(broker: EmbeddedBroker, message: Message, version: int) -> Callable[[], None]:
-    """Somebody asks who does not wait for the answer."""
+    """Send a request whose sender does not wait for the answer."""
     server = broker._running
     request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
 
     def happens() -> None:
-        server._effect_runner.unsent += server.core.apply(RequestReceived(NOBODY, request), server._time.steady_ms())
+        server._effect_runner.unsent += server.core.apply(RequestReceived(UNKNOWN_CONNECTION, request), server._time.steady_ms())
 
     return happens
 

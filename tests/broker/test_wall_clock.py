@@ -1,4 +1,4 @@
-"""The wall clock of a running server is set, or its machine sleeps: nobody waits shorter or longer, and records have the new time."""
+"""The wall clock of a running server is set, or its machine sleeps: waits keep their length, and records have the new time."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ _OTHER_MAGIC = "other"
 _ID = {"producer_id": 5, "producer_epoch": 0}
 
 LINES = (
-    # Batches of format 2: the first rule that is broken is the answer, and nobody in particular is at fault.
+    # Batches of format 2: the first rule that is broken is the answer, and no single record is at fault.
     batch_line("magic is unknown", CRC, MAGIC, {"magic": 3}, "magic 3"),
     batch_line("magic is old", RECORD, MAGIC, {}, "takes format 2"),
     batch_line("crc is wrong", CRC, INVALID_CRC, {"crc": 0xDEADBEEF}, "checksum deadbeef, its bytes have"),
@@ -228,7 +228,7 @@ def cases() -> Iterator[Case]:
 
 
 def inconsistent_cases() -> Iterator[tuple[InconsistentBytes, int, Compression]]:
-    """Every lie in every format that can tell it, under every codec."""
+    """Every inconsistency in every format that can contain it, under every codec."""
     for case in INCONSISTENT_BYTES:
         for record_format in case.formats:
             yield from ((case, record_format, codec) for codec in rules.CODECS[record_format])

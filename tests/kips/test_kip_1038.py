@@ -39,7 +39,7 @@ Make = Callable[..., Producer]
 
 
 class Handler(ProducerExceptionHandler):
-    """Says what it was told to say, and remembers what it was asked."""
+    """Returns the given verdicts, and records the calls."""
 
     def __init__(self, too_large: Any = NonRetriableResponse.SWALLOW, unknown: Any = RetriableResponse.FAIL) -> None:
         self.too_large, self.unknown = too_large, unknown

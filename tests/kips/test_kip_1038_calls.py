@@ -137,7 +137,7 @@ def test_system_exit_on_the_producers_thread_fails_the_record(
 
 
 def test_handler_is_not_configured_when_another_option_is_refused() -> None:
-    """Nobody would close it."""
+    """No producer would exist to close it."""
     configured = []
 
     class Configured(ProducerExceptionHandler):

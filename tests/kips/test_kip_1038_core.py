@@ -153,7 +153,7 @@ def unknown_topic() -> MetadataResponse:
 
 
 def topic_gone(rig: Rig) -> None:
-    """Brokers forget the topic, and the producer hears of it."""
+    """Brokers remove the topic, and the producer's metadata says so."""
     rig.scripted[MetadataRequest] = [unknown_topic()] * 10_000
     rig.core.context.metadata.refresh()
     rig.sleep(1_100)
@@ -163,7 +163,7 @@ WITHIN_4_S = {"retry.unknown.topic.partition.ms": 4_000}
 
 
 class TestWaitingBatches:
-    """A topic that is deleted while records wait to be sent to it: nobody answers for them, metadata does."""
+    """A topic that is deleted while records wait to be sent to it: no Produce response fails them, metadata does."""
 
     # fmt: off
     ROWS = (
@@ -289,7 +289,7 @@ class TestRejected:
         ("a",   "s",   [TOO_LARGE],                     ["a@0/0"],                  ["dropped"]),
         ("a",   "f",   [TOO_LARGE],                     ["a@0/0"],                  ["RecordTooLargeException no"]),
         ("ab",  "sf",  [TOO_LARGE, TOO_LARGE, OK],      ["ab@0/0", "a@0/0", "b@0/0"], ["dropped", "0"]),
-        # Nobody is asked where nobody knows who is at fault, or whether the batch is stored.
+        # The handler is not called when it is unknown which record is at fault, or whether the batch is stored.
         ("ab",  "ss",  [Answer(codes.INVALID_RECORD)],  ["ab@0/0"],                 [INVALID_NO] * 2),
         ("ab",  "ss",  [LOST, rejected(0)],             ["ab@0/0", "ab@0/0"],       ["InvalidRecordException possibly", UNCLEAR]),
         # Other codes are no matter for a handler, not even with culprits.

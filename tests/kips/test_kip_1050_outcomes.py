@@ -37,7 +37,7 @@ class Column(NamedTuple):
     name: str
     api: str
     version: int = 2
-    """Of transactions. In version 2 nobody adds partitions and groups by a request of its own."""
+    """Of transactions. In version 2 producers send no requests that add partitions and groups."""
     is_first: bool = False
     """The producer sends it once, before its first transaction."""
     finds: str = "FindCoordinator"
@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def clause(self) -> str | None:
-        """Which `except` of the KIP's example catches it; None: the producer tries again, and the application hears of nothing."""
+        """Which `except` of the KIP's example catches it; None: the producer tries again, and the application gets no error."""
         if self.group in RETRIABLE:
             return None
         if self.column.aborts:  # "The producer.abortTransaction() method will not throw an abortable exception."
@@ -151,7 +151,7 @@ class Application:
         record = self.producer.send(self.name, value)
         failure = record.exception(LATEST_S)
         if failure is not None:
-            # Whoever does not look at each record hears it from the commit.
+            # An application that does not look at each record gets the error from the commit.
             with pytest.raises(type(failure)):
                 self.producer.commit_transaction()
             raise failure
@@ -168,7 +168,7 @@ class Application:
         """What the example does about it; the clause that it was caught in."""
         is_abortable = isinstance(error, TransactionAbortableException)
         if is_abortable or isinstance(error, InvalidConfigurationException):
-            # Somebody has corrected the configuration; the producer stays usable. Before the first transaction nothing is to be aborted.
+            # The configuration is corrected by now; the producer stays usable. Before the first transaction nothing is to be aborted.
             self.producer.abort_transaction() if has_begun else self.producer.init_transactions()
             return "abort" if is_abortable else "stop"
         self._is_over()
@@ -248,7 +248,7 @@ def error_of(call: Callable[[], None]) -> KafkaException | None:
 def position(judge: AdminClient, name: str) -> int:
     """Where the group goes on, as soon as nothing is open that could change it."""
     asked = ConsumerGroupTopicPartitions(name, [JudgedPartition(name, 0)])
-    while True:  # A transaction may have ended a moment before the group hears of it.
+    while True:  # A transaction may have ended a moment before the group has the marker.
         (answer,) = judge.list_consumer_group_offsets([asked], require_stable=True).values()
         (place,) = answer.result(LATEST_S).topic_partitions
         if place.error is None:

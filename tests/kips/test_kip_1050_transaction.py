@@ -1,7 +1,7 @@
 """KIP-1050 and the transaction manager: every state with every event, and the two promises about commits and aborts.
 
 The table is written out, not computed: a state or an event that is added without its row or column fails here. A cell is the state
-after the event and what the caller of it hears: `ok`, `waits`, or an error's class; a record hears its own fate.
+after the event and the result of the call: `ok`, `waits`, or an error's class; a record has its own result.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def fail(code: ErrorCode) -> Callable[[Rig], object]:
 
 
 def time_is_up(rig: Rig) -> object:
-    """Whoever waits has waited for max.block.ms; the answer comes afterwards, if at all."""
+    """A waiting call has waited for max.block.ms; the answer comes afterwards, if at all."""
     rig.sleep(60_001)
     caller_result = [outcome for name, outcome in rig.calls.items() if isinstance(outcome, TimeoutException)]
     return caller_result[0] if caller_result else "ok"
@@ -203,7 +203,7 @@ class TestAborts:
 
     @staticmethod
     def is_allowed(error: object) -> bool:
-        """Beside errors that end the producer: a call in the wrong order, because there is no transaction after a refused init."""
+        """Besides errors that end the producer: a call in the wrong order, because there is no transaction after a refused init."""
         return isinstance(error, TimeoutException) or (
             isinstance(error, KafkaException) and group_of(error) is Group.APPLICATION_RECOVERABLE
         )
@@ -221,7 +221,7 @@ class TestAborts:
 class TestCommits:
     """A commit never succeeds with a failed record in it (decision 16)."""
 
-    @pytest.mark.parametrize("culprits", [(), (0,)], ids=["nobody named", "one named"])
+    @pytest.mark.parametrize("culprits", [(), (0,)], ids=["none named", "one named"])
     @pytest.mark.parametrize("when", ["before", "while"])
     def test_commit_fails_exactly_if_a_record_failed(self, when: str, culprits: tuple[int, ...]) -> None:
         for code in EVERY_CODE:

@@ -1,4 +1,4 @@
-"""KIP-135: a null key sent to a compacted topic is an error of its own, which nobody retries.
+"""KIP-135: a null key sent to a compacted topic is an error of its own, which is not retried.
 
 One line per record; the code is INVALID_COMPACTION_KEY, which travels as 87 with the record listed (`apache`) or as 45 (`kip`).
 """

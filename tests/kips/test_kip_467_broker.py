@@ -33,7 +33,7 @@ LAST_OFFSET_DELTA, ATTRIBUTES, COUNT, BASE_OFFSET, LENGTH, MAGIC, SEQUENCE = 23,
 
 @dataclass(frozen=True)
 class Case:
-    """`counters`: by how much which counter of the topic moves, beside those of every request."""
+    """`counters`: by how much which counter of the topic moves, besides those of every request."""
 
     name: str
     batch: bytes | bytearray | None
@@ -113,7 +113,7 @@ CASES = [
     Case("magic 3", changed(GOOD, MAGIC, b"\x03", fix_crc=False), 2, {}, {MAGICS: 1}),
     Case("magic 255", changed(GOOD, MAGIC, b"\xff", fix_crc=False), 2, {}, {MAGICS: 1}),
     Case("magic 1", changed(GOOD, MAGIC, b"\x01", fix_crc=False), 87, {}, {MAGICS: 1}),
-    # A payload that does not unpack although its checksum is right is nobody's transmission error.
+    # A payload that does not unpack although its checksum is right is no transmission error.
     Case("payload does not decompress", changed(batch_of(b"a" * 50, compression=Compression.LZ4), 61, b"\x00" * 8), 87),
     Case("record length lies", changed(GOOD, 61, b"\x02"), 87),
 ]
@@ -207,7 +207,7 @@ def test_numbering_is_announced_only_when_it_is_on() -> None:
 
 @pytest.mark.parametrize(("software", "expected"), [("chaffinch", 45), ("librdkafka", None)])
 def test_codes_of_culprits_are_sent_to_our_client_only(software: str, expected: int | None) -> None:
-    """Tagged field 1467: the number that the KIP printed, which no other error shares; others never see it (KIP-511 tells who is who)."""
+    """Tagged field 1467: the number that the KIP printed, which no other error shares; others never get it (KIP-511 identifies clients)."""
     cluster = Cluster()
     cluster.topic("orders", **COMPACT)
     answer = cluster.client(software=software).produce("orders", NO_KEYS, version=9)
@@ -222,7 +222,7 @@ def test_compressed_batches_are_checked_record_by_record() -> None:
 
 
 def test_refusal_with_acks_0_closes_the_connection() -> None:
-    """Nobody reads an answer, so a refusal closes the connection, as in Kafka; a success stays silent."""
+    """No client reads an answer, so a refusal closes the connection, as in Kafka; a success stays silent."""
     cluster, client = cluster_with(COMPACT)
     client.send(produce_request("orders", GOOD, acks=0))
     assert (client.closed, client.silent, client.answers) == (None, 1, [])

@@ -41,12 +41,12 @@ SCENARIOS = [
     Scenario("all are culprits", "abc", [rejected(0, 1, 2)], ["abc@0/0"], [INVALID] * 3),
     Scenario("a single record", "a", [rejected(0)], ["a@0/0"], [INVALID]),
     Scenario("one in each round", "abcd", [rejected(0), rejected(1), OK], ["abcd@0/0", "bcd@0/0", "bd@0/0"], [INVALID, "0", INVALID, "1"]),
-    # 3.b.i: nobody is named, so nobody is innocent.
+    # 3.b.i: no record is named, so none is innocent.
     Scenario("no culprits named", "abc", [rejected()], ["abc@0/0"], [INVALID] * 3),
-    # An index that cannot be: nobody knows who is meant.
+    # An invalid index: it is unknown which record is meant.
     Scenario("index beyond the batch", "abc", [rejected(1, 3)], ["abc@0/0"], [INVALID] * 3),
     Scenario("index below zero", "abc", [rejected(-1)], ["abc@0/0"], [INVALID] * 3),
-    # 3.a: a retriable code means the whole batch again, whoever is named, under its own numbers.
+    # 3.a: a retriable code means the whole batch again, whichever records are named, under its own numbers.
     Scenario("retriable with culprits", "abc", [rejected(1, code=codes.CORRUPT_MESSAGE), OK], ["abc@0/0", "abc@0/0"], ["0", "1", "2"]),
     Scenario(
         "retriable, then culprits",
@@ -55,7 +55,7 @@ SCENARIOS = [
         ["abc@0/0", "abc@0/0", "ac@0/0"],
         ["0", INVALID, "1"],
     ),
-    # One code per partition on the wire; each culprit's own comes beside its index (tag 1467), or is the partition's.
+    # One code per partition on the wire; each culprit's own comes with its index (tag 1467), or is the partition's.
     Scenario("timestamps", "abc", [rejected(0, 2, code=codes.INVALID_TIMESTAMP), OK], ["abc@0/0", "b@0/0"], [TIMESTAMP, "0", TIMESTAMP]),
     Scenario(
         "each its own code",
@@ -64,7 +64,7 @@ SCENARIOS = [
         ["abcd@0/0", "d@0/0"],
         [TIMESTAMP, INVALID, "InvalidCompactionKeyException no", "0"],
     ),
-    # Decision 17: a code nobody knows, with culprits, outside a transaction, is 3.b.ii like any other.
+    # Decision 17: an unknown code, with culprits, outside a transaction, is 3.b.ii like any other.
     Scenario(
         "unknown code",
         "abc",

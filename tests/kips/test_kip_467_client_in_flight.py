@@ -63,7 +63,7 @@ SCENARIOS = [
     Scenario("a culprit in each", "ab cd ef", [rejected(0), rejected(0), rejected(1), at(1), at(2), at(3)],
              "ab@1/0 cd@3/0 ef@5/0 b@1/0 d@2/0 e@3/0", [INVALID, "1", INVALID, "2", "3", INVALID]),
     Scenario("all of the first are culprits", "ab cd", [rejected(0, 1), GAP, at(1)], "ab@1/0 cd@3/0 cd@1/0", [INVALID, INVALID, "1", "2"]),
-    Scenario("a broker that names nobody", "ab cd", [rejected(), GAP, at(1)], "ab@1/0 cd@3/0 cd@0/1", [INVALID, INVALID, "1", "2"]),
+    Scenario("a broker that names no record", "ab cd", [rejected(), GAP, at(1)], "ab@1/0 cd@3/0 cd@0/1", [INVALID, INVALID, "1", "2"]),
     Scenario("a broker that names one that is not there", "ab cd", [rejected(2), GAP, at(1)],
              "ab@1/0 cd@3/0 cd@0/1", [INVALID, INVALID, "1", "2"]),
     Scenario("a broker that names one at a time", "abc de", [rejected(0), GAP, rejected(0), GAP, at(1), at(2)],
@@ -195,7 +195,7 @@ class TestWithoutIdempotence:
 
 
 class TestTime:
-    """`delivery.timeout.ms` ends in the middle: records are told, numbers wait for the answer."""
+    """`delivery.timeout.ms` ends in the middle: records fail, numbers wait for the answer."""
 
     OPTIONS = {"delivery.timeout.ms": 40_000}  # noqa: RUF012
 
@@ -236,7 +236,7 @@ class TestTime:
 
     @pytest.mark.parametrize("predecessors", [PredecessorState.OPEN, PredecessorState.FAILED, PredecessorState.UNSTORED])
     def test_expired_batch_after_a_gap_fails_with_a_timeout(self, predecessors: PredecessorState) -> None:
-        """Nobody is told of a gap that another batch has left."""
+        """The error is not the gap that another batch has left."""
         situation = Situation(topic_partition=ORDERS_0, count=1, keys_of=lambda _: NO_ENTRIES, predecessors=predecessors, may_retry=False)
         verdict = judge(BatchResponse(code=codes.OUT_OF_ORDER_SEQUENCE_NUMBER), situation)
         assert isinstance(verdict, FailAll)
@@ -316,7 +316,7 @@ class TestTransaction:
 
 FRONTS: dict[str, tuple[Answer | str, dict[str, Any]]] = {
     "a culprit": (rejected(0), {}),
-    "nobody named": (rejected(), {}),
+    "no record named": (rejected(), {}),
     "too large": (TOO_LARGE, {}),
     "not allowed": (Answer(codes.TOPIC_AUTHORIZATION_FAILED), {}),
     "abortable": (Answer(codes.TRANSACTION_ABORTABLE), {}),

@@ -107,7 +107,7 @@ class TestOrder:
         assert rig.trace[4:] == ["d@0/1"]
 
     def test_culprits_leave_other_partitions_alone(self) -> None:
-        """Their numbers are given to the innocents, so the epoch stays, and nobody has to finish anything."""
+        """Their numbers are given to the innocents, so the epoch stays, and no other partition has to finish its batches."""
         rig = Rig()
         for tp in (ORDERS_0, ORDERS_1):
             rig.send("y" if tp == ORDERS_0 else "z", tp)
@@ -136,7 +136,7 @@ class TestOrder:
 
 
 class TestGaps:
-    """Codes 45 and 59 without culprits: surely not stored, so numbered anew, while time and retries last."""
+    """Codes 45 and 59 without culprits: surely not stored, so sent with new numbers, while time and retries last."""
 
     @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
     def test_gap_code_gives_new_sequences(self, code: ErrorCode) -> None:

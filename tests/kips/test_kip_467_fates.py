@@ -116,7 +116,7 @@ def scene(broker: EmbeddedBroker) -> Iterator[Make]:
 
 
 def check_unclear(error: Any, cause: type[KafkaException]) -> None:
-    """An innocent: nobody knows what became of it, and the refusal is only the cause."""
+    """An innocent: it is unknown whether it is stored, and the refusal is only the cause."""
     assert (error.stored, error.code in UNCLEAR) == (Stored.POSSIBLY, True)
     assert group_of(error) in (Group.RETRIABLE, Group.REFRESH_RETRIABLE)
     assert isinstance(error.__cause__, cause)

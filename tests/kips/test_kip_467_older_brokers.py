@@ -1,4 +1,4 @@
-"""KIP-135 and KIP-579 recognised by the producer against brokers that never heard of them (decisions 2, 19 and 21).
+"""KIP-135 and KIP-579 recognised by the producer against brokers that do not implement them (decisions 2, 19 and 21).
 
 Scenarios read as in `test_kip_467_client.py`.
 """
@@ -22,7 +22,7 @@ COMPACTED = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
 
 
 class TestOlderBrokers:
-    """KIP-135 and KIP-579 recognised against brokers that never heard of them (decisions 2, 19, 21)."""
+    """KIP-135 and KIP-579 recognised against brokers that do not implement them (decisions 2, 19, 21)."""
 
     def test_code_87_for_a_null_key_on_a_compacted_topic_becomes_45(self) -> None:
         rig = Rig(configs=COMPACTED)
@@ -34,7 +34,7 @@ class TestOlderBrokers:
         assert len([r for r in rig.requests if isinstance(r, DescribeConfigsRequest)]) == 1
 
     def test_code_32_for_a_null_key_next_to_a_wrong_timestamp_becomes_45(self) -> None:
-        """Apache Kafka has one code for all culprits of a batch; only the text beside each tells them apart."""
+        """Apache Kafka has one code for all culprits of a batch; only the text of each tells them apart."""
         rig = Rig(configs=COMPACTED)
         rig.send(f"a{KEYLESS}cd")
         rig.answer(rejected(1, 2, code=codes.INVALID_TIMESTAMP))

@@ -27,7 +27,7 @@ CASES_MIN = 150
 """So that a rule that loses its formats is noticed."""
 
 IN_OLD_VERSIONS = {codes.INVALID_RECORD: 42, codes.INVALID_COMPACTION_KEY: 42}
-"""What Produce versions below 8 hear instead; the others hear the code itself."""
+"""Codes that Produce versions below 8 get instead; the others get the code itself."""
 
 NOT_FAILED = {codes.CORRUPT_MESSAGE, codes.MESSAGE_TOO_LARGE}
 
@@ -86,7 +86,7 @@ def test_culprits_of_old_formats_have_their_index(case: Case) -> None:
     ids=[f"{inconsistent.name} [format {number}, {codec.name.lower()}]" for inconsistent, number, codec in INCONSISTENT_CASES],
 )
 def test_inconsistent_lengths_are_refused(inconsistent: InconsistentBytes, record_format: int, codec: Compression) -> None:
-    """Right checksums around wrong lengths: INVALID_RECORD with a reason, and never stored, as nobody could read them back.
+    """Right checksums around wrong lengths: INVALID_RECORD with a reason, and never stored, as no consumer could read them.
 
     Only what makes plain messages impossible to tell apart is CORRUPT_MESSAGE, as for batches that cannot be sliced.
     """

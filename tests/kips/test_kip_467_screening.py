@@ -90,7 +90,7 @@ def fates(rig: Rig) -> dict[str, str]:
 
 
 def written(*runs: str, **others: str) -> dict[str, str]:
-    """The fates of records: in each of `runs`, of one partition, those written, from offset 0 on; beside the others'."""
+    """The fates of records: in each of `runs`, of one partition, those written, from offset 0 on, and those of the others."""
     return {**{value: "0" for run in runs for value in run}, **others}
 
 
@@ -120,7 +120,7 @@ SCENARIOS = [
              ["aBc@0/0", "ac@0/0", "dEf@2/0", "df@2/0"], written("acdf", B="refused", E="refused")),
     Scenario("when the first attempt had left", [table("aBc"), Answer(codes.NOT_LEADER_OR_FOLLOWER), table("dEf"), 200, refused(1), OK, OK],
              ["aBc@0/0", "aBc@0/0", "ac@0/0", "df@2/0"], written("acdf", B="refused", E="screened")),
-    # For a time, and the broker is asked again meanwhile.
+    # For a limited time, during which the broker is asked again.
     Scenario("just in time", [table("aBc", "dEf"), PROBE_AFTER_MS - 1, refused(1), OK, OK],
              ["aBc@0/0", "ac@0/0", "df@2/0"], written("acdf", B="refused", E="screened")),
     Scenario("too late", [table("aBc", "dEf"), SCREEN_MS_MAX, refused(1), OK, refused(1), OK],
@@ -128,7 +128,7 @@ SCENARIOS = [
     Scenario("one asks, the others do not wait",
              [table("aBc", "dEf", "gHi"), refused(1), PROBE_AFTER_MS, OK, refused(1), GAP, OK, OK],
              ["aBc@0/0", "ac@0/0", "dEf@2/0", "gi@5/0", "df@2/0", "gi@4/0"], written("acdfgi", B="refused", E="refused", H="screened")),
-    Scenario("who asks hears another answer", [table("aBc", "dEf", "gHi"), refused(1), PROBE_AFTER_MS, OK, OK, OK],
+    Scenario("the one that asks gets another answer", [table("aBc", "dEf", "gHi"), refused(1), PROBE_AFTER_MS, OK, OK, OK],
              ["aBc@0/0", "ac@0/0", "dEf@2/0", "gHi@5/0"], written("acdEfgHi", B="refused"), ONE_IN_FLIGHT),
     Scenario("no answer to who asks", [table("aBc", "dEf", "gHi", "jKl"), refused(1), PROBE_AFTER_MS, LATER_MS, OK, OK, OK, OK],
              ["aBc@0/0", "ac@0/0", "dEf@2/0", "gHi@5/0", "jKl@8/0"], written("acdEfgHijKl", B="refused")),
@@ -157,7 +157,7 @@ SCENARIOS = [
              written("aCdEf", B="refused")),
     Scenario("an index beyond the batch", [table("aBc", "dEf"), refused(1, 7), 1, OK], ["aBc@0/0", "dEf@0/1"],
              written("dEf", a="InvalidRecordException no", B="InvalidRecordException no", c="InvalidRecordException no")),
-    Scenario("nobody is named", [table("AB", "dEf"), Answer(codes.INVALID_RECORD), OK], ["AB@0/0", "dEf@0/1"],
+    Scenario("no record is named", [table("AB", "dEf"), Answer(codes.INVALID_RECORD), OK], ["AB@0/0", "dEf@0/1"],
              written("dEf", A="InvalidRecordException no", B="InvalidRecordException no")),
     Scenario("a later refusal does not name them",
              [table("aBc", "dEf", "gHi"), refused(1), PROBE_AFTER_MS, OK,
@@ -168,7 +168,7 @@ SCENARIOS = [
              ["aBc@0/0", "ac@0/0", "df@2/0"], written("acdf", B="refused", E="screened"), {"configs": {"cleanup.policy": "compact"}}),
     Scenario("one code for all, and it is not", [table("aBc", "dEf"), Answer(codes.INVALID_RECORD, [1]), OK, OK],
              ["aBc@0/0", "ac@0/0", "dEf@2/0"], written("acdEf", B="InvalidRecordException no")),
-    Scenario("a broker before 2.4 names nobody", [table("aBc", "dEf"), Answer(codes.CORRUPT_MESSAGE), OK, OK],
+    Scenario("a broker before 2.4 names no record", [table("aBc", "dEf"), Answer(codes.CORRUPT_MESSAGE), OK, OK],
              ["aBc@0/0", "ac@0/0", "dEf@2/0"], written("acdEf", B="refused"), {"configs": {"cleanup.policy": "compact"}}),
     Scenario("an earlier attempt may be stored", [table("aBc", "dEf"), LOST, 200, refused(1), OK],
              ["aBc@0/0", "aBc@0/0", "dEf@0/1"],
@@ -176,7 +176,7 @@ SCENARIOS = [
     # Where it is not done at all.
     Scenario("records of send", [Sent("a_c"), Sent("d"), refused(1), OK, OK], ["a_c@0/0", "ac@0/0", "d@2/0"],
              written("acd", _="refused")),
-    Scenario("a handler hears of each", [*FIRST, OK, refused(1), OK], ["aBc@0/0", "ac@0/0", "dEf@2/0", "df@2/0"],
+    Scenario("a handler gets each record", [*FIRST, OK, refused(1), OK], ["aBc@0/0", "ac@0/0", "dEf@2/0", "df@2/0"],
              written("acdf", B="dropped", E="dropped"), IN_HANDLER),
 ]
 # fmt: on
@@ -327,7 +327,7 @@ WAITING = [
     Waiting("handed over in the same moment", 0, [], handed_over_ms=0),
     Waiting("for another leader", 0, [0], nodes=2),
     Waiting("another topic", 0, [], topic="returns"),
-    Waiting("a topic made anew", 0, [], topic_id=UUID(int=2)),
+    Waiting("a recreated topic", 0, [], topic_id=UUID(int=2)),
     Waiting("a topic that is unknown", 0, [], topic="unknown"),
 ]
 

@@ -1,7 +1,7 @@
-"""What a client of each Produce version hears, under both numberings: the table that `docs/kips/467.md` prints, held against the wire.
+"""Codes that a client of each Produce version gets, under both numberings: the table of `docs/kips/467.md`, compared with the wire.
 
 Below version 8 there is no room for culprits and texts, and the KIP's two errors become INVALID_REQUEST: never CORRUPT_MESSAGE, which
-would be sent again. The number beside each culprit (tag 1467) travels from version 9 on, and to our own client only.
+would be sent again. The number of each culprit (tag 1467) travels from version 9 on, and to our own client only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COUNT = 57
 NUMBERINGS = ("apache", "kip")
 GOOD = batch_of(b"a", b"b")
 
-# what is sent, topic, numbers below version 8 under (apache, kip), from it on, culprits under (apache, kip), number beside each
+# what is sent, topic, numbers below version 8 under (apache, kip), from it on, culprits under (apache, kip), number of each
 _Numbers = tuple[int, int]
 EVENTS: Mapping[str, tuple[bytes | bytearray, Mapping[str, Any], _Numbers, _Numbers, tuple[list[int], list[int]], dict[int, int]]] = {
     "null key": (batch_of(b"a", b"b", keys=[b"k", None]), {"cleanup_policy": "compact"}, (42, 42), (87, 45), ([1], [1]), {1: 45}),
@@ -69,14 +69,16 @@ def answer_to(name: str, version: int, numbering: str, software: str = "chaffinc
 @pytest.mark.parametrize("version", APIS[0].served)
 @pytest.mark.parametrize("name", EVENTS)
 def test_event_has_code_culprits_and_text_per_version(name: str, version: int, numbering: str) -> None:
-    _, _, old_numbers, numbers, culprits, beside = EVENTS[name]
+    _, _, old_numbers, numbers, culprits, culprit_numbers = EVENTS[name]
     answer = answer_to(name, version, numbering)
     at = NUMBERINGS.index(numbering)
     expected = culprits[at] if version >= 8 else []
     assert answer.error_code == (numbers if version >= 8 else old_numbers)[at]
     assert [error.batch_index for error in answer.record_errors] == expected
     assert bool(answer.error_message) == (version >= 8)
-    assert [error.chaffinch_error_code for error in answer.record_errors] == [beside[index] if version >= 9 else None for index in expected]
+    assert [error.chaffinch_error_code for error in answer.record_errors] == [
+        culprit_numbers[index] if version >= 9 else None for index in expected
+    ]
 
 
 @pytest.mark.parametrize("software", ["librdkafka", "apache-kafka-java", ""])
@@ -88,7 +90,7 @@ def test_other_clients_receive_no_codes_of_culprits(software: str) -> None:
 @pytest.mark.parametrize(("numbering", "announced"), [("apache", []), ("kip", [("chaffinch.error.numbering", 1, 1)])])
 @pytest.mark.parametrize("version", [3, 4])
 def test_numbering_is_announced_as_a_feature(numbering: str, announced: list[Any], version: int) -> None:
-    """In ApiVersions, as a supported feature: a client cannot tell 45 from 45 otherwise."""
+    """In ApiVersions, as a supported feature: otherwise a client cannot know which 45 is meant."""
     cluster = Cluster({"error.numbering": numbering})
     client = cluster.client()
     answer = client.ask(client.connection.api_versions_request(), version)
@@ -108,11 +110,11 @@ def test_printed_table_equals_the_events() -> None:
     """Rows of `docs/kips/467.md` for each event above: versions, both numbers, culprits, text, tag."""
     printed = {(row[0], row[1]): row[2:] for row in kip_tables.responses_by_version()}
     for name, described in (("null key", "a record without key on a compacted topic"), ("replication factor", "min.insync.replicas")):
-        _, _, old_numbers, numbers, culprits, beside = EVENTS[name]
+        _, _, old_numbers, numbers, culprits, culprit_numbers = EVENTS[name]
         (event,) = {key[0] for key in printed if key[0].startswith(described)}
-        number = str(next(iter(beside.values()))) if beside else ""
+        number = str(next(iter(culprit_numbers.values()))) if culprit_numbers else ""
         names = "yes" if culprits[0] else ""
         ranges = {key[1]: value for key, value in printed.items() if key[0] == event}
         assert ranges["0 to 7"] == [*map(str, old_numbers), "", "", ""]
-        assert ranges["9 to 13" if beside else "8 to 13"] == [*map(str, numbers), names, "yes", number]
+        assert ranges["9 to 13" if culprit_numbers else "8 to 13"] == [*map(str, numbers), names, "yes", number]
     assert CULPRIT_CODE_TAG == 1467

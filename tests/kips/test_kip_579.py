@@ -18,7 +18,7 @@ CASES = [
     # policy, replicas, stopped nodes, min in sync, acks, code
     ("kip579", 1, 0, 2, -1, 40),
     ("kip579", 1, 0, 2, 1, 0),
-    ("kip579", 1, 0, 2, 0, 0),  # Nobody hears of it, and it is stored.
+    ("kip579", 1, 0, 2, 0, 0),  # No answer is sent, and it is stored.
     ("kip579", 2, 0, 2, -1, 0),
     ("kip579", 2, 0, 3, -1, 40),
     ("kip579", 3, 0, 3, -1, 0),
@@ -71,7 +71,7 @@ def test_every_version_has_the_same_code(numbering: str, code: int, version: int
 
 
 def test_message_starts_with_the_name_and_has_both_numbers() -> None:
-    """Under `apache` numbering the name is what tells it from any other INVALID_CONFIG."""
+    """Under `apache` numbering only the name tells apart this error and any other INVALID_CONFIG."""
     cluster = Cluster()
     cluster.topic("orders", min_insync_replicas="2")
     message = cluster.client().produce("orders", batch_of(b"a")).error_message

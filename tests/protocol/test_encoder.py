@@ -131,7 +131,7 @@ def test_the_head_comes_first() -> None:
 
 
 class TestCulpritCode:
-    """KIP-467's list of culprits with the code beside each: tag 1467, only when it is set."""
+    """KIP-467's list of culprits with the code of each: tag 1467, only when it is set."""
 
     @staticmethod
     def response(code: int | None) -> ProduceResponse:

@@ -314,7 +314,7 @@ class TestLimits:
         assert len(assembler.get_buffer()) == CHUNK_BYTES
 
     def test_buffer_is_available_after_a_refusal_that_filled_the_chunk(self) -> None:
-        """A transport may ask for a buffer once more before it hears that it is closed."""
+        """A transport may ask for a buffer once more before it gets the close."""
         assembler = FrameAssembler(1000)
         beginning = framed(b"good") + (2000).to_bytes(4, "big")
         with pytest.raises(ProtocolViolation) as caught:

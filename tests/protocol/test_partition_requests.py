@@ -58,8 +58,10 @@ def test_frames_are_those_of_the_usual_encoder(
 def answer(version: int, *, correlation_id: int = 5, topic: str = "orders", throttle_ms: int = 0, **fields: Any) -> bytes:
     part = PartitionProduceResponse(**{"index": 3, "base_offset": 17, "log_append_time_ms": -1, "log_start_offset": 2} | fields)
     has_id = version >= 13
-    told = TopicProduceResponse(name="" if has_id else topic, topic_id=TOPIC_ID if has_id else UUID(int=0), partition_responses=[part])
-    message = ProduceResponse(responses=[told], throttle_time_ms=throttle_ms)
+    topic_response = TopicProduceResponse(
+        name="" if has_id else topic, topic_id=TOPIC_ID if has_id else UUID(int=0), partition_responses=[part]
+    )
+    message = ProduceResponse(responses=[topic_response], throttle_time_ms=throttle_ms)
     parts = finish_frame(message.encode_after(response_head(produce_fast_path.KEY, correlation_id, is_flexible=True), version))
     return b"".join(parts)
 

@@ -92,7 +92,7 @@ class TestPlainBytes:
     """As many as the rows have themselves, wherever their bytes are and whatever other rows have."""
 
     def check(self, data: pa.RecordBatch | pa.Table, bytes_count: int) -> None:
-        # Offsets, a bit per row that may be null, and what lists and structs have beside.
+        # Offsets, a bit per row that may be null, and the extra buffers of lists and structs.
         assert bytes_count <= plain_bytes(data) <= bytes_count + 24 * data.num_rows + 24
 
     def test_sliced_rows_are_counted(self, data_type: pa.DataType) -> None:

@@ -241,7 +241,7 @@ class TestWithoutRecords:
         assert rest == encode(kept, compression=codec, identity=IDENTITY, base_sequence=8)
 
     def test_wrong_offset_deltas_are_corrected(self) -> None:
-        """They are culprits of another kind, which the broker names; nobody passes them on."""
+        """They are culprits of another kind, which the broker names; the rebuilt batch does not have them."""
         record = bytes([0, 0, 0x80, 0x80, 0x80, 0x80, 0x08, 1, 2]) + b"v\0"
         rest = without_records(batch_with_payload(bytes([2 * len(record)]) + record, 1, Compression.NONE), [])
         assert rest is not None
@@ -422,7 +422,7 @@ BROKEN_PAYLOADS = [
     ("headers beyond the record", b"\x0e\0\0\0\1\2v\x02", 1, Fault.HEADER_COUNT, 0, 7),
     ("header key null", b"\x10\0\0\0\1\1\x02\1\1", 1, Fault.HEADER_KEY_LENGTH, 0, 7),
     ("header value beyond the record", b"\x10\0\0\0\1\1\x02\0\x02", 1, Fault.HEADER_VALUE_LENGTH, 0, 8),
-    ("a byte nobody claims", b"\x10\0\0\0\1\2v\0x", 1, Fault.RECORD_LENGTH_UNUSED, 0, 8),
+    ("a byte of no field", b"\x10\0\0\0\1\2v\0x", 1, Fault.RECORD_LENGTH_UNUSED, 0, 8),
 ]
 
 

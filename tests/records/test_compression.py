@@ -258,7 +258,7 @@ class TestNamesAndErrors:
 
 
 class TestMemory:
-    """What many small payloads take together, each of which nobody knows the size of beforehand, or claims it."""
+    """Memory of many small payloads together; the size of each is unknown beforehand, or stated in its header."""
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
     def test_decompressed_buffers_are_no_larger_than_their_content(self, codec: Compression) -> None:

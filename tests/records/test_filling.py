@@ -71,7 +71,7 @@ def test_size_max_of_columns_is_an_upper_bound(drawn: tuple[RecordColumns, list[
 
 @pytest.mark.parametrize("value_bytes", [10, 600, 5000, 6000, 9000])
 def test_batch_allocates_little_more_than_its_size(value_bytes: int) -> None:
-    """It stands in `buffer.memory` as so many bytes as it has."""
+    """It counts in `buffer.memory` by its length in bytes."""
     columns = columns_of([(None, bytes(value_bytes), 0, [])] * 2000)
     for made in (encode_filling(columns, 10_000)[0], encode_measured(columns.slice(0, 1), 2 * value_bytes)):
         assert made.__alloc__() <= len(made) * 8 // 7 + 2

@@ -1,4 +1,4 @@
-"""Partitions of keys: those of kafka-python, which are those of Java's client."""
+"""Partitions of keys: the same as in kafka-python and in the Java client."""
 
 from hypothesis import given
 from hypothesis import strategies as st

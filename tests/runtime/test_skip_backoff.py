@@ -6,7 +6,7 @@ from chaffinch.runtime.skip_backoff import SkipBackoff
 
 
 def skipped_count(backoff: SkipBackoff) -> int:
-    """So many chances in a row."""
+    """The number of chances in a row that are skipped."""
     count = 0
     while backoff.should_skip():
         count += 1

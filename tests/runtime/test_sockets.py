@@ -67,7 +67,7 @@ def test_closed_peer_fails_receive() -> None:
                 sockets.receive_some(opened, memoryview(bytearray(10)))
 
 
-@pytest.mark.parametrize("name", ["nobody.invalid", "two..dots", "a" * 64])
+@pytest.mark.parametrize("name", ["host.invalid", "two..dots", "a" * 64])
 def test_unknown_name_fails_resolve(name: str) -> None:
     with pytest.raises(SocketFailed, match="name not known"):
         sockets.resolve(name, 1)
@@ -101,7 +101,7 @@ def test_a_waker_wakes_until_it_is_drained() -> None:
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="asks the system which descriptors are open")
 def test_interrupted_waker_construction_leaves_no_descriptor_open() -> None:
-    gc.collect()  # What tests before this one have left is not closed meanwhile.
+    gc.collect()  # Sockets left by earlier tests are closed before the count, not during it.
     before, lines_run = len(os.listdir("/dev/fd")), 0
     while interrupted_after(lines_run):
         lines_run += 1

@@ -72,17 +72,17 @@ def transaction(log: PartitionLog, identity: ProducerIdentity, sequence: int, *p
 
 
 def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: Any) -> PartitionLog:
-    """`count` batches of two producers and of nobody, with tombstones, and transactions that end either way; sealed."""
-    dice = random.Random(seed)
+    """`count` batches of two producers and of none, with tombstones, and transactions that end either way; sealed."""
+    rng = random.Random(seed)
     log = opened(files, segment_bytes=600, index_interval_bytes=100, checkpoint_bytes=900, delete_retention_ms=50, **config)
     sequences = {1: 0, 2: 0}
     for number in range(count):
-        pairs = [(f"k{dice.randrange(6)}", None if dice.random() < 0.2 else f"v{number}") for _ in range(dice.randint(1, 4))]
-        roll = dice.random()
+        pairs = [(f"k{rng.randrange(6)}", None if rng.random() < 0.2 else f"v{number}") for _ in range(rng.randint(1, 4))]
+        roll = rng.random()
         if roll < 0.4:
-            log.append(records(*pairs, compression=dice.choice(list(Compression))), steady_ms=0)
+            log.append(records(*pairs, compression=rng.choice(list(Compression))), steady_ms=0)
         elif roll < 0.8:
-            producer_id = dice.choice((1, 2))
+            producer_id = rng.choice((1, 2))
             transactional = producer_id == 2
             log.append(
                 records(
@@ -92,7 +92,7 @@ def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: A
             )
             sequences[producer_id] += len(pairs)
         else:
-            log.append_marker(dice.random() < 0.5, TWO, 0, 1000)
+            log.append_marker(rng.random() < 0.5, TWO, 0, 1000)
     log.append_marker(True, TWO, 0, 1000)
     log.roll(0)
     return log

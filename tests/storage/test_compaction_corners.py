@@ -19,7 +19,7 @@ from tests.storage.orders_log import DIRECTORY, ORDERS
 
 
 class AfterRename:
-    """Refuses the next sync of names after `log.state` got its new one: nobody knows whether it has it for good."""
+    """Refuses the next sync of names after `log.state` got its new one: it is unknown whether the new name is durable."""
 
     def __init__(self) -> None:
         self.is_renamed = False
@@ -124,7 +124,7 @@ def test_time_of_an_emptied_batch_is_ignored(loses_derived_files: bool) -> None:
 
 
 def test_records_without_timestamps_age_from_segment_creation() -> None:
-    """Compaction makes the segment anew, but its records do not become younger or older by it; several become as old as the youngest."""
+    """Compaction rewrites the segment, but its records do not become younger or older by it; several become as old as the youngest."""
     log = opened(MemoryFileSystem(), segment_ms=1, retention_ms=100, deletes=True)
     for steady_ms in (1000, 2000, 3000):
         log.append(encode(RecordColumns.from_lists([b"a", b"k%d" % steady_ms], [b"v", b"v"], [-1, -1])), steady_ms=steady_ms)

@@ -65,9 +65,9 @@ class Ending:
 
 def end_process(files: MemoryFileSystem, seed: int, *, by_power: bool) -> None:
     """Its files as a kill leaves them, or a loss of power."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     if by_power:
-        files.crash(lambda path, unsynced: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
+        files.crash(lambda path, unsynced: rng.choice([0, unsynced, rng.randint(0, unsynced)]))
     else:
         files.kill()
 
@@ -237,7 +237,7 @@ def continue_after_compaction(log: PartitionLog, start: int, *, starts_first: bo
 
 
 def leftover_files(files: MemoryFileSystem, log: PartitionLog) -> list[str]:
-    """Files of segments that the log does not have, or under names that nobody looks for."""
+    """Files of segments that the log does not have, or under names that no code reads."""
     bases = {f"{segment.base_offset:020d}" for segment in log.files.segments}
     names = [name for name in files.list(DIRECTORY) if not name.endswith((".snapshot", ".start", ".state"))]
     return [name for name in names if name[:20] not in bases or name.endswith((".cleaned", ".new"))]

@@ -28,7 +28,7 @@ def test_compaction_reads_in_slices() -> None:
 
 
 def small_segments(files: MemoryFileSystem, count: int) -> PartitionLog:
-    """So many of one record each, of two keys, and one more that is written to."""
+    """`count` segments of one record each, of two keys, and an active one."""
     log = opened(files, retention_ms=0)
     for number in range(count):
         log.append(records((f"k{number % 2}", "x")), steady_ms=0)
@@ -70,7 +70,7 @@ def test_many_small_segments_are_read_and_removed_in_slices() -> None:
         for operation in work:
             totals[operation] += work[operation]
             work[operation] = 0
-    assert totals["read"] >= 800, "for their keys, and to be written anew"
+    assert totals["read"] >= 800, "for their keys, and to be rewritten"
     assert totals["remove"] == 399, "the new one has taken the name of the first"
     assert keys(log) == [b"k0", b"k1", b"last"]
 

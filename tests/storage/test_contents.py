@@ -218,7 +218,7 @@ class TestJournals:
             Journal.open(files, "journals", "offsets", expected_count=again.expected("journals/offsets").end)
             operations += 1
         assert operations > 150
-        assert journal.count < 40, "it was written anew"
+        assert journal.count < 40, "it was rewritten"
 
 
 class _Died(BaseException):

@@ -162,7 +162,7 @@ def test_a_refused_directory_is_not_left_locked(tmp_path: Path) -> None:
 
 
 def test_emptied_directory_is_not_taken_for_a_new_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The lock file stays where all other files are removed, and tells it from one whose first start was cut short."""
+    """The lock file stays when all other files are removed. It tells apart such a directory and one whose first start was cut short."""
     opened(tmp_path, "begun").close()
     (tmp_path / f"{META_NAME}.new").unlink()
     made(tmp_path)

@@ -21,12 +21,12 @@ from tests.storage.mounts import on_too_small_device
 
 
 class Disk:
-    """Whose syncs fail while `is_failing`; and what the system was told to forget."""
+    """Its syncs fail while `is_failing`; it records the files that the system was asked to drop from its cache."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_failing = False
         self.unreported: set[str] = set()
-        """Files of which the system has an error that nobody was told; it tells it once."""
+        """Files with an error that the system has not reported; it reports each once."""
         self.forgotten: set[str] = set()
         monkeypatch.setattr(os, "fdatasync", self.sync)
         monkeypatch.setattr(os, "posix_fadvise", self.forget)

@@ -130,7 +130,7 @@ class TestBoth:
 
     @pytest.mark.parametrize("create", [False, True])
     def test_opening_a_directory_as_file_is_refused(self, files: FileSystem, create: bool) -> None:
-        """Its size would be taken for that of a file which somebody cut."""
+        """Its size would be taken for that of a truncated file."""
         files.make_directory("d")
         with pytest.raises(StorageError, match=r"^cannot open \S*d: Is a directory$") as caught:
             files.open("d", create=create)

@@ -281,7 +281,7 @@ class TestRewrite:
         while journal.size_bytes > size:
             size, number = journal.size_bytes, number + 1
             journal.put({b"a": b"%d" % number})
-        assert len(list(views(files.open(PATH).read(0, 1 << 20)))) == 1, "written anew just now"
+        assert len(list(views(files.open(PATH).read(0, 1 << 20)))) == 1, "rewritten just now"
         journal.put({b"b": b"after"})
         assert reopened(files) == {b"a": b"%d" % number, b"b": b"after"}
 
@@ -330,7 +330,7 @@ def put_numbers(journal: Journal, count: int) -> None:
 
 
 def grown(files: MemoryFileSystem) -> tuple[Journal, dict[bytes, bytes]]:
-    """A synced journal whose next put makes it be written anew."""
+    """A synced journal whose next put rewrites it."""
     journal = opened(files, rewrite_bytes_min=600)
     number = 0
     while journal.size_bytes < 520:
@@ -449,8 +449,8 @@ class JournalLives(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 2**32))
     def lose_power(self, seed: int) -> None:
-        dice = random.Random(seed)
-        self.files.crash(lambda path, unsynced: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
+        rng = random.Random(seed)
+        self.files.crash(lambda path, unsynced: rng.choice([0, unsynced, rng.randint(0, unsynced)]))
         self.open()
         assert self.journal.items() in self.states[self.durable :]
         self.states = [self.journal.items()]

@@ -79,7 +79,7 @@ class TestSync:
         assert [log.log_end_offset for log in opened(files)] == [3] * COUNT
 
     def test_log_with_failed_sync_is_never_reported_as_synced(self) -> None:
-        """The system has told of its lost bytes: a sync of everything would succeed without them."""
+        """The system has reported its lost bytes: a sync of everything would succeed without them."""
         files = MemoryFileSystem()
         logs = filled(files)
         syncs = Syncs(files, "sync all", "logs/orders-3/")
@@ -137,7 +137,7 @@ class TestStart:
         assert [log.log_start_offset for log in opened(files)] == [2] * COUNT
 
     def test_start_stays_within_records_that_could_be_synced(self) -> None:
-        """Nor ever does: what the disk has lost of it, it tells only once."""
+        """Nor later: the disk reports the lost bytes only once."""
         files = MemoryFileSystem()
         logs = filled(files)
         Syncs(files, "sync all", f"{logs[3].directory}/{1:020d}.log")
@@ -182,7 +182,7 @@ class TestStart:
 
 
 def has_died(files: MemoryFileSystem, logs: list[PartitionLog], steps: int) -> bool:
-    """In the step after so many of a deletion."""
+    """Kill the system after `steps` steps of a deletion; whether it died."""
     left = [steps]
 
     def hook(operation: str, path: str, size: int) -> None:

@@ -116,7 +116,7 @@ def test_an_unsynced_truncation_may_be_forgotten(choose: Callable[[str, int], in
 
 
 def test_failed_sync_fails_every_later_sync() -> None:
-    """As on a disk, where the kernel reports lost pages once. Without this no simulation could tell whether its caller forgets."""
+    """As on a disk, where the kernel reports lost pages once. Without this no simulation could find a caller that ignores it."""
     files = MemoryFileSystem()
     file = files.open("a")
     file.append((b"abc",))

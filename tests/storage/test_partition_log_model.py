@@ -20,7 +20,7 @@ from tests.storage.batches import batch
 pytestmark = pytest.mark.long
 
 PRODUCERS = (1, 2, 3)
-NOBODY = ProducerIdentity(-1, -1)
+NO_PRODUCER = ProducerIdentity(-1, -1)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class LogLives(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), size=st.integers(0, 300))
     def append(self, count: int, size: int) -> None:
-        self.store(Entry(NOBODY, count, data=bytes(batch(count, value=bytes(size)))))
+        self.store(Entry(NO_PRODUCER, count, data=bytes(batch(count, value=bytes(size)))))
 
     @rule(producer_id=st.sampled_from(PRODUCERS), count=st.integers(1, 4), wants_transaction=st.booleans(), bump=st.booleans())
     def append_idempotent(self, producer_id: int, count: int, wants_transaction: bool, bump: bool) -> None:
@@ -184,13 +184,13 @@ class LogLives(RuleBasedStateMachine):
         self.files.kill()
         self.open()
         if before == Expected(self.entries).end and self.log.log_end_offset == before + entry.count:
-            self.entries.append(entry)  # It is all there, though nobody was told.
+            self.entries.append(entry)  # It is all there, though it was not acknowledged.
         self.compare()
 
     @rule(seed=st.integers(0, 2**32))
     def lose_power(self, seed: int) -> None:
-        dice = random.Random(seed)
-        self.files.crash(lambda path, unsynced: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
+        rng = random.Random(seed)
+        self.files.crash(lambda path, unsynced: rng.choice([0, unsynced, rng.randint(0, unsynced)]))
         self.open()
         ends = [0, *Expected(self.entries).ends]
         assert self.log.log_end_offset in ends

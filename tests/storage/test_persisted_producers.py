@@ -132,7 +132,7 @@ def test_many_files_of_aborted_transactions_are_synced_at_once(files: MemoryFile
 
 
 def test_segments_stay_until_their_snapshot_is_durable(files: MemoryFileSystem) -> None:
-    """One that was taken between two syncs counts as long as the power is there. What it tells of is read again from segments."""
+    """One that was taken between two syncs counts as long as the power is there. Its producers are read again from segments."""
     log = opened(files)
     log.append(BEFORE, steady_ms=0)
     log.append_marker(True, ONE, 0, 0)
@@ -150,8 +150,8 @@ def test_segments_stay_until_their_snapshot_is_durable(files: MemoryFileSystem) 
 
 
 def test_log_start_moves_only_over_synced_records(files: MemoryFileSystem) -> None:
-    """It is to start behind a batch that is not synced: with the power its producer was forgotten. The simulation found it: the batch, of
-    which nobody had been told yet, came again and was stored a second time."""
+    """It is to start behind a batch that is not synced: with the power its producer was forgotten. The simulation found it: the batch,
+    not acknowledged yet, came again and was stored a second time."""
     log = opened(files)
     log.append(BEFORE, steady_ms=0)
     log.delete_records_before(1, 0)
@@ -161,7 +161,7 @@ def test_log_start_moves_only_over_synced_records(files: MemoryFileSystem) -> No
 
 @pytest.mark.parametrize("steps", range(10))
 def test_crash_while_the_start_moves_loses_no_producer(files: MemoryFileSystem, steps: int) -> None:
-    """The records are synced before that name is there, not only before the caller hears of it."""
+    """The records are synced before that name is there, not only before the call returns."""
     log = opened(files)
     log.append(BEFORE, steady_ms=0)
     left = iter(range(steps))
@@ -179,7 +179,7 @@ def test_crash_while_the_start_moves_loses_no_producer(files: MemoryFileSystem, 
 
 
 def test_start_without_descriptors_loses_no_producer(files: MemoryFileSystem) -> None:
-    """It is refused. The snapshot that could not be opened stays: nothing is wrong with it, and it alone tells of them."""
+    """It is refused. The snapshot that could not be opened stays: nothing is wrong with it, and only it contains them."""
     log = with_producer(files)
     append(log)
     append(log)
@@ -241,7 +241,7 @@ def test_batches_in_a_snapshot_are_not_counted_twice(files: MemoryFileSystem) ->
 
 @pytest.mark.parametrize("is_removed", [False, True])
 def test_damage_below_the_log_start_is_ignored(files: MemoryFileSystem, is_removed: bool) -> None:
-    """Nobody reads there any more. A transaction that is open before it may have ended in what is lost."""
+    """No reader reads there any more. A transaction that is open before it may have ended in what is lost."""
     log = opened(files)
     log.append(BEFORE, steady_ms=0)
     for _ in range(3):
@@ -279,7 +279,7 @@ def test_segments_before_damage_below_the_start_are_removed_after_a_snapshot(fil
 
 
 def test_damaged_aborted_index_loses_no_producer(files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
-    """All is read again but for what was deleted, and the snapshot that tells of that stays as long as it is alone."""
+    """All is read again but for what was deleted, and the snapshot with those producers stays as long as it is the only one."""
     log = with_producer(files)
     append(log)
     abort(log)
@@ -360,7 +360,7 @@ def compact(log: PartitionLog) -> None:
 
 
 class TestCompaction:
-    """Snapshots that end inside what it writes anew are of no use afterwards: as when a segment was sealed and none was written."""
+    """Snapshots that end inside the rewritten segments are of no use afterwards: as when a segment was sealed and none was written."""
 
     @pytest.fixture
     def log(self, files: MemoryFileSystem) -> PartitionLog:
@@ -404,7 +404,7 @@ class TestCompaction:
 class TestFullDisk:
     @pytest.fixture
     def log(self, files: MemoryFileSystem) -> PartitionLog:
-        """Two segments that a snapshot tells of, and many that none does."""
+        """Two segments that a snapshot covers, and many that none covers."""
         log = with_producer(files, retention_ms=100)
         append(log)
         log.roll(0)
@@ -417,7 +417,7 @@ class TestFullDisk:
     def test_expire_deletes_what_it_can_and_raises_for_the_rest(
         self, log: PartitionLog, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Nobody else does: a thousand partitions would say it at each check."""
+        """It logs nothing: a thousand partitions would log it at each check."""
         caplog.clear()
         for _ in range(2):
             with pytest.raises(StorageError, match=r"cannot append orders-0/0*53\.snapshot\.new: No space left"):

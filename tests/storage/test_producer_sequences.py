@@ -220,7 +220,7 @@ def test_snapshot_rows_restore_everything() -> None:
 
 
 def test_a_snapshot_keeps_the_oldest_transaction_first() -> None:
-    """Whoever was known first: the last stable offset follows from it."""
+    """Not the producer that was seen first: the last stable offset follows from the oldest transaction."""
     partition = Partition()
     partition.send(header(0, producer=9))
     partition.send(header(0, producer=8, transactional=True))
@@ -230,7 +230,7 @@ def test_a_snapshot_keeps_the_oldest_transaction_first() -> None:
 
 
 def test_snapshot_rows_store_last_seen_in_wall_time() -> None:
-    """Steady time ends with the process. Nobody was seen after the start of the next one, though the clock may have been set back."""
+    """Steady time ends with the process. No producer was seen after the start of the next one, though the clock may have been set back."""
     partition = Partition()
     partition.send(header(0))
     rows = rows_of(partition.sequences, 1000)
@@ -241,7 +241,7 @@ def test_snapshot_rows_store_last_seen_in_wall_time() -> None:
 
 
 def test_rows_are_reused_until_the_producer_changes() -> None:
-    """A hundred thousand producers of which few write: each snapshot wrote all of them anew."""
+    """A hundred thousand producers of which few write: each snapshot wrote all of them again."""
     partition = Partition()
     partition.send(header(0, producer=9))
     partition.send(header(0, transactional=True))
@@ -287,7 +287,7 @@ BEGINNINGS = {
     "one behind it": ([(3, 0)], (4, 0), GAP),
     "one before it": ([(3, 0)], (2, 0), None),
     "the lowest counts": ([(3, 0), (1, 0), (2, 0)], (2, 0), GAP),
-    "a higher epoch begins anew": ([(1, 0), (5, 1)], (5, 1), None),
+    "a higher epoch restarts": ([(1, 0), (5, 1)], (5, 1), None),
     "a lower epoch changes nothing": ([(5, 1), (0, 0)], (5, 1), None),
 }
 

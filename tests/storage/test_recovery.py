@@ -288,7 +288,7 @@ def test_reopened_log_is_unchanged(end: Callable[[MemoryFileSystem, PartitionLog
 @pytest.mark.parametrize("suffix", [".index", ".txnindex", ".snapshot"])
 @pytest.mark.parametrize("how", ["removed", "emptied", "cut short", "damaged", "longer"])
 def test_derived_files_are_rebuilt_from_the_log(suffix: str, how: str) -> None:
-    """An index, a list of aborted transactions or a snapshot that is not what was saved is made anew from the log."""
+    """An index, a list of aborted transactions or a snapshot that is not what was saved is rebuilt from the log."""
     files = MemoryFileSystem()
     log = varied_log(files, **SMALL)
     before = state_of(log)

@@ -1,5 +1,5 @@
-"""Files that nobody had open for a while. If the disk refused their bytes then, the system may forget it with them: a sync that succeeds
-afterwards proves nothing. What is lost then cannot be read any more either; what a process before was told of, see `test_disk_lock`."""
+"""Files that no process had open for a while. If the disk refused their bytes then, the system may forget the error: a sync that succeeds
+afterwards proves nothing. Lost bytes cannot be read any more either. For errors reported to an earlier process see `test_disk_lock`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lose(files: MemoryFileSystem, suffix: str) -> str:
 
 
 class Refusing:
-    """The sync of one file, until it is told otherwise."""
+    """Refuses the sync of one file, until a test ends that."""
 
     def __init__(self, files: MemoryFileSystem, path: str) -> None:
         self.path = path

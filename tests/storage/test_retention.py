@@ -134,7 +134,7 @@ class TestByTime:
         assert bases(files) == [3]
 
     def test_producers_survive_deletion_of_their_records(self) -> None:
-        """A loss of power takes bytes that were not synced, and what would tell it again is gone by then."""
+        """A loss of power takes bytes that were not synced, and the segments with the producers are gone by then."""
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=False)
         assert (log.expire(500), bases(files)) == (2, [])
@@ -256,7 +256,7 @@ class TestOnDemand:
         assert log.append(batch(), steady_ms=0).base_offset >= start
 
     def test_producers_survive_deleted_segments(self) -> None:
-        """The next start does not read the segments below the log's: the snapshot that tells of them has to be there."""
+        """The next start does not read the segments below the log's: the snapshot with their producers has to be there."""
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=True)
         assert log.delete_records_before(2, 0) == 2

@@ -25,12 +25,12 @@ COUNT = 10
 
 
 class System:
-    """As Linux tells of bytes that could not be written: once to each descriptor, and not to one that was opened when another had heard."""
+    """As Linux reports lost bytes: once to each descriptor, and not to one that was opened after another had the report."""
 
     def __init__(self) -> None:
         self.failures = 0
         self.was_reported = True
-        self.heard: dict[int, int] = {}
+        self.reported_failures: dict[int, int] = {}
         self.calls = 0
         self._open = os.open
 
@@ -40,14 +40,14 @@ class System:
 
     def open(self, *arguments: object) -> int:
         descriptor = self._open(*arguments)  # type: ignore[arg-type]
-        self.heard[descriptor] = self.failures if self.was_reported else self.failures - 1
+        self.reported_failures[descriptor] = self.failures if self.was_reported else self.failures - 1
         return descriptor
 
     def syncfs(self, descriptor: int) -> int:
         self.calls += 1
-        if self.heard[descriptor] == self.failures:
+        if self.reported_failures[descriptor] == self.failures:
             return 0
-        self.heard[descriptor] = self.failures
+        self.reported_failures[descriptor] = self.failures
         self.was_reported = True
         ctypes.set_errno(errno.EIO)
         return -1
@@ -106,7 +106,7 @@ class TestFailure:
 
     @pytest.mark.parametrize("synced", ["nothing", "file", "all"])
     def test_file_reopened_after_a_failure_cannot_be_synced(self, tmp_path: Path, system: System, synced: str) -> None:
-        """Linux forgets what it would tell of a file's bytes, once nobody has the file open."""
+        """Linux forgets the error of a file's bytes, once no process has the file open."""
         files = DiskFileSystem(tmp_path, descriptors_max=1)
         lock, file, other = files.lock("lock"), files.open("a"), files.open("b")
         file.append((b"1",))
@@ -130,7 +130,7 @@ class TestFailure:
 
     @pytest.mark.parametrize("truncated", [False, True])
     def test_reopened_file_is_checked_by_a_sync_of_all(self, tmp_path: Path, system: System, truncated: bool) -> None:
-        """Its own sync would succeed: that of the whole disk tells. A file of the size that was synced need not be what was."""
+        """Its own sync would succeed: that of the whole disk fails. A file of the size that was synced need not be what was."""
         files = DiskFileSystem(tmp_path, descriptors_max=1)
         lock, file = files.lock("lock"), files.open("a")
         file.append((b"1",))
@@ -147,7 +147,7 @@ class TestFailure:
     @pytest.mark.parametrize("kind", ["log", "journal"])
     @pytest.mark.parametrize("is_open", [False, True])
     def test_file_of_a_killed_process_is_checked_by_a_sync_of_all(self, tmp_path: Path, system: System, kind: str, is_open: bool) -> None:
-        """It may have been told already of what it lost, and while nobody had the file open nobody was."""
+        """The killed process may have got the error already, and while no process had the file open none got it."""
         killed = DiskFileSystem(tmp_path)
         log, journal = filled(killed)[0], Journal.open(killed, "meta", "topics")
         journal.put({b"key": b"value"})
@@ -206,7 +206,7 @@ class TestFailure:
     def test_failure_of_one_file_or_directory_fails_sync_all(
         self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch, failing: str
     ) -> None:
-        """The system may have told of lost bytes already: that all is on disk can be said of single files only."""
+        """The system may have reported lost bytes already: only single files can be known to be on disk."""
         files = DiskFileSystem(tmp_path)
         lock, file = files.lock("lock"), files.open("a")
         files.sync_all()

@@ -84,8 +84,8 @@ def test_acls_are_refused_without_an_authorizer() -> None:
 
 def test_scram_users_are_unknown() -> None:
     client = Cluster().client()
-    nobody: tuple[list[UserName] | None, ...] = (None, [])
-    for users in nobody:
+    no_users: tuple[list[UserName] | None, ...] = (None, [])
+    for users in no_users:
         answer = client.ask(DescribeUserScramCredentialsRequest(users=users))
         assert (answer.error_code, answer.results) == (0, [])
     answer = client.ask(DescribeUserScramCredentialsRequest(users=[UserName(name="a"), UserName(name="b"), UserName(name="a")]))

@@ -1,4 +1,4 @@
-"""One request makes so many partitions and no more: each is a directory, and everybody else waits."""
+"""The number of partitions that one request may create is limited: each is a directory, and other clients wait."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class TestRefusals:
         client = cluster.client()
         answer = client.ask(fetch(topic_id=UUID(int=5)), 13)
         assert (answer.responses[0].topic_id, first(answer).error_code) == (UUID(int=5), 100)
-        assert first(client.ask(fetch(), 13)).error_code == 100, "the id zero is nobody's"
+        assert first(client.ask(fetch(), 13)).error_code == 100, "no topic has the id zero"
 
     @pytest.mark.parametrize(("version", "code"), [(5, 6), (6, 56)])
     def test_unreadable_disk_has_a_storage_code(self, version: int, code: int) -> None:
@@ -152,7 +152,7 @@ class TestRefusals:
 
 
 class TestIsolation:
-    """KIP-98: what readers of committed records see, and which transactions they are told to skip."""
+    """KIP-98: what readers of committed records see, and which transactions they are to skip."""
 
     def test_open_transaction_hides_later_records(self, cluster: Cluster) -> None:
         client = cluster.client()

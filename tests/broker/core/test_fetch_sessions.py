@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what is remembered, what is told, and who has to make room."""
+"""Fetch sessions (KIP-227): their state, their answers, and which session is evicted."""
 
 from __future__ import annotations
 

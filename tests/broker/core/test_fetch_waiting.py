@@ -1,4 +1,4 @@
-"""Fetches that wait: for records, for enough of them, or for something else that the client should hear."""
+"""Fetches that wait: for records, for enough of them, or for another change that the client needs."""
 
 from __future__ import annotations
 

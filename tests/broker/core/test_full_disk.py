@@ -373,7 +373,7 @@ def contents(cluster: Cluster) -> dict[str, dict[bytes, bytes]]:
 @pytest.mark.parametrize("harm", [fill, make_read_only])
 @pytest.mark.parametrize("flush_policy", ["os", "always"])
 def test_close_on_a_full_disk_loses_nothing(flush_policy: str, harm: Callable[[MemoryFileSystem], None]) -> None:
-    """What is written as the broker ends spares the next start some work, and nobody anything else."""
+    """The files that the broker writes at its end only save work at the next start."""
     cluster = Cluster({"flush.policy": flush_policy})
     cluster.topic("orders")
     client = cluster.client()

@@ -26,7 +26,7 @@ from tests.broker.core_client import Client, Cluster
 ROWS = [[name, *row] for name, row in kafka_options._ROWS.items()]
 DEFAULTS = {name: default for name, _, default, *_ in ROWS if default != "null"}
 ANOTHER_DEFAULT = {"sasl.enabled.mechanisms"}
-"""GSSAPI is not served: a broker that took it would let everybody wait at the login."""
+"""GSSAPI is not served: with it every client would wait at the login."""
 OTHER_VALUES = {"config.providers": "file", "remote.log.storage.system.enable": "true"}
 
 

@@ -142,7 +142,7 @@ def test_disk_error_while_checking_is_logged() -> None:
 
 @pytest.mark.parametrize("still_compacts", [True, False])
 def test_files_left_by_a_compaction_are_removed_in_slices(still_compacts: bool) -> None:
-    """All at once it would hold every client up; and nobody may have anything to compact any more."""
+    """All at once it would block every client. No log may have anything left to compact."""
     cluster = Cluster()
     log = compacted(cluster, sealed=4 * WORK_PER_CALL)
     refused = f"{log.directory}/{1:020d}.log"

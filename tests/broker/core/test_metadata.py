@@ -1,4 +1,4 @@
-"""Metadata, DeleteTopics and CreateTopics: how topics may be named, and what is told besides."""
+"""Metadata, DeleteTopics and CreateTopics: how topics may be named, and the other fields of the answers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TestNamesAndIds:
 
 
 class TestAuthorizedOperations:
-    """KIP-430: without an authorizer everybody may do everything that there is."""
+    """KIP-430: without an authorizer every user may do every operation."""
 
     @pytest.mark.parametrize("version", range(8, 14))
     def test_authorized_operations_of_topics(self, cluster: Cluster, version: int) -> None:

@@ -141,7 +141,7 @@ DIVERGING = [
 def test_fetch_with_last_epoch_gets_the_diverging_epoch(
     client: Client, epoch: int, offset: int, code: int, diverging: Any, version: int
 ) -> None:
-    """KIP-595: they hear at once where the log and they part."""
+    """KIP-595: the answer comes at once, with the point where the log and the reader diverge."""
     wait_ms = 500 if diverging or code else 0
     request = fetch(offset, topic_id=client.cluster.topic_named("orders").topic_id, wait_ms=wait_ms)
     request.topics[0].partitions[0].last_fetched_epoch = epoch

@@ -50,7 +50,7 @@ class TestDelayedResponses:
 
     @pytest.mark.parametrize("wakes", ["records", "time"])
     def test_woken_responses_are_sent_in_turns(self, cluster: Cluster, wakes: str) -> None:
-        """Whoever has waited longest first, and each once. Or their records would fill the memory."""
+        """The longest wait first, and each once. Otherwise their records would fill the memory."""
         count, each = 20, TURN_BYTES_MAX // len(MEBIBYTE) + 1
         readers = [cluster.client() for _ in range(count)]
         for reader in readers:

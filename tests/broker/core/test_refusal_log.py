@@ -184,7 +184,7 @@ def test_other_reasons_of_the_same_origin_are_logged() -> None:
 
 
 def test_reason_starting_with_its_code_names_it_once() -> None:
-    """As those do that are told to clients under another number (KIP-579)."""
+    """Reasons of codes that clients get under another number start so (KIP-579)."""
     recorder = LogRecorder()
     recorder.log_refusal(code="INVALID_RECORD", why="INVALID_RECORD: why")
     assert recorder.lines == ["refused: Produce from client 'app' for orders-0: INVALID_RECORD: why"]

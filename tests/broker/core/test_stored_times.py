@@ -1,4 +1,4 @@
-"""Somebody has set the wall clock while the broker ran: what is stored has the time that is shown, and is as old as that says."""
+"""The wall clock was set while the broker ran: stored data has the time of the wall clock, and its age follows from that."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_similar_names_are_separate_topics(tmp_path: Path, names: tuple[str, ...
         for _ in range(count):
             assert cluster.client().produce(name, batch_of(b"a")).error_code == 0
     directories = [topic.directory.lower() for topic in cluster.core.topics]
-    assert len(set(directories)) == len(names), "on a disk that does not tell the case, too"
+    assert len(set(directories)) == len(names), "on a disk that ignores case, too"
     cluster.restart()
     for count, name in enumerate(names, 1):
         partition = cluster.core.topics.partition(name, 0)

@@ -165,7 +165,7 @@ class TestDeleteTopics:
         assert [(result.name, result.error_code) for result in results] == [("orders", 0), (None, 100)]
 
     def test_produce_to_a_deleted_topic_is_logged_with_its_id(self) -> None:
-        """Nobody knows the name any more."""
+        """The broker does not have the name any more."""
         cluster = Cluster()
         cluster.topic("orders")
         client, topic_id = cluster.client(), cluster.topic_named("orders").topic_id

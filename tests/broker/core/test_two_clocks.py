@@ -1,4 +1,4 @@
-"""Somebody sets the wall clock while the broker runs: what waits, waits as long as before; what is stored has the time that is shown."""
+"""The wall clock is set while the broker runs: waits keep their length, and stored data has the time of the wall clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IsOver = Callable[[], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """`begin` makes somebody wait for `length_ms` and returns whether that is over."""
+    """`begin` starts a wait of `length_ms` and returns a check whether it is over."""
 
     length_ms: int
     begin: Callable[[Cluster], IsOver]
@@ -177,7 +177,7 @@ def test_only_large_clock_steps_are_logged() -> None:
 
 
 class TestRestart:
-    """Steady time begins anew with what the wall clock shows; what was written down is the wall clock's."""
+    """Steady time restarts with the time of the wall clock; stored times are those of the wall clock."""
 
     @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
     def test_transaction_timeout_continues_after_a_restart(self, step_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Message sets of formats 0 and 1: what two other libraries' encoders write is converted record by record; what nobody can read is refused.
+"""Message sets of formats 0 and 1: output of two other libraries' encoders is converted record by record; unreadable bytes are refused.
 
 Rules, codes and culprits are a table of their own: `tests/kips/rule_table.py`.
 """

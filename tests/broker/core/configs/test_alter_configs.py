@@ -225,7 +225,7 @@ class TestLayers:
 
     @pytest.mark.parametrize("name", ["", "0"])
     def test_contradicting_defaults_are_refused(self, name: str) -> None:
-        """Whoever set the other, and when: no topic could be created any more."""
+        """It does not matter where and when the other was set: no topic could be created any more."""
         cluster = Cluster({"log.cleaner.min.compaction.lag.ms": "1000"})
         client, least, most = cluster.client(), "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
         refused = [(42, f"{least}=1000 is above {most}=999: no topic could be created")]

@@ -33,7 +33,7 @@ def subscription(*topics: str) -> bytes:
 
 
 class ClassicMember:
-    """One member of the classic protocol. `id` is what the broker gave it, `generation` the last one it was told."""
+    """One member of the classic protocol. `id` is what the broker gave it, `generation` the last one of an answer."""
 
     def __init__(self, cluster: Cluster, instance: str | None = None, *, group: str = GROUP, **protocols: bytes) -> None:
         self.client = cluster.client()
@@ -157,7 +157,7 @@ def stable_group(cluster: Cluster, count: int = 2, **protocols: Any) -> list[Cla
 
 
 def assign(members: list[ClassicMember]) -> None:
-    """Everybody fetches its assignment; the first leads."""
+    """Every member fetches its assignment; the first leads."""
     for member in members[1:]:
         member.send_sync()
     assert members[0].sync({member.id: b"%d" % place for place, member in enumerate(members)}).assignment == b"0"
@@ -174,7 +174,7 @@ def full_disk(cluster: Cluster) -> Iterator[None]:
 
 
 class ConsumerMember:
-    """One member of KIP-848. It gives back and takes what it is told to at once, and says so with its next heartbeat."""
+    """One member of KIP-848. It revokes and takes partitions at once as assigned, and reports that with its next heartbeat."""
 
     def __init__(self, cluster: Cluster, name: str, instance: str | None = None, *, group: str = GROUP) -> None:
         self.client = cluster.client()

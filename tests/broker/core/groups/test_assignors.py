@@ -20,8 +20,8 @@ def plans(draw: st.DrawFn, *, alike: bool = False) -> Plan:
     counts = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 5), max_size=3))
     names = draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=6))
     chosen = st.frozensets(st.sampled_from(TOPICS))
-    everybody = draw(chosen)
-    subscriptions = {name: everybody if alike else draw(chosen) for name in names}
+    common_topics = draw(chosen)
+    subscriptions = {name: common_topics if alike else draw(chosen) for name in names}
     previous: dict[str, set[TopicIdPartition]] = {}
     for topic in TOPICS:
         for index in range(5):
@@ -75,7 +75,7 @@ def test_unchanged_members_and_topics_keep_the_assignment(plan: Plan) -> None:
 
 @given(plan=plans(alike=True), newcomer=st.booleans())
 def test_uniform_assignor_moves_the_minimum(plan: Plan, newcomer: bool) -> None:
-    """A member more takes from each of the others, one less leaves to each: nobody else's partitions move."""
+    """A new member takes from each of the others, a leaving one gives to each. No other partitions move."""
     subscriptions, counts, _ = plan
     if len(subscriptions) < 2:
         return

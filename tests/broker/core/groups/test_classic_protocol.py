@@ -41,7 +41,7 @@ class TestJoining:
 
     @pytest.mark.parametrize("version", range(4))
     def test_join_before_version_4_needs_no_second_request(self, cluster: Cluster, version: int) -> None:
-        """Whoever cannot say how long a rebalance may take has the session's time for it."""
+        """A member that cannot send a rebalance timeout has its session timeout for it."""
         member = ClassicMember(cluster)
         member.version = version
         member.send_join()
@@ -445,6 +445,6 @@ class TestFullDisk:
 def test_commit_from_outside_a_group_with_members_is_refused(cluster: Cluster) -> None:
     stable_group(cluster, 1)
     assert commit(cluster.client()) == 25
-    assert commit(cluster.client(), group="nobody's") == 0
+    assert commit(cluster.client(), group="unused") == 0
     assert commit(cluster.client(), group="none", generation=1) == 69
     assert commit(cluster.client(), group="none", generation=1, version=8) == 22

@@ -19,7 +19,7 @@ class TestSize:
         assert (answer.error_code, answer.member_id) == (81, "")
 
     def test_lowered_limit_refuses_the_last_member_to_rejoin(self) -> None:
-        """Whoever comes last is turned away, and nobody waits for it."""
+        """The last to join is refused, and the others do not wait for it."""
         cluster = Cluster({"group.max.size": "3"})
         members = stable_group(cluster, 3)
         cluster.config["group.max.size"] = "2"

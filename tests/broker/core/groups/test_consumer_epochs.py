@@ -43,7 +43,7 @@ class TestEpochs:
             assert (answer.error_code, answer.error_message is not None) == (110, True)
 
     def test_fenced_member_rejoins_under_its_id(self, cluster: Cluster) -> None:
-        """With epoch 0, at once: it need not wait until its former self is missed. Nobody else notices."""
+        """With epoch 0, at once: it need not wait until its former session ends. The other members do not notice."""
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()
@@ -114,7 +114,7 @@ class TestOffsets:
         assert commit(client) == 25
 
     def test_partition_may_be_committed_in_any_epoch_since_its_assignment(self, cluster: Cluster) -> None:
-        """KIP-1251: the answer that told it the new epoch may be on its way. Over a restart, too."""
+        """KIP-1251: the answer with the new epoch may be on its way. Over a restart, too."""
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
         second.join()

@@ -271,7 +271,7 @@ class TestStaticMembers:
 
     @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
     def test_returned_static_member_may_commit_in_earlier_epochs(self, cluster: Cluster, restarts: bool) -> None:
-        """Its partitions are its own since epoch 0 (KIP-1251): the answer that tells it the present one may be on its way."""
+        """Its partitions are its own since epoch 0 (KIP-1251): the answer with the present one may be on its way."""
         first = ConsumerMember(cluster, "a", "i-1")
         first.join()
         first.beat(subscribed_topic_names=["orders", "more"])

@@ -47,7 +47,7 @@ class TestMemory:
         assert cluster.core.state.groups._context.memory._total > 2000 * made
 
     def test_empty_groups_are_removed_by_the_next_offset_check(self, cluster: Cluster) -> None:
-        """As in Apache Kafka, which tells such a group as Empty until then."""
+        """As in Apache Kafka, which describes such a group as Empty until then."""
         for number in range(20):
             come_and_go(cluster, number)
         assert (described(cluster, "group-0"), described(cluster, "group-19")) == ((0, "Empty"), (69, ""))
@@ -84,7 +84,7 @@ class TestMemory:
 
 class TestCost:
     def test_removing_a_member_reads_no_other_members(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They may be thousands, with thousands of names each: the broker answered nobody for seconds when all went at once."""
+        """They may be thousands, with thousands of names each: when all left at once, the broker answered no client for seconds."""
         count = 40
         for number in range(count):
             assert ConsumerMember(cluster, f"m{number}").join(["orders", "others"]).error_code == 0

@@ -1,4 +1,4 @@
-"""Topics that members of consumer groups subscribe to: found anew only as far as the topics changed, and bounded in memory."""
+"""Topics that members of consumer groups subscribe to: resolved again only as far as the topics changed, and bounded in memory."""
 
 from __future__ import annotations
 

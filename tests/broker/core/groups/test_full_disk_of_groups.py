@@ -35,7 +35,7 @@ def test_rejoining_leader_is_answered_once_a_second(cluster: Cluster) -> None:
 
 
 def test_followers_wait_for_the_leader(cluster: Cluster) -> None:
-    """They are told at once, and then wait for the generation that the leader is missing in."""
+    """They get the error at once, and then wait for the generation without the leader."""
     leader, follower = (ClassicMember(cluster) for _ in range(2))
     for member in (leader, follower):
         member.send_join()

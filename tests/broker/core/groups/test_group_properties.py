@@ -1,7 +1,7 @@
 """Both protocols under random members and random time, without a broker around them.
 
-Classic: one leader, assignments only of the leader's making, nobody waits for ever. KIP-848: no partition is in two hands at any time,
-whatever answers are lost and however slowly members give back; once all have spoken often enough, everything is in somebody's.
+Classic: one leader, assignments only of the leader's making, no member waits for ever. KIP-848: no partition has two owners at any time,
+whatever answers are lost and however slowly members revoke; after enough heartbeats of all, each partition has an owner.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class World:
 
 
 class ClassicActor:
-    """One member, which does what it is told; `told` are the assignments it got, by generation."""
+    """One member, which follows the answers; `assignments_by_generation` are the assignments it got."""
 
     def __init__(self, world: World, instance: str | None) -> None:
         self.world = world
@@ -191,7 +191,7 @@ def check_classic(world: World, actors: list[ClassicActor]) -> None:
     if group.state is ClassicState.STABLE:
         for member in group.members.values():
             sessions = world.coordinator._context.timers.get(TimerKey("g", TimerKind.SESSION, member.member_id))
-            assert sessions is not None, "nobody can stay for ever in silence"
+            assert sessions is not None, "no member can stay for ever in silence"
     for actor in actors:
         for generation, word in actor.assignments_by_generation.items():
             assert word == b"" or word.startswith(b"%d " % generation), "an assignment of another generation"
@@ -223,7 +223,7 @@ def test_classic_protocol_keeps_its_invariants(static_members: list[bool], steps
                 each.deferred, each.generation_min = None, -1
         elif action == "round":
             let_all_members_act(world, actors)
-        elif action == "again":  # The instance is started anew, without its memory.
+        elif action == "again":  # The instance is restarted, without its memory.
             actor.id, actor.generation, actor.deferred = "", -1, None
         else:
             getattr(actor, action)()
@@ -247,7 +247,7 @@ def let_all_members_act(world: World, actors: list[ClassicActor]) -> None:
 
 
 def finish_classic(world: World, actors: list[ClassicActor]) -> None:
-    """Left alone, nobody waits for ever; then all come, and everybody has an assignment of one generation and one leader."""
+    """Left alone, no member waits for ever. Then all join, and each has an assignment of one generation and one leader."""
     world.advance(10 * (REBALANCE_MS + 300_000))
     for actor in actors:
         actor.listen()
@@ -268,7 +268,7 @@ def finish_classic(world: World, actors: list[ClassicActor]) -> None:
 
 
 class ConsumerActor:
-    """One member. `held` is what it may be reading: what it was told to, and what it has not given back yet."""
+    """One member. `held` are the partitions it may be reading: those assigned, and those not revoked yet."""
 
     def __init__(self, world: World, name: str, instance: str | None, topics: list[str]) -> None:
         self.world = world
@@ -392,7 +392,7 @@ def test_consumer_protocol_keeps_its_invariants(plans: list[tuple[bool, list[str
 
 
 def finish_consumer(world: World, actors: list[ConsumerActor]) -> None:
-    """Who was fenced is forgotten in time; then all come, and after enough heartbeats everything is in somebody's hands."""
+    """Fenced members are removed in time; then all join, and after enough heartbeats each partition has an owner."""
     for actor in actors:
         actor.is_in = False
     world.advance(2 * CONSUMER_SESSION_MS)

@@ -247,7 +247,7 @@ class TestTransactions:
         assert transaction.commit(member_id="a", generation_id=2) == 22
         assert transaction.commit(member_id="who", generation_id=1) == 25
         assert transaction.commit(group_instance_id="i-1") == 25
-        assert transaction.commit(version=2) == transaction.commit() == 0, "a producer that was not told who consumes does not say so"
+        assert transaction.commit(version=2) == transaction.commit() == 0, "a producer that does not have the group metadata sends none"
 
     def test_transactional_commit_during_a_rebalance_is_accepted(self, cluster: Cluster) -> None:
         """The transaction was begun before it; only the generation counts."""
@@ -291,7 +291,7 @@ class TestExpiry:
         member.leave()
         cluster.advance(MINUTE_MS - 1)
         cluster.restart()
-        assert offset_of(cluster) == 3, "a restart does not begin it anew"
+        assert offset_of(cluster) == 3, "a restart does not reset it"
         cluster.advance(2 * CHECK_MS)
         assert offset_of(cluster) is None
 

@@ -1,4 +1,4 @@
-"""Declared nodes that stop and start: leaders, in-sync sets, high watermarks, and what producers and readers hear of it."""
+"""Declared nodes that stop and start: leaders, in-sync sets, high watermarks, and the answers to producers and readers."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.broker.core_client import Client, Cluster
 
 
 def elect(client: Client, *tps: tuple[str, int], kind: int = ELECTION_PREFERRED, version: int | None = None) -> dict[Any, int]:
-    """Code of each partition told of; all are asked for when none is named."""
+    """Code of each partition in the answer; all are requested when none is named."""
     topics = [TopicPartitions(topic=name, partitions=[index]) for name, index in tps] or None
     answer = client.ask(ElectLeadersRequest(election_type=kind, topic_partitions=topics), version)
     assert answer.error_code == 0

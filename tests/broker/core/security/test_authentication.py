@@ -72,9 +72,9 @@ class TestLogins:
         assert cluster.core.state.authentication.counts == {"succeeded": 1}
         assert cluster.lines == []
 
-    @pytest.mark.parametrize(("user", "password"), [("alice", "S3cret"), ("nobody", "s3cret"), ("alice", ""), ("nobody", "")])
+    @pytest.mark.parametrize(("user", "password"), [("alice", "S3cret"), ("unknown", "s3cret"), ("alice", ""), ("unknown", "")])
     def test_wrong_password_or_unknown_user_is_refused(self, cluster: Cluster, mechanism: str, user: str, password: str) -> None:
-        """What is said does not tell whether there is such a user."""
+        """The error message does not show whether there is such a user."""
         client = cluster.client()
         refusal = log_in(client, user, password, mechanism)
         assert refusal is not None
@@ -99,8 +99,8 @@ def test_unknown_user_gets_a_stable_salt(cluster: Cluster) -> None:
         token = f"n,,{scram.client_first_bare(user, 'abc')}".encode()
         return scram.ServerFirst.parse(bytes(client.ask(SaslAuthenticateRequest(auth_bytes=token)).auth_bytes)).salt
 
-    assert salt_of("nobody") == salt_of("nobody")
-    assert len({salt_of("nobody"), salt_of("somebody"), salt_of("alice")}) == 3
+    assert salt_of("unknown") == salt_of("unknown")
+    assert len({salt_of("unknown"), salt_of("stranger"), salt_of("alice")}) == 3
 
 
 @pytest.mark.parametrize("key", sorted(set(HANDLERS) - SASL_APIS - {18}))
@@ -170,7 +170,7 @@ def test_invalid_token_is_refused_with_its_reason(mechanism: str, token: bytes, 
     [("biws", "x", "nonce"), ("eSws", "", "channel binding"), ("biws", "", "the user name or the password is wrong")],
 )
 def test_mismatched_scram_messages_are_refused(binding: str, nonce_end: str, text: str, cluster: Cluster) -> None:
-    """Somebody repeats what another has sent, or changes what two agree on."""
+    """A client repeats the messages of another, or changes what both sides agreed on."""
     client = cluster.client()
     client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
     first = client.ask(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=abc"))
@@ -328,7 +328,7 @@ class TestAddedUsers:
         alter(admin, upsertion("bob", "b", 1), upsertion("carol", "c", 2, 4096))
         alter(admin, upsertion("bob", "b", 2))
         assert described(admin) == {"bob": [(1, 8192), (2, 8192)], "carol": [(2, 4096)]}
-        assert described(admin, "carol", "nobody") == {"carol": [(2, 4096)], "nobody": codes.RESOURCE_NOT_FOUND.number}
+        assert described(admin, "carol", "unknown") == {"carol": [(2, 4096)], "unknown": codes.RESOURCE_NOT_FOUND.number}
         assert described(admin, "bob", "bob") == {"bob": codes.DUPLICATE_RESOURCE.number}
 
     @pytest.mark.parametrize(

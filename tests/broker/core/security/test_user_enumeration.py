@@ -1,4 +1,4 @@
-"""A login tells neither which users there are nor how the secret of one is stored: by its work, by its salt, by its iterations.
+"""A login does not show which users there are or how a secret is stored: by its work, by its salt, by its iterations.
 
 Time is not measured. The calls that take it are counted: each is the same for every user.
 """

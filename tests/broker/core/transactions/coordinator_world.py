@@ -26,7 +26,7 @@ S = TransactionState
 
 @dataclass
 class Recorder:
-    """Participants that remember what they were told, and fail when asked to."""
+    """Participants that record the calls they get, and fail when a test asks them to."""
 
     calls: list[Any] = field(default_factory=list)
     is_broken: bool = False
@@ -50,7 +50,7 @@ class Recorder:
 
 
 class World:
-    """A coordinator on a journal that survives `restart`. Everybody in it speaks transaction version `version`."""
+    """A coordinator on a journal that survives `restart`. All its producers use transaction version `version`."""
 
     def __init__(self, version: int = 1) -> None:
         self.version = version

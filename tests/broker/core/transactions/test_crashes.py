@@ -125,7 +125,7 @@ class Writer:
 
 
 class FullOnce(Writer):
-    """The disk refuses one write, and all after it until the producer has heard of it."""
+    """The disk refuses one write, and all after it until the producer has got the error."""
 
     meant = frozenset({"append"})
 

@@ -1,4 +1,4 @@
-"""Random histories of two transactional producers, one of each version: committed is exactly what was told so, whatever came in between.
+"""Random histories of two transactional producers, one of each version: exactly what was acknowledged is committed, whatever happened.
 
 Writes, offsets, ends, newer instances, late requests of older ones, time limits, kills, kills and full disks in the middle of an end.
 """
@@ -51,7 +51,7 @@ class World:
 
 
 class Writer:
-    """A producer that behaves: it repeats what was not answered, aborts after a refusal, and starts anew when it is fenced."""
+    """A producer that behaves: it repeats what was not answered, aborts after a refusal, and takes a new epoch when it is fenced."""
 
     def __init__(self, world: World, version: int) -> None:
         self.world = world
@@ -118,7 +118,7 @@ class Writer:
                 self.take(following)
             self.begin()
         elif self.version == 2 and commit:
-            assert code in (48, 90), "timed out: aborted already, or somebody newer is there"
+            assert code in (48, 90), "timed out: aborted already, or a newer producer is there"
             self.end(False)
         else:
             assert code in (48, 90)

@@ -134,7 +134,7 @@ class TestFirstBatches:
 
     @pytest.mark.parametrize(("version", "code"), [(11, 19), (12, 51)])
     def test_batch_during_the_end_of_the_last_transaction_is_retriable(self, cluster: Cluster, version: int, code: int) -> None:
-        """Older clients hear 19, which they repeat without looking for another leader."""
+        """Older clients get 19, which they repeat without looking for another leader."""
         client = cluster.client()
         identity = identity_of(client)
         write(client, identity, version=PRODUCE)

@@ -138,7 +138,7 @@ def test_pending_offsets_of_an_unknown_transaction_are_dropped(cluster: Cluster,
         add_group(client, identity)
     assert commit_offset(client, identity, 5, version=VERSIONS[version][1]) == 0
     client = lose_power(cluster, "journals/offsets")
-    assert committed(client, stable=True)[::2] == (-1, 0), "nobody waits for it"
+    assert committed(client, stable=True)[::2] == (-1, 0), "no reader waits for it"
     assert finish(client, identity, True, VERSIONS[version][1])[0] == 90
 
 
@@ -301,7 +301,7 @@ def test_kill_keeps_open_transactions(cluster: Cluster, version: int) -> None:
 
 @pytest.mark.parametrize("end", ["killed", "stopped", "stopped, and the system restarted"])
 def test_invented_epoch_fences_no_producer(cluster: Cluster, end: str) -> None:
-    """Nothing was lost: what a log knows and the coordinator does not has come from somebody else."""
+    """Nothing was lost: an epoch that a log has and the coordinator has not was written by another tool."""
     client = cluster.client()
     identity = identity_of(client)
     assert [write(client, identity, b"%d" % partition, version=2, partition=partition) for partition in (0, 1)] == [0, 0]
@@ -331,7 +331,7 @@ def test_loss_of_power_after_a_clean_restart_fences(cluster: Cluster) -> None:
 
 
 def test_unverified_transaction_survives_a_kill(cluster: Cluster) -> None:
-    """A kill is no loss of power, and what was open before it must not be aborted, nor anybody fenced."""
+    """A kill is no loss of power: open transactions are not aborted, and no producer is fenced."""
     cluster.config["transaction.partition.verification.enable"] = "false"
     cluster.restart()
     client = cluster.client()

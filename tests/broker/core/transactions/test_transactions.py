@@ -236,7 +236,7 @@ class TestOffsets:
             ({"metadata": "\u00e9" * 4096}, 0),
             ({"metadata": "x" * 4096}, 0),
             ({"group": ""}, 24),
-            ({"member": "m1"}, 0),  # Without a generation nobody asks, while the group has no members.
+            ({"member": "m1"}, 0),  # Without a generation the member is not checked, while the group has no members.
             ({"generation": 1}, 22),
             ({"group": "never added"}, 120),
             ({"group": "never added", "version": 3}, 48),
@@ -349,7 +349,7 @@ class TestRestart:
         logs = [cluster.partition("orders", index).log for index in (0, 1)]
         is_decided = not logs[0].ongoing_transactions()
         assert finished <= is_decided, "what was answered is decided"
-        assert end(client, identity, commit, version) == 0, "the client, which heard nothing, asks again"
+        assert end(client, identity, commit, version) == 0, "the client, which got no answer, asks again"
         assert not logs[0].ongoing_transactions()
         assert logs[1].log_end_offset >= 1, "the partition without data has its marker"
         assert committed(client, stable=True) == ((5, "m", 0) if commit else (-1, "", 0))

@@ -194,7 +194,7 @@ class TestExhaustedEpochs:
 
     @pytest.mark.parametrize("commit", [True, False])
     def test_new_id_is_retriable_while_markers_are_pending(self, commit: bool) -> None:
-        """Anything else would end the producer, though its transaction is decided and it did as it was told."""
+        """Any other code would end the producer, though its transaction is decided and it did nothing wrong."""
         world = World(version=2)
         world.recorder.is_broken = True
         promised = world.end_answer(world.exhausted(), commit).identity
