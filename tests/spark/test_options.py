@@ -68,7 +68,7 @@ def test_the_level_of_the_codec_in_use_has_its_effect(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize(
-    ("table", "text"), [(SINK, "named by the option topic"), (SOURCE, "named by one of subscribe")], ids=["sink", "source"]
+    ("table", "text"), [(SINK, "named by the option topic"), (SOURCE, "give topics with one of subscribe")], ids=["sink", "source"]
 )
 def test_a_path_is_refused(table: OptionTable, text: str) -> None:
     """What `.save(path)`, `.start(path)` and `.load(path)` make of it."""

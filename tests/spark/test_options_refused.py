@@ -59,8 +59,8 @@ SINK_TEXTS: Texts = {
     "kafka.custom.exception.handler.class": ({}, "no.such", "cannot be 'no.such': it cannot be imported (No module named 'no')"),
 }
 SOURCE_TEXTS: Texts = {
-    "subscribe": ({"subscribe": None}, " , ", "subscribePattern and assign, subscribe is empty"),
-    "subscribePattern": ({"subscribe": None}, "(", "cannot be '(': it is no regular expression"),
+    "subscribe": ({"subscribe": None}, " , ", "subscribePattern and assign: subscribe is empty"),
+    "subscribePattern": ({"subscribe": None}, "(", "cannot be '(': it is not a regular expression"),
     "assign": ({"subscribe": None}, '{"t":[]}', "t must have a list of partition numbers; allowed: JSON such as"),
     "startingOffsets": ({}, "now", "cannot be 'now'; allowed: "),
     "endingOffsets": ({}, '{"t":{"0":-2}}', "says -2 for t-0; it must be an offset, or -1 for latest"),
@@ -188,7 +188,7 @@ def test_what_has_no_effect_must_be_right_all_the_same(part: str) -> None:
     [
         ("batch source", "assign", "[" * 100_000, "allowed: JSON"),
         ("batch source", "startingOffsets", "[" * 100_000, "allowed: earliest"),
-        ("batch source", "subscribePattern", "a{99999999999}", "no regular expression, the repetition number is too large"),
+        ("batch source", "subscribePattern", "a{99999999999}", "not a regular expression: the repetition number is too large"),
         ("stream source", "maxTriggerDelay", "9" * 5_000, "it must be a number and one of ms, s"),
         (EXACTLY_ONCE, "errors.tolerance.max", "9" * 5_000, "is neither a count (100) nor a share"),
     ],

@@ -134,7 +134,7 @@ class TestDataLoss:
         given = json.dumps({plain: {"0": 5, "1": 99}})
         with pytest.raises(Exception, match="set failOnDataLoss=false to read what is left") as caught:
             read(spark, broker, subscribe=plain, endingOffsets=given).collect()
-        assert f"endingOffsets: {plain}-1 ends at offset 5, offset 99 was asked for" in str(caught.value)
+        assert f"endingOffsets: {plain}-1 ends at offset 5, offset 99 was requested" in str(caught.value)
 
     def test_or_are_left_out(self, spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
         given = json.dumps({plain: {"0": 0, "1": 99}})

@@ -297,7 +297,7 @@ def test_letters_that_are_removed_while_they_are_read(
 
     with monkeypatch.context() as patch:
         patch.setattr(topic_replay, "read_ledger", late)
-        with pytest.raises(Refusal, match=r"LETTERS_REMOVED: .*-0 begins at offset 1, offset 0 was asked for: letters were removed"):
+        with pytest.raises(Refusal, match=r"LETTERS_REMOVED: .*-0 begins at offset 1, offset 0 was requested: letters were removed"):
             replay(spark, plan(broker, topic=dead))
     assert rows_there() == before
 

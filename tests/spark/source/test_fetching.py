@@ -129,7 +129,7 @@ def test_what_is_asked(script: Sequence[bytes | NetworkException | codes.ErrorCo
 
 def test_a_partition_that_gives_nothing_is_given_up_in_time() -> None:
     cluster = Cluster(records(0, 3))
-    with pytest.raises(Refusal, match=r"REQUEST_TIMED_OUT: t-0 gave nothing at offset 3 for 1000 ms; offsets up to 6 were there"):
+    with pytest.raises(Refusal, match=r"REQUEST_TIMED_OUT: t-0 returned no record at offset 3 for 1000 ms; offsets up to 6 existed"):
         read(cluster, 0, 7)
     assert cluster.clock.steady_ms() == 1000
 
@@ -138,7 +138,7 @@ def test_partition_that_gives_nothing_is_logged_within_3_seconds(caplog: pytest.
     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT"):
         read(Cluster(records(0, 3)), 0, 7, {"kafka.default.api.timeout.ms": "9000"})
     assert caplog.messages == [
-        "reading t-0, for 2500 ms: the leader gives no record at offset 3, and its high watermark is 100; "
+        "reading t-0, for 2500 ms: the leader returns no record at offset 3, and its high watermark is 100; "
         "still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
     ]
 
@@ -150,7 +150,7 @@ def test_answer_that_does_not_come_is_logged_within_3_seconds(caplog: pytest.Log
     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT"):
         read(cluster, 0, 7, {"kafka.default.api.timeout.ms": "9000"})
     assert caplog.messages[0] == (
-        "reading t-0, for 2500 ms: no answer from leader:9092 yet; still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
+        "reading t-0, for 2500 ms: no response from leader:9092 yet; still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
     )
 
 
@@ -202,7 +202,7 @@ class TestLoss:
     def test_it_is_an_error(self, found: tuple[SyncClient, str]) -> None:
         client, servers = found
         with pytest.raises(
-            Refusal, match=r"InvalidConfiguration\] OFFSET_OUT_OF_RANGE: t-0 begins at offset 4, offset 0 was asked for; set"
+            Refusal, match=r"InvalidConfiguration\] OFFSET_OUT_OF_RANGE: t-0 begins at offset 4, offset 0 was requested; set"
         ):
             read(client, 0, 10, {"kafka.bootstrap.servers": servers})
 
@@ -216,7 +216,7 @@ class TestLoss:
     def test_what_is_gone_behind_the_first_record_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.admin.offsets.list_offsets", lambda *asked, **given: {TopicPartition("t", 0): 8})
         gone = [codes.OFFSET_OUT_OF_RANGE] * 2
-        with pytest.raises(Refusal, match="t-0 begins at offset 8, offset 6 was asked for"):
+        with pytest.raises(Refusal, match="t-0 begins at offset 8, offset 6 was requested"):
             read(Cluster(records(4, 2), *gone), 4, 10, is_start_required=False)
         assert read(Cluster(gone[0], b"", records(8, 2)), 4, 10, is_start_required=False) == [8, 9]
 

@@ -90,9 +90,9 @@ class TestLosses:
             ({A0: 1}, {A0: 5}, {}, (), []),
             ({A0: 1}, {A0: 5, A1: 7}, {A1: 0}, (), []),
             ({A0: 1}, {A0: 5, A1: 7}, {A1: 3}, (), ["a-1 is new and begins at offset 3, not 0"]),
-            ({A0: 1, B0: 4}, {A0: 5}, {}, (), ["b-0 is gone, deleted or not subscribed to any more: offset 4 came next"]),
-            ({A0: 1}, {A0: 5}, {}, (A0, B0), ["b-0 is gone, deleted or not subscribed to any more: nothing of it was read"]),
-            ({A0: 9}, {A0: 5}, {}, (), ["a-0 ends at offset 5, offset 9 came next: it was cut off, or deleted and made again"]),
+            ({A0: 1, B0: 4}, {A0: 5}, {}, (), ["b-0 is missing, deleted or no longer subscribed to: offset 4 came next"]),
+            ({A0: 1}, {A0: 5}, {}, (A0, B0), ["b-0 is missing, deleted or no longer subscribed to: it was not read"]),
+            ({A0: 9}, {A0: 5}, {}, (), ["a-0 ends at offset 5, offset 9 came next: it was truncated, or deleted and created again"]),
         ],
     )
     def test_words(
@@ -113,7 +113,7 @@ class TestLosses:
         moved, texts = clamp_to_available("endingOffsets", {A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
         assert moved == {A0: 3, A1: 8, B0: 5}
         assert texts == [
-            "endingOffsets: a-0 begins at offset 3, offset 1 was asked for", "endingOffsets: a-1 ends at offset 8, offset 9 was asked for",
+            "endingOffsets: a-0 begins at offset 3, offset 1 was requested", "endingOffsets: a-1 ends at offset 8, offset 9 was requested",
         ]  # fmt: skip
 
 

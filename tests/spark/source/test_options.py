@@ -24,7 +24,7 @@ class TestOffsets:
         assert parse_offsets("o", " Earliest", words=[OFFSET_EARLIEST]).of([A2]) == {A2: OFFSET_EARLIEST}
         choice = parse_offsets("o", '{"a":{"0":5,"1":-1}}', words=[OFFSET_LATEST])
         assert choice.of([A1, A0]) == {A0: 5, A1: -1}
-        with pytest.raises(ConfigException, match="o says nothing about a-2: it must name every partition that is read; it names a-0, a-1"):
+        with pytest.raises(ConfigException, match="o lacks a-2: it must have every partition that is read; it has a-0, a-1"):
             choice.of([A0, A1, A2])
         with pytest.raises(ConfigException, match="o names a-1, not among the partitions that are read: a-0"):
             choice.of([A0])
@@ -39,7 +39,7 @@ class TestOffsets:
 
     @pytest.mark.parametrize("text", ['{"a":{"00":5}}', f'{{"a":{{"{"9" * 5000}":5}}}}', '{"a":{"12345678901":5}}'])
     def test_a_partition_is_named_by_its_number_as_kafka_writes_it(self, text: str) -> None:
-        with pytest.raises(ConfigException, match="is no partition number; allowed: earliest, or JSON"):
+        with pytest.raises(ConfigException, match="is not a partition number; allowed: earliest, or JSON"):
             parse_offsets("o", text, words=[OFFSET_EARLIEST])
 
     @pytest.mark.parametrize(("text", "name"), [('{"a":{"0":5,"1":6,"0":7}}', "0"), ('{"a":{"0":5},"a":{"1":6}}', "a")])
@@ -47,7 +47,7 @@ class TestOffsets:
         """JSON takes the last, and who has written it by hand may have meant the other."""
         with pytest.raises(ConfigException) as caught:
             parse_offsets("o", text, words=[OFFSET_EARLIEST])
-        assert str(caught.value) == f"o={text!r} has {name!r} twice: only one of them can be meant"
+        assert str(caught.value) == f"o={text!r} has {name!r} twice: remove one of them"
 
     def test_a_stream_may_begin_with_either(self) -> None:
         choice = parse_offsets("o", '{"a":{"0":-2,"1":-1}}', words=EITHER)
@@ -91,10 +91,10 @@ class TestPrecedence:
 @pytest.mark.parametrize(
     ("given", "is_stream", "text"),
     [
-        ({"subscribe": ""}, False, "said by one of subscribe, subscribePattern and assign, subscribe is empty"),
+        ({"subscribe": ""}, False, "give exactly one of subscribe, subscribePattern and assign: subscribe is empty"),
         ({"assign": '{"a":[0]}'}, False, "subscribe and assign are given"),
         ({"subscribePattern": "a.*"}, True, "subscribe and subscribePattern are given"),
-        ({"subscribe": None, "subscribePattern": "a("}, True, r"subscribePattern cannot be 'a\(': it is no regular expression"),
+        ({"subscribe": None, "subscribePattern": "a("}, True, r"subscribePattern cannot be 'a\(': it is not a regular expression"),
         ({"startingTimestamp": "now"}, False, "startingTimestamp cannot be 'now': it must be a whole number"),
         ({"startingTimestamp": "-1"}, False, "startingTimestamp cannot be '-1': it must be at least 0"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, False, "one of error, latest"),
@@ -105,8 +105,8 @@ class TestPrecedence:
         ({"maxTriggerDelay": "soon"}, True, "maxTriggerDelay cannot be 'soon': it must be a number and one of ms, s, m"),
         ({"endingOffsets": "latest"}, True, "a stream has no end"),
         ({"endingtimestamp": "5"}, True, "a stream has no end"),
-        ({"kafka.auto.offset.reset": "earliest"}, True, "say where to start with startingOffsets"),
-        ({"kafka.enable.auto.commit": "true"}, False, "Spark's checkpoint keeps the offsets"),
+        ({"kafka.auto.offset.reset": "earliest"}, True, "set the start with startingOffsets"),
+        ({"kafka.enable.auto.commit": "true"}, False, "Spark's checkpoint stores the offsets"),
         ({"startingOffsets": "latest"}, False, "startingOffsets cannot be 'latest'; allowed: earliest, or JSON"),
     ],
 )
@@ -144,7 +144,7 @@ def test_times_that_look_like_seconds_are_told_once(
     monkeypatch.setattr("chaffinch.spark.options._logged", set())
     for _ in range(2):
         parsed(**options)
-    told = [] if said is None else [f"{said}: times are milliseconds since 1970; this one looks like seconds"]
+    told = [] if said is None else [f"{said}: times are milliseconds since 1970, and this one looks like seconds"]
     assert [record.message for record in caplog.records] == told
 
 

@@ -173,7 +173,7 @@ def test_one_that_has_not_begun_is_told_that_options_do_not_fit(kafka: SimpleNam
     reader = kafka.stream(startingOffsets={"a": {"0": 0}})
     if asks_first:
         reader.latestOffset()
-    with pytest.raises(Refusal, match="startingOffsets says nothing about a-1"):
+    with pytest.raises(Refusal, match="startingOffsets lacks a-1"):
         latest(reader, reader.initialOffset())
 
 

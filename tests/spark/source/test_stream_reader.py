@@ -31,7 +31,7 @@ from chaffinch.spark.source.topic_discovery import TopicDiscovery
 from tests.spark.source.reader_driver import SCHEMA, begun, latest, plain, rows_of, values, wait_by
 from tests.spark.source.source_topics import FIRST_MS, drop_first, numbers
 
-GONE = "b-0 is gone, deleted or not subscribed to any more"
+GONE = "b-0 is missing, deleted or no longer subscribed to"
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
 Loss: TypeAlias = Callable[[Callable[[], object], dict[str, dict[str, int]]], tuple[str, dict[str, dict[str, int]], dict[str, list[int]]]]
@@ -106,7 +106,7 @@ class TestStreams:
 
     def test_options_without_which_a_stream_cannot_be_read(self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}
-        with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: what to read is said by one of"):
+        with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: give exactly one of"):
             planned_stream_reader({**least, "assign": '{"a":[0]}'}, SCHEMA)
         monkeypatch.setattr(stream_reader, "IS_LIMITED", True)
         assert isinstance(planned_stream_reader({**least, "maxOffsetsPerTrigger": "5"}, SCHEMA), TopicStreamReader)
@@ -131,7 +131,7 @@ def test_a_schema_of_somebody_s_own_is_refused(plan: Callable[[dict[str, str], S
     plan(options, SCHEMA)
     plan({**options, "includeheaders": "true"}, with_headers)
     for schema in (with_headers, StructType().add("value", "string")):
-        with pytest.raises(Refusal, match=r"CONFIG: what is read always has the columns key binary, .*; leave out schema\(\), which gave"):
+        with pytest.raises(Refusal, match=r"CONFIG: the source always has the columns key binary, .*; leave out schema\(\), which gave"):
             plan(options, schema)
 
 
@@ -179,8 +179,8 @@ class TestChoices:
             ({"assign": {"b/c": [0]}}, r"topic 'b/c' \(option assign\) is not a legal name: a name has letters, digits, .* at most 249"),
             ({"assign": {"c": [0]}}, r"topic 'c' \(option assign\) does not exist"),
             ({"assign": {"a": [0, 9]}}, r"partition 9 of topic 'a' \(option assign\) does not exist: the topic has 2 partitions"),
-            ({"startingOffsets": {"a": {"0": 0}}}, "startingOffsets says nothing about a-1"),
-            ({"startingOffsets": {"aa": {"0": 0}}}, "startingOffsets says nothing about a-0, a-1: it must name every .*; it names aa-0"),
+            ({"startingOffsets": {"a": {"0": 0}}}, "startingOffsets lacks a-1"),
+            ({"startingOffsets": {"aa": {"0": 0}}}, "startingOffsets lacks a-0, a-1: it must have every .*; it has aa-0"),
             ({"startingOffsets": {"a": {"0": 0, "1": 0, "2": 0}}}, "startingOffsets names a-2, not among the partitions that are read"),
             ({"startingTimestamp": "1900000000000"}, r"startingTimestamp: a-0 has no record of 1900000000000 \(ms since 1970\) or later"),
         ],
@@ -300,7 +300,7 @@ class TestChanges:
             kafka.fill("b", {0: 2})
 
         text, end, rows = loss(change, START)
-        assert "b-0 ends at offset 2, offset 5 came next: it was cut off, or deleted and made again" in text
+        assert "b-0 ends at offset 2, offset 5 came next: it was truncated, or deleted and created again" in text
         assert (end, rows) == ({"a": {"0": 5, "1": 0}, "b": {"0": 2}}, {})
 
     @pytest.mark.usefixtures("impatient")
@@ -338,7 +338,7 @@ class TestChanges:
         delete_topics(kafka.client, ["b"])
         reader = kafka.stream(subscribe="a,b", failOnDataLoss=fails)
         if fails == "true":
-            with pytest.raises(Refusal, match=f"{GONE}: nothing of it was read"):
+            with pytest.raises(Refusal, match=f"{GONE}: it was not read"):
                 reader.partitions(start, end)
         else:
             assert values(reader, start, end) == {"a-0": numbers(5)}
@@ -355,7 +355,7 @@ def test_offsets_of_spark_s_own_source_are_continued(kafka: SimpleNamespace) -> 
 
 @pytest.mark.parametrize("fields", [{"logOffset": 3}, {"a": {"first": 3}}, 17])
 def test_offsets_of_another_source_are_refused(kafka: SimpleNamespace, fields: int | Mapping[str, Any]) -> None:
-    text = "CONFIG: the checkpoint was written by another source, it holds no offsets of topics but "
+    text = "CONFIG: the checkpoint was written by another source, it has no offsets of topics but "
     for asked in (partial(kafka.stream().latestOffset, fields), partial(kafka.stream().partitions, fields, fields)):
         with pytest.raises(Refusal, match=re.escape(text + json.dumps(fields))):
             asked()

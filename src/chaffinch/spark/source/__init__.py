@@ -1,1 +1,1 @@
-"""The source, of batches and of streams: which offsets are read, how they are fetched, and the rows they become."""
+"""Source of the format, for batch and streaming reads: offset selection, fetching, and conversion to rows."""

@@ -1,7 +1,7 @@
-"""The source of batch reads: topics with the schema of Spark's Kafka source, columns straight from record batches to Arrow.
+"""Batch source: reads topics with the schema of Spark's Kafka source, as Arrow record batches.
 
-The planner resolves beginnings and ends once; tasks fetch their ranges (`fetching.py`). With `read_committed` the end is the last
-stable offset, so an open transaction is not waited for, and aborted ones are left out.
+The planner resolves start and end offsets once, and tasks fetch their ranges (`fetching.py`). With `read_committed` the end is the last
+stable offset: the read does not wait for open transactions, and leaves aborted ones out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MESSAGE_VERSION: Final = version_of(SourceOptions, ClientOptions, TopicRange)
 
 
 class TopicReader(SentToExecutors, DataSourceReader):
-    """Reads topics once, up to where they end when the read is planned."""
+    """Reads topics once, up to their ends at planning time."""
 
     _version = MESSAGE_VERSION
 
@@ -49,7 +49,7 @@ class TopicReader(SentToExecutors, DataSourceReader):
         with line_first(), worded_for(Kind.BATCH), refusals():
             discovery = TopicDiscovery(client_for(self._options.client), self._options)
             wanted = discovery.partitions_at_start()
-            # In this order: what is written meanwhile must not make an end lie before its start.
+            # In this order, so that concurrent writes cannot put an end before its start.
             starts, ends = discovery.starts(wanted), discovery.ends(wanted)
             first, latest = discovery.earliest(wanted), discovery.latest(wanted)
             self._check_order(starts, ends, latest)
@@ -57,7 +57,7 @@ class TopicReader(SentToExecutors, DataSourceReader):
             starts |= {tp: first[tp] for tp in from_earliest}
             written = discovery.written(wanted)
             starts, lost = clamp_to_available(self._options.starting.option, starts, first, written)
-            # An offset that was named, and is there.
+            # Ends given as offsets of existing records.
             after_open_transactions = {tp: end for tp, end in ends.items() if latest[tp] < end <= written[tp]}
             discovery.wait_until_readable(after_open_transactions)
             ends, lost_after_end = clamp_to_available(self._options.ending.option, ends, {}, {**latest, **after_open_transactions})
@@ -68,28 +68,28 @@ class TopicReader(SentToExecutors, DataSourceReader):
             return [replace(part, is_start_required=part.start != starts[part.tp] or part.tp not in from_earliest) for part in found]
 
     def _check_order(self, starts: Offsets, ends: Offsets, latest: Offsets) -> None:
-        """An end before the start is a mistake, unless the topic has lost what was to be read."""
+        """Raises ConfigException for an end before the start, unless the topic has lost these records."""
         for tp, start in starts.items():
             if ends[tp] < start <= latest[tp]:
                 starting, ending = self._options.starting.option, self._options.ending.option
-                text = f"{ending} ends {tp} at offset {ends[tp]}, before its start {start} as {starting} says"
-                raise ConfigException(f"{text}; name an end that is not before it, or an earlier start")
+                text = f"{ending} ends {tp} at offset {ends[tp]}, before its start {start} of {starting}"
+                raise ConfigException(f"{text}; choose an end that is not before it, or an earlier start")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """Read the rows of one range."""
         with line_first(), worded_for(Kind.BATCH):
             self.check_version(host())
             yield from rows_of(partition, self._options)
 
 
 def task_ranges(found: Iterable[OffsetRange], options: SourceOptions, ids: TopicIds) -> list[TopicRange]:
-    """What each task reads, of topics with these ids."""
+    """The ranges of the tasks, for topics with these ids."""
     parts = divided(found, options.parts_min, options.part_offsets_max)
     return [TopicRange(tp.topic, tp.partition, start, end, topic_id=ids.get(tp.topic, ZERO_UUID)) for tp, start, end in parts]
 
 
 def rows_of(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of what a task was given. Where there is nothing to read, Spark makes up a partition of its own."""
+    """Read the rows of a task. For an empty read Spark creates a partition of its own, which has no rows."""
     from chaffinch.spark.target import client_for
 
     if isinstance(partition, TopicRange):
@@ -97,7 +97,7 @@ def rows_of(partition: InputPartition, options: SourceOptions) -> Iterator[pa.Re
 
 
 def schema_read(given: Mapping[str, str]) -> str:
-    """The schema of what is read, in Spark's own words. Raises Refusal for options that cannot be."""
+    """The schema of the source as Spark DDL. Raises Refusal for wrong options."""
     from chaffinch.spark.source.rows import read_schema
 
     with refusals():
@@ -105,21 +105,21 @@ def schema_read(given: Mapping[str, str]) -> str:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """ConfigException for a schema that somebody has given: what is read has its own."""
+    """Raises ConfigException for a user-specified schema that differs from the schema of the source."""
     from chaffinch.spark.source.rows import read_schema
 
     wanted = read_schema(include_headers=options.include_headers)
     if _normalized(schema.simpleString()) != _normalized(f"struct<{wanted}>"):
-        raise ConfigException(f"what is read always has the columns {wanted}; leave out schema(), which gave {schema.simpleString()}")
+        raise ConfigException(f"the source always has the columns {wanted}; leave out schema(), which gave {schema.simpleString()}")
 
 
 def _normalized(text: str) -> str:
-    """A schema without what tells Spark's two ways of writing one apart: `key binary` and `key:binary`, `timestamp_ltz` and `timestamp`."""
+    """A schema in one notation: Spark writes `key binary` or `key:binary`, and `timestamp_ltz` or `timestamp`."""
     return re.sub(r"[ :]|_ltz", "", text)
 
 
 def planned_reader(given: Mapping[str, str], schema: StructType) -> TopicReader:
-    """What `spark.read` asks for. Raises Refusal."""
+    """The reader of `spark.read`. Raises Refusal."""
     with refusals():
         options = SourceOptions.parse(given)
         check_schema(schema, options)

@@ -1,8 +1,8 @@
-"""Fetching a range of offsets of one partition: record batches as they come, the next request on its way while they are unpacked.
+"""Fetching of an offset range of one partition: unpacks record batches while the next request is in flight.
 
-An answer without records says nothing about the range: a leader that has just changed, or a quota, gives some. So it is asked again
-until `kafka.default.api.timeout.ms` have passed without progress; then the partition's end says whether there is anything to wait for.
-What is not there any more is data lost (`reports.py`).
+A response without records does not mean that the range is empty: a new leader or a quota can cause it. The request is repeated until
+`kafka.default.api.timeout.ms` have passed without progress; then the end of the partition shows whether records are left. Missing
+records are reported as data loss (`reports.py`).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 MAX_WAIT_MS: Final = 500
 PAUSE_MS: Final = 50
-"""After an answer without records: a broker that has none to give answers at once when it is asked for less than it waits for."""
+"""Pause after a response without records, which a broker can send at once."""
 ROWS_PER_ARROW_BATCH: Final = 65_536
 FETCH_BYTES_MIN: Final = 64 << 10
 LAST_VERSION: Final = 18
-"""Of Fetch requests: from 13 on a topic goes by its id."""
+"""Largest version of Fetch requests. From version 13 they identify a topic by its id."""
 RECORD_BYTES_GUESS: Final = 1 << 10
-"""Of a partition of which nothing has been read yet."""
+"""Assumed record size before anything of the partition was read."""
 
 
 @dataclass(frozen=True)
 class TopicRange(InputPartition):
-    """Offsets `start` to `end`-1 of one partition of the topic with this id, which is zero where brokers have none.
-    Where `start` is not promised, it is where the partition began when that was planned."""
+    """Offsets `start` to `end`-1 of one partition of the topic with this id, which is zero if brokers have none.
+    Unless `is_start_required`, `start` was the first offset at planning time, and a later removal of records there is not a loss."""
 
     topic: str
     partition: int
@@ -60,7 +60,7 @@ class TopicRange(InputPartition):
 
 
 def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, as record batches of `rows.read_schema`. Raises Refusal."""
+    """Read the rows of a range, as record batches of `rows.read_schema`. Raises Refusal."""
     from chaffinch.records.errors import RecordsError
     from chaffinch.spark.source.rows import batch_read
     from chaffinch.spark.source.topic_discovery import TopicDiscovery
@@ -77,18 +77,18 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
             if (present := _current_topic_id(client, wanted, options)) == wanted.topic_id:
                 raise
             text = f"{loss(wanted.topic, wanted.topic_id, present)}; offsets up to {wanted.end - 1} of {tp} were to be read"
-            report_loss(text, fails=options.fail_on_data_loss, rest="what is left, a stream then the new topic from its beginning")
+            report_loss(text, fails=options.fail_on_data_loss, rest="what is left; a stream then reads the new topic from its beginning")
         except UnknownTopicOrPartitionException:
             if TopicDiscovery(client, options).existing([tp]):
                 raise
-            text = f"{tp} is gone, deleted after the read was planned: offsets up to {wanted.end - 1} were to be read"
+            text = f"{tp} is missing, deleted after the read was planned: offsets up to {wanted.end - 1} were to be read"
             report_loss(text, fails=options.fail_on_data_loss)
         except RecordsError as error:
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.CORRUPT_MESSAGE.name, f"{tp}: {error}") from None
 
 
 def _current_topic_id(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> UUID:
-    """The id of the topic by its name. Another one than the wanted is not believed at once: the broker that answered may be behind."""
+    """The current id of the topic of this name. Several brokers are asked if it differs, because one may have stale metadata."""
     from chaffinch.spark.source.topic_discovery import TopicDiscovery
 
     discovery = TopicDiscovery(client, options)
@@ -130,10 +130,10 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
             _report_end(tp, position, end, options)
             return
         elif deadline.is_over:
-            text = f"{tp} gave nothing at offset {position} for {deadline.waited_ms} ms; offsets up to {end - 1} were there when the"
+            text = f"{tp} returned no record at offset {position} for {deadline.waited_ms} ms; offsets up to {end - 1} existed when the"
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text} read was planned")
         else:
-            waits.log(deadline, f"the leader gives no record at offset {position}, and its high watermark is {data.high_watermark}")
+            waits.log(deadline, f"the leader returns no record at offset {position}, and its high watermark is {data.high_watermark}")
             fetcher.pause()
     fetcher.check_id()
 
@@ -141,29 +141,29 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
 def _position_after_out_of_range(
     client: SyncClient, tp: TopicPartition, position: int, end: int, options: SourceOptions, *, is_start_required: bool
 ) -> int:
-    """Where to go on after the broker has said that it has no such offset: at what is left, or at the end."""
+    """The next position after OFFSET_OUT_OF_RANGE: the first existing offset, or the end."""
     from chaffinch.admin.offsets import list_offsets
 
     first = list_offsets(client, {tp: OFFSET_EARLIEST}, timeout_ms=options.timeout_ms)[tp]
     if first > position:
         if not is_start_required:
             return first
-        report_loss(f"{tp} begins at offset {first}, offset {position} was asked for", fails=options.fail_on_data_loss)
+        report_loss(f"{tp} begins at offset {first}, offset {position} was requested", fails=options.fail_on_data_loss)
         return first
     _report_end(tp, position, end, options)
     return end
 
 
 def _is_end(client: SyncClient, tp: TopicPartition, position: int, options: SourceOptions) -> bool:
-    """Whether a partition that gives nothing has nothing from `position` on: it was cut off, or deleted and made again. Not asked before
-    patience is over: a leader that has just been elected may know only later how much is there."""
+    """Whether the partition ends at `position`: it was truncated, or deleted and created again. Only checked after the deadline, because
+    a new leader may first report too small an end offset."""
     from chaffinch.admin.offsets import list_offsets
 
     return list_offsets(client, {tp: OFFSET_LATEST}, timeout_ms=options.timeout_ms)[tp] <= position
 
 
 def _report_end(tp: TopicPartition, position: int, end: int, options: SourceOptions) -> None:
-    text = f"{tp} ends before offset {position}, offsets up to {end - 1} were there when the read was planned"
+    text = f"{tp} ends before offset {position}, offsets up to {end - 1} existed when the read was planned"
     report_loss(text, fails=options.fail_on_data_loss)
 
 
@@ -174,10 +174,9 @@ class _Prefetch:
 
 
 class PartitionFetcher:
-    """Fetch requests for one partition to its leader, at most one of them ahead of what was asked for.
+    """Sends Fetch requests for one partition to its leader, at most one of them as a prefetch.
 
-    A request ahead that fails, or is answered with an error, is forgotten: the same is asked again by `answer`, which tries again
-    what is worth it.
+    A prefetch that fails or returns an error is discarded: `fetch` sends the request again, with retries.
     """
 
     def __init__(self, client: SyncClient, wanted: TopicRange, options: SourceOptions) -> None:
@@ -185,14 +184,14 @@ class PartitionFetcher:
         self._where = wanted.tp
         self._topic_id = wanted.topic_id
         self._is_by_name = False
-        """The leader has answered in a version without topic ids."""
+        """The leader uses a version without topic ids."""
         self._options = options
         self._prefetch: _Prefetch | None = None
         self._bytes_seen = 0
         self._offsets_seen = 0
 
     def prefetch(self, position: int, end: int) -> None:
-        """Send the request for what comes next, without waiting."""
+        """Send the request for the next records without waiting for the response."""
         leader = self._client.cluster.leader_address(self._where)
         if leader is not None:
             with self._client.lock:
@@ -200,7 +199,7 @@ class PartitionFetcher:
                 self._prefetch = _Prefetch(position, exchange)
 
     def receive(self) -> None:
-        """Read what has arrived meanwhile, so that the broker can go on sending."""
+        """Read received bytes, so that the broker can continue sending."""
         if self._prefetch is not None and self._prefetch.exchange.outcome is None:
             with self._client.lock:
                 self._client.pump(0)
@@ -210,12 +209,12 @@ class PartitionFetcher:
             self._client.pump(PAUSE_MS)
 
     def add_sizes(self, byte_count: int, offset_count: int) -> None:
-        """What an answer held, to ask for no more than the range needs."""
+        """Record the size of a response, to limit the next request to what the range needs."""
         self._bytes_seen += byte_count
         self._offsets_seen += offset_count
 
     def fetch(self, position: int, end: int) -> PartitionData:
-        """What the leader has from `position` on; its code is NONE or OFFSET_OUT_OF_RANGE. Raises ApiException."""
+        """The response of the leader from `position`, with code NONE or OFFSET_OUT_OF_RANGE. Raises ApiException."""
         from chaffinch.client.response_errors import raise_for
 
         prefetch, self._prefetch = self._prefetch, None
@@ -240,14 +239,14 @@ class PartitionFetcher:
         with self._client.lock:
             while exchange.outcome is None and not deadline.is_over:
                 self._client.pump(min(deadline.left_ms, POLL_MS))
-                waits.log(deadline, f"no answer from {exchange.address} yet")
+                waits.log(deadline, f"no response from {exchange.address} yet")
         if not isinstance(exchange.outcome, ResponseReceived) or exchange.outcome.message.error_code:
             return None
         data = self._only_partition(exchange.outcome.message)
         return None if data.error_code else data
 
     def check_id(self) -> None:
-        """UnknownTopicIdException where records were fetched by name, from brokers 2.8 to 3.0, and the name now has another id."""
+        """Raises UnknownTopicIdException if records were fetched by name (brokers 2.8 to 3.0) and the name now has another id."""
         if self._is_by_name and self._topic_id != ZERO_UUID:
             topic = self._where.topic
             present = self._client.refresh_metadata([topic], timeout_ms=self._options.timeout_ms).topic_id(topic)
@@ -279,6 +278,6 @@ class PartitionFetcher:
 
 
 def bytes_wanted(offset_count: int, bytes_seen: int, offsets_seen: int, bytes_max: int) -> int:
-    """How much to ask for, for so many offsets: what they take if they are like those seen, and a quarter more; at most `bytes_max`."""
+    """Bytes to request for this many offsets: by the average size so far plus a quarter, at most `bytes_max`."""
     guess = offset_count * RECORD_BYTES_GUESS if not offsets_seen else offset_count * bytes_seen * 5 // (offsets_seen * 4)
     return min(max(guess, FETCH_BYTES_MIN), bytes_max)

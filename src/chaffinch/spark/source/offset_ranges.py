@@ -1,6 +1,6 @@
-"""Which offsets a micro-batch and its tasks read: a limit shared by partitions, ranges divided among tasks, what has come or gone. Pure.
+"""Offset ranges of micro-batches and tasks: limits shared by partitions, division among tasks, new and lost partitions. Pure.
 
-Follows KafkaMicroBatchStream.scala in how a limit is shared; how ranges are divided is our own.
+A limit is shared as in KafkaMicroBatchStream.scala; ranges are divided differently.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class OffsetRange(NamedTuple):
 
 
 def limited(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Ends for at most `limit` offsets: each partition's part is as large as its share of what there is, but never nothing.
+    """Ends for at most `limit` offsets, shared in proportion to the backlog of each partition, at least one offset each.
 
-    `start` has every partition of `latest`. One that has lost what it had ends where it ends.
+    `start` has every partition of `latest`. A partition that has lost records keeps its end.
     """
     sizes = {tp: max(0, end - start[tp]) for tp, end in latest.items()}
     total = sum(sizes.values())
@@ -35,14 +35,14 @@ def limited(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition,
 
 
 def backlog(start: Offsets, latest: Offsets) -> int:
-    """How many offsets there are to read. A partition that `start` does not know counts from 0."""
+    """The number of offsets to read. A partition that is missing in `start` counts from 0."""
     return sum(max(0, end - start.get(tp, 0)) for tp, end in latest.items())
 
 
 def divided(ranges: Iterable[OffsetRange], parts_min: int, offsets_max: int | None) -> list[OffsetRange]:
-    """Ranges with something in them, none larger than `offsets_max`, and at least `parts_min` of them as far as there are offsets.
+    """Divide into non-empty ranges of at most `offsets_max` offsets, at least `parts_min` of them if there are enough offsets.
 
-    The largest parts are divided first, each range into parts of equal size.
+    The range with the largest parts is divided further first, always into parts of equal size.
     """
     found = [given for given in ranges if given.start < given.end]
     counts = [1 if offsets_max is None else -(-(given.end - given.start) // offsets_max) for given in found]
@@ -63,35 +63,34 @@ def _parts(given: OffsetRange, count: int) -> Iterable[OffsetRange]:
 
 
 def clamp_to_available(option: str, positions: Offsets, first: Offsets, latest: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
-    """The places that an option says, moved to where each partition has something; and what that leaves out, one line each."""
+    """The positions of an option, moved into the available range of each partition, and one line for each that was moved."""
     texts = []
     for tp, position in positions.items():
         if position > latest[tp]:
-            texts.append(f"{option}: {tp} ends at offset {latest[tp]}, offset {position} was asked for")
+            texts.append(f"{option}: {tp} ends at offset {latest[tp]}, offset {position} was requested")
         elif position < first.get(tp, position):
-            texts.append(f"{option}: {tp} begins at offset {first[tp]}, offset {position} was asked for")
+            texts.append(f"{option}: {tp} begins at offset {first[tp]}, offset {position} was requested")
     return {tp: min(max(position, first.get(tp, position)), latest[tp]) for tp, position in positions.items()}, texts
 
 
 def losses(start: Offsets, end: Offsets, first_of_new: Offsets, expected: Collection[TopicPartition] = ()) -> list[str]:
-    """What was to be read between `start` and `end` and cannot be, one line each.
+    """Records between `start` and `end` that cannot be read any more, in one line each.
 
-    `first_of_new`: where the partitions begin that `start` does not know. `expected`: partitions that had an end once.
+    `first_of_new`: first offsets of partitions that are missing in `start`. `expected`: partitions that had an end before.
     """
     gone = sorted({*start, *expected} - end.keys())
     texts = [
-        f"{tp} is gone, deleted or not subscribed to any more: "
-        + (f"offset {start[tp]} came next" if tp in start else "nothing of it was read")
+        f"{tp} is missing, deleted or no longer subscribed to: " + (f"offset {start[tp]} came next" if tp in start else "it was not read")
         for tp in gone
     ]
     texts += [f"{tp} is new and begins at offset {first}, not 0" for tp, first in sorted(first_of_new.items()) if first]
     for tp in sorted(start.keys() & end.keys()):
         if end[tp] < start[tp]:
-            texts.append(f"{tp} ends at offset {end[tp]}, offset {start[tp]} came next: it was cut off, or deleted and made again")
+            texts.append(f"{tp} ends at offset {end[tp]}, offset {start[tp]} came next: it was truncated, or deleted and created again")
     return texts
 
 
 def ranges(start: Offsets, end: Offsets, first_of_new: Offsets) -> list[OffsetRange]:
-    """What there is to read of each partition, in the order of their names; of what `losses` names, what is left."""
+    """The range to read of each partition, sorted; for partitions in `losses` the remaining range."""
     known = {**first_of_new, **start}
     return [OffsetRange(tp, known[tp], end[tp]) for tp in sorted(end)]

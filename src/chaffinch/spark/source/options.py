@@ -1,6 +1,6 @@
-"""The options of the source: their tables, what of them is fixed per query, and the checks that need no broker.
+"""Options of the source: tables, parsed form, and checks that need no broker.
 
-Names, defaults and precedence are those of Spark's Kafka source (KafkaSourceProvider.scala), but for `read_committed`.
+Names, defaults and precedence are those of Spark's Kafka source (KafkaSourceProvider.scala), except `read_committed`.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ _COMMON_OPTIONS: Final = (
     Option("startingTimestamp", "int", None,
            "the same for all partitions; overrides startingOffsetsByTimestamp and startingOffsets", minimum=0),
     Option("startingOffsetsByTimestampStrategy", "string", "error",
-           "where no record is of the starting time or later: fail, or start with what comes next",
+           "if there is no record of the starting time or later: fail, or start with the latest offset",
            choices=("error", "latest"), synonyms=(("ERROR", "error"), ("LATEST", "latest"))),
-    Option("minPartitions", "int", None, "into how many tasks a read is divided at least; without it, one task per topic partition",
+    Option("minPartitions", "int", None, "smallest number of tasks of a read; default: one task per topic partition",
            minimum=1, maximum=1_000_000),
-    Option("maxRecordsPerPartition", "int", None, "how many offsets a task reads at most", minimum=1),
+    Option("maxRecordsPerPartition", "int", None, "largest number of offsets that a task reads", minimum=1),
     Option("failOnDataLoss", "bool", True,
-           "fail when offsets to be read are gone, removed or with their topic; else they are skipped, and logged"),
+           "fail if offsets to be read were removed, or their topic was; otherwise they are skipped and logged"),
     INCLUDE_HEADERS,
-    Option("kafka.isolation.level", "string", "read_committed", "leave out what transactions have not committed, or read everything",
-           choices=("read_committed", "read_uncommitted")),
-    Option("kafka.fetch.max.bytes", "int", 52_428_800, "bytes of one answer of a broker", minimum=1, maximum=INT_MAX),
-    Option("kafka.max.partition.fetch.bytes", "int", 16 << 20, "bytes per partition in one answer", minimum=1, maximum=INT_MAX),
+    Option("kafka.isolation.level", "string", "read_committed",
+           "leave out records of transactions that are not committed, or read all records", choices=("read_committed", "read_uncommitted")),
+    Option("kafka.fetch.max.bytes", "int", 52_428_800, "bytes of one response of a broker", minimum=1, maximum=INT_MAX),
+    Option("kafka.max.partition.fetch.bytes", "int", 16 << 20, "bytes per partition in one response", minimum=1, maximum=INT_MAX),
     Option("kafka.default.api.timeout.ms", "int", 60_000,
-           "how long brokers are asked for offsets and, without progress, for records", minimum=1),
+           "timeout of requests for offsets and, without progress, for records", minimum=1),
 )  # fmt: skip
 _STREAM_OPTIONS: Final = (
     Option("maxOffsetsPerTrigger", "int", None,
-           "offsets per micro-batch, shared by partitions as to what they have, but one of each at least; needs PySpark 4.2", minimum=1),
+           "offsets per micro-batch, shared by partitions in proportion to their backlog, at least one each; needs PySpark 4.2", minimum=1),
     Option("minOffsetsPerTrigger", "int", None,
-           "wait until there are so many new offsets, or maxTriggerDelay is over; needs PySpark 4.2", minimum=1),
+           "wait until there are this many new offsets, or maxTriggerDelay is over; needs PySpark 4.2", minimum=1),
     Option("maxTriggerDelay", "string", "15m",
-           "how long minOffsetsPerTrigger waits at most: a number and ms, s, m (min), h or d; without one, ms"),
+           "longest wait of minOffsetsPerTrigger: a number and ms, s, m (min), h or d; without a unit, ms"),
 )  # fmt: skip
 _WITHOUT_EFFECT: Final = (
     *SPARK_OPTION_NAMES, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
@@ -82,16 +82,16 @@ _WITHOUT_EFFECT: Final = (
 _DESERIALIZER_HINT: Final = "keys and values are read as binary; cast them in Spark"
 _HINTS: Final = {
     **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
-    "path": "load() takes no path here; topics are named by one of subscribe, subscribePattern and assign",
-    "kafka.auto.offset.reset": "say where to start with startingOffsets",
-    "kafka.auto.offset.reset.new.partitions": "partitions that come while a query runs are read from their first record",
+    "path": "load() takes no path here; give topics with one of subscribe, subscribePattern and assign",
+    "kafka.auto.offset.reset": "set the start with startingOffsets",
+    "kafka.auto.offset.reset.new.partitions": "partitions that are created while a query runs are read from their first record",
     "kafka.key.deserializer": _DESERIALIZER_HINT,
     "kafka.value.deserializer": _DESERIALIZER_HINT,
-    "kafka.enable.auto.commit": "Spark's checkpoint keeps the offsets, nothing is committed to Kafka",
-    "kafka.interceptor.classes": "there are no interceptors here",
-    "topic": "that is an option of the sink; topics to read are named by one of subscribe, subscribePattern and assign",
+    "kafka.enable.auto.commit": "Spark's checkpoint stores the offsets, nothing is committed to Kafka",
+    "kafka.interceptor.classes": "interceptors are not supported",
+    "topic": "it is an option of the sink; give topics to read with one of subscribe, subscribePattern and assign",
 }
-# Options with a meaning, or without effect, of both.
+# Options of batches or streams, including those without effect.
 _KNOWN_NAMES: Final = tuple(each if isinstance(each, str) else each.name for each in (*_COMMON_OPTIONS, *_STREAM_OPTIONS, *_WITHOUT_EFFECT))
 _END_OPTIONS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
@@ -101,7 +101,7 @@ SOURCE: Final = OptionTable(
         Option("startingOffsets", "string", "earliest", 'earliest, or JSON: {"orders":{"0":23,"1":-2}}; -2 is earliest'),
         Option("endingOffsets", "string", "latest", 'latest, or JSON: {"orders":{"0":50,"1":-1}}; -1 is latest'),
         Option("endingOffsetsByTimestamp", "string", None,
-               "where to end, as startingOffsetsByTimestamp; latest where there is no such record; overrides endingOffsets"),
+               "where to end, as startingOffsetsByTimestamp; latest if there is no such record; overrides endingOffsets"),
         Option("endingTimestamp", "int", None,
                "the same for all partitions; overrides endingOffsetsByTimestamp and endingOffsets", minimum=0),
     ),
@@ -120,18 +120,18 @@ STREAM_SOURCE: Final = OptionTable(
     hints={
         **hints(SINK_OPTION_NAMES, "sink", _KNOWN_NAMES),
         **_HINTS,
-        **dict.fromkeys(_END_OPTIONS, "a stream has no end; trigger(availableNow=True) ends a query at what there is"),
+        **dict.fromkeys(_END_OPTIONS, "a stream has no end; trigger(availableNow=True) ends a query at the current ends"),
     },
 )  # fmt: skip
 
 _DOUBTFUL_MS: Final = range(100_000_000, 100_000_000_000)
-"""Of the years 1970 to 1973; as seconds, of 1973 to 5138."""
+"""Milliseconds in the years 1970 to 1973; as seconds they are in 1973 to 5138."""
 _SUFFIXES_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """All that a query's options say about reading. Exactly one of `topics`, `pattern` and `assignment` has something in it."""
+    """Parsed options of the source. Exactly one of `topics`, `pattern` and `assignment` is not empty."""
 
     client: ClientOptions
     topics: tuple[str, ...]
@@ -140,7 +140,7 @@ class SourceOptions:
     starting: OffsetChoice
     ending: OffsetChoice
     starts_with_latest: bool
-    """Where no record is of the starting time or later; else that is an error."""
+    """Start with the latest offset if there is no record of the starting time or later; otherwise that is an error."""
     fail_on_data_loss: bool
     include_headers: bool
     isolation_level: str
@@ -155,19 +155,19 @@ class SourceOptions:
 
     @property
     def start_changes_on_restart(self) -> bool:
-        """Whether a query that is started later starts elsewhere: with what comes next then."""
+        """Whether the start depends on when the query starts, as `latest` does."""
         if self.starting.is_time:
             return self.starts_with_latest
         return OFFSET_LATEST in (self.starting.everywhere, *(position for _, position in self.starting.by_partition))
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool = False) -> Self:
-        """Errors: ConfigException for everything that can be told without a broker."""
+        """Parse and check the options. Raises ConfigException for all errors that can be found without a broker."""
         settings = parse(STREAM_SOURCE if is_stream else SOURCE, options)
         _check_choice(settings)
         largest, least = settings.get("maxOffsetsPerTrigger"), settings.get("minOffsetsPerTrigger")
         if largest is not None and least is not None and least > largest:
-            raise ConfigException(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={largest}: it must be at most that")
+            raise ConfigException(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={largest}: it must be at most as large")
         _log_options_without_effect(settings)
         starting = _offset_choice(settings, "starting", (OFFSET_LATEST, OFFSET_EARLIEST) if is_stream else (OFFSET_EARLIEST,))
         ending = OffsetChoice(option="", everywhere=OFFSET_LATEST) if is_stream else _offset_choice(settings, "ending", (OFFSET_LATEST,))
@@ -195,7 +195,7 @@ class SourceOptions:
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
-    """What a batch and a stream have in common when Spark asks for their schema: it does not say then which of the two it is."""
+    """The option includeHeaders alone: Spark requests the schema before it says whether it reads a batch or a stream."""
     given = [value for name, value in options.items() if name.lower() == INCLUDE_HEADERS.name.lower()]
     return bool(INCLUDE_HEADERS.parse(given[-1])) if given else False
 
@@ -206,19 +206,19 @@ def _check_choice(settings: Settings) -> None:
     if len(given) != 1:
         empty = [name for name in names if settings[name] is not None]
         found = f"{' and '.join(given)} are given" if given else f"{empty[0]} is empty" if empty else "none is given"
-        raise ConfigException(f"what to read is said by one of subscribe, subscribePattern and assign, {found}")
+        raise ConfigException(f"give exactly one of subscribe, subscribePattern and assign: {found}")
     if (pattern := settings["subscribePattern"]) is not None:
         try:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigException(f"subscribePattern cannot be {shown_value(pattern)}: it is no regular expression, {error}") from None
+            raise ConfigException(f"subscribePattern cannot be {shown_value(pattern)}: it is not a regular expression: {error}") from None
 
 
 _NEEDED_BY: Final = {
     "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
     "maxTriggerDelay": ("minOffsetsPerTrigger",),
 }
-"""Options that say how another is to be understood -> that one, or one of those."""
+"""Options that only apply together with one of the others."""
 
 
 def _log_options_without_effect(settings: Settings) -> None:
@@ -228,16 +228,16 @@ def _log_options_without_effect(settings: Settings) -> None:
 
 
 def _warn_of_seconds(*choices: OffsetChoice) -> None:
-    """They are allowed, and seldom meant."""
+    """Warn of times that look like seconds: they are allowed, but rarely intended."""
     for choice in choices:
         times = (choice.everywhere, *(position for _, position in choice.by_partition)) if choice.is_time else ()
         if doubtful := [time_ms for time_ms in times if time_ms is not None and time_ms in _DOUBTFUL_MS]:
             day = datetime.fromtimestamp(doubtful[0] / 1000, UTC).date()
-            log_once(f"{choice.option}={doubtful[0]} is of {day}: times are milliseconds since 1970; this one looks like seconds")
+            log_once(f"{choice.option}={doubtful[0]} is in {day}: times are milliseconds since 1970, and this one looks like seconds")
 
 
 def _offset_choice(settings: Settings, side: str, words: tuple[int, ...]) -> OffsetChoice:
-    """The first given of a time for all, a time for each partition, and offsets."""
+    """The start or end: a time for all partitions, or else a time per partition, or else offsets."""
     if (time_ms := settings[f"{side}Timestamp"]) is not None:
         return OffsetChoice(option=f"{side}Timestamp", everywhere=time_ms, is_time=True)
     if (text := settings[f"{side}OffsetsByTimestamp"]) is not None:
@@ -246,7 +246,7 @@ def _offset_choice(settings: Settings, side: str, words: tuple[int, ...]) -> Off
 
 
 def _delay_ms(settings: Settings) -> int:
-    """Of maxTriggerDelay, which is checked where it has no effect too."""
+    """maxTriggerDelay in ms. It is also checked if it has no effect."""
     option = "maxTriggerDelay"
     text = settings.get(option) or settings.ignored.get(option, "0")
     found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower(), re.ASCII)

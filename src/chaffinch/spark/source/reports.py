@@ -1,4 +1,4 @@
-"""What the source tells: errors on the way to a topic's rows, in the words that the user reads; losses, which may be let pass; waits."""
+"""Error and log texts of the source: refusals, data loss, and waits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _log = plain_text.logger(__name__)
 
 POLL_MS: Final = 500
-"""How often a wait is looked at: its first line is due after 2.5 s, and comes within 3."""
+"""Poll interval of waits. Their first log line is due after 2.5 s, and so comes within 3 s."""
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Whatever a client or an option says is raised as the Refusal that the user sees (decision 43)."""
+    """Convert ConfigException and ApiException to Refusal (decision 43)."""
     try:
         yield
     except ConfigException as error:
@@ -33,7 +33,7 @@ def refusals() -> Iterator[None]:
 
 
 def report_loss(text: str, *, fails: bool, rest: str = "what is left") -> None:
-    """Offsets that were to be read are not there: Refusal, or a line in the log, as the option failOnDataLoss says. `rest` is read."""
+    """Report missing offsets. Raises Refusal or logs a warning, as the option failOnDataLoss says. `rest`: what is read instead."""
     if fails:
         text = f"{text}; set failOnDataLoss=false to read {rest}"
         raise Refusal(Group.INVALID_CONFIGURATION, codes.OFFSET_OUT_OF_RANGE.name, text)
@@ -41,18 +41,17 @@ def report_loss(text: str, *, fails: bool, rest: str = "what is left") -> None:
 
 
 class SourceWaits:
-    """Logs one wait after another: the first line within 3 seconds, then after growing pauses. Waits of a single request are logged by the
-    client."""
+    """Logs consecutive waits: the first line within 3 seconds, then with growing pauses. The client logs waits of single requests."""
 
     def __init__(self) -> None:
         self._waits = WaitLog()
 
     def log(self, deadline: Deadline, why: str) -> None:
-        """Call it regularly while something is waited for, until `deadline`."""
+        """Log the wait if a line is due. Call it regularly until `deadline`."""
         wait = deadline.wait(why)._replace(limit="kafka.default.api.timeout.ms")
         if (line := self._waits.line(wait, wait.since_ms + deadline.waited_ms)) is not None:
             _log.warning("%s", line)
 
     def over(self) -> None:
-        """What was waited for has come."""
+        """The wait has ended."""
         self._waits.over()

@@ -1,7 +1,7 @@
-"""`RecordColumns` to rows of Spark: Arrow record batches with the schema of Spark's Kafka source.
+"""Conversion of `RecordColumns` to Spark rows: Arrow record batches with the schema of Spark's Kafka source.
 
-The schema is the same down to types and nullability, because Spark compares it field by field; and so are the values: a record without
-headers has null there.
+Types and nullability are identical, because Spark compares schemas field by field. So are the values: a record without headers has null
+there.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
     from chaffinch.records.columns import RecordColumns
 
-# Of the timestamp, `timestamp` alone would be what `spark.sql.timestampType` says.
+# Not `timestamp`, whose meaning depends on `spark.sql.timestampType`.
 READ_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int"
 HEADERS_SCHEMA: Final = ", headers array<struct<key: string, value: binary>>"
 TIMESTAMP_MAX_MS: Final = (2**63 - 1) // 1000
-"""Spark counts microseconds: beyond this, before or after 1970, it has no timestamp."""
+"""Spark timestamps are microseconds: values beyond this, before or after 1970, become null."""
 
 
 def read_schema(*, include_headers: bool) -> str:
-    """The schema of a topic that is read, as Spark's Kafka source has it."""
+    """The schema of Spark's Kafka source."""
     return READ_SCHEMA + (HEADERS_SCHEMA if include_headers else "")
 
 
 def batch_read(columns: RecordColumns, topic: str, partition: int, timestamp_type: int, *, include_headers: bool) -> pa.RecordBatch:
-    """Records of one partition as a record batch of `read_schema`. `columns` carry their offsets."""
+    """Convert records of one partition to a record batch of `read_schema`. `columns` contain their offsets."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""The source of streams, as Spark calls it. Which offsets a micro-batch gets is decided in `offset_ranges.py`.
+"""Streaming source: the reader that Spark calls. `offset_ranges.py` decides which offsets a micro-batch gets.
 
-Spark keeps one reader in a process of its own for as long as a query runs; that one is asked for offsets and partitions. Tasks have
-another, which only reads. Offsets lie in the checkpoint as those of Spark's Kafka source: `{"orders":{"0":23}}`, the next to be read; and
-with them the ids of their topics (`topic_ids.py`), so that they do not count for a topic that was deleted and created again.
+While a query runs, Spark has one reader in a separate process, which it calls for offsets and partitions. Tasks have another one, which
+only reads. The checkpoint stores offsets like Spark's Kafka source: `{"orders":{"0":23}}`, the next offset to be read. It also stores
+topic ids (`topic_ids.py`), so that offsets do not apply to a topic that was deleted and created again.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 else:
     try:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
-    except ImportError:  # Before 4.2 Spark asks for the latest offset only.
+    except ImportError:  # Before 4.2 Spark only requests the latest offset.
         SupportsTriggerAvailableNow = None
 
 IS_LIMITED: bool = SupportsTriggerAvailableNow is not None
-"""Whether this PySpark tells a source where a micro-batch starts, and how much it may have."""
+"""Whether this PySpark passes the start and the limit of a micro-batch to the source."""
 _BASES: Any = (DataSourceStreamReader, SupportsTriggerAvailableNow) if IS_LIMITED else (DataSourceStreamReader,)
 
 Json = dict[str, dict[str, int]]
 
 
 class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
-    """Reads topics for as long as the query runs."""
+    """Reads topics while a query runs."""
 
     _version = MESSAGE_VERSION
 
@@ -65,30 +65,33 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         self._discovery: TopicDiscovery | None = None
         self._latest: Offsets | None = None
         self._latest_ids: TopicIds = {}
-        """Of the topics in `_latest`."""
+        """Ids of the topics in `_latest`."""
         self._initial: Json | None = None
         self._first_end: Json | None = None
-        """Where the first micro-batch ends that starts at `_initial`; None before its tasks were asked for."""
+        """End of the first micro-batch, which starts at `_initial`; None before its partitions were requested."""
         self._refused: ConfigException | None = None
-        """Why a query cannot begin where options say. One that began before a partition came can go on: the checkpoint has its end."""
+        """Why a query cannot start at the position of the options. A query with a checkpoint can continue: the checkpoint has its end."""
         self._is_first_batch_empty = False
-        """The first micro-batch of a query is to be planned, and ends where it starts."""
+        """The first micro-batch of the query is not planned yet, and must be empty."""
         self._is_ending = False
         self._target: tuple[Offsets, TopicIds] | None = None
-        """Where a query ends that reads what is there now."""
+        """End of a query with trigger(availableNow=True)."""
         self._absent: Sequence[str] = ()
-        """What options name and nobody knows, as last heard."""
+        """Topics and partitions of the options that did not exist in the last metadata."""
         self._triggered_ms: int | None = None
-        """When the last micro-batch was let go that minOffsetsPerTrigger could have held back."""
+        """Time of the last micro-batch to which minOffsetsPerTrigger applied."""
         self._reported: set[str] = set()
 
-    # Where a micro-batch begins and ends.
+    # Start and end of a micro-batch.
 
     @line_first()
     def initialOffset(self) -> Json:
-        """Where a query without checkpoint starts. Spark asks for the end of the first micro-batch, and again for its tasks, and keeps
-        none of the answers; so it gets the same one. Where a later start of the query would get another, because "latest" has moved, the
-        first micro-batch has nothing in it: its end, which Spark keeps, is where the query starts."""
+        """The start of a query without checkpoint.
+
+        Spark requests it for the end of the first micro-batch and again for its tasks, and stores none of the results, so it is the same
+        each time. If the start would change on a restart, because it is "latest", the first micro-batch is empty: Spark stores its end,
+        from which the query continues.
+        """
         if self._initial is None:
             with refusals():
                 starts = self._start()
@@ -106,7 +109,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         except ConfigException as error:
             try:
                 starts = discovery.earliest(wanted) | discovery.starts_found(wanted)
-            except ConfigException:  # Which would speak of those partitions alone that options name.
+            except ConfigException:  # The second error would only concern partitions of the options.
                 raise error from None
             self._refused = error
         first = discovery.earliest(wanted)
@@ -121,19 +124,20 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
             raise self._refused
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back to `latestOffset`, except where a trigger wants everything."""
+        """The limit that Spark passes to `latestOffset`, unless a trigger reads everything."""
         options = self._options
         if options.trigger_offsets_max is not None:
             return ReadMaxRows(options.trigger_offsets_max)
         return ReadAllAvailable() if options.trigger_offsets_min is None else ReadMinRows(options.trigger_offsets_min)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The stream ends where the topics end when the latest offset is first asked for: the initial one may be asked for before."""
+        """The query ends at the latest offsets of the first call of `latestOffset`; `initialOffset` may be called before."""
         self._is_ending = True
 
     @line_first()
     def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
-        """Where the next micro-batch ends that begins at `start`; PySpark 4.1 gives neither, and gets all there is."""
+        """The end of the next micro-batch, which starts at `start`. PySpark 4.1 passes neither start nor limit, and gets the latest
+        offsets."""
         with refusals():
             self._raise_refused()
             before, ids_before = ({}, {}) if start is None else (from_checkpoint(start), ids_of(start))
@@ -149,12 +153,12 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
             before = self._without_deleted(before, ids_before, ids)
             end = self._end(before, latest, is_limited=limit is not None and not isinstance(limit, ReadAllAvailable))
             known = {**ids_before, **ids}
-            # A checkpoint of an earlier version gets the ids by a batch without rows: the topic may be idle until it is created again.
+            # An empty batch adds the ids to a checkpoint of an earlier version: the topic may be idle until it is created again.
             has_ids = all(tp.topic in ids_before for tp in end if tp.topic in known)
             return start if end == before and has_ids else to_checkpoint(end, known)
 
     def reportLatestOffset(self) -> Json | None:
-        """What `lastProgress` shows as the latest offset."""
+        """The latest offset that `lastProgress` shows."""
         return None if self._latest is None else to_checkpoint(self._latest)
 
     def _end(self, before: Offsets, latest: Offsets, *, is_limited: bool) -> Offsets:
@@ -170,13 +174,14 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         return latest if options.trigger_offsets_max is None else limited(start, latest, options.trigger_offsets_max)
 
     def _beyond_last_stable(self, before: Offsets, latest: Offsets) -> Offsets:
-        """Partitions read beyond their last stable offset, by a run with read_uncommitted: they are where they were, not cut off."""
+        """Partitions that a run with read_uncommitted has read beyond their last stable offset: they keep their position, and are not
+        truncated."""
         behind = [tp for tp in latest if latest[tp] < before.get(tp, 0)]
         written = self._get_discovery().written(behind)
         return {tp: before[tp] for tp in behind if before[tp] <= written[tp]}
 
     def _is_batch_due(self, count: int) -> bool:
-        """Whether a micro-batch of so many offsets is let go. The first one of a run always is."""
+        """Whether a micro-batch of this many offsets starts now. The first one of a run always does."""
         least, steady_ms = self._options.trigger_offsets_min, self._clock.steady_ms()
         if least is not None and count < least and self._triggered_ms is not None:
             is_overdue = steady_ms - self._triggered_ms >= self._options.trigger_delay_max_ms
@@ -188,21 +193,22 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
     def _latest_now(self) -> tuple[Offsets, TopicIds]:
         found = self._get_discovery().partitions()
         self._absent = found.absent
-        ids = dict(self._get_discovery().ids)  # Before the offsets: those of a topic created after this are then taken for the old one's.
+        ids = dict(self._get_discovery().ids)  # Read before the offsets: offsets of a topic that is created in between then count for
+        the old id.
         return self._get_discovery().latest(found.partitions), ids
 
     def _without_deleted(self, offsets: Offsets, ids: TopicIds, ids_now: TopicIds) -> dict[TopicPartition, int]:
-        """Offsets of topics that still have these ids. The others are reported; their partitions count as new ones."""
+        """Offsets of topics that still have these ids. The others are reported, and their partitions count as new."""
         recreated = created_again(ids, ids_now)
         lost = [loss(topic, *both) for topic, both in recreated.items() if any(tp.topic == topic for tp in offsets)]
         self._report(lost, rest="the new topic from its beginning")
         return {tp: offset for tp, offset in offsets.items() if tp.topic not in recreated}
 
-    # What its tasks read.
+    # Partitions of a micro-batch.
 
     @line_first()
     def partitions(self, start: Json, end: Json) -> Sequence[TopicRange]:
-        """The ranges of a micro-batch. After a restart this comes first, for the batch that was not finished."""
+        """The ranges of a micro-batch. After a restart Spark calls this first, for the unfinished batch."""
         with refusals():
             before, after, discovery = from_checkpoint(start), from_checkpoint(end), self._get_discovery()
             ids_before, ids_after = ids_of(start), ids_of(end)
@@ -210,11 +216,11 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
             is_first = start == self._initial and self._first_end in (None, end)
             if is_first:
                 self._first_end = end
-                # After a restart it is where the query would start now, and knows partitions that the end has never heard of.
+                # After a restart this is the current start, which can have partitions that the end lacks.
                 before = {tp: min(offset, after[tp]) for tp, offset in before.items() if tp in after}
             discovery.expect(after, ids_after)
             existing = discovery.existing(after)
-            # Of a topic that was created again after this was planned the batch has nothing; the next one begins it.
+            # Nothing is read of a topic that was created again after planning; the next batch starts it.
             recreated = created_again(ids_after, discovery.ids)
             after = self._without_deleted(after, ids_after, discovery.ids)
             before = {tp: offset for tp, offset in before.items() if tp.topic not in recreated}
@@ -227,16 +233,18 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
             return task_ranges(ranges(before, remaining, first_of_new), self._options, discovery.ids)
 
     def _removed_since(self, first_end: Offsets) -> list[str]:
-        """Partitions of which nothing is left of a first micro-batch that another run has planned. Of a time that it started with only
-        its end is known: what is removed of its beginning, nobody can tell."""
+        """Partitions of which nothing remains of a first micro-batch that an earlier run has planned.
+
+        If it started at a time, only its end is known, so a removal of its first records cannot be detected.
+        """
         if self._latest is not None or self._options.start_changes_on_restart or not self._options.starting.is_time:
             return []
         first = self._get_discovery().earliest(first_end)
-        recreated = (tp for tp in sorted(first) if 0 < first_end[tp] <= first[tp])
-        return [f"{tp} begins at offset {first[tp]}: the first micro-batch ended at {first_end[tp]}" for tp in recreated]
+        removed = (tp for tp in sorted(first) if 0 < first_end[tp] <= first[tp])
+        return [f"{tp} begins at offset {first[tp]}: the first micro-batch ended at {first_end[tp]}" for tp in removed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """Read the rows of one range."""
         with line_first():
             self.check_version(host())
             yield from rows_of(partition, self._options)
@@ -250,7 +258,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         return self._discovery
 
     def _report(self, lost: Sequence[str], rest: str = "what is left") -> None:
-        """Each loss once: it shows again until it lies behind."""
+        """Report each loss once; it is found again until the query has passed it."""
         for text in lost:
             if text not in self._reported:
                 report_loss(text, fails=self._options.fail_on_data_loss, rest=rest)
@@ -258,14 +266,14 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
 
 
 def planned_stream_reader(given: Mapping[str, str], schema: StructType) -> TopicStreamReader:
-    """What `spark.readStream` asks for. Raises Refusal."""
+    """The reader of `spark.readStream`. Raises Refusal."""
     with refusals():
         options = SourceOptions.parse(given, is_stream=True)
         check_schema(schema, options)
         if not IS_LIMITED and (options.trigger_offsets_max or options.trigger_offsets_min):
             named = "maxOffsetsPerTrigger" if options.trigger_offsets_max else "minOffsetsPerTrigger"
             raise ConfigException(
-                f"{named} needs PySpark 4.2 or newer, this is {pyspark.__version__}, which does not tell a source where a micro-batch "
-                "starts; leave it out"
+                f"{named} needs PySpark 4.2 or newer, this is {pyspark.__version__}, which does not pass the start of a micro-batch "
+                "to a source; leave it out"
             )
         return TopicStreamReader(options)

@@ -1,4 +1,4 @@
-"""Asking a cluster which partitions there are of what options name, and where they begin and end."""
+"""Topic discovery of the source: partitions of the configured topics, and their start and end offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = plain_text.logger(__name__)
 
 _RETRIES_MAX: Final = UNKNOWN_TOPIC_TIMEOUT_MS // UNKNOWN_TOPIC_PAUSE_MS
-# With NONE the answer has the topic, without a partition.
+# With NONE the response has the topic without partitions.
 _NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
 
 OPEN_TRANSACTION_WAIT_MS: Final = 50
@@ -39,7 +39,7 @@ OPEN_TRANSACTIONS: Final = "the end of open transactions"
 
 
 class _Topic(NamedTuple):
-    """What a broker answers about one topic."""
+    """Metadata of one topic."""
 
     partition_count: int
     topic_id: UUID
@@ -47,30 +47,30 @@ class _Topic(NamedTuple):
 
 _NO_TOPIC: Final = _Topic(0, ZERO_UUID)
 _TopicQuery: TypeAlias = "Callable[[Target, int], dict[str, _Topic]]"
-"""Asks one broker, or any, for at most this many ms: what topics there are."""
+"""Requests topic metadata from one broker or any, with a timeout in ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPartitions:
-    """The partitions to read, and why others that were named are not among them, one line each."""
+    """The partitions to read, and one line for each configured topic or partition that does not exist."""
 
     partitions: tuple[TopicPartition, ...]
     absent: tuple[str, ...]
 
 
 class TopicDiscovery:
-    """Questions about the topics of one query. All raise ApiException when nobody answers in time."""
+    """Metadata and offset requests for the topics of one query. All methods raise ApiException after a timeout."""
 
     def __init__(self, client: SyncClient, options: SourceOptions) -> None:
         self._client = client
         self._options = options
         self._partition_counts: dict[str, int] = {}
-        """How many partitions each topic has, as last settled; what was waited for in vain is not waited for again."""
+        """Topic -> partition count as last settled. A topic that was missing after the wait is not waited for again."""
         self.ids: dict[str, UUID] = {}
-        """The ids of topics, as last settled. A broker before 2.8 has none."""
+        """Topic ids as last settled. Brokers before 2.8 have none."""
 
     def partitions(self) -> FoundPartitions:
-        """What there is now."""
+        """The current partitions."""
         options = self._options
         if options.pattern is not None:
             counts = self._settle(self._matching(re.compile(options.pattern)), None)
@@ -94,7 +94,7 @@ class TopicDiscovery:
         return FoundPartitions(partitions=tuple(existing), absent=tuple(absent))
 
     def partitions_at_start(self) -> tuple[TopicPartition, ...]:
-        """What there is now, which must be all that options name. Raises Refusal. A pattern that names nothing yet is only told."""
+        """The current partitions. Raises Refusal unless all that the options name exist. A pattern without a match is only logged."""
         self._refuse_illegal()
         found = self.partitions()
         if not found.partitions and self._options.pattern is not None:
@@ -106,7 +106,7 @@ class TopicDiscovery:
         return found.partitions
 
     def _refuse_illegal(self) -> None:
-        """Names that no topic can have, of which brokers say no more than that there is none."""
+        """Refuse illegal topic names, which brokers only report as unknown."""
         options = self._options
         option = "subscribe" if options.topics else "assign"
         for name in (*options.topics, *(tp.topic for tp in options.assignment)):
@@ -115,13 +115,13 @@ class TopicDiscovery:
                 raise Refusal(Group.INVALID_CONFIGURATION, codes.INVALID_TOPIC_EXCEPTION.name, text)
 
     def existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of the partitions that are there, where all of them were once."""
+        """Those of the partitions that exist. All of them existed before."""
         self.expect(partitions)
         counts = self._counts(sorted({tp.topic for tp in partitions})) if partitions else {}
         return {tp for tp in partitions if tp.partition < counts[tp.topic]}
 
     def expect(self, partitions: Collection[TopicPartition], ids: TopicIds | None = None) -> None:
-        """A checkpoint says that there were these partitions, of topics with these ids: a broker that differs may be behind."""
+        """Set partitions and topic ids of a checkpoint: a broker that reports others may have stale metadata."""
         for topic, number in partitions:
             self._partition_counts[topic] = max(self._partition_counts.get(topic, 0), number + 1)
         self.ids.update(ids or {})
@@ -154,17 +154,17 @@ class TopicDiscovery:
         return counts
 
     def _settle(self, query: _TopicQuery, names: Collection[str] | None) -> dict[str, int]:
-        """The partitions of `names` (None: of all that is known), where fewer than there were, or another id, are not believed at once.
+        """The partition counts of `names` (None: of all known topics). Fewer partitions than before, or another id, are verified.
 
-        A topic created or enlarged a moment ago may not have reached every broker, so one after the other is asked, for a while.
+        A new topic or partition may not have reached every broker yet, so one broker after another is asked, for a limited time.
         """
         found = query("any", self._options.timeout_ms)
         for attempt in range(1, _RETRIES_MAX + 1):
             if not any(self._may_be_stale(name, found.get(name, _NO_TOPIC)) for name in (names or self._partition_counts)):
                 break
-            self._client.pause(UNKNOWN_TOPIC_PAUSE_MS)  # Brokers hear of it from the controller, and tell only who asks again.
+            self._client.pause(UNKNOWN_TOPIC_PAUSE_MS)  # Brokers send no notification of changed metadata.
             nodes = sorted(self._client.cluster.nodes)
-            with suppress(TimeoutException):  # One that is away says nothing; the others may know.
+            with suppress(TimeoutException):  # One broker may be unavailable; the others may have the topic.
                 found = query(nodes[attempt % len(nodes)] if nodes else "any", min(self._options.timeout_ms, UNKNOWN_TOPIC_TIMEOUT_MS))
         settled = {name: found.get(name, _NO_TOPIC) for name in (names or self._partition_counts)} | found
         counts = {name: topic.partition_count for name, topic in settled.items()}
@@ -173,67 +173,69 @@ class TopicDiscovery:
         return counts
 
     def _may_be_stale(self, name: str, found: _Topic) -> bool:
-        """Whether a broker may be behind: it knows fewer partitions than there were, or another id."""
+        """Whether a broker may have stale metadata: fewer partitions than before, or another id."""
         is_other = bool(found.partition_count and topic_ids.created_again(self.ids, {name: found.topic_id}))
         return is_other or found.partition_count < self._partition_counts.get(name, 1)
 
-    # Where they begin and end.
+    # Start and end offsets.
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is there, of each partition."""
+        """The first existing offset of each partition."""
         return self._list(dict.fromkeys(partitions, OFFSET_EARLIEST))
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset that comes next, of each partition; with `read_committed` the last stable offset."""
+        """The end offset of each partition; with `read_committed` the last stable offset."""
         return self._list(dict.fromkeys(partitions, OFFSET_LATEST))
 
     def written(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset that comes next after all records, those of open transactions too."""
+        """The end offset of each partition, including records of open transactions."""
         return self._list(dict.fromkeys(partitions, OFFSET_LATEST), "read_uncommitted")
 
     def wait_until_readable(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Until all offsets below these, of records that are there, can be read: no transaction is open in between. Refusal after
-        `kafka.default.api.timeout.ms`."""
+        """Wait until no transaction is open below these offsets, so that all records can be read.
+
+        Raises Refusal after `kafka.default.api.timeout.ms`.
+        """
         deadline, waits = self._client.deadline(self._options.timeout_ms, OPEN_TRANSACTIONS), SourceWaits()
         while open_in := [tp for tp, offset in self.latest(ends).items() if offset < ends[tp]]:
             waits.log(deadline, f"{open_in[0]} has an open transaction before offset {ends[open_in[0]]}")
             if deadline.is_over:
-                text = f"{open_in[0]} has had an open transaction for {self._options.timeout_ms} ms, behind which nothing can be read"
-                raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
-            self._client.pause(OPEN_TRANSACTION_WAIT_MS)  # Nobody tells when a transaction ends.
+                text = f"{open_in[0]} has had an open transaction for {self._options.timeout_ms} ms, and later records cannot be read"
+                raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; start again when it has ended")
+            self._client.pause(OPEN_TRANSACTION_WAIT_MS)  # Brokers send no notification when a transaction ends.
 
     def starting_at_earliest(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those that start wherever they begin: what is removed before they are read was not asked for."""
+        """Partitions that start at the earliest offset: records that are removed before they are read are not a loss."""
         choice = self._options.starting
         return {tp for tp, position in choice.of(partitions).items() if position == OFFSET_EARLIEST and not choice.is_time}
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where options say that reading starts. ConfigException where there is no record of the starting time or later; one behind an
-        open transaction is there."""
+        """Start offsets of the options. Raises ConfigException if there is no record of the starting time or later; records after an
+        open transaction count."""
         found = self._offsets(self._options.starting, partitions, "read_uncommitted")
         if (late := sorted(tp for tp, offset in found.items() if offset < 0)) and not self._options.starts_with_latest:
             choice = self._options.starting
             raise ConfigException(
                 f"{choice.option}: {late[0]} has no record of {choice.of(partitions)[late[0]]} (ms since 1970) or later; choose an earlier "
-                "time, or startingOffsetsByTimestampStrategy=latest to start with what comes next"
+                "time, or startingOffsetsByTimestampStrategy=latest to start with the latest offset"
             )
         return found | self.latest(late)
 
     def starts_found(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The same of those partitions that options say something about, and that have a record of their time."""
+        """Like `starts`, for the partitions that the options cover and that have a record of their time or later."""
         choice = self._options.starting
         found = self._offsets(choice, choice.covered(partitions), "read_uncommitted")
         return {tp: offset for tp, offset in found.items() if offset >= 0}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where options say that reading ends; the latest offset where there is no record of the ending time or later."""
+        """End offsets of the options; the latest offset if there is no record of the ending time or later."""
         found = self._offsets(self._options.ending, partitions)
         return found | self.latest([tp for tp in found if found[tp] < 0])
 
     def _offsets(
         self, choice: OffsetChoice, partitions: Collection[TopicPartition], time_isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:
-        """Offsets; of a time without a record, -1."""
+        """Offsets of the options; -1 for a time without a record."""
         wanted = choice.of(partitions)
         if choice.is_time:
             return self._list(wanted, time_isolation)
@@ -247,7 +249,7 @@ class TopicDiscovery:
             try:
                 return list_offsets(self._client, times, isolation=level, timeout_ms=self._options.timeout_ms) if times else {}
             except UnknownTopicOrPartitionException:
-                # A leader may hear of its new partition after the broker that told of it; or the topic has just gone.
+                # A leader may get a new partition later than the broker with the metadata; or the topic was deleted.
                 if not retries_left:
                     raise
             self._client.pause(UNKNOWN_TOPIC_PAUSE_MS)
