@@ -48,14 +48,14 @@ def run(*arguments: str) -> tuple[int, str, str]:
     ("arguments", "says"),
     [
         ((), "--bootstrap-server HOST:PORT is missing"),
-        (SERVER, "give --topic, --parquet, or both for files whose letters are in the topic too"),
+        (SERVER, "give --topic, --parquet, or both for files whose letters are also in the topic"),
         ((*SERVER, "--topic", "d", "--repair", "key"), "--repair 'key': expected name=value"),
-        ((*SERVER, "--topic", "d", "--repair", "keys=1"), "--repair keys=...: a row has no such column; there are: key, value, headers"),
-        ((*SERVER, "--topic", "d", "--repair", "topic='x'", "--to", "y"), "the topic is said twice: by --to and by --repair topic=..."),
+        ((*SERVER, "--topic", "d", "--repair", "keys=1"), "--repair keys=...: a row has no such column; its columns are: key, value"),
+        ((*SERVER, "--topic", "d", "--repair", "topic='x'", "--to", "y"), "the topic is given twice: by --to and by --repair topic=..."),
         ((*SERVER, "--topic", "d", "--to", "d"), "--to cannot be d: that is the topic that the letters are read from"),
         ((*SERVER, "--topic", "d", "--token", " "), "--token is empty"),
         ((*SERVER, "--topic", "d", "--repair", "key="), "--repair key= is empty: give it an SQL expression"),
-        ((*SERVER, "--topic", "d", "--token", "x" * 2000), "it must be characters that can be printed, at most 1000 bytes of them"),
+        ((*SERVER, "--topic", "d", "--token", "x" * 2000), "it must be printable characters, at most 1000 bytes"),
         ((*SERVER, "--topic", "d", "--to", ""), "--to is empty"),
         ((*SERVER, "--topic", " "), "--topic is empty"),
         (
@@ -63,7 +63,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
             "--only 'INVALID_RECRD': no error code is named 'INVALID_RECRD'; the nearest is",
         ),
         ((*SERVER, "--topic", "d", "--where", " "), "--where is empty: give it an SQL condition, or leave it out"),
-        ((*SERVER, "--parquet", ""), "--parquet is empty: say where the dead letters are"),
+        ((*SERVER, "--parquet", ""), "--parquet is empty: give the location of the dead letters"),
     ],
 )
 def test_invalid_arguments_are_refused_before_spark_starts(fake_replay: FakeReplay, arguments: tuple[str, ...], says: str) -> None:
@@ -105,7 +105,7 @@ def test_writing_options_are_read_from_the_file(fake_replay: FakeReplay, tmp_pat
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("transactional.id=mine", "a replay names its transactions itself, after the letters or the token"),
+        ("transactional.id=mine", "a replay derives the names of its transactions from the letters or the token"),
         ("acks=1", "option acks cannot be '1': it must be one of all, -1"),
         ("compression.typ=zstd", "the nearest known one is 'compression.type'"),
     ],

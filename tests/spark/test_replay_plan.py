@@ -55,9 +55,9 @@ def test_the_page_s_example_is_a_plan() -> None:
         ({"topic": None, "path": b"/p"}, "--parquet cannot be b'/p': it must be a string"),
         ({"to": ["t"]}, "--to cannot be ['t']: it must be a string"),
         ({"token": 1.5}, "--token cannot be 1.5: it must be a string"),
-        ({"token": "a\0"}, r"--token cannot be 'a\x00': it must be characters that can be printed, at most 1000 bytes of them"),
-        ({"token": "\udc80"}, r"--token cannot be '\udc80': it must be characters that can be printed, at most 1000 bytes of them"),
-        ({"token": "x" * (TOKEN_BYTES_MAX + 1)}, f"--token cannot be '{'x' * 199}...: it must be characters that can be printed, at most"),
+        ({"token": "a\0"}, r"--token cannot be 'a\x00': it must be printable characters, at most 1000 bytes"),
+        ({"token": "\udc80"}, r"--token cannot be '\udc80': it must be printable characters, at most 1000 bytes"),
+        ({"token": "x" * (TOKEN_BYTES_MAX + 1)}, f"--token cannot be '{'x' * 199}...: it must be printable characters, at most"),
         ({"is_dry_run": "no"}, "is_dry_run cannot be 'no': it must be True or False"),
         (
             {"client": "broker:9092"},
@@ -67,11 +67,11 @@ def test_the_page_s_example_is_a_plan() -> None:
         ({"writing": {"kafka.linger.ms": 5}}, "writing cannot be {'kafka.linger.ms': 5}: it must be a mapping of options named kafka.*"),
         ({"writing": {"kafka.compression.type": "zip"}}, "option kafka.compression.type cannot be 'zip': it must be "),
         ({"writing": {"topic": "t"}}, "unknown option 'topic'"),
-        ({"writing": {"kafka.transactional.id": "a"}}, "'kafka.transactional.id': a replay names its transactions itself"),
+        ({"writing": {"kafka.transactional.id": "a"}}, "'kafka.transactional.id': a replay derives the names of its transactions"),
         ({"repairs": ["key"]}, "repairs cannot be ['key']: it must be a mapping of columns to SQL expressions, strings both"),
-        ({"only": "INVALID_RECORD"}, "--only cannot be 'INVALID_RECORD': it must be a sequence of names of errors"),
-        ({"only": 5}, "--only cannot be 5: it must be a sequence of names of errors"),
-        ({"only": [5]}, "--only cannot be [5]: it must be a sequence of names of errors"),
+        ({"only": "INVALID_RECORD"}, "--only cannot be 'INVALID_RECORD': it must be a sequence of error names"),
+        ({"only": 5}, "--only cannot be 5: it must be a sequence of error names"),
+        ({"only": [5]}, "--only cannot be [5]: it must be a sequence of error names"),
         ({"where": 5}, "--where cannot be 5: it must be a string"),
         ({"repairs": {"key": " "}}, "--repair key= is empty: give it an SQL expression; without a value the column is key=NULL"),
     ],
@@ -118,7 +118,7 @@ def test_a_folder_that_does_not_exist_is_told_before_java_starts(broker: Embedde
 def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """With what it is, and where letters are: a folder that could be written to is of no use to who replays."""
     (tmp_path / "letters.parquet").write_text("")
-    said = r"/letters\.parquet: that is a file, and letters are replayed by their folder; name the one that errors\.dead\.letter\.path had$"
+    said = r"/letters\.parquet: it is a file, give its folder; give the value of errors\.dead\.letter\.path$"
     with pytest.raises(Refusal, match=rf"LOCATION_NOT_USABLE: --parquet=.*{said}"):
         check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "letters.parquet")))
 
@@ -137,7 +137,7 @@ def test_the_folder_above_that_of_the_letters_is_told_before_java_starts(tmp_pat
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    said = f"NOT_DEAD_LETTERS: --parquet={tmp_path}: there is no Parquet file in that folder, but in 'orders' below it; name the one"
+    said = f"NOT_DEAD_LETTERS: --parquet={tmp_path}: the folder has no Parquet file, but its subfolder 'orders' has; give the value"
     with pytest.raises(Refusal, match=re.escape(said)) if is_refused else nullcontext():
         check_folder(str(tmp_path))
 
@@ -149,15 +149,13 @@ def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(
         raise folder.refusal("cannot be listed", PermissionError("Permission denied"))
 
     monkeypatch.setattr(Folder, "names", refuses)
-    said = "cannot be listed: Permission denied; name the one that errors.dead.letter.path had"
+    said = "cannot be listed: Permission denied; give the value of errors.dead.letter.path"
     with pytest.raises(Refusal, match=rf"LOCATION_NOT_USABLE: --parquet={tmp_path} {said}$"):
         check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path)))
 
 
 def test_a_place_that_cannot_be_opened_is_not_one_to_be_written_to() -> None:
-    with pytest.raises(
-        Refusal, match=r"--parquet=nosuch://letters cannot be opened: .*; name the one that errors\.dead\.letter\.path had$"
-    ):
+    with pytest.raises(Refusal, match=r"--parquet=nosuch://letters cannot be opened: .*; give the value of errors\.dead\.letter\.path$"):
         check_folder("nosuch://letters")
 
 
@@ -175,9 +173,9 @@ def interrupted_behind_the_write() -> None:
     [
         (
             lambda: writing.write(Mock(write=Mock(format=interrupt)), ReplayPlan(client=CLIENT_OPTIONS, topic="d"), "token", "d", {}),
-            "whether it is written is not known; run it again: it reads the marker, nothing is written twice",
+            "it is unknown whether it was written; run it again: it reads the marker, nothing is written twice",
         ),
-        (interrupted_behind_the_write, "what was replayed is written"),
+        (interrupted_behind_the_write, "the replay was written"),
     ],
     ids=["while it is written", "while it is asked what became of it"],
 )

@@ -24,8 +24,8 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("expression", "says"),
     [
-        ("nothing + 1", r"--repair key=nothing \+ 1: a letter has no column `nothing`; there are: key, value, headers, .*, query, batch$"),
-        ("is_cut", r"--repair key=is_cut: a letter has no column `is_cut`; there are: key, "),
+        ("nothing + 1", r"--repair key=nothing \+ 1: a letter has no column `nothing`; its columns are: key, .*, query, batch$"),
+        ("is_cut", r"--repair key=is_cut: a letter has no column `is_cut`; its columns are: key, "),
         ("if(", r"--repair key=if\(: \[PARSE_SYNTAX_ERROR\]"),
         ("1", "column 'key' has type int; allowed: string, binary"),
         ("explode(array('a', 'b'))", r"UNSUPPORTED_GENERATOR"),

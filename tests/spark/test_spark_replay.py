@@ -143,7 +143,7 @@ def test_two_replays_of_the_same_letters_at_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(writing, "write", late)
-        with pytest.raises(Refusal, match=r"REPLAYED_MEANWHILE: another replay of .* was written meanwhile, nothing was written by"):
+        with pytest.raises(Refusal, match=r"REPLAYED_MEANWHILE: another replay of .* was written in the meantime, this one wrote"):
             replay(spark, second)
     assert broker.read(topic).column("key").to_pylist() == [b"A"] * 3
     assert outcome(replay(spark, second)) == (0, 0, {})
@@ -160,7 +160,7 @@ def test_what_fails_behind_the_write_says_that_it_is_written(
 
     with monkeypatch.context() as patch:
         patch.setattr(writing, "wait_for_ends", fails)
-        with pytest.raises(Refusal, match=r"what was replayed is written, what became of it cannot be told: its end cannot be read"):
+        with pytest.raises(Refusal, match=r"the replay was written, but its outcome cannot be determined: its end cannot be read"):
             replay(spark, keyed)
     assert values(broker, topic) == {"v0": 1, "v1": 1}
     assert outcome(replay(spark, keyed)) == (0, 0, {})
@@ -182,9 +182,9 @@ def test_a_topic_of_letters_that_takes_no_note(
     alter(broker, dead, "max.message.bytes", "120")
     keyed = plan(broker, topic=dead, repairs={"key": "value"})
     before = broker.read(dead).num_rows
-    said = rf"MESSAGE_TOO_LARGE: the note of up to where letters in 1 partition of {dead} are done with takes \d+ bytes, max.message.bytes"
+    said = rf"MESSAGE_TOO_LARGE: the note with the ends of the replayed letters in 1 partition of {dead} takes \d+ bytes, max.message.bytes"
     for each in (replace(keyed, is_dry_run=True), keyed):
-        with pytest.raises(Refusal, match=rf"{said} of {dead} allows 120; nothing was written; raise it to \d+ at least, and begin again$"):
+        with pytest.raises(Refusal, match=rf"{said} of {dead} allows 120; nothing was written; raise it to \d+ at least, and start again$"):
             replay(spark, each)
     with monkeypatch.context() as patch:
         patch.setattr(topic_replay, "refuse_large_notes", lambda *_: None)

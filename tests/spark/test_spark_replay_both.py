@@ -357,7 +357,7 @@ def test_a_note_of_a_later_version_is_refused_by_name(
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("nothing = 1", "--where nothing = 1: a letter has no column `nothing`; there are: key, value"),
+        ("nothing = 1", "--where nothing = 1: a letter has no column `nothing`; its columns are: key, value"),
         ("value", "--where value: .*DATATYPE_MISMATCH"),
         ("explode(array(true))", "UNSUPPORTED_GENERATOR|DATATYPE_MISMATCH"),
         ("true) or (true", "--where true"),

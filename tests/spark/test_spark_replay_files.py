@@ -40,7 +40,7 @@ def test_a_file_of_letters_that_name_no_topic(spark: SparkSession, broker: Embed
     nameless.write.format("chaffinch").mode("append").options(**given).save()
     report = replay(spark, plan(broker, path=str(tmp_path)))
     assert outcome(report) == (1, 0, {"INVALID_TOPIC_EXCEPTION": 1})
-    assert report.examples[0].endswith("its letters name no topic; name it with --to or --repair topic=...")
+    assert report.examples[0].endswith("its letters have no topic; set it with --to or --repair topic=...")
     assert outcome(replay(spark, plan(broker, path=str(tmp_path), repairs={"topic": f"coalesce(topic, '{topic}')"}))) == (1, 1, {})
     assert values(broker, topic) == {"v": 1}
 
@@ -55,7 +55,7 @@ def test_a_file_system_that_spark_does_not_know(
 
     (tmp_path / "a.parquet").write_bytes(b"")
     monkeypatch.setattr(dead_letters, "dead_letters_in_file", unknown)
-    with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*: Spark cannot read there: .* locations that begin with gs: name"):
+    with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*: Spark cannot read it: .* locations that begin with gs: put"):
         replay(spark, plan(broker, path=str(tmp_path)))
 
 
@@ -67,12 +67,12 @@ def test_folders_of_something_else(spark: SparkSession, broker: EmbeddedBroker, 
         asked(tmp_path / "gone")
     assert asked(tmp_path).read == 0
     spark.range(1).coalesce(1).write.parquet(str(tmp_path / "other"))
-    with pytest.raises(Refusal, match=r"NOT_DEAD_LETTERS: --parquet=.*/other: part-.* is no file of dead letters: \[UNRESOLVED_COLUMN"):
+    with pytest.raises(Refusal, match=r"NOT_DEAD_LETTERS: --parquet=.*/other: part-.* is not a file of dead letters: \[UNRESOLVED_COLUMN"):
         asked(tmp_path / "other")
     (tmp_path / "damaged.parquet").write_bytes(b"damaged")
     # What follows is Spark's, and each release has other words.
     with pytest.raises(
-        Refusal, match=r"damaged.parquet is no file of dead letters: org.apache.spark.SparkException: .*; the files before it"
+        Refusal, match=r"damaged.parquet is not a file of dead letters: org.apache.spark.SparkException: .*; the files before it"
     ):
         asked(tmp_path)
 

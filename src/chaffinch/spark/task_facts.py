@@ -37,7 +37,7 @@ class TaskContextFacts:
 
 
 class TaskContext(Protocol):
-    """The part of PySpark's TaskContext that is used here."""
+    """The used part of the TaskContext of PySpark."""
 
     def partitionId(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""Topic ids in a checkpoint: they tell topics of the same name apart, for offsets and markers. Pure.
+"""Topic ids in a checkpoint: they distinguish topics of the same name, for offsets and markers. Pure.
 
 A topic that is deleted and created again keeps its name and gets another id. Offsets of the deleted topic are invalid in the new one.
 """

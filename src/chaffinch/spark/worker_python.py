@@ -60,7 +60,7 @@ def without_archives(path: Sequence[str]) -> list[str]:
 
 
 def use_python(*, is_one_machine: bool) -> None:
-    """Set the Python of Spark's processes in the environment, unless it is set. A value from an earlier session is overwritten."""
+    """Set the Python of Spark processes in the environment, unless it is set. A value from an earlier session is overwritten."""
     program = _program()
     ours = (None, "" if program is None else str(program))
     if program is not None and is_one_machine and all(os.environ.get(name) in ours for name in VARIABLES):

@@ -1,6 +1,6 @@
-"""Dead letters as rows again: what `replay` reads from the dead letter topic or its Parquet files, ready to be repaired and written.
+"""Dead letters as data frames, read from a dead letter topic or its Parquet files, to be repaired and written again.
 
-Every frame here has the columns of `COLUMNS`: those that the sink writes come first. `topic` is where the row was to go.
+Every frame has the columns of `COLUMNS`, first those that the sink writes. `topic` is the original target of the row.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WRITTEN: Final = ("key", "value", "headers", "timestamp", "partition", "topic")
 REASONS: Final = ("error_code", "error_name", "error_message", "error_group", "query", "batch")
 COLUMNS: Final = (*WRITTEN, *REASONS)
 ORIGIN: Final = ("row", "content")
-"""What tells one letter from another, and is the same in the topic and in a file: the row's number in its task, null in the topic for
-letters of earlier versions, and what it is of: query, batch, task, error and digests of topic, key and value."""
+"""Columns that identify a letter, with the same values in the topic and in a file. `row`: its number in the task, null in the topic for
+letters of earlier versions. `content`: query, batch, task, error, and digests of topic, key and value."""
 
 _WRITTEN_SCHEMA: Final = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp_ltz, partition int, topic string"
@@ -30,15 +30,15 @@ _WRITTEN_SCHEMA: Final = (
 _REASONS_SCHEMA: Final = "error_code int, error_name string, error_message string, error_group string, query string, batch bigint"
 
 _FIRST_REASON: Final = "__connect.errors.topic"
-# The sink adds its reasons behind the row's own headers, which may have the same names: those of a letter that was read as a row.
+# The sink adds its reasons after the row's own headers. These can have the same names if the row was itself a dead letter.
 _REASONS_COUNT: Final = f"array_position(reverse(transform(headers, h -> h.key)), '{_FIRST_REASON}')"
 _OWN: Final = f"coalesce(slice(headers, 1, size(headers) - {_REASONS_COUNT}), array())"
 _ADDED: Final = f"slice(headers, size(headers) - {_REASONS_COUNT} + 1, {_REASONS_COUNT})"
-# Nothing else: a row may have brought headers of these names with it, and is a letter then.
+# Exactly these headers: a dead letter can have headers of these names from its row.
 IS_NOTE: Final = (
     f"coalesce(size(headers) = 2 AND get(headers, 0).key = '{NOTE}' AND get(headers, 1).key = '{NOTE_TOKEN}', false)"
 )  # fmt: skip
-# What stands in a letter in place of what its topic was too small for.
+# Headers of a truncated letter, which was too large for its topic.
 _CUT: Final = (
     "chaffinch.error.value.sha256", "chaffinch.error.key.sha256", "chaffinch.error.headers.count", "chaffinch.error.topic.sha256",
 )  # fmt: skip
@@ -46,7 +46,7 @@ _CUT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Letters of one partition, from `start` to `end` - 1, or none. `replayed`: up to where earlier replays have come, 0 for none."""
+    """Letters of one partition, from `start` to `end` - 1; may be empty. `replayed`: end of earlier replays, 0 for none."""
 
     partition: int
     start: int
@@ -59,13 +59,16 @@ class Span:
 
 
 def header(name: str) -> str:
-    """An SQL expression for the text of a header; of several the last, which is the one that the sink has added."""
+    """An SQL expression for the text of a header. The last one of that name counts, which the sink has added."""
     return f"CAST(get(reverse(filter(headers, h -> h.key = '{name}')), 0).value AS STRING)"
 
 
 def dead_letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
-    """What is in the spans beside notes, with more columns: `is_letter` for what the sink has made, `is_cut` for a letter that is not
-    whole, `at_partition` and `at_offset` for its place, and those of `ORIGIN`. Fails where any of it has been removed meanwhile."""
+    """Records of the spans without notes, with further columns: `is_letter`, `is_cut` (truncated), `at_partition`, `at_offset`, and those
+    of `ORIGIN`.
+
+    Reading fails if records were removed in the meantime.
+    """
     from pyspark.sql.functions import expr
 
     numbers = [span.partition for span in spans]
@@ -117,9 +120,8 @@ def dead_letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic:
 
 
 def dead_letters_in_file(spark: SparkSession, path: str) -> DataFrame:
-    """The letters of one Parquet file, which are always whole, with the column `at_offset` for the row's number in the file, and those of
-    `ORIGIN`."""
-    # Spark takes a path for a pattern, of which these are the marks.
+    """Letters of one Parquet file, which are never truncated, with the columns of `ORIGIN`; `at_offset` is the row number in the file."""
+    # Spark treats a path as a glob pattern: escape its special characters.
     literal = re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", path)
     read = spark.read.parquet(literal)
     changed = {"partition": "CAST(NULL AS INT) AS partition", "topic": "nullif(topic, '') AS topic"}
@@ -131,24 +133,26 @@ def dead_letters_in_file(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _content(texts: Sequence[str], bytes_of: Sequence[tuple[str, str]]) -> str:
-    """The column `content`, the same of a letter in the topic and in a file: some texts, then SHA-256 of some bytes. `bytes_of`: the
-    digest that a letter has in place of bytes that it has lost, and the bytes."""
+    """The column `content`, equal for a letter in the topic and in a file: texts, then SHA-256 digests.
+
+    `bytes_of`: pairs of the digest in a truncated letter and the bytes themselves.
+    """
     parts = [f"coalesce(CAST({text} AS STRING), '-')" for text in texts]
     parts += [f"coalesce({digest}, sha2(CAST({found} AS BINARY), 256), '-')" for digest, found in bytes_of]
     return f"concat_ws('|', {', '.join(parts)}) AS content"
 
 
 def empty_frame(spark: SparkSession) -> DataFrame:
-    """No letters, in their columns: for what is to be tried before anything is read."""
+    """An empty frame of letters, to check expressions before anything is read."""
     return spark.createDataFrame([], f"{_WRITTEN_SCHEMA}, {_REASONS_SCHEMA}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What replays under one token have left: the notes' runs, and the letters that were made, by error, an example of each.
+    """Outcome of the replays under one token: the runs in their notes, and new dead letters by error, with an example each.
 
-    `runs`: of at most one replay, with "" for a note of an earlier version, which named none. `kept`: letters of a file that were passed
-    over, and are in the same file now.
+    `runs`: at most one; "" for a note of an earlier version, which has none. `retained`: unselected letters of a file, which are in the
+    same file now.
     """
 
     runs: frozenset[str]
@@ -158,7 +162,7 @@ class Outcome:
 
 
 def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, starts: Mapping[str, int], token: str) -> Outcome:
-    """Of the replay with this token, in what came into the dead letter topic from these offsets on, one for each partition."""
+    """Outcome of the replay with this token, from the dead letter topic after the start offsets by partition."""
     read = spark.read.format("chaffinch").options(
         **client, assign=json.dumps({topic: [int(number) for number in starts]}), startingOffsets=json.dumps({topic: dict(starts)}),
         includeHeaders="true", failOnDataLoss="false",
@@ -175,7 +179,7 @@ def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
 
 
 def outcome_in_file(spark: SparkSession, path: str, token: str) -> Outcome:
-    """Of the replay with this token, which has made this file."""
+    """Outcome of the replay with this token, from the file that it has written."""
     return _outcome(
         dead_letters_in_file(spark, path).selectExpr("error_name", "error_message", "topic", "CAST(NULL AS STRING) AS run", "query"), token
     )

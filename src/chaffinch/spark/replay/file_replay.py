@@ -1,4 +1,4 @@
-"""Replays of Parquet files of dead letters: each is one transaction, and moves to the folder `_replayed` below when that has ended."""
+"""Replay of Parquet files of dead letters: one transaction for each file, which then moves to the subfolder `_replayed`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from chaffinch.spark.workers import advice_for
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_NAME_IT: Final = "name the one that errors.dead.letter.path had"
+_NAME_IT: Final = "give the value of errors.dead.letter.path"
 REPLAYED_FOLDER: Final = "_replayed"
-"""Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
+"""Subfolder of replayed Parquet files. Spark ignores names that begin with `_`."""
 ATTEMPTS_MAX: Final = 10
-"""How often the letters of a file are read once more, because another replay was written in between."""
-_NO_TOPIC: Final = "its letters name no topic; name it with --to or --repair topic=..."
+"""Attempts to replay a file while other replays are written concurrently."""
+_NO_TOPIC: Final = "its letters have no topic; set it with --to or --repair topic=..."
 _OF_BATCH_WRITES: Final = f"-{0:09d}.parquet"
-"""How the files of replays end, as those of all batch writes (`parquet_name`)."""
+"""Suffix of the files of replays, as of all batch writes (`parquet_name`)."""
 
 
 def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
@@ -55,8 +55,10 @@ def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayRepo
 
 
 def _unsettled(plan: ReplayPlan, folder: Folder, names: Collection[str]) -> set[str]:
-    """Files of a replay, with a token or without one, that died before its transaction ended: their letters are those of another file,
-    which is still there, or is replayed meanwhile."""
+    """Files written by a replay that died before its transaction ended, with a token or without.
+
+    Their letters are those of another file, which still exists or is being replayed.
+    """
     tokens = {_rejected_file_name(token): token for name in names for token in (_file_token(plan, folder, name), _own_token(folder, name))}
     known = {*names, *folder.below(REPLAYED_FOLDER).names()}
     begun = {name: tokens[name] for name in names if name in tokens}
@@ -67,12 +69,12 @@ def _unsettled(plan: ReplayPlan, folder: Folder, names: Collection[str]) -> set[
 
 
 def _is_token_of_file(token: str, names: Collection[str]) -> bool:
-    """Whether somebody's --token stands in it, before the name of one of these files."""
+    """Whether the token consists of a --token and the name of one of these files."""
     return any(token[index + 1 :] in names for index, mark in enumerate(token) if mark == "-")
 
 
 def _token_in(folder: Folder, name: str) -> str:
-    """Under which token a file's letters were made; empty where nobody can tell, of which more is said when it is to be replayed."""
+    """The token under which the letters of a file were written; empty if it cannot be read, which the replay reports later."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -88,8 +90,8 @@ def _token_in(folder: Folder, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
-    """How letters of a file are written: under which token, where the marker lies, where letters go, and with which notes in the topic that
-    has them too."""
+    """Parameters of a write: token, run, topic of the marker, options for dead letters, and notes for the topic that has the letters
+    too."""
 
     token: str
     run: str
@@ -100,7 +102,7 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class _FileReplay:
-    """A replay of the files of a folder, one after the other."""
+    """Replay of the files of a folder, one after another."""
 
     spark: SparkSession
     plan: ReplayPlan
@@ -108,34 +110,34 @@ class _FileReplay:
     topics: MatchingTopics
 
     def file(self, name: str, left: str) -> ReplayReport:
-        """`left`: what is written where it fails for a repair."""
+        """Replay one file. `left`: what is written if a repair fails, for the message."""
         folder = self.folder
-        token = _file_token(self.plan, folder, name)  # Of the file as it is before it is read: another replay may move it.
+        token = _file_token(self.plan, folder, name)  # Computed before the file is read, because another replay may move it.
         if name not in folder.names():
-            return ReplayReport()  # As if that replay had come first.
+            return ReplayReport()  # Another replay has moved it.
         for _ in range(ATTEMPTS_MAX):
             try:
                 return self._replay_file(name, name, token, left)
             except Refusal as refusal:
                 if refusal.name != CONCURRENT_REPLAY:
                     raise
-                # Another replay has written in between, of this file, of another one, or of the topic: its notes say what.
+                # Another replay has written in between: this file, another one, or the topic. Its notes show which letters.
                 self.topics.forget_all()
             except Exception:
                 if name in folder.names() or name not in folder.below(REPLAYED_FOLDER).names():
                     raise
-                # By another replay, which has written it; and if under this token, the write is told so. A look before it may come before
-                # the marker.
+                # Another replay has written and moved the file. If it used this token, the write detects that; an earlier check may
+                # precede the marker.
                 self.topics.forget_all()
                 return self._replay_file(name, f"{REPLAYED_FOLDER}/{name}", token, left)
         raise Refusal(
             Group.APPLICATION_RECOVERABLE,
             CONCURRENT_REPLAY,
-            f"other replays were written in all {ATTEMPTS_MAX} attempts of this one; begin again",
+            f"other replays were written in all {ATTEMPTS_MAX} attempts of this one; start again",
         )
 
     def _replay_file(self, name: str, location: str, token: str, left: str) -> ReplayReport:
-        """`location`: where in the folder the file is now."""
+        """`location`: the current path of the file in the folder."""
         plan, folder = self.plan, self.folder
         found = _read_dead_letters(self.spark, folder, location)
         read = found.count()
@@ -161,7 +163,7 @@ class _FileReplay:
     def _write_chosen(
         self, name: str, token: str, left: str, found: DataFrame, topic: MatchingTopic | None, classified: ClassifiedLetters
     ) -> ReplayReport:
-        """Letters that no other replay has written, as far as they are selected."""
+        """Write the selected letters that no other replay has written."""
         plan, folder, count = self.plan, self.folder, classified.counts[LetterClass.CHOSEN]
         earlier = ReplayReport() if topic is None else ReplayReport.of_earlier(topic.ledger.written_by(classified.done))
         before = earlier + ReplayReport(not_selected=classified.counts[LetterClass.NOT_SELECTED])
@@ -183,7 +185,7 @@ class _FileReplay:
             if topic is None:
                 is_others = plan.token is None and _is_of_another(plan, write.token, write.run)
                 by = f"another replay of {name}" if is_others else None
-                if plan.token is not None:  # It moves no letter.
+                if plan.token is not None:  # A replay with a token does not move the file.
                     return before + self._report_written(name, write.token, count, None)
                 return self._report_written(name, write.token, count + classified.counts[LetterClass.NOT_SELECTED], by)
             if writing.writer_of(plan.client, write.token) not in (None, write.run):
@@ -194,7 +196,7 @@ class _FileReplay:
     def _plan_of(
         self, name: str, token: str, found: DataFrame, target: str, topic: MatchingTopic | None, classified: ClassifiedLetters
     ) -> _Write:  # fmt: skip
-        """How the chosen letters are written. Those that are not selected move to the file of those that are rejected once more."""
+        """Parameters for writing the chosen letters. Unselected letters move to the file of those that are rejected again."""
         run, dead_letter_options = secrets.token_hex(8), {"errors.dead.letter.path": self.folder.location}
         retained = classified.ranges.get(LetterClass.NOT_SELECTED, {}).get(0, ())
         if self.plan.token is None:
@@ -215,7 +217,7 @@ class _FileReplay:
         return _Write(token=written_as, run=run, marker_topic=ledger.topic, dead_letter_options=dead_letter_options, notes=notes)
 
     def _report_written(self, name: str, token: str, read: int, by: str | None) -> ReplayReport:
-        """Of a file that is written, under this token. `by`: the replay that has done so, if it was another one."""
+        """Report on a file that was written under this token, and move it. `by`: the replay that has written it, if it was another one."""
         rejected_file = _rejected_file_name(token)
         dropped = writing.dropped_under(self.plan, token, is_others=by is not None)
         report = ReplayReport.of(read, {}, (), dropped)
@@ -229,41 +231,41 @@ class _FileReplay:
 
 
 def _is_of_another(plan: ReplayPlan, token: str, run: str) -> bool:
-    """Whether another replay has written in the meantime, under the same token. Where it cannot be told: no, which fails nothing."""
+    """Whether another replay has written in the meantime under the same token; False if that cannot be determined."""
     with suppress(Refusal):
-        # Of another's the write has waited until Kafka shows the marker; it may not yet show that of a moment ago.
+        # The write has waited for the marker of another replay; its own marker may not be visible yet.
         return writing.writer_of(plan.client, token) not in (None, run)
     return False
 
 
 def _refuse_unknown(plan: ReplayPlan, folder: Folder, name: str, topic: MatchingTopic, marked: DataFrame) -> None:
-    """Refuses letters that are no longer in a topic that was replayed: it is not known whether that replay wrote them."""
+    """Refuse letters that are no longer in a topic that was replayed: it is unknown whether that replay wrote them."""
     if not topic.ledger.replays:
         return
     ((missing, count),) = marked.selectExpr("count_if(NOT is_there)", "count(*)").collect()
     if missing:
         where = topic.ledger.topic
         text = f"--parquet={folder.shown}: {missing} of {count} letters of {name} are not in topic {where}, which was replayed"
-        advice = "look for them where they were to go, and write those that are missing with --where and a --token of your own"
-        raise Refusal(Group.INVALID_CONFIGURATION, "LETTERS_NOT_IN_TOPIC", f"{text}: it is not known whether they are written; {advice}")
+        advice = "look for them in their target topics, and write missing ones with --where and your own --token"
+        raise Refusal(Group.INVALID_CONFIGURATION, "LETTERS_NOT_IN_TOPIC", f"{text}: it is unknown whether they were written; {advice}")
 
 
 def _first_topic(frame: DataFrame) -> str | None:
-    """By name; None where no row names one."""
+    """The first topic by name; None if no row has one."""
     ((found,),) = frame.selectExpr("min(topic)").collect()
     return None if found is None else str(found)
 
 
 def _marker_topic(plan: ReplayPlan, original: str | None, repaired: str) -> str:
-    """Where the marker of a file lies: on the topic that its letters were to go to at first, so that of two replays beside each other one
-    writes, whatever their repairs; where that is gone, on the one that they go to now."""
+    """The topic of the marker for a file: the original topic of its letters, so that only one of two concurrent replays writes, whatever
+    their repairs. If that does not exist, the new topic."""
     if original is None or original == repaired or writing.topic_now(plan.client, original) is None:
         return repaired
     return original
 
 
 def _read_dead_letters(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
-    """Refuses a file that the sink cannot have written, or Spark cannot read."""
+    """Read a file. Raises Refusal if the sink cannot have written it, or Spark cannot read it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -271,10 +273,10 @@ def _read_dead_letters(spark: SparkSession, folder: Folder, name: str) -> DataFr
         return dead_letters.dead_letters_in_file(spark, folder.in_spark(name))
     except (PySparkException, Py4JError) as error:
         if (advice := advice_for(str(error))) is not None:
-            text = f"--parquet={folder.shown}: Spark cannot read there: {advice}"
+            text = f"--parquet={folder.shown}: Spark cannot read it: {advice}"
             raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text) from None
-        text = f"--parquet={folder.shown}: {name} is no file of dead letters: {first_line(None, str(error))}"
-        text += "; the files before it, by name, are replayed; move it elsewhere and begin again"
+        text = f"--parquet={folder.shown}: {name} is not a file of dead letters: {first_line(None, str(error))}"
+        text += "; the files before it, by name, are replayed; move it elsewhere and start again"
         raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", text) from None
 
 
@@ -283,23 +285,23 @@ def _file_token(plan: ReplayPlan, folder: Folder, name: str) -> str:
 
 
 def _own_token(folder: Folder, name: str) -> str:
-    """Where nobody gives one."""
+    """The default token of a file, without --token."""
     return f"{REPLAY_TOKEN_PREFIX}{writing.digest(name, *_stamp(folder, name))}"
 
 
 def _rejected_file_name(token: str) -> str:
-    """The Parquet file of what is rejected once more under a token."""
+    """The Parquet file of letters that are rejected again under a token."""
     return parquet_name(Origin(query=token, batch_id=0, task=-1))
 
 
 def _rename_pending_file(folder: Folder, token: str, writer_id: str) -> None:
-    """What is rejected once more under a token: whoever has written may have died before its file had its name."""
+    """Rename the pending file of rejected letters, if its writer died before it did so."""
     origin = Origin(query=token, batch_id=0, task=-1)
     folder.rename(pending_name(origin, writer_id), parquet_name(origin))
 
 
 def _stamp(folder: Folder, name: str) -> tuple[object, ...]:
-    """What tells a file from a later one under the same name."""
+    """Size and modification time, which distinguish a file from a later one of the same name."""
     filesystem, _ = folder.opened()
     found = filesystem.get_file_info(folder.path(name))
     return found.size, found.mtime_ns
@@ -309,7 +311,7 @@ def _move_to_replayed(folder: Folder, name: str) -> None:
     filesystem, _ = folder.opened()
     with folder.refusing(f"has a file {name} that is replayed and cannot be moved to {REPLAYED_FOLDER}"):
         filesystem.create_dir(folder.path(REPLAYED_FOLDER), recursive=True)
-        # A replay beside this one has moved it.
+        # A concurrent replay has moved it.
         with suppress(FileNotFoundError):
             filesystem.move(folder.path(name), folder.path(f"{REPLAYED_FOLDER}/{name}"))
 
@@ -318,14 +320,14 @@ def _move_to_replayed(folder: Folder, name: str) -> None:
 
 
 class DeadLetterFolder(Folder):
-    """One that is there already, because a query has written into it."""
+    """An existing folder, into which a query has written dead letters."""
 
     def refusal(self, what: str, error: Exception, remedy: str = _NAME_IT) -> Refusal:
         return super().refusal(what, error, remedy)
 
 
 def check_folder(path: str) -> Folder:
-    """The folder of dead letters. Refusal where there is none, or nobody may look into it."""
+    """The folder of dead letters. Raises Refusal if it does not exist or is not readable."""
     from pyarrow import fs
 
     folder = DeadLetterFolder(path, "--parquet")
@@ -333,25 +335,25 @@ def check_folder(path: str) -> Folder:
     with folder.refusing("cannot be looked at"):
         kind = filesystem.get_file_info(at).type
     if kind != fs.FileType.Directory:
-        what = "there is no such folder" if kind == fs.FileType.NotFound else "that is a file, and letters are replayed by their folder"
+        what = "there is no such folder" if kind == fs.FileType.NotFound else "it is a file, give its folder"
         raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"--parquet={folder.shown}: {what}; {_NAME_IT}")
     _refuse_folder_above(folder)
     return folder
 
 
 def _refuse_folder_above(folder: Folder) -> None:
-    """The one above that of the letters. One without letters may be that of a query that has set nothing aside."""
+    """Refuse the parent of a folder with letters. A folder without letters is accepted: its query may not have rejected any row."""
     names = folder.names()
     if REPLAYED_FOLDER in names or dead_letter_files(names):
         return
     for name in sorted(name for name in names if not name.startswith((".", "_"))):
         if _has_dead_letter_files(folder.below(name)):
-            text = f"--parquet={folder.shown}: there is no Parquet file in that folder, but in {shown_value(name)} below it; {_NAME_IT}"
+            text = f"--parquet={folder.shown}: the folder has no Parquet file, but its subfolder {shown_value(name)} has; {_NAME_IT}"
             raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", text)
 
 
 def _has_dead_letter_files(folder: Folder) -> bool:
-    with suppress(Refusal):  # That is no folder, or one of others.
+    with suppress(Refusal):  # Not a folder, or not readable.
         return bool(dead_letter_files(folder.names()))
     return False
 

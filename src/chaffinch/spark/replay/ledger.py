@@ -1,7 +1,7 @@
-"""The ledger of a dead letter topic: what its notes say of the replays of its letters, and of the same letters in Parquet files.
+"""Ledger of a dead letter topic: the replays recorded in its notes, of the topic and of the same letters in Parquet files.
 
-Each replay that leaves a note begins with the ledger that it has read: its token is made of that. So of two replays that begin with the
-same ledger, of the topic or of files, one writes.
+The token of a replay is derived from the ledger that it has read. So of two concurrent replays with the same ledger, of the topic or of
+files, only one writes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _FOUND: Final = "struct({note} AS note, {token} AS token, CAST(value AS STRING) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """An earlier replay, by its notes. `at_ms`: when it was written, in ms since 1970."""
+    """An earlier replay, from its notes. `at_ms`: time of the write, in ms since 1970."""
 
     notes: ReplayNotes
     token: str
     at_ms: int
 
     def of(self, topic: str) -> str:
-        """As people read it."""
+        """A description for messages."""
         what = f"of a Parquet file, noted in {topic}" if self.notes.file else f"of {topic}"
         run = f" {self.notes.run}" if self.notes.run else ""
         return f"replay{run} {what}, {datetime.fromtimestamp(self.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -46,10 +46,9 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What is in a dead letter topic, and which replays have noted something there.
+    """Content of a dead letter topic: its letters, and the replays with notes in it.
 
-    `spans`: all that there is, of each partition that has, or had, something; `Span.replayed` says up to where replays of the whole
-    topic have come.
+    `spans`: the offset range of each partition that has or had records; `Span.replayed` is the end of replays of the whole topic.
     """
 
     topic: str
@@ -58,36 +57,37 @@ class Ledger:
 
     @property
     def token(self) -> str:
-        """The same for all who begin where the last replay has ended, whatever letters have come since."""
+        """The token of the next replay. It depends on the earlier replays, not on letters that were added since."""
         noted = [(span.partition, span.replayed) for span in self.spans if span.replayed]
         return f"{REPLAY_TOKEN_PREFIX}{self.topic}-{writing.digest(*noted, *([self.number] if self.number else []))}"
 
     @property
     def number(self) -> int:
-        """Of the newest note of format 2; 0 where there is none."""
+        """The number of the newest note of format 2; 0 if there is none."""
         return max((replay.notes.number for replay in self.replays), default=0)
 
     def spans_to_read(self, *, is_all: bool) -> tuple[Span, ...]:
-        """Those with letters that no replay of the whole topic has passed; `is_all`: with any letters."""
+        """The spans to replay: letters that no replay of the whole topic has passed; `is_all`: all letters."""
         found = (span if is_all else replace(span, start=max(span.start, span.replayed)) for span in self.spans)
         return tuple(span for span in found if not span.is_empty)
 
     def written_by(self, counts: Mapping[int, int]) -> dict[str, int]:
-        """Counts by the indices of replays, by their names."""
+        """Converts counts by index of the replay to counts by its description."""
         return {self.replays[index].of(self.topic): count for index, count in sorted(counts.items())}
 
     def of_file(self, token: str) -> Replay | None:
-        """The replay of a Parquet file that has this token by itself."""
+        """The replay of the Parquet file with this default token."""
         return next((replay for replay in self.replays if replay.notes.file == token), None)
 
     def with_notes(self, notes: ReplayNotes, token: str, at_ms: int) -> Ledger:
-        """After a replay that left these."""
+        """The ledger with the notes of one more replay."""
         return replace(self, replays=(*self.replays, Replay(notes=notes, token=token, at_ms=at_ms)))
 
     def done_by(self) -> Column:
-        """Of letters with `is_cut` and their places: the index of the replay that has written a letter; null where none has.
+        """Column with the index of the replay that has written a letter, or null; the frame has `is_cut`, `at_partition` and
+        `at_offset`.
 
-        A replay of the whole topic passes over letters that are cut, and writes none of them."""
+        A replay of the whole topic skips truncated letters (`is_cut`)."""
         from pyspark.sql.functions import coalesce, col, expr, when
 
         explicit, passed = _ranges_of(self.replays), _passed(self.replays)
@@ -98,11 +98,11 @@ class Ledger:
 
 
 Labelled = Mapping[int, Sequence[tuple[int, int, int]]]
-"""Partition -> ranges of offsets that do not overlap, in their order, each with a number."""
+"""Partition -> sorted disjoint ranges of offsets, each with a label: (start, end, label)."""
 
 
 def lookup(ranges: Labelled, partition: str, offset: str) -> Column:
-    """The number of the range that holds a place; null where none does."""
+    """Column with the label of the range that contains the offset; null if none does."""
     from pyspark.sql.functions import col, expr, udf
 
     if not any(ranges.values()):
@@ -116,12 +116,12 @@ def lookup(ranges: Labelled, partition: str, offset: str) -> Column:
         _, end, label = ranges[number][index]
         return label if at < end else None
 
-    # Rows that Spark pickles: with Arrow it would take pandas.
+    # Without Arrow, for which Spark needs pandas.
     return udf(find, "int", useArrow=False)(col(partition), col(offset))
 
 
 def _ranges_of(replays: Sequence[Replay]) -> Labelled:
-    """Those that notes of format 2 name."""
+    """The ranges in notes of format 2."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for index, replay in enumerate(replays):
         for number, ranges in replay.notes.ranges.items():
@@ -130,7 +130,7 @@ def _ranges_of(replays: Sequence[Replay]) -> Labelled:
 
 
 def _passed(replays: Sequence[Replay]) -> Labelled:
-    """Those that notes of format 1 have passed over, each from the end of the one before."""
+    """The ranges of notes of format 1, each from the end of the previous one."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for number in {number for replay in replays for number in replay.notes.ends}:
         start = 0
@@ -142,7 +142,7 @@ def _passed(replays: Sequence[Replay]) -> Labelled:
 
 
 def read_ledger(spark: SparkSession, client: Mapping[str, str], topic: str) -> Ledger:
-    """What is there now, of what can be read. Refuses notes of a later version."""
+    """Read the ledger of a topic. Raises Refusal for notes of a later version."""
     from pyspark.sql.functions import expr
 
     read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
@@ -155,7 +155,7 @@ def read_ledger(spark: SparkSession, client: Mapping[str, str], topic: str) -> L
             notes = _notes(topic, text, value)
             if notes is None:
                 continue
-            # Each partition has the same note.
+            # Every partition has the same note.
             replays.setdefault((token or "", text, value or ""), Replay(notes=notes, token=token or "", at_ms=at_ms))
     ordered = tuple(replays[key] for key in sorted(replays, key=lambda key: (replays[key].notes.number, replays[key].at_ms, key)))
     existing = {row["partition"]: (row["first"], row["end"]) for row in found}
@@ -168,8 +168,10 @@ def read_ledger(spark: SparkSession, client: Mapping[str, str], topic: str) -> L
 
 
 def _notes(topic: str, header: str | None, value: str | None) -> ReplayNotes | None:
-    """Of one note; None for a record that only looks like one. In formats behind the first, the header has the format's number under
-    another name than a partition's. Refuses a later format by name."""
+    """Parse one note; None if it is not a note. Above format 1 the header has the format number under a key that is not a partition.
+
+    Raises Refusal for a later format.
+    """
     try:
         fields: dict[str, int] = {name: int(number) for name, number in json.loads(header or "").items()}
     except (TypeError, ValueError, AttributeError):
@@ -183,8 +185,10 @@ def _notes(topic: str, header: str | None, value: str | None) -> ReplayNotes | N
 
 
 def unused_token(spark: SparkSession, client: Mapping[str, str], ledger: Ledger) -> str:
-    """The ledger's token. It was used before where all notes are gone with their letters, as after an expired retention. Refusal where
-    another replay has used it since the ledger was read."""
+    """An unused token for the ledger. Its own token may be used already if all notes have expired with their letters.
+
+    Raises Refusal if another replay has used it since the ledger was read.
+    """
     number = 0
     while writing.is_written(client, token := ledger.token + (f"-{number}" if number else "")):
         starts = ends_of(spark, client, ledger)
@@ -195,13 +199,13 @@ def unused_token(spark: SparkSession, client: Mapping[str, str], ledger: Ledger)
 
 
 def ends_of(spark: SparkSession, client: Mapping[str, str], ledger: Ledger) -> dict[str, int]:
-    """Partition -> where the ledger ends there; of all partitions, once all that is in the topic now can be read."""
+    """Partition -> end of the ledger, for all partitions. Waits until all current records of the topic can be read."""
     count = writing.wait_for_ends(client, ledger.topic)
     return {str(number): OFFSET_EARLIEST for number in range(count)} | {str(span.partition): span.end for span in ledger.spans}
 
 
 def concurrent_replay(topic: str) -> Refusal:
-    text = f"another replay of {topic} was written meanwhile, nothing was written by this one; begin again for letters that are left"
+    text = f"another replay of {topic} was written in the meantime, this one wrote nothing; start again for the remaining letters"
     return Refusal(Group.APPLICATION_RECOVERABLE, CONCURRENT_REPLAY, text)
 
 

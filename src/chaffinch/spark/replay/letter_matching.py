@@ -1,7 +1,7 @@
-"""Letters that are in a Parquet file and in a dead letter topic alike: which of a file's letters are where in the topic.
+"""Matching of letters in a Parquet file with the same letters in a dead letter topic.
 
-A letter is known by its query, batch, task and row, and by digests of what it is of. Letters of earlier versions have no row in the topic:
-there those that are alike in all else are counted off, the ones that a replay has written behind the others.
+A letter is identified by its query, batch, task and row, and by digests of its content. Letters of earlier versions have no row in the
+topic: identical ones are matched by count, those that a replay has written last.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _OF_TOPIC: Final = ("query", "batch", "row", "content", "is_cut", "at_partition"
 
 
 class MatchingTopic:
-    """A dead letter topic that has the letters of files too, as it was when it was read; `noted` after each write. `close` it."""
+    """A dead letter topic with the letters of files, at the time of reading. Call `noted` after each write, and `close` at the end."""
 
     def __init__(self, spark: SparkSession, plan: ReplayPlan, topic: str) -> None:
         from pyspark.sql import Window
         from pyspark.sql.functions import row_number
 
-        # All that files name is written there: what cannot be read yet would be taken for letters that are not there.
+        # The letters of the files are written there. Letters that are not readable yet would count as missing.
         self.partition_count = writing.wait_for_ends(plan.client, topic)
         self.ledger: Ledger = read_ledger(spark, plan.client, topic)
         spans = [span for span in self.ledger.spans if not span.is_empty]
@@ -47,14 +47,14 @@ class MatchingTopic:
             self._letters.unpersist()
 
     def noted(self, notes: ReplayNotes, token: str) -> None:
-        """This replay has written these."""
+        """Record the notes that this replay has written."""
         from chaffinch.spark.target import wall_ms
 
         self.ledger = self.ledger.with_notes(notes, token, wall_ms())
 
     def match(self, found: DataFrame) -> DataFrame:
-        """Of letters of a file: the `row_number`, and `at_partition`, `at_offset`, `number` and `done_by` of each letter in the topic
-        that is the same; nulls where there is none."""
+        """For letters of a file: `row_number`, and `at_partition`, `at_offset`, `number` and `done_by` of each equal letter in the
+        topic; nulls if there is none."""
         from pyspark.sql import Window
         from pyspark.sql.functions import array, broadcast, col, concat, explode, lit, row_number, when
 
@@ -73,14 +73,14 @@ class MatchingTopic:
         return wanted.join(existing, "id", "left")
 
     def with_done_by(self, found: DataFrame) -> DataFrame:
-        """The letters of a file with `done_by`, and `is_there`: whether the topic has them."""
+        """The letters of a file with the columns `done_by`, and `is_there`: whether the topic has them."""
         from pyspark.sql.functions import col, count, min
 
         of_rows = self.match(found).groupBy("row_number").agg(min("done_by").alias("done_by"), (count("at_offset") > 0).alias("is_there"))
         return found.join(of_rows, col("at_offset") == col("row_number"))
 
     def matching_ranges(self, found: DataFrame, classified: ClassifiedLetters) -> Ranges:
-        """Where in the topic the letters are that are chosen."""
+        """Offset ranges of the chosen letters in the topic."""
         from pyspark.sql import Window
         from pyspark.sql import functions as fn
         from pyspark.sql.functions import col, lit, row_number
@@ -102,7 +102,7 @@ class MatchingTopic:
 
 
 class MatchingTopics:
-    """The dead letter topics of the files of one replay, each read once. Use it with `with`."""
+    """Dead letter topics for the files of one replay; each is read once. Use it with `with`."""
 
     def __init__(self, spark: SparkSession, plan: ReplayPlan) -> None:
         self._spark = spark
@@ -117,13 +117,12 @@ class MatchingTopics:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """They have changed: read them again when they are asked for."""
+        """Forget all topics, because they have changed: they are read again when needed."""
         while self._opened:
             self._opened.popitem()[1].close()
 
     def of_file(self, folder: Folder, name: str) -> MatchingTopic | None:
-        """The topic that has a file's letters too, as the file says, or else the plan. None where there is none, and for a replay under a
-        token of its own, which asks for none."""
+        """The topic that also has the letters of a file, from the file or else the plan. None if there is none, or the plan has a token."""
         if self._plan.token is not None:
             return None
         info = _info(folder, name)
@@ -135,7 +134,7 @@ class MatchingTopics:
         return self._opened[topic]
 
     def _is_there(self, topic: str, topic_id: bytes) -> bool:
-        """Whether the cluster has this topic: not another one of its name, as another cluster may have, or after it was deleted."""
+        """Whether the cluster has this topic, and not another one of the same name."""
         if (topic, topic_id) not in self._exists:
             found = writing.topic_now(self._plan.client, topic)
             is_same = found is not None and (not any(topic_id) or not any(found.topic_id) or found.topic_id == topic_id)
@@ -144,7 +143,7 @@ class MatchingTopics:
 
 
 def _info(folder: Folder, name: str) -> DeadLetterFileInfo:
-    """What a file says of itself; nothing where it cannot be read, of which more is said when it is to be replayed."""
+    """Metadata of a file; empty if it cannot be read, which the replay reports later."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

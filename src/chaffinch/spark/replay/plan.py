@@ -1,4 +1,4 @@
-"""What is to be replayed, with its options, and what became of it. Plain data."""
+"""Plan and report of a replay. Plain data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from chaffinch.spark.replay import dead_letters
 from chaffinch.spark.sink.option_tables import SINK, SINK_WITHOUT_EFFECT
 
 TOKEN_BYTES_MAX: Final = 1_000
-"""With the name of a Parquet file it becomes the name of a group and of a transaction, which have 32767."""
+"""With the name of a Parquet file it becomes a group id and a transactional id, whose limit is 32767 bytes."""
 _KAFKA_OPTIONS: Final = "options named kafka.* to values"
 _PAIRS: Final = {"client": _KAFKA_OPTIONS, "writing": _KAFKA_OPTIONS, "repairs": "columns to SQL expressions"}
 
 _REFUSED: Final = {
-    "transactional.id": "a replay names its transactions itself, after the letters or the token",
+    "transactional.id": "a replay derives the names of its transactions from the letters or the token",
 }
 _EXCLUDED: Final = {option.name for option in CLIENT_OPTIONS} | {KAFKA_PREFIX + name for name in _REFUSED}
 
@@ -30,11 +30,11 @@ WRITING: Final = OptionTable(
     (option for option in SINK.options if option.name.startswith(KAFKA_PREFIX) and option.name not in _EXCLUDED),
     hints={KAFKA_PREFIX + name: hint for name, hint in _REFUSED.items()},
 )
-"""The options of what is written, named as for the sink: its own rows, less what a replay decides itself."""
+"""Options of the writes, named as for the sink: its options `kafka.*` without those that a replay sets itself."""
 
 
 def _without_prefix(option: str | Option) -> str | Option:
-    """Under Kafka's own name."""
+    """The option without the prefix `kafka.`."""
     return option.removeprefix(KAFKA_PREFIX) if isinstance(option, str) else replace(option, name=option.name.removeprefix(KAFKA_PREFIX))
 
 
@@ -46,17 +46,28 @@ COMMAND: Final = OptionTable(
     without_effect=[plain for option in SINK_WITHOUT_EFFECT if (plain := _without_prefix(option)) != option],
     hints={**JAVA_ONLY_OPTIONS, **_REFUSED},
 )
-"""How the cluster is reached and how it is written to, as the command takes both: under Kafka's names."""
+"""Options of the command: connection and writes, under the names of Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """What to replay: the letters of `topic`, or the Parquet files in `path`. Names are those of the command's options.
+    """Plan of a replay: the letters of `topic`, or the Parquet files in `path`. Fields correspond to options of the command.
 
-    `client`: options of the cluster, `writing`: of what is written there (`WRITING`), both named `kafka.*`.
-    `repairs`: column (of `dead_letters.WRITTEN`) -> SQL expression over `dead_letters.COLUMNS`.
-    `topic` and `path`: the letters of the files, which are in the topic too. `only`: letters with these errors; `where`: those for which
-    an SQL condition over `dead_letters.COLUMNS` is true. `token`: all letters that there are, replayed before or not, once under this name.
+    Args:
+        client: connection options of the cluster, named `kafka.*`; `kafka.bootstrap.servers` is required.
+        writing: options of the writes (`WRITING`), named `kafka.*`.
+        topic: the dead letter topic. With `path`: the topic that also has the letters of the files.
+        path: the folder of Parquet files with dead letters.
+        to: the target topic; default: the original topic of each letter.
+        repairs: column (of `dead_letters.WRITTEN`) -> SQL expression over `dead_letters.COLUMNS`.
+        only: names of errors; other letters are not selected.
+        where: an SQL condition over `dead_letters.COLUMNS`; other letters are not selected.
+        token: replays all existing letters once under this name, whether they were replayed before or not. At most 1000 bytes of printable
+            characters.
+        is_dry_run: check the rows and write nothing.
+
+    Raises:
+        ConfigException: a field is wrong.
     """
 
     client: Mapping[str, str]
@@ -72,22 +83,22 @@ class ReplayPlan:
 
     @property
     def asks_handler(self) -> bool:
-        """Whether a handler of KIP-1038, or its option, may leave letters out."""
+        """Whether an exception handler (KIP-1038), or its option, can drop letters."""
         settings = WRITING.parse(self.writing)
         return settings["kafka.custom.exception.handler.class"] is not None or bool(settings["kafka.drop.invalid.large.records"])
 
     @property
     def selects(self) -> bool:
-        """Whether some letters are passed over."""
+        """Whether the plan selects letters."""
         return bool(self.only) or self.where is not None
 
     def __post_init__(self) -> None:
         self._check_types()
         if self.topic is None and self.path is None:
-            raise ConfigException("give --topic, --parquet, or both for files whose letters are in the topic too")
+            raise ConfigException("give --topic, --parquet, or both for files whose letters are also in the topic")
         for option, value in (("--topic", self.topic), ("--parquet", self.path)):
             if value is not None and not value.strip():
-                raise ConfigException(f"{option} is empty: say where the dead letters are")
+                raise ConfigException(f"{option} is empty: give the location of the dead letters")
         if self.to is not None and not self.to.strip():
             raise ConfigException("--to is empty: name a topic, or leave it out")
         if self.to is not None and self.to == self.topic:
@@ -98,7 +109,7 @@ class ReplayPlan:
         self._check_token()
 
     def _check_types(self) -> None:
-        """For those who write it in Python."""
+        """Check types, for plans written in Python."""
         for option, value in (
             ("--topic", self.topic),
             ("--parquet", self.path),
@@ -111,7 +122,7 @@ class ReplayPlan:
         if not isinstance(self.is_dry_run, bool):
             raise ConfigException(f"is_dry_run cannot be {shown_value(self.is_dry_run)}: it must be True or False")
         if isinstance(self.only, str) or not isinstance(self.only, Sequence) or not all(isinstance(name, str) for name in self.only):
-            raise ConfigException(f"--only cannot be {shown_value(self.only)}: it must be a sequence of names of errors")
+            raise ConfigException(f"--only cannot be {shown_value(self.only)}: it must be a sequence of error names")
         for name, pairs in (("client", self.client), ("writing", self.writing), ("repairs", self.repairs)):
             if not isinstance(pairs, Mapping) or not all(isinstance(each, str) for pair in pairs.items() for each in pair):
                 raise ConfigException(f"{name} cannot be {shown_value(pairs)}: it must be a mapping of {_PAIRS[name]}, strings both")
@@ -119,13 +130,14 @@ class ReplayPlan:
     def _check_repairs(self) -> None:
         for column, expression in self.repairs.items():
             if column not in dead_letters.WRITTEN:
-                raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(dead_letters.WRITTEN)}")
+                columns = ", ".join(dead_letters.WRITTEN)
+                raise ConfigException(f"--repair {column}=...: a row has no such column; its columns are: {columns}")
             if not expression.strip():
                 raise ConfigException(
                     f"--repair {column}= is empty: give it an SQL expression; without a value the column is {column}=NULL"
                 )
         if self.to is not None and "topic" in self.repairs:
-            raise ConfigException("the topic is said twice: by --to and by --repair topic=...")
+            raise ConfigException("the topic is given twice: by --to and by --repair topic=...")
 
     def _check_selection(self) -> None:
         for name in self.only:
@@ -142,34 +154,34 @@ class ReplayPlan:
         if not self.token.strip():
             raise ConfigException("--token is empty: give it a name, or leave it out")
         if not self.token.isprintable() or len(self.token.encode()) > TOKEN_BYTES_MAX:
-            allowed = f"characters that can be printed, at most {TOKEN_BYTES_MAX} bytes of them"
+            allowed = f"printable characters, at most {TOKEN_BYTES_MAX} bytes"
             raise ConfigException(f"--token cannot be {shown_value(self.token)}: it must be {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """What became of the letters. `examples`: the first reasons of those that are still rejected.
+    """Report of a replay: counts of letters. `examples`: the first reasons of those that are still rejected.
 
-    `is_repetition`: something was written under the token before, and nothing now.
+    `is_repetition`: the token was written before, and this replay wrote nothing.
     """
 
     read: int = 0
     written: int = 0
     written_before: int = 0
-    """Of those that are written: by another replay, with its repairs, before this one could."""
+    """Written letters that another replay has written before, with its repairs."""
     written_before_by: Mapping[str, int] = field(default_factory=dict)
-    """The same by the replay that has written them, where its note or its marker names it."""
+    """`written_before` by the description of the replay, from its note or marker."""
     not_selected: int = 0
-    """Letters that were passed over, and are not read: another replay may write them."""
+    """Letters that were not selected. They do not count as read, and another replay can write them."""
     still_rejected: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Letters that the handler said to leave out, by error: they are done with, and written nowhere."""
+    """Letters that the handler has dropped, by error: they count as replayed, and are not written."""
     is_repetition: bool = False
 
     @classmethod
     def of_earlier(cls, names: Mapping[str, int]) -> ReplayReport:
-        """Of letters that other replays have written, by the replays' names."""
+        """The report of letters that other replays have written, by their descriptions."""
         count = sum(names.values())
         return cls(read=count, written=count, written_before=count, written_before_by=dict(names))
 

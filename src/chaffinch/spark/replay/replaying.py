@@ -1,9 +1,9 @@
-"""Dead letters back to their topics, exactly once, after a repair where one is given: what `chaffinch replay` does.
+"""Replay of dead letters (`chaffinch replay`): writes them to their topics again, exactly once, optionally repaired.
 
-A dead letter topic is read as a queue. With the rows, in the same transaction, goes a note for each of its partitions that says up to
-where its letters are done with; the next replay begins there. What is rejected once more becomes a new letter behind the note. So
-nothing is replayed twice, whatever dies where, and of two replays at the same time one writes. A file of Parquet is one transaction,
-with a token made from its name, and moves to the folder `_replayed` below when that has ended.
+A dead letter topic is read as a queue. The transaction of the rows also writes a note to each partition with the end of the replayed
+letters, where the next replay starts. Rows that are rejected again become new letters after the note. So nothing is replayed twice, even
+after a crash, and only one of two concurrent replays writes. A Parquet file is one transaction, with a token derived from its name, and
+then moves to the subfolder `_replayed`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ CHECK_TIMEOUT_MS: Final = 15_000
 
 
 def check_cluster(plan: ReplayPlan) -> None:
-    """For whoever would start Java only to hear that nobody is there. ConfigException where no host is known; Refusal where no broker
-    answers or lets this client in, or knows a topic, and where there is no folder of letters."""
+    """Check the cluster before Java is started.
+
+    Raises ConfigException if no host name can be resolved. Raises Refusal if no broker responds or accepts this client, a topic does not
+    exist, or there is no folder of letters.
+    """
     servers = plan.client["kafka.bootstrap.servers"]
     reasons = []
     for address in parse_bootstrap_servers(servers):
@@ -49,14 +52,27 @@ def check_cluster(plan: ReplayPlan) -> None:
 
 
 def _check_topics(plan: ReplayPlan) -> None:
-    """Refuses a topic that the plan names and nobody knows."""
+    """Raises Refusal for a topic of the plan that does not exist."""
     named = [(name, option) for name, option in ((plan.topic, "--topic"), (plan.to, "--to")) if name is not None]
     with writing.cluster_client(plan.client) as client:
         take_snapshot(client, named, CHECK_TIMEOUT_MS)
 
 
 def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
-    """Replays, or tells what would become of it. Raises Refusal, ConfigException for a repair that cannot be, and Spark's own errors."""
+    """Replay dead letters, or check what a replay would do (`is_dry_run`).
+
+    Args:
+        spark: a session in which the format `chaffinch` is known (`chaffinch.spark.session`).
+        plan: what to replay.
+
+    Returns:
+        The counts of written, rejected and skipped letters.
+
+    Raises:
+        ConfigException: an argument is of the wrong type, or Spark does not accept a repair or condition.
+        Refusal: the letters cannot be read or written; `tag_in` finds its tag.
+        Exception: errors of Spark are raised unchanged.
+    """
     if not isinstance(plan, ReplayPlan):
         raise ConfigException(f"plan cannot be {shown_value(plan)}: it must be a ReplayPlan")
     if not hasattr(spark, "createDataFrame"):

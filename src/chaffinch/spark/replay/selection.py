@@ -1,7 +1,7 @@
-"""Which of the letters a replay writes: sorted out once, by places, so that what is written and what is noted are the same letters.
+"""Selection of letters: classifies each letter once, by offset, so that the written letters and those in the notes are the same.
 
-A condition may say something else each time it is evaluated, as one over the present time does. So Spark evaluates it once, and the
-letters that are written are those at the places that were found.
+A condition can have another result each time, for example if it uses the current time. So Spark evaluates it once, and letters are then
+written by their offsets.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class LetterClass(StrEnum):
-    """What becomes of a record that a replay reads."""
+    """Class of a record that a replay reads."""
 
-    CHOSEN = "it is written"
-    CUT = "a letter that is not whole"
+    CHOSEN = "to be written"
+    CUT = "a truncated letter"
     DONE = "another replay has written it"
     NOT_SELECTED = "not selected"
     NOT_SELECTED_DONE = "not selected, and another replay has written it"
-    NOT_A_LETTER = "no letter"
+    NOT_A_LETTER = "not a letter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifiedLetters:
-    """How many records are of each sort, and where those are that a selection is about.
+    """Counts of records by class, and their offsets.
 
-    `done`: letters by the index of the replay that has written them. `ranges`: by sort; all of a sort in one range where there is no
-    selection. `first_non_letter`: partition and offset.
+    `done`: counts by the index of the replay that has written the letters. `ranges`: offsets by class; without a selection one range per
+    class. `first_non_letter`: partition and offset.
     """
 
     counts: Mapping[LetterClass, int]
@@ -49,13 +49,13 @@ class ClassifiedLetters:
         return sum(self.counts.values())
 
     def at(self, sort: LetterClass) -> Column:
-        """Whether a letter is of a sort, by its place."""
+        """Column: whether a letter is of this class, by its offset."""
         ranges: Labelled = {number: [(start, end, 0) for start, end in found] for number, found in self.ranges.get(sort, {}).items()}
         return lookup(ranges, "at_partition", "at_offset").isNotNull()
 
 
 def selected(plan: ReplayPlan) -> Column:
-    """Whether a plan selects a letter; true without a selection."""
+    """Column: whether the plan selects a letter; true without a selection."""
     from pyspark.sql.functions import coalesce, col, expr, lit
 
     found = lit(True)
@@ -67,7 +67,7 @@ def selected(plan: ReplayPlan) -> Column:
 
 
 def classify(letters: DataFrame, plan: ReplayPlan, *, with_ranges: bool) -> ClassifiedLetters:
-    """Letters with `is_letter`, `is_cut`, `done_by` and their places. `with_ranges`: say where each is."""
+    """Classify letters with the columns `is_letter`, `is_cut`, `done_by` and their offsets. `with_ranges`: exact offset ranges."""
     from pyspark.sql import Window
     from pyspark.sql import functions as fn
     from pyspark.sql.functions import col, lit, row_number, when
@@ -82,7 +82,8 @@ def classify(letters: DataFrame, plan: ReplayPlan, *, with_ranges: bool) -> Clas
     )
     found = letters.select("at_partition", "at_offset", "done_by", sort.alias("sort"))
     run = lit(0)
-    if with_ranges:  # Of the same sort in a row, when the number among all and the number in the sort grow alike.
+    if with_ranges:  # Consecutive letters of one class have the same difference between their number among all and their number in the
+    class.
         among_all = Window.partitionBy("at_partition").orderBy("at_offset")
         among_alike = Window.partitionBy("at_partition", "sort", "done_by").orderBy("at_offset")
         run = row_number().over(among_all) - row_number().over(among_alike)
@@ -111,7 +112,7 @@ def classify(letters: DataFrame, plan: ReplayPlan, *, with_ranges: bool) -> Clas
 
 
 def merged(ranges: Mapping[int, list[tuple[int, int]]]) -> Ranges:
-    """In their order, those that touch as one."""
+    """Sort ranges, and merge adjacent ones."""
     found: dict[int, tuple[tuple[int, int], ...]] = {}
     for number, found_ranges in ranges.items():
         joined: list[tuple[int, int]] = []

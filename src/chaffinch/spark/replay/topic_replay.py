@@ -1,7 +1,7 @@
-"""Replays of a dead letter topic, which is read as a queue.
+"""Replay of a dead letter topic, which is read as a queue.
 
-With the rows, in the same transaction, goes a note for each of its partitions that says up to where its letters are done with; the next
-replay begins there. What is rejected once more becomes a new letter behind the note.
+The transaction of the rows also writes a note to each partition of the topic with the end of the replayed letters, where the next replay
+starts. Rows that are rejected again become new letters after the note.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 VALUE_CUT: Final = "VALUE_CUT"
 NO_LETTER: Final = "NOT_A_DEAD_LETTER"
 _CUT_ADVICE: Final = (
-    "{count} letters hold only a digest of what was too large for the topic: replay the Parquet files, if there are any, with --parquet "
-    "PATH --topic {topic}; what was replayed of the topic is not written again"
+    "{count} letters were too large for the topic and only have a digest: replay the Parquet files, if there are any, with --parquet "
+    "PATH --topic {topic}; letters that were replayed from the topic are not written again"
 )
-_NOT_LETTERS: Final = "the first is {where}: without the header __connect.errors.topic it is nobody's dead letter, and is left where it is"
+_NOT_LETTERS: Final = "the first is {where}: without the header __connect.errors.topic it is not a dead letter and stays there"
 
 
 def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayReport:
@@ -83,7 +83,7 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
 
 
 def _passed_over(plan: ReplayPlan, topic: str, classified: ClassifiedLetters) -> ReplayReport:
-    """What is not written of what was read. Strangers are nobody's: a selection is not about them."""
+    """Report of records that were read and not written. A selection does not count records that are not letters."""
     left = ReplayReport(not_selected=classified.counts[LetterClass.NOT_SELECTED])
     if classified.first_non_letter is not None and not plan.selects:
         number, offset = classified.first_non_letter
@@ -95,7 +95,7 @@ def _passed_over(plan: ReplayPlan, topic: str, classified: ClassifiedLetters) ->
 
 
 def _notes(plan: ReplayPlan, topic: str, ledger: Ledger, spans: Sequence[Span], classified: ClassifiedLetters) -> ReplayNotes | None:
-    """What the replay leaves: of a selection which letters it has written, else up to where there was something."""
+    """The notes of the replay: with a selection the written letters, or else the ends of the spans."""
     run = secrets.token_hex(8)
     if plan.token is not None:
         return None
@@ -108,27 +108,26 @@ def _notes(plan: ReplayPlan, topic: str, ledger: Ledger, spans: Sequence[Span], 
 
 @contextmanager
 def _errors_after_write() -> Iterator[None]:
-    """Of what goes wrong behind the write."""
+    """Reword errors that occur after the write."""
     try:
-        with writing.note_on_interruption("what was replayed is written"):
+        with writing.note_on_interruption("the replay was written"):
             yield
     except Refusal as refusal:
-        text = f"what was replayed is written, what became of it cannot be told: {refusal.reason}"
+        text = f"the replay was written, but its outcome cannot be determined: {refusal.reason}"
         raise Refusal(refusal.group, refusal.name, text, refusal.remedy) from None
 
 
 def refuse_large_notes(client: Mapping[str, str], topic: str, notes: ReplayNotes, token: str) -> None:
-    """Before anything is written, where the topic tells its limit; elsewhere the topic refuses the notes, and the rows with them."""
+    """Refuse notes above max.message.bytes before anything is written, if the limit is known. Otherwise the broker rejects them with the
+    rows."""
     from chaffinch.spark.target import wall_ms
 
     size, found = len(notes.encoded(token, wall_ms())), writing.topic_now(client, topic)
     if found is None or size <= found.batch_bytes_max:
         return
-    what, advice = f"the note of up to where letters in {pluralize(len(notes.ends), 'partition')} of {topic} are done with", "begin again"
+    what, advice = f"the note with the ends of the replayed letters in {pluralize(len(notes.ends), 'partition')} of {topic}", "start again"
     if notes.ranges:
-        what = (
-            f"the note of which letters of {topic} are done with, in {pluralize(sum(map(len, notes.ranges.values())), 'range')} of offsets,"
-        )
-        advice = "begin again, or replay all letters"
+        what = f"the note with the replayed letters of {topic}, in {pluralize(sum(map(len, notes.ranges.values())), 'range')} of offsets,"
+        advice = "start again, or replay all letters"
     text = f"{what} takes {size} bytes, max.message.bytes of {topic} allows {found.batch_bytes_max}; nothing was written"
     raise Refusal(Group.INVALID_CONFIGURATION, codes.MESSAGE_TOO_LARGE.name, f"{text}; raise it to {size} at least, and {advice}")

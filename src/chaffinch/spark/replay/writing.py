@@ -1,4 +1,4 @@
-"""What replays of a topic and of files have in common: rows repaired, tried or written under a token, and whether they are written."""
+"""Shared code of topic and file replays: repairs, dry runs, writes under a token, and checks whether they were written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ _STATE: Final = re.compile(r" SQLSTATE: \w+$")
 
 @contextmanager
 def removals_reported() -> Iterator[None]:
-    """Retention may take letters away while they are read: then nothing is written, for what goes on behind them would count as done."""
+    """Report letters that retention removes while they are read. Then nothing is written, because letters after them would count as
+    replayed."""
     try:
         yield
     except Exception as error:
@@ -49,12 +50,12 @@ def removals_reported() -> Iterator[None]:
         if tag is None or tag.name != codes.OFFSET_OUT_OF_RANGE.name:
             raise
         text = f"{tag.text.partition(';')[0]}: letters were removed while they were read; nothing was written"
-        raise Refusal(Group.APPLICATION_RECOVERABLE, "LETTERS_REMOVED", f"{text}; begin again for those that are left") from None
+        raise Refusal(Group.APPLICATION_RECOVERABLE, "LETTERS_REMOVED", f"{text}; start again for the remaining ones") from None
 
 
 @contextmanager
 def note_on_interruption(what: str) -> Iterator[None]:
-    """Ctrl-C, and a SIGTERM that raises, are raised with a note of what is written; one without a note found that nothing is."""
+    """Add a note about what is written to KeyboardInterrupt and SystemExit. Without a note nothing is written."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as interruption:
@@ -64,8 +65,7 @@ def note_on_interruption(what: str) -> Iterator[None]:
 
 @removals_reported()
 def dry_run(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
-    """What would become of the rows: tasks check them as those of the sink do, and write nothing. What only brokers can tell is not in
-    here. Raises Refusal as the sink does."""
+    """Check the rows with the tasks of the sink, and write nothing. Rejections by brokers are not found. Raises Refusal like the sink."""
     from chaffinch.spark.sink.writers import checked_options
     from chaffinch.spark.target import client_for, forget_client, take_snapshot
 
@@ -81,7 +81,7 @@ def dry_run(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
         found = pickle.dumps(_checked(options, target, arrow_batches))
         yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], names=["found"])
 
-    # Pickled here, in a process of our own: a row says nothing about where a tuple of named rejections came from.
+    # The pickles come from our own tasks.
     outcomes: list[TaskOutcome] = [pickle.loads(row["found"]) for row in rows.mapInArrow(checked, "found binary").collect()]
     tally = Tally.of(outcomes)
     named = [str(rejection) for outcome in outcomes for rejection in outcome.rejections]
@@ -89,7 +89,7 @@ def dry_run(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
 
 
 def _checked(options: SinkOptions, target: TargetSnapshot, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
-    """One task's rows."""
+    """Check the rows of one task."""
     from chaffinch.spark.sink.writers import task_facts, task_plan
     from chaffinch.spark.tasks.row_check import BadRows, RowCheck
 
@@ -101,14 +101,14 @@ def _checked(options: SinkOptions, target: TargetSnapshot, arrow_batches: Iterab
 
 
 def repair(found: DataFrame, plan: ReplayPlan) -> DataFrame:
-    """The rows to be written. ConfigException for an expression that Spark does not take, or of a wrong type."""
+    """The repaired rows. Raises ConfigException for an expression that Spark does not accept, or of a wrong type."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.functions import coalesce, expr, lit
 
     found = found.select(*dead_letters.COLUMNS)
     for column, expression in plan.repairs.items():
         try:
-            # Within another expression Spark takes no explode() and the like, which would make several rows of a letter.
+            # Inside another expression Spark rejects explode() and similar functions, which would make several rows of a letter.
             found = found.withColumn(column, coalesce(expr(expression)))
         except AnalysisException as error:
             raise ConfigException(f"--repair {column}={expression}: {_reason_of(error)}") from None
@@ -124,14 +124,14 @@ def repair(found: DataFrame, plan: ReplayPlan) -> DataFrame:
 
 
 def check_condition(found: DataFrame, plan: ReplayPlan) -> None:
-    """ConfigException for a condition that Spark does not take, or that is none."""
+    """Raises ConfigException for a condition that Spark does not accept, or that is not boolean."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.functions import coalesce, expr
 
     if plan.where is None:
         return
     try:
-        # Within another expression Spark takes no explode() and the like, which would make several rows of a letter.
+        # Inside another expression Spark rejects explode() and similar functions, which would make several rows of a letter.
         found.select(*dead_letters.COLUMNS).where(coalesce(expr(plan.where)))
     except AnalysisException as error:
         raise ConfigException(f"--where {plan.where}: {_reason_of(error)}") from None
@@ -139,10 +139,9 @@ def check_condition(found: DataFrame, plan: ReplayPlan) -> None:
 
 @contextmanager
 def failing_repair_named(found: DataFrame, plan: ReplayPlan, left: str = "nothing was written") -> Iterator[None]:
-    """Of what fails within and is not the format's own error: whether the condition or a repair of the letters fails, without being written
-    too.
+    """If the block fails with an error that is not of the format, find out whether the condition or a repair fails.
 
-    Where one does, it is named, with Spark's own words; `left`: what became of the letters.
+    Then it is named in a ConfigException with the message of Spark. `left`: what was written, for the message.
     """
     try:
         yield
@@ -153,12 +152,12 @@ def failing_repair_named(found: DataFrame, plan: ReplayPlan, left: str = "nothin
 
 
 def _failing(found: DataFrame, plan: ReplayPlan) -> str | None:
-    """The first repair that fails, and how. A later one may be over the column of an earlier one."""
+    """The first repair that fails, with its error. A repair can use the column of an earlier one."""
     from pyspark.sql.functions import expr
 
     try:
         found.agg(expr("max(xxhash64(value))")).collect()
-    except Exception:  # The letters themselves cannot be read, as where another replay has moved their file.
+    except Exception:  # The letters cannot be read, for example because another replay has moved their file.
         return None
     if plan.where is not None:
         try:
@@ -175,14 +174,14 @@ def _failing(found: DataFrame, plan: ReplayPlan) -> str | None:
 
 
 def _reason_of(error: AnalysisException) -> str:
-    """Why Spark does not take an expression. Of a column that is not there, Spark offers others, not all of them."""
+    """Why Spark does not accept an expression. For a missing column Spark suggests only some of the columns."""
     parameters = error.getMessageParameters() or {}
     if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN") and "objectName" in parameters:
-        return f"a letter has no column {parameters['objectName']}; there are: {', '.join(dead_letters.COLUMNS)}"
+        return f"a letter has no column {parameters['objectName']}; its columns are: {', '.join(dead_letters.COLUMNS)}"
     return first_line(None, str(error))
 
 
-@note_on_interruption(f"whether it is written is not known; {ADVICE[Remedy.LOOK][Kind.BATCH_ONCE]}")
+@note_on_interruption(f"it is unknown whether it was written; {ADVICE[Remedy.LOOK][Kind.BATCH_ONCE]}")
 @removals_reported()
 def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, dead_letter_options: Mapping[str, str]) -> None:
     own: dict[str, str] = {"markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
@@ -196,7 +195,7 @@ def is_written(client: Mapping[str, str], token: str) -> bool:
 
 
 def writer_of(client: Mapping[str, str], token: str) -> str | None:
-    """Who has written what is written under a token, as its marker in Kafka says; None: nothing is."""
+    """The writer id in the marker of a token in Kafka; None if nothing was written under it."""
     found = _marker_of(client, token)
     return None if found is None else found.writer_id
 
@@ -213,9 +212,9 @@ def _marker_of(client: Mapping[str, str], token: str) -> Marker | None:
 
 
 def dropped_under(plan: ReplayPlan, token: str, *, is_others: bool = False) -> Mapping[str, int]:
-    """Letters that the handler left out in what is written under a token, by error; `is_others`: by another replay.
+    """Letters that the handler has dropped in the write under a token, by error. `is_others`: written by another replay.
 
-    Brokers may answer EndTxn before the marker is visible in the group's offsets, so this waits for it."""
+    Waits for the marker: brokers can respond to EndTxn before it is visible in the offsets of the group."""
     if not plan.asks_handler and not is_others:
         return {}
     deadline_s = time.monotonic() + MARKER_WAIT_S
@@ -226,7 +225,7 @@ def dropped_under(plan: ReplayPlan, token: str, *, is_others: bool = False) -> M
 
 @contextmanager
 def cluster_client(client: Mapping[str, str]) -> Iterator[SyncClient]:
-    """A client of this process, as long as it is needed. What goes wrong is raised as a Refusal."""
+    """The cached client of this process, for the block. Its errors are raised as Refusal."""
     from chaffinch.spark.options import ClientOptions, parse
     from chaffinch.spark.source.options import SOURCE
     from chaffinch.spark.source.reports import refusals
@@ -241,7 +240,7 @@ def cluster_client(client: Mapping[str, str]) -> Iterator[SyncClient]:
 
 
 def topic_now(client: Mapping[str, str], topic: str) -> TopicSnapshot | None:
-    """A topic as it is now; None where there is none."""
+    """The current snapshot of a topic; None if it does not exist."""
     from chaffinch.spark.target import find_topic
 
     with cluster_client(client) as opened:
@@ -249,9 +248,10 @@ def topic_now(client: Mapping[str, str], topic: str) -> TopicSnapshot | None:
 
 
 def wait_for_ends(client: Mapping[str, str], topic: str) -> int:
-    """Until all that is in a topic now can be read: brokers end a transaction everywhere only after they have said that it is ended.
+    """Wait until all current records of a topic can be read: brokers respond to EndTxn before the transaction has ended everywhere.
 
-    How many partitions it has."""
+    Returns the number of partitions.
+    """
     from chaffinch.spark.source.options import SourceOptions
     from chaffinch.spark.source.topic_discovery import TopicDiscovery
 

@@ -1,6 +1,6 @@
 """Options of the source: tables, parsed form, and checks that need no broker.
 
-Names, defaults and precedence are those of Spark's Kafka source (KafkaSourceProvider.scala), except `read_committed`.
+Names, defaults and precedence are those of the Kafka source of Spark (KafkaSourceProvider.scala), except `read_committed`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _STREAM_OPTIONS: Final = (
 )  # fmt: skip
 _WITHOUT_EFFECT: Final = (
     *SPARK_OPTION_NAMES, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
-    *(Option(name, "int", None, "of Spark's Kafka source", minimum=0)
+    *(Option(name, "int", None, "of the Kafka source of Spark", minimum=0)
       for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")),
     # Options of the consumer group in Spark's built-in source.
     *kafka_options(

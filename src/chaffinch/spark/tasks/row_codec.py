@@ -1,6 +1,6 @@
 """Conversion of Spark rows to `RecordColumns`: allowed columns and their types.
 
-Input: Arrow tables with the columns of Spark's Kafka sink. The other direction is `source/rows.py`.
+Input: Arrow tables with the columns of the Kafka sink of Spark. The other direction is `source/rows.py`.
 """
 
 from __future__ import annotations
