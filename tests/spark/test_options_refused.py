@@ -63,9 +63,9 @@ SOURCE_TEXTS: Texts = {
     "subscribePattern": ({"subscribe": None}, "(", "cannot be '(': it is not a regular expression"),
     "assign": ({"subscribe": None}, '{"t":[]}', "t must have a list of partition numbers; allowed: JSON such as"),
     "startingOffsets": ({}, "now", "cannot be 'now'; allowed: "),
-    "endingOffsets": ({}, '{"t":{"0":-2}}', "says -2 for t-0; it must be an offset, or -1 for latest"),
-    "startingOffsetsByTimestamp": ({}, f'{{"t":{{"0":{2**63}}}}}', f"says {2**63} for t-0; it must be at most {2**63 - 1}"),
-    "endingOffsetsByTimestamp": ({}, '{"t":{"0":-1}}', "says -1 for t-0; it must be milliseconds since 1970"),
+    "endingOffsets": ({}, '{"t":{"0":-2}}', "has -2 for t-0; it must be an offset, or -1 for latest"),
+    "startingOffsetsByTimestamp": ({}, f'{{"t":{{"0":{2**63}}}}}', f"has {2**63} for t-0; it must be at most {2**63 - 1}"),
+    "endingOffsetsByTimestamp": ({}, '{"t":{"0":-1}}', "has -1 for t-0; it must be milliseconds since 1970"),
     "maxTriggerDelay": ({}, "soon", "cannot be 'soon': it must be a number and one of ms, s, m"),
 }
 

@@ -261,7 +261,7 @@ def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch: pytes
     """Else letters whose topic comes late are said to be rejected still, and are written."""
     asked = []
     monkeypatch.setattr(target, "client_for", lambda options: None)
-    monkeypatch.setattr(target, "find_topic", lambda _, topic, timeout_ms, patience_ms: asked.append((topic, timeout_ms, patience_ms)))
+    monkeypatch.setattr(target, "find_topic", lambda _, topic, timeout_ms, wait_ms: asked.append((topic, timeout_ms, wait_ms)))
     given = {"kafka.bootstrap.servers": "a:1", "kafka.max.block.ms": "9000", "kafka.retry.unknown.topic.partition.ms": "7000"}
     options = SinkOptions.parse(given, is_stream=False)
     tried = task_plan(options, TargetSnapshot(topics=()), TaskContextFacts(task=0), "")

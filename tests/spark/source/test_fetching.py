@@ -221,7 +221,7 @@ class TestLoss:
         assert read(Cluster(gone[0], b"", records(8, 2)), 4, 10, is_start_required=False) == [8, 9]
 
     @pytest.mark.parametrize(
-        ("ends_at", "name"), [(3, "OFFSET_OUT_OF_RANGE: t-0 ends before offset 3, offsets up to 6 were"), (7, "TIMED_OUT")]
+        ("ends_at", "name"), [(3, "OFFSET_OUT_OF_RANGE: t-0 ends before offset 3, offsets up to 6 existed"), (7, "TIMED_OUT")]
     )
     def test_an_end_within_the_range_is_lost_when_patience_is_over(
         self, monkeypatch: pytest.MonkeyPatch, ends_at: int, name: str, caplog: pytest.LogCaptureFixture

@@ -26,7 +26,7 @@ class TestOffsets:
         assert choice.of([A1, A0]) == {A0: 5, A1: -1}
         with pytest.raises(ConfigException, match="o lacks a-2: it must have every partition that is read; it has a-0, a-1"):
             choice.of([A0, A1, A2])
-        with pytest.raises(ConfigException, match="o names a-1, not among the partitions that are read: a-0"):
+        with pytest.raises(ConfigException, match="o has a-1, not among the partitions that are read: a-0"):
             choice.of([A0])
 
     @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_spellings_as_spark_takes_them() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"startingTimestamp": "1795901875"}, "startingTimestamp=1795901875 is of 1970-01-21"),
-        ({"endingOffsetsByTimestamp": '{"a":{"0":1795901875000,"1":1795901875}}'}, "endingOffsetsByTimestamp=1795901875 is of 1970-01-21"),
+        ({"startingTimestamp": "1795901875"}, "startingTimestamp=1795901875 is in 1970-01-21"),
+        ({"endingOffsetsByTimestamp": '{"a":{"0":1795901875000,"1":1795901875}}'}, "endingOffsetsByTimestamp=1795901875 is in 1970-01-21"),
         ({"startingTimestamp": "0", "endingTimestamp": "1795901875000"}, None),
         ({"startingTimestamp": "1", "endingTimestamp": "86400000"}, None),
         ({"startingOffsets": '{"a":{"0":1795901875}}', "endingOffsets": '{"a":{"0":1795901876}}'}, None),

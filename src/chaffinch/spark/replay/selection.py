@@ -82,8 +82,7 @@ def classify(letters: DataFrame, plan: ReplayPlan, *, with_ranges: bool) -> Clas
     )
     found = letters.select("at_partition", "at_offset", "done_by", sort.alias("sort"))
     run = lit(0)
-    if with_ranges:  # Consecutive letters of one class have the same difference between their number among all and their number in the
-    class.
+    if with_ranges:  # Consecutive letters of a class: their numbers among all and within the class differ by the same amount.
         among_all = Window.partitionBy("at_partition").orderBy("at_offset")
         among_alike = Window.partitionBy("at_partition", "sort", "done_by").orderBy("at_offset")
         run = row_number().over(among_all) - row_number().over(among_alike)

@@ -193,8 +193,8 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
     def _latest_now(self) -> tuple[Offsets, TopicIds]:
         found = self._get_discovery().partitions()
         self._absent = found.absent
-        ids = dict(self._get_discovery().ids)  # Read before the offsets: offsets of a topic that is created in between then count for
-        the old id.
+        # Read before the offsets: if a topic is created again in between, its offsets count for the old id.
+        ids = dict(self._get_discovery().ids)
         return self._get_discovery().latest(found.partitions), ids
 
     def _without_deleted(self, offsets: Offsets, ids: TopicIds, ids_now: TopicIds) -> dict[TopicPartition, int]:
