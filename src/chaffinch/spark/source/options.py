@@ -246,7 +246,7 @@ def _offset_choice(settings: Settings, side: str, words: tuple[int, ...]) -> Off
 
 
 def _delay_ms(settings: Settings) -> int:
-    """maxTriggerDelay in ms. It is also checked if it has no effect."""
+    """The option maxTriggerDelay in ms. It is also checked if it has no effect."""
     option = "maxTriggerDelay"
     text = settings.get(option) or settings.ignored.get(option, "0")
     found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower(), re.ASCII)
