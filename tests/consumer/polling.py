@@ -23,7 +23,7 @@ def partition_counts(*consumers: Member) -> list[int]:
 
 
 def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:
-    """Everything that the consumers gave meanwhile."""
+    """All records that the consumers returned in the meantime."""
     found: list[ConsumerRecord] = []
     ends = time.monotonic() + LIMIT_S
     while not condition():
@@ -34,7 +34,7 @@ def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> list[Cons
 
 
 def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
-    """At least so many records."""
+    """At least this many records."""
     found: list[ConsumerRecord] = []
     ends = time.monotonic() + LIMIT_S
     while len(found) < count:

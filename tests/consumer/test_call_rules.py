@@ -124,7 +124,7 @@ def test_close_in_a_loop_ends_the_loop(broker: EmbeddedBroker, topic: str, consu
 
 def test_second_thread_is_rejected(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
-    told: list[BaseException] = []
+    raised: list[BaseException] = []
     inside, raised_error = threading.Event(), threading.Event()
 
     def poll_too(_tps: list[TopicPartition]) -> None:
@@ -136,7 +136,7 @@ def test_second_thread_is_rejected(broker: EmbeddedBroker, topic: str, consumer_
         try:
             consumer.poll(0)
         except errors.IllegalStateException as error:
-            told.append(error)
+            raised.append(error)
         raised_error.set()
 
     runs = threading.Thread(target=other)
@@ -144,7 +144,7 @@ def test_second_thread_is_rejected(broker: EmbeddedBroker, topic: str, consumer_
     consumer.subscribe([topic], on_assign=poll_too)
     poll_until(raised_error.is_set, consumer)
     runs.join()
-    assert "poll while another thread uses the consumer" in str(told[0])
+    assert "poll while another thread uses the consumer" in str(raised[0])
 
 
 @pytest.mark.parametrize("call", [lambda consumer: consumer.seek(PLACE, 0), lambda consumer: consumer.close()])
@@ -184,7 +184,7 @@ def test_finished_job_returns_its_result_after_thread_end(
 
 
 def test_post_in_finalizer_on_consumer_thread_is_done(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
-    """That of a loop that was left, which gives back what it did not come to."""
+    """The finalizer of an abandoned loop, which returns its undelivered records."""
     consumer, done = consumer_of(broker), []
     consumer._thread.run(lambda: consumer._thread.post(lambda: done.append(True)))
     consumer._thread.run(lambda: None)
@@ -247,8 +247,8 @@ def test_calls_in_forked_child_are_rejected(
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        assert "make one in each process" in told.read()
+    with os.fdopen(reader) as output:
+        assert "make one in each process" in output.read()
     os.waitpid(child, 0)
     assert [record.value for record in read(consumer, 1)] == [b"1"]
 
@@ -270,8 +270,8 @@ def test_close_in_forked_child_has_no_effect(broker: EmbeddedBroker, topic: str,
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        assert told.read() == "ValueError('of the body')"
+    with os.fdopen(reader) as output:
+        assert output.read() == "ValueError('of the body')"
     os.waitpid(child, 0)
     assert [record.value for record in read(consumer, 1)] == [b"1"]
 
@@ -344,12 +344,12 @@ def test_timeout_argument_or_default_api_timeout(broker: EmbeddedBroker, consume
 
 
 def test_commit_callbacks_after_one_that_raises_run_in_the_next_call() -> None:
-    """Of a broker's answers nobody can tell whether both are there before the first is told."""
-    callbacks, told = Callbacks(), []
+    """Without a broker: with one, both commits need not be complete when the first callback runs."""
+    callbacks, called = Callbacks(), []
     callbacks.add_completed_commit(lambda *_: int("no number"), {}, None)
-    callbacks.add_completed_commit(lambda *_: told.append("the one behind it"), {}, None)
+    callbacks.add_completed_commit(lambda *_: called.append("the one behind it"), {}, None)
     with pytest.raises(errors.KafkaException, match="the callback on_commit raised ValueError"):
         callbacks.run_commit_callbacks()
-    assert (told, callbacks.has_completed_commits) == ([], True)
+    assert (called, callbacks.has_completed_commits) == ([], True)
     callbacks.run_commit_callbacks()
-    assert (told, callbacks.has_completed_commits) == (["the one behind it"], False)
+    assert (called, callbacks.has_completed_commits) == (["the one behind it"], False)

@@ -1,4 +1,4 @@
-"""Polls without a time limit whose consumer reads nothing any more, since a callback: they end, for nothing would ever come."""
+"""A poll without a timeout ends after a callback that closes or unsubscribes the consumer."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def test_close_or_unsubscribe_in_on_assign_ends_poll(broker: EmbeddedBroker, top
 
 
 def test_close_in_on_commit_ends_poll(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
-    """Whose callback is told within the poll, as are those behind it. It begins within it, too: other calls tell of such ends as well."""
-    consumer, told = consumer_of(broker), []
+    """The callback of a commit closes the consumer within the poll. The commit starts within it as well; callbacks after it still run."""
+    consumer, results = consumer_of(broker), []
 
     def commit(_: list[TopicPartition]) -> None:
         for call in (consumer.unsubscribe, lambda: None):
-            consumer.commit({TopicPartition(topic, 0): 0}, asynchronous=True, on_commit=lambda *_, call=call: told.append(call()))
+            consumer.commit({TopicPartition(topic, 0): 0}, asynchronous=True, on_commit=lambda *_, call=call: results.append(call()))
 
     consumer.subscribe([topic], on_assign=commit)
     assert consumer.poll() == []
-    assert told
+    assert results
 
 
 def test_new_subscription_in_callback_continues_poll(

@@ -53,51 +53,51 @@ def test_commit_of_a_missing_partition_fails(began_ms: int) -> None:
     rig.steady_ms = began_ms
     rig.assign(0)
     refused = [OffsetCommitResponsePartition(partition_index=7, error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)]
-    told: list[errors.KafkaException | None] = []
-    rig.group.commits.commit({TopicPartition("t", 7): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, told.append, retries=True)
+    outcomes: list[errors.KafkaException | None] = []
+    rig.group.commits.commit({TopicPartition("t", 7): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, outcomes.append, retries=True)
     rig.step()
-    while not told:
+    while not outcomes:
         for commit in rig.group.commits._commits:
             assert commit.unknown_since_ms == (None if rig.steady_ms == began_ms else began_ms)
         for _ in rig.pending(OffsetCommitRequest):
             rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=refused)]))
         rig.advance(100)
     assert 3_000 <= rig.steady_ms - began_ms <= 5_000
-    assert isinstance(told[0], errors.UnknownTopicOrPartitionException)
+    assert isinstance(outcomes[0], errors.UnknownTopicOrPartitionException)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_rejection_of_one_partition_names_it(is_late: bool) -> None:
-    """What the coordinator took is committed, and the error says so."""
+    """Offsets that the coordinator stored are committed, and the error names them."""
     rig = Rig().assign(0)
-    told: list[errors.KafkaException | None] = []
+    outcomes: list[errors.KafkaException | None] = []
     offsets = {TopicPartition("t", number): OffsetAndMetadata(1) for number in (0, 2, 9)}
-    rig.group.commits.commit(offsets, rig.steady_ms + (1_000 if is_late else 60_000), told.append, retries=True)
+    rig.group.commits.commit(offsets, rig.steady_ms + (1_000 if is_late else 60_000), outcomes.append, retries=True)
     rig.step()
     parts = [OffsetCommitResponsePartition(partition_index=number, error_code=code) for number, code in ((0, 0), (9, 3), (2, 0))]
-    while not told:
+    while not outcomes:
         for _ in rig.pending(OffsetCommitRequest):
             rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=parts)]))
         rig.advance(100)
-    text = str(told[0])
+    text = str(outcomes[0])
     assert text.count("; the offsets of t-0, t-2 were committed") == 1
     assert ("offsets of t-9 were not committed in time" if is_late else "there is no partition 9") in text
 
 
 def test_partitions_rejected_one_after_the_other() -> None:
-    """Each was taken once, so all are committed: there is no offset left of which an error could tell."""
+    """Each partition was stored once, so all are committed, and no error is left."""
     rig = Rig().assign(0)
-    told: list[errors.KafkaException | None] = []
+    outcomes: list[errors.KafkaException | None] = []
     offsets = {TopicPartition("t", number): OffsetAndMetadata(1) for number in (0, 1)}
-    rig.group.commits.commit(offsets, rig.steady_ms + 60_000, told.append, retries=True)
+    rig.group.commits.commit(offsets, rig.steady_ms + 60_000, outcomes.append, retries=True)
     rig.step()
-    for codes_told in ((0, 3), (3, 0)):
-        assert not told
-        parts = [OffsetCommitResponsePartition(partition_index=number, error_code=code) for number, code in enumerate(codes_told)]
+    for codes_of_partitions in ((0, 3), (3, 0)):
+        assert not outcomes
+        parts = [OffsetCommitResponsePartition(partition_index=number, error_code=code) for number, code in enumerate(codes_of_partitions)]
         while not rig.pending(OffsetCommitRequest):
             rig.advance(100)
         rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=parts)]))
-    assert told == [None]
+    assert outcomes == [None]
 
 
 @pytest.mark.parametrize(
@@ -123,24 +123,24 @@ class TestCoordinatorIsUnknown:
     """There is no group yet that could rebalance, so a commit waits, as others do."""
 
     def committing(self, *, retries: bool = True) -> tuple[Rig, list[errors.KafkaException | None]]:
-        """By a member that has polled, and has reached nobody."""
+        """By a member that has polled, and has reached no broker."""
         rig = Rig()
-        told: list[errors.KafkaException | None] = []
+        outcomes: list[errors.KafkaException | None] = []
         rig.core.subscribe(["t"])
         rig.poll()
         assert rig.state is State.JOINING
         rig.step(Disconnected(address=Address("b", 1), reason="refused"))
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, told.append, retries=retries)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, outcomes.append, retries=retries)
         rig.group.commits.committed.look_up([TopicPartition("t", 0)], rig.steady_ms + 60_000, "looked up")
         rig.advance(59_999)
-        assert told == []
-        return rig, told
+        assert outcomes == []
+        return rig, outcomes
 
     @pytest.mark.parametrize("retries", [True, False])
     def test_commit_waits_until_its_timeout(self, retries: bool) -> None:
-        rig, told = self.committing(retries=retries)
+        rig, outcomes = self.committing(retries=retries)
         rig.advance(1)
-        for error in (told[0], rig.errors[0]):
+        for error in (outcomes[0], rig.errors[0]):
             assert error is not None
             with pytest.raises(
                 errors.TimeoutException, match=r"t-0 were not (committed|received) in time: no broker reachable at b:1 \(refused\);"
@@ -148,12 +148,12 @@ class TestCoordinatorIsUnknown:
                 raise error
 
     def test_commit_fails_once_the_member_joins(self) -> None:
-        rig, told = self.committing()
+        rig, outcomes = self.committing()
         rig.find_coordinator()
         assert rig.state is State.JOINING
-        assert told[0] is not None
+        assert outcomes[0] is not None
         with pytest.raises(errors.RebalanceInProgressException, match="while this consumer joins group 'g': poll, then commit again"):
-            raise told[0]
+            raise outcomes[0]
         assert not rig.pending(OffsetCommitRequest), "only members may commit, and it is none yet"
 
     @pytest.mark.parametrize("is_known", [True, False])
@@ -166,9 +166,9 @@ class TestCoordinatorIsUnknown:
         callback = rig.core.next_callback(rig.steady_ms)
         assert callback is not None
         assert callback.kind == "lost"
-        told: list[errors.KafkaException | None] = []
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, told.append, retries=True)
-        assert isinstance(told[0], errors.CommitFailedException)
+        outcomes: list[errors.KafkaException | None] = []
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, outcomes.append, retries=True)
+        assert isinstance(outcomes[0], errors.CommitFailedException)
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING])
@@ -180,8 +180,8 @@ def test_commit_while_a_cooperative_member_rejoins_fails(state: State) -> None:
     if state is State.SYNCING:
         rig.answer_join(generation=2)
     assert rig.state is state
-    told: list[errors.KafkaException | None] = []
-    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, told.append, retries=True)
+    outcomes: list[errors.KafkaException | None] = []
+    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, outcomes.append, retries=True)
     rig.step()
-    assert isinstance(told[0], errors.RebalanceInProgressException)
+    assert isinstance(outcomes[0], errors.RebalanceInProgressException)
     assert not rig.pending(OffsetCommitRequest)

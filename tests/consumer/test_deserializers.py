@@ -1,4 +1,4 @@
-"""What the two options take: functions, dotted names, and the names of Java's classes."""
+"""Options key.deserializer and value.deserializer: functions, dotted names, and names of Java classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of one group: what polls, calls and closing commit, and what commits are told."""
+"""Members of one group: commits by polls, calls and close, and their error codes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class TestCommits:
         assert consumer.committed([tp]) == {tp: None}
         consumer.commit({tp: OffsetAndMetadata(1, "half")})
         assert committed(consumer, tp)[:2] == (1, "half")
-        heard = []
-        consumer.commit(asynchronous=True, on_commit=lambda offsets, error: heard.append((offsets[tp].offset, error)))
-        poll_until(lambda: bool(heard), consumer)
-        assert heard == [(3, None)]
+        outcomes = []
+        consumer.commit(asynchronous=True, on_commit=lambda offsets, error: outcomes.append((offsets[tp].offset, error)))
+        poll_until(lambda: bool(outcomes), consumer)
+        assert outcomes == [(3, None)]
         assert committed(consumer, tp).offset == 3
 
     def test_assigned_consumer_commits(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
@@ -72,7 +72,7 @@ class TestCommits:
         caplog: pytest.LogCaptureFixture,
         reads: Callable[[Consumer], object],
     ) -> None:
-        """The record whose handling has failed would else never be read again."""
+        """Otherwise the record whose processing failed would never be read again."""
         write(broker, topic, [b"0", b"1"])
         with suppress(RuntimeError), consumer_of(broker, auto_commit_interval_ms=100_000) as consumer:
             consumer.subscribe([topic])
@@ -96,7 +96,7 @@ class TestCommits:
     def test_close_with_zero_timeout_leaves_the_group(
         self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whatever becomes of its last commit: the others would wait for the end of its session. Its thread is told to end at once."""
+        """Even if the last commit fails: otherwise the others wait for the end of its session. The thread is stopped at once."""
         write(broker, topic, [b"0"])
         consumer = consumer_of(broker, session_timeout_ms=600_000, heartbeat_interval_ms=60_000)
         consumer.subscribe([topic])
@@ -143,14 +143,14 @@ class TestCommits:
         consumer.subscribe([topic])
         poll_until(lambda: partition_counts(consumer) == [1], consumer)
         broker.faults.add(api="OffsetCommit", error=error, count=1, client_id=name)
-        heard = []
+        outcomes = []
         if asynchronous:
-            consumer.commit({tp: 1}, asynchronous=True, on_commit=lambda _, refusal: heard.append(refusal))
+            consumer.commit({tp: 1}, asynchronous=True, on_commit=lambda _, refusal: outcomes.append(refusal))
             with pytest.raises(errors.FencedInstanceIdException) if error == "FENCED_INSTANCE_ID" else nullcontext():
-                poll_until(lambda: bool(heard), consumer)
+                poll_until(lambda: bool(outcomes), consumer)
                 consumer.poll(0)
-            assert len(heard) == 1
-            assert isinstance(heard[0], errors.KafkaException)  # One attempt, whatever stands in its way.
+            assert len(outcomes) == 1
+            assert isinstance(outcomes[0], errors.KafkaException)  # One attempt, whatever stands in its way.
         elif outcome is None:
             consumer.commit({tp: 1})
             assert committed(consumer, tp).offset == 1

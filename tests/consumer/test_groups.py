@@ -1,4 +1,4 @@
-"""Members of one group: how partitions are shared, given up, taken over and lost."""
+"""Members of one group: partitions are assigned, revoked, taken over and lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_balanced(consumers: Iterable[Consumer], wanted: list[int]) -> bool:
 
 
 class CallbackLog:
-    """What callbacks were told, in order."""
+    """Records the calls of rebalance callbacks, in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
@@ -78,7 +78,7 @@ class TestRebalances:
             kept += first.poll(0.05)
         kept += poll_until(lambda: partition_counts(first, second) == [2, 2], first, second)
         kept += poll_until(lambda: all(member.position(tp) == 5 for member in (first, second) for tp in member.assignment()), first, second)
-        # Everything came at least once; what the first one kept came in order, once.
+        # Every record was read at least once; records of retained partitions once, in order.
         assert {(record.partition, record.value) for record in kept} == {
             (partition, b"%d" % number) for partition in range(4) for number in range(5)
         }
@@ -138,12 +138,12 @@ class TestRebalances:
         consumer = consumer_of(broker)
         callbacks = []
 
-        def tell(kind: str) -> None:
+        def on_callback(kind: str) -> None:
             callbacks.append(kind)
             if kind == begins_with:
                 getattr(consumer, end)()
 
-        consumer.subscribe([topic], on_assign=lambda _: tell("assign"), on_revoke=lambda _: tell("revoke"))
+        consumer.subscribe([topic], on_assign=lambda _: on_callback("assign"), on_revoke=lambda _: on_callback("revoke"))
         with pytest.raises(errors.IllegalStateException) if end == "close" else nullcontext():
             poll_until(lambda: "assign" in callbacks, consumer)
             getattr(consumer, end)()

@@ -1,4 +1,4 @@
-"""Ctrl-C at every moment of every call of a consumer: the next calls work, and every record is given once, in order, and committed."""
+"""KeyboardInterrupt at every moment of every call: the next calls work, and every record is read once, in order, and committed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.producer.threads import in_thread
 
 LATEST_S = 60
 VALUES = [b"0", b"1", b"2", b"3", b"4", b"5"]
-# So many moments there are at least in the shortest of the calls.
+# The shortest call has at least this many moments.
 MOMENTS_MIN = 10
 
 
 def interrupted(index: int, call: Callable[[], object]) -> Interrupt:
-    """Make the call, and interrupt it at its moment number `index`, if it has so many."""
+    """Make the call, and interrupt it at its moment number `index`, if it has that many."""
     interrupt = Interrupt(index)
     with suppress(KeyboardInterrupt), interrupt:
         call()
@@ -37,7 +37,7 @@ def in_other_thread(call: Callable[[], Any]) -> Any:
 
 
 def read(consumer: Consumer, number: int) -> list[int]:
-    """The offsets of so many records."""
+    """The offsets of this many records."""
     found: list[int] = []
     while len(found) < number and (records := consumer.poll(LATEST_S)):
         found += [record.offset for record in records]
@@ -66,7 +66,7 @@ def look_up_beginning(consumer: Consumer, tp: TopicPartition) -> None:
 CALLS: dict[str, Callable[[Consumer, TopicPartition], Any]] = {
     "poll": lambda consumer, _: consumer.poll(LATEST_S),
     "poll_table": lambda consumer, _: consumer.poll_table(LATEST_S),
-    "poll that waits in vain": poll_paused,
+    "poll without records": poll_paused,
     "a loop": lambda consumer, _: loop(consumer, []),
     "commit": lambda consumer, _: consumer.commit(on_commit=ignore),
     "commit without waiting": lambda consumer, _: consumer.commit(asynchronous=True),
@@ -89,7 +89,7 @@ def ignore(*_: object) -> None:
 
 @pytest.mark.parametrize("what", CALLS)
 def test_interrupted_call_leaves_the_consumer_usable(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, what: str) -> None:
-    """What it would have given is read again, from where it would have begun."""
+    """Its records are read again, from the same position."""
     write(broker, topic, VALUES)
     tp, call, given = TopicPartition(topic, 0), CALLS[what], list[int]()
     if what == "a loop":
@@ -138,13 +138,13 @@ def test_interrupted_call_leaves_the_consumer_usable(broker: EmbeddedBroker, top
 
 @pytest.mark.parametrize("what", ["subscribe", "poll", "close"])
 def test_interrupted_call_of_a_group_member(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, name: str, what: str) -> None:
-    """It takes part, is told of its partitions, and leaves."""
+    """It joins, its callbacks run, and it leaves."""
     write(broker, topic, VALUES)
     for index in count():
-        told: list[Any] = []
+        callbacks: list[Any] = []
         consumer: Consumer = consumer_of(broker, group_id=f"{name}-{index}", enable_auto_commit=False, fetch_max_wait_ms=10)
         calls: dict[str, Callable[[], object]] = {
-            "subscribe": partial(consumer.subscribe, topic, on_assign=told.append, on_revoke=told.append),
+            "subscribe": partial(consumer.subscribe, topic, on_assign=callbacks.append, on_revoke=callbacks.append),
             "poll": partial(consumer.poll, LATEST_S),
             "close": consumer.close,
         }
@@ -163,13 +163,13 @@ def test_interrupted_call_of_a_group_member(broker: EmbeddedBroker, topic: str, 
         assert interrupt is not None
         if not interrupt.has_come:
             break
-        assert [TopicPartition(topic, 0)] in told
+        assert [TopicPartition(topic, 0)] in callbacks
     assert index >= MOMENTS_MIN
 
 
 @pytest.mark.parametrize("what", ["poll", "seek", "metrics", "close"])
 def test_signal_handler_may_close(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, what: str) -> None:
-    """As for SIGTERM. What it interrupts ends, too, and says why, unless it was done."""
+    """As for SIGTERM. The interrupted call raises, unless it was done."""
     write(broker, topic, VALUES)
     tp = TopicPartition(topic, 0)
     for index in count():

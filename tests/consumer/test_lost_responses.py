@@ -29,7 +29,7 @@ def test_member_gets_its_partitions_though_a_response_is_lost(
 
 
 def test_lost_response_to_a_second_join(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
-    """The other member waits for this one, and nobody else: the group goes on with both."""
+    """The other member waits only for this one: the group continues with both."""
     broker.create_topic(name, 2)
     first, second = (consumer_of(broker, client_id=f"{name}{number}", **OPTIONS) for number in range(2))
     first.subscribe([name])

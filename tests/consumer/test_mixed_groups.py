@@ -1,4 +1,4 @@
-"""Members of other clients in a group with ours: whoever leads, all get their share, and sticky members what they had."""
+"""Members of other clients in a group with ours: under any leader every member gets partitions, and sticky members keep theirs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_group_with_kafka_python(
     strategy: str,
     assignor: type[RangePartitionAssignor] | type[KafkaPythonSticky],
 ) -> None:
-    """Its sticky members put a version before what they remember, which nobody else does: others take that for no memory, and it theirs.
+    """Its sticky members write a version before their user data, as no other client does: each side ignores the other's user data.
 
     Ours leads: as a leader theirs sometimes begins without the topic's metadata, gives out nothing, and then hangs.
     """

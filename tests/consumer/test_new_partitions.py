@@ -1,4 +1,4 @@
-"""A partition that is added under a consumer that begins with the latest records."""
+"""A partition is added while a consumer with auto.offset.reset=latest runs."""
 
 from __future__ import annotations
 

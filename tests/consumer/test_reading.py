@@ -140,7 +140,7 @@ class TestRecords:
     def test_records_of_an_interrupted_poll_are_read_again_and_not_committed(
         self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf
     ) -> None:
-        """Ctrl-C can come when a poll has its records and has not given them."""
+        """KeyboardInterrupt can occur when a poll has records and has not returned them."""
 
         def interrupt(value: bytes) -> bytes:
             if value == b"2":

@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again under a consumer: each new record is given once, however and whenever it commits.
+"""A topic is deleted and created again while a consumer runs: each new record is read once, however it commits.
 
 Each way to commit, with coordinators that take topic ids and with those that take names only, and with a new log that is shorter or longer
 than the position in the old one.

@@ -1,4 +1,4 @@
-"""A consumer over TLS with a login, and one whose login is refused: whoever waits is told, nobody waits in vain."""
+"""TLS and SASL: an authenticated consumer reads; a rejected login raises in every waiting call."""
 
 from __future__ import annotations
 

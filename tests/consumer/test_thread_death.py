@@ -1,4 +1,4 @@
-"""However the thread of a consumer ends, whoever waits, and whoever calls later, hears of it, and the consumer can be closed."""
+"""When the consumer's thread dies, waiting and later calls raise, and the consumer can be closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATEST_S = 60
 
 
 def kill_thread(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread does what it is asked for next, and dies when it waits for more."""
+    """The thread does the next job, then dies when it waits for more."""
 
     def no_memory(*_: object) -> NoReturn:
         raise MemoryError("no memory")
@@ -39,7 +39,7 @@ def test_dead_thread_fails_waiting_poll_and_later_calls(
 def test_close_after_interrupted_poll_on_dead_thread(
     broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were to be read again, for which nobody is left."""
+    """They cannot be read again, since the thread is dead."""
 
     def interrupted(_: bytes) -> NoReturn:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""A consumer's core, a manual clock, and answers by hand: what was sent and not answered yet is in `waiting`."""
+"""Test rig: a consumer core, a manual clock and manual responses. `waiting` holds the requests without a response."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Rig:
         others: Mapping[str, Iterable[int]] = MappingProxyType({}),
         has_returned: bool = False,
     ) -> None:
-        """`others`: members beside this one, with the partitions that each has. `has_returned`: nothing is to be shared out (KIP-814)."""
+        """`others`: the other members, with the partitions of each. `has_returned`: the present assignment remains (KIP-814)."""
         owned = {MEMBER_ID: (), **{name: tuple(TopicPartition("t", number) for number in numbers) for name, numbers in others.items()}}
         subscriptions = {
             name: encode_subscription(MemberSubscription(topics=topics, owned=has, generation=0)) for name, has in owned.items()
@@ -206,7 +206,7 @@ class Rig:
         self.answer(SyncGroupRequest, SyncGroupResponse(error_code=code, assignment=assignment))
 
     def answer_offsets(self, offsets: dict[int, int], epoch: int = -1) -> None:
-        """What OffsetFetch is told; -1 for nothing."""
+        """The response to OffsetFetch; -1 for nothing."""
         partitions = [
             OffsetFetchResponsePartitions(partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, metadata="")
             for number, offset in offsets.items()

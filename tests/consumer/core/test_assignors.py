@@ -55,7 +55,7 @@ def wanted_partitions(topics: dict[str, frozenset[str]], counts: dict[str, int])
         ),
         ("range", {"c0": "a"}, {}, {"c0": []}),
         ("sticky", {"c0": "a", "c1": ""}, {"a": 2}, {"c0": ["a-0", "a-1"], "c1": []}),
-        # StickyAssignor's second example, where everybody's topics differ.
+        # StickyAssignor's second example, where the topics of all members differ.
         (
             "sticky",
             {"c0": "a", "c1": "ab", "c2": "abc"},
@@ -80,7 +80,7 @@ def test_static_members_are_sorted_first_by_name() -> None:
 def kafka_python_assignment(
     assignor: type[RangePartitionAssignor] | type[RoundRobinPartitionAssignor], counts: dict[str, int], topics: dict[str, frozenset[str]]
 ) -> dict[str, list[TopicPartition]]:
-    """What kafka-python's assignor gives; it wants a cluster's partitions and a list of members."""
+    """The result of kafka-python's assignor, which needs cluster metadata and a list of members."""
     cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(counts[topic])) if topic in counts else None)
     subscriptions = [
         SimpleNamespace(member_id=member, group_instance_id=None, metadata=SimpleNamespace(topics=sorted(wanted)))
@@ -155,8 +155,8 @@ def test_moves_are_minimal(before: int, after: int, count: int) -> None:
     old = balance({f"m{i}": frozenset("a") for i in range(before)}, {"a": count}, {})
     new = balance({f"m{i}": frozenset("a") for i in range(after)}, {"a": count}, claims_of(old))
     kept = sum(len(set(new[member]) & set(old[member])) for member in new if member in old)
-    shares = sorted(map(len, new.values()), reverse=True)
-    assert kept == sum(min(len(old[member]), size) for member, size in zip(old, shares, strict=False))
+    sizes = sorted(map(len, new.values()), reverse=True)
+    assert kept == sum(min(len(old[member]), size) for member, size in zip(old, sizes, strict=False))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A broker that does not let the consumer in: each refusal is told once, by the next call; a login that works takes it back."""
+"""Rejected logins: each is raised once, by the next call, unless a login has succeeded since."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is committed before partitions are given up, and after which generation, with a clock and answers by hand."""
+"""Commits before partitions are revoked, and their generation; with a manual clock and manual responses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +55,7 @@ class TestCommitsAroundRebalances:
         assert len(rig.pending(OffsetCommitRequest)) == 1
 
     def test_waiting_auto_commit_is_superseded(self) -> None:
-        """It would come after the partitions are given up, with what was read up to long before."""
+        """It would arrive after the partitions are revoked, with old offsets."""
         rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 1_000, "default.api.timeout.ms": 9_000}).reach(State.STABLE)
         rig.answer_offsets({0: 5, 1: 7})
         rig.group.finder.forget()
@@ -147,7 +147,7 @@ class TestCommitsAroundRebalances:
         assert not rig.pending(OffsetCommitRequest)
 
     def test_waiting_commit_of_an_eager_member_fails_in_the_next_generation(self) -> None:
-        """It has given its partitions up: others may have committed further."""
+        """Its partitions are revoked: others may have committed further."""
         rig = Rig(**{"enable.auto.commit": True}).reach(State.STABLE)
         rig.answer_offsets({0: 5, 1: 7})
         rig.group.finder.forget()
@@ -159,7 +159,7 @@ class TestCommitsAroundRebalances:
         assert [type(error) for error in outcomes] == [errors.CommitFailedException]
 
     def test_rejected_commit_does_not_expel_a_joining_member(self) -> None:
-        """Asked for just before, while nobody knew the coordinator: what has become of the member the answer to JoinGroup says."""
+        """The commit was made before the coordinator was known: the response to JoinGroup decides about the member."""
         rig = Rig(**COOPERATIVE).reach(State.STABLE)
         rig.group.finder.forget()
         rig.group.membership.request_rejoin("a test")

@@ -41,7 +41,7 @@ def member(topic_id: UUID = TOPIC_ID, **options: Any) -> Rig:
     return rig
 
 
-# How a commit begins. Each returns the list of outcomes, or None where nothing is called back.
+# Ways to start a commit. Each returns the list of outcomes, or None if there is no callback.
 
 
 def by_poll(rig: Rig) -> None:
@@ -173,7 +173,7 @@ class TestRecreatedTopic:
 
 @pytest.mark.parametrize("way", [by_poll, by_commit, in_close])
 def test_old_id_of_a_lagging_coordinator_is_ignored(way: Way) -> None:
-    """Positions in the new topic are kept: with auto.offset.reset=latest records would be skipped, with earliest read twice."""
+    """Positions in the new topic are retained: otherwise latest would skip records, and earliest would read them twice."""
     rig = member()
     rig.topic_id = NEW_ID
     rig.core.context.refresh()
@@ -235,7 +235,7 @@ def test_unanswered_topic_check_is_repeated() -> None:
 
 @pytest.mark.parametrize("takes_ids", [True, False])
 def test_metadata_drops_waiting_commits(takes_ids: bool) -> None:
-    """A commit that is to be tried again, and the topic is another one meanwhile."""
+    """A commit waits for its retry, and the topic is created again in the meantime."""
     rig = member()
     results = by_commit(rig)
     if not takes_ids:

@@ -1,4 +1,4 @@
-"""What is fetched, kept, handed out and dropped; where positions come from; with a clock and answers by hand."""
+"""Fetches, buffering and delivery, and sources of positions; with a manual clock and manual responses."""
 
 from collections.abc import Generator
 from itertools import islice
@@ -94,7 +94,7 @@ class TestTake:
         assert rig.poll(2) == []
 
     def test_iteration_retains_prefetched_records(self) -> None:
-        """A mark of a transaction lies between the last record given and what comes next: nothing is to be given back."""
+        """A transaction marker lies between the last record and the position: nothing is returned."""
         rig = Rig().assign(0)
         rig.answer_fetch(p0=records(0, b"a", b"b") + encode_control_batch(True, ProducerIdentity(7, 0), 0, 0, base_offset=2))
         given = iterate_records(rig.core, begin_iteration(rig.core, as_records(rig.core.take(500))), rig.core.return_undelivered)
@@ -241,10 +241,10 @@ class TestErrors:
         assert rig.poll() == []
 
     def test_rejection_is_raised_while_another_partition_has_records(self) -> None:
-        """By the poll after the one that gives what came with it, again and again."""
+        """Raised by the poll after the one that returns the other records, repeatedly."""
         rig = Rig(**{"group.id": None}).assign(0, 1)
         given: list[bytes] = []
-        told: list[TopicPartition | None] = []
+        reported: list[TopicPartition | None] = []
         for offset in range(10):
             refused = {"p1": number_of("TOPIC_AUTHORIZATION_FAILED")} if 1 in asked(rig)[1] else {}
             rig.answer_fetch(p0=records(offset, b"%d" % offset), **refused)
@@ -252,9 +252,9 @@ class TestErrors:
                 try:
                     given += [value for _, value in rig.poll()]
                 except errors.TopicAuthorizationException as error:
-                    told.append(error.topic_partition)
+                    reported.append(error.topic_partition)
         assert given == [b"%d" % offset for offset in range(10)]
-        assert told == [TopicPartition("t", 1)] * 5  # The next fetch is under way before the poll that tells it.
+        assert reported == [TopicPartition("t", 1)] * 5  # The next fetch is in flight before the poll that raises it.
 
     @pytest.mark.parametrize(("level", "lag"), [("read_committed", 2), ("read_uncommitted", 9)])
     def test_lag_ends_at_the_readable_end(self, level: str, lag: int) -> None:
@@ -265,11 +265,11 @@ class TestErrors:
 
     def test_leader_in_fetch_response_is_used_at_once(self) -> None:
         rig = Rig().assign(0)
-        told = PartitionData(error_code=number_of("NOT_LEADER_OR_FOLLOWER"), current_leader=LeaderIdAndEpoch(leader_id=5, leader_epoch=4))
+        data = PartitionData(error_code=number_of("NOT_LEADER_OR_FOLLOWER"), current_leader=LeaderIdAndEpoch(leader_id=5, leader_epoch=4))
         sent = rig.take(FetchRequest)
         from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse
 
-        topics = [FetchableTopicResponse(topic_id=rig.topic_id, partitions=[told])]
+        topics = [FetchableTopicResponse(topic_id=rig.topic_id, partitions=[data])]
         rig.answer(sent, FetchResponse(responses=topics, node_endpoints=[NodeEndpoint(node_id=5, host="c", port=2)]))
         assert rig.pending(FetchRequest)[0].address[:2] == ("c", 2)
 
@@ -287,7 +287,7 @@ class TestErrors:
         assert asked(rig)[1] == {0: 40}
 
     def test_response_for_an_earlier_assignment_is_ignored(self) -> None:
-        """It was given up and given again meanwhile: the end may lie elsewhere. The simulation found it."""
+        """It was revoked and assigned again in the meantime: its end may differ. Found by the simulation."""
         rig = Rig(**{"auto.offset.reset": "latest", "group.id": None})
         rig.core.assign([P0], rig.steady_ms)
         rig.step()
@@ -352,7 +352,7 @@ class TestLeaderEpochs:
         rig.answer_metadata()
         return rig
 
-    def told(self, rig: Rig, epoch: int, end: int, code: int = 0) -> None:
+    def answer_epochs(self, rig: Rig, epoch: int, end: int, code: int = 0) -> None:
         result = EpochEndOffset(partition=0, error_code=code, leader_epoch=epoch, end_offset=end)
         rig.answer(
             OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[result])])
@@ -363,16 +363,16 @@ class TestLeaderEpochs:
         state = rig.core.subscriptions.of(P0)
         part = rig.pending(OffsetForLeaderEpochRequest)[0].message.topics[0].partitions[0]
         assert (state.stage, part.leader_epoch, part.current_leader_epoch) == (Stage.VALIDATING, 0, 1)
-        self.told(rig, 0, 2)
+        self.answer_epochs(rig, 0, 2)
         assert (state.stage, state.position) == (Stage.READING, Position(2, 0, 1))
 
     def test_position_at_the_end_is_valid(self) -> None:
         rig = self.moved("none")
-        self.told(rig, 0, 2)
+        self.answer_epochs(rig, 0, 2)
         assert (rig.poll(), rig.reports) == ([], [])
 
     def test_epoch_of_a_committed_offset_is_checked(self) -> None:
-        """Kept beside the offset (KIP-320)."""
+        """The epoch is committed with the offset (KIP-320)."""
         rig = Rig()
         rig.core.assign([P0], rig.steady_ms)
         rig.step()
@@ -385,25 +385,25 @@ class TestLeaderEpochs:
 
     def test_truncated_log_moves_the_position_back(self) -> None:
         rig = self.moved()
-        self.told(rig, 0, 1)
+        self.answer_epochs(rig, 0, 1)
         assert rig.core.subscriptions.of(P0).position == Position(1, 0, 1)
         assert "ends at 1 for the epoch of the last record read, before the position 2" in rig.reports[-1]
 
     def test_no_common_epoch_resets_the_position(self) -> None:
         rig = self.moved()
-        self.told(rig, -1, -1)
+        self.answer_epochs(rig, -1, -1)
         assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
 
     def test_truncation_with_reset_none_raises(self) -> None:
         rig = self.moved("none")
-        self.told(rig, 0, 1)
+        self.answer_epochs(rig, 0, 1)
         with pytest.raises(errors.OffsetOutOfRangeException, match="ends at 1"):
             rig.poll()
 
     @pytest.mark.parametrize("name", ["FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER"])
     def test_epoch_check_is_retried(self, name: str) -> None:
         rig = self.moved()
-        self.told(rig, -1, -1, number_of(name))
+        self.answer_epochs(rig, -1, -1, number_of(name))
         rig.advance(1_000)
         assert len(rig.pending(OffsetForLeaderEpochRequest)) == 1
 
@@ -420,7 +420,7 @@ class TestLeaderEpochs:
         rig.core.context.refresh()
         rig.advance(1_000)
         rig.answer_metadata()
-        self.told(rig, -1, -1, number_of("NOT_LEADER_OR_FOLLOWER"))
+        self.answer_epochs(rig, -1, -1, number_of("NOT_LEADER_OR_FOLLOWER"))
         rig.advance(1_000)
         assert (state.stage, state.position) == (Stage.READING, Position(2, 0, 0))
         rig.epoch = 2

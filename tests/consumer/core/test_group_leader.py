@@ -1,4 +1,4 @@
-"""What a leader does for its group, and what keeps a partition from being nobody's, with a clock and answers by hand."""
+"""Group leader: assignments, and rebalances for unassigned partitions; with a manual clock and manual responses."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -34,7 +34,7 @@ def test_leader_waits_for_metadata_of_all_topics() -> None:
 
 def test_sync_has_the_assignment_of_every_member() -> None:
     rig = Rig().reach(State.SYNCING)
-    assert [share.member_id for share in rig.pending(SyncGroupRequest)[0].message.assignments] == [MEMBER_ID]
+    assert [assignment.member_id for assignment in rig.pending(SyncGroupRequest)[0].message.assignments] == [MEMBER_ID]
     rig = Rig().reach(State.SYNCING, is_leader=False)
     assert rig.pending(SyncGroupRequest)[0].message.assignments == []
 
@@ -61,7 +61,7 @@ class TestReturningStaticLeader:
 
     @pytest.mark.parametrize("options", [EAGER, COOPERATIVE])
     def test_rebalances_after_topic_changes(self, options: dict[str, Any]) -> None:
-        """Nobody else would: new partitions were never assigned."""
+        """No other member would: new partitions were never assigned."""
         rig = self.back(0, 1, **options)
         rig.advance(900)
         before = rig.state
@@ -75,14 +75,15 @@ class TestReturningStaticLeader:
         assert rig.state is State.UNJOINED
         rig.poll()
         rig.answer_join(generation=8, others={"other": [2]})
-        shares = rig.pending(SyncGroupRequest)[0].message.assignments
-        assert sorted(tp.partition for share in shares for tp in decode_assignment(share.assignment)) == [0, 1, 2]
+        assignments = rig.pending(SyncGroupRequest)[0].message.assignments
+        assert sorted(tp.partition for assignment in assignments for tp in decode_assignment(assignment.assignment)) == [0, 1, 2]
 
     @pytest.mark.parametrize("options", [EAGER, MIXED])
     @pytest.mark.parametrize(("others_own", "state"), [((1, 2), State.STABLE), ((2,), State.UNJOINED)])
     def test_describes_eager_members(self, options: dict[str, Any], others_own: tuple[int, ...], state: State) -> None:
-        """They do not say it, and everything stops for another round: it is asked for where partitions were added meanwhile. Those with a
-        mixed list are eager, whatever the group has chosen of it."""
+        """Eager members do not report their partitions, and a rebalance stops them all: it is requested only if partitions were added.
+
+        Members with a mixed list are eager, whichever assignor the group has chosen."""
         rig = self.back(0, **options)
         assert rig.state is State.STABLE
         rig.answer(DescribeGroupsRequest, described([0], others_own))
@@ -128,12 +129,12 @@ class TestReturningStaticLeader:
         assert not rig.pending(DescribeGroupsRequest)
 
 
-def described(*shares: Sequence[int], state: str = "Stable", code: str = "NONE") -> DescribeGroupsResponse:
+def described(*assignments: Sequence[int], state: str = "Stable", code: str = "NONE") -> DescribeGroupsResponse:
     members = [
         DescribedGroupMember(
             member_id=str(number), member_assignment=encode_assignment(TopicPartition("t", partition) for partition in partitions)
         )
-        for number, partitions in enumerate(shares)
+        for number, partitions in enumerate(assignments)
     ]
     return DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", group_state=state, error_code=number_of(code), members=members)])
 
@@ -142,8 +143,11 @@ class TestPendingRevocation:
     def led(self, **options: Any) -> Rig:
         rig = Rig(**{**COOPERATIVE, "max.poll.interval.ms": 10_000, **options}).reach(State.JOINING)
         rig.answer_join(others={"other": [0, 1, 2]})
-        shares = {share.member_id: decode_assignment(share.assignment) for share in rig.pending(SyncGroupRequest)[0].message.assignments}
-        assert (len(shares[MEMBER_ID]), len(shares["other"])) == (0, 2)
+        assignments = {
+            assignment.member_id: decode_assignment(assignment.assignment)
+            for assignment in rig.pending(SyncGroupRequest)[0].message.assignments
+        }
+        assert (len(assignments[MEMBER_ID]), len(assignments["other"])) == (0, 2)
         rig.answer_sync()
         rig.poll()
         return rig
@@ -159,7 +163,7 @@ class TestPendingRevocation:
                 rig.answer_metadata()
 
     def test_waits_for_the_owner_up_to_max_poll_interval(self) -> None:
-        """Then the leader asks for another round: who was to give it up is another process by now, and does not know."""
+        """Then the leader requests a rebalance: the owner has been replaced by a process that does not know of the revocation."""
         rig = self.led()
         self.wait(rig, 9_000)
         before = rig.state
@@ -167,7 +171,7 @@ class TestPendingRevocation:
         assert (before, rig.state) == (State.STABLE, State.UNJOINED)
 
     def test_rebalance_is_requested_once(self) -> None:
-        """Of a member that never gives anything up."""
+        """For a member that never revokes its partitions."""
         rig = self.led()
         self.wait(rig, 9_000)
         rig.advance(1_000)
@@ -179,7 +183,7 @@ class TestPendingRevocation:
         assert rig.state is State.STABLE
 
     def test_returning_static_leader_waits(self) -> None:
-        """Before its owner has given it up. When the owner then dies, too, who takes its place begins no round."""
+        """The leader returns before the owner has revoked it. If the owner dies, too, its successor starts no rebalance."""
         rig = Rig(**{**COOPERATIVE, "group.instance.id": "i", "max.poll.interval.ms": 10_000}).reach(State.JOINING)
         rig.answer_join(has_returned=True, generation=7, others={"other": [0, 1, 2]})
         rig.answer_sync()
@@ -198,7 +202,7 @@ class TestPendingRevocation:
         assert rig.state is State.STABLE
 
     def test_new_orphan_requests_another_rebalance(self) -> None:
-        """A third member has come in that round: it gets partition 1 as soon as its owner has given it up."""
+        """A third member has joined in that rebalance: it gets partition 1 once the owner has revoked it."""
         rig = self.led()
         self.wait(rig, 9_000)
         rig.advance(1_000)

@@ -1,4 +1,4 @@
-"""The bytes that members of a group tell each other: those of other clients are read, and they read ours."""
+"""Consumer protocol: the bytes of other clients are decoded, and they decode ours."""
 
 import pytest
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as AiokafkaSticky
@@ -63,7 +63,7 @@ def test_sticky_user_data_of_java() -> None:
     assert protocol.encode_sticky([], 6) == bytes_of("00000000 00000006")
     assert protocol.decode_sticky(bytes_of(STICKY_1)) == ((A0, A1, B7), 5)
     assert protocol.decode_sticky(bytes_of(STICKY_0)) == ((A0, A1, B7), -1)
-    # Java's begins anew with what it cannot read, and passes over what comes after the generation.
+    # Java ignores unreadable user data, and skips bytes after the generation.
     assert protocol.decode_sticky(bytes_of(STICKY_0)[:-1]) == ((), -1)
 
 

@@ -1,4 +1,4 @@
-"""Commits that are tried again, and later ones that tell of the same partitions; and of topics that metadata does not know for a while."""
+"""Retried commits, later commits of the same partitions, and commits for topics missing in metadata."""
 
 from contextlib import suppress
 
@@ -34,7 +34,7 @@ def answer(rig: Rig, code: str = "NONE") -> None:
 
 
 class TestLaterCommits:
-    """As after a `commit` that `wakeup` or Ctrl-C ended: nobody waits for it, and it goes on."""
+    """As after a `commit` that `wakeup` or KeyboardInterrupt ended: it continues without a waiting caller."""
 
     @pytest.fixture
     def errors_seen(self) -> list[errors.KafkaException | None]:
@@ -80,8 +80,8 @@ class TestLaterCommits:
 
     def test_in_flight_commit_is_rejected_after_a_later_one(self, errors_seen: list[errors.KafkaException | None]) -> None:
         rig = Rig().assign(0)
-        for offset, heard in ((3, errors_seen), (7, [])):
-            rig.group.commits.commit(tps(p0=offset), rig.steady_ms + 60_000, heard.append, retries=True)
+        for offset, results in ((3, errors_seen), (7, [])):
+            rig.group.commits.commit(tps(p0=offset), rig.steady_ms + 60_000, results.append, retries=True)
             rig.step()
         refused = OffsetCommitResponsePartition(partition_index=0, error_code=number_of("COORDINATOR_LOAD_IN_PROGRESS"))
         first, second = rig.pending(OffsetCommitRequest)
@@ -147,7 +147,7 @@ class TestTopicsMissingInMetadata:
 
     @pytest.mark.parametrize("unknown", [0, 1])
     def test_other_partitions_are_retried(self, rig: Rig, unknown: int) -> None:
-        """Before partitions are given up, whatever the order of the answer."""
+        """Before partitions are revoked, in any order of the response."""
         errors_seen: list[errors.KafkaException | None] = []
         rig.group.commits.commit_all(rig.steady_ms + 60_000, errors_seen.append, retries=True)
         rig.step()

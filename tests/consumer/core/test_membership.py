@@ -128,7 +128,7 @@ def test_rejected_join_names_the_invalid_option(name: str, text: str) -> None:
 
 
 def answer_describe_with_nothing(rig: Rig) -> None:
-    """Where the coordinator is asked about the group, it says nothing."""
+    """If there is a DescribeGroups, its response is empty."""
     for kind in (ConsumerGroupDescribeRequest, DescribeGroupsRequest):
         if rig.pending(kind):
             rig.fail(kind, is_unsupported=True)
@@ -419,7 +419,7 @@ class TestSubscriptions:
         rig.answer_join(generation=2)
         rig.answer_sync(0)
         rig.poll()
-        # What was given up is told of, and asks for another round.
+        # The revocation runs a callback, and starts another rebalance.
         assert rig.callbacks == [("assign", 2), ("revoke", 1), ("assign", 0)]
         assert rig.state is State.JOINING or rig.state is State.UNJOINED
 

@@ -17,8 +17,8 @@ from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRespon
 from tests.consumer.core.rig import Rig
 
 ABSENT, PRESENT = TopicPartition("t", 7), TopicPartition("t", 0)
-SAID = "topic 't' has partitions 0 to 2, there is no partition 7; the consumer keeps requesting it, without a limit"
-TOLD = "topic 't' has partitions 0 to 2, there is no partition 7; missing for .* ms: use an existing partition, or add partitions"
+LOG_LINE = "topic 't' has partitions 0 to 2, there is no partition 7; the consumer keeps requesting it, without a limit"
+ERROR_TEXT = "topic 't' has partitions 0 to 2, there is no partition 7; missing for .* ms: use an existing partition, or add partitions"
 
 
 def groupless_rig() -> Rig:
@@ -28,7 +28,7 @@ def groupless_rig() -> Rig:
 
 
 def advance(rig: Rig, by_ms: int, *, response: object = None) -> None:
-    """Time passes, and whoever asks for metadata gets it."""
+    """Time passes, and Metadata requests get a response."""
     until_ms = rig.steady_ms + by_ms
     while rig.steady_ms < until_ms:
         rig.advance(min(200, until_ms - rig.steady_ms))
@@ -51,33 +51,33 @@ def test_poll_reports_missing_assigned_partition_once() -> None:
     rig = groupless_rig()
     assign(rig, ABSENT)
     advance(rig, 2_800)
-    assert rig.reports == [SAID]
+    assert rig.reports == [LOG_LINE]
     assert rig.poll() == []
     advance(rig, 400)
-    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD) as caught:
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=ERROR_TEXT) as caught:
         rig.poll()
     assert caught.value.topic_partition == ABSENT
     advance(rig, 6_000)
     assert rig.poll() == []
-    assert rig.reports == [SAID]
+    assert rig.reports == [LOG_LINE]
     assign(rig, PRESENT)
     assign(rig, ABSENT)
     advance(rig, 3_400)
-    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=ERROR_TEXT):
         rig.poll()
 
 
 def test_log_line_is_repeated_with_growing_pauses() -> None:
-    """After the error `poll` gives nothing of the partition, and raises nothing more."""
+    """After the error `poll` returns nothing of the partition, and raises nothing more."""
     rig = groupless_rig()
     assign(rig, ABSENT)
     advance(rig, 3_400)
-    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=ERROR_TEXT):
         rig.poll()
     advance(rig, 200_000)
     again = r"topic 't' has partitions 0 to 2, there is no partition 7, for (\d+) ms now; the consumer keeps requesting it, without a limit"
     first, *others = rig.reports
-    assert first == SAID
+    assert first == LOG_LINE
     found = [re.fullmatch(again, text) for text in others]
     times_ms = [0, *(int(match[1]) for match in found if match is not None)]
     assert len(times_ms) == len(rig.reports)
@@ -94,7 +94,7 @@ def test_position_reports_it_and_poll_does_not_repeat_it() -> None:
     advance(rig, 2_800)
     rig.core.raise_if_missing(ABSENT, rig.steady_ms)
     advance(rig, 600)
-    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=ERROR_TEXT):
         rig.core.raise_if_missing(ABSENT, rig.steady_ms)
     assert rig.poll() == []
 
@@ -107,7 +107,7 @@ def test_offset_query_of_missing_partition_fails() -> None:
     assert rig.done == []
     advance(rig, 600)
     [error] = rig.errors
-    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=ERROR_TEXT):
         raise error
 
 
@@ -174,8 +174,8 @@ def test_old_missing_partition_does_not_hide_a_later_deadline() -> None:
     for topic, steady_ms in (("first", 10_000), ("second", 12_000)):
         core.context.cluster.learn_missing_topic(topic, steady_ms)
         core.missing_partitions.update([TopicPartition(topic, -1)], steady_ms)
-    told_ms = [10_000 + MISSING_MS, 12_000 + MISSING_MS]
-    assert [core.missing_partitions.next_deadline_ms(steady_ms) for steady_ms in (12_000, *told_ms)] == [*told_ms, None]
+    due_ms = [10_000 + MISSING_MS, 12_000 + MISSING_MS]
+    assert [core.missing_partitions.next_deadline_ms(steady_ms) for steady_ms in (12_000, *due_ms)] == [*due_ms, None]
 
 
 def test_poll_does_not_repeat_the_error_of_a_call() -> None:

@@ -21,7 +21,7 @@ SAFE = {**LATEST, "auto.offset.reset.new.partitions": "earliest"}
 
 
 def refresh(rig: Rig, answer: MetadataResponse | None = None) -> None:
-    """Metadata is asked for again, and answered."""
+    """Metadata is requested again, and arrives."""
     rig.core.context.refresh()
     rig.advance(1_000)
     for _ in rig.pending(MetadataRequest):
@@ -29,7 +29,7 @@ def refresh(rig: Rig, answer: MetadataResponse | None = None) -> None:
 
 
 def asked(rig: Rig) -> dict[int, int]:
-    """What the leader is asked for, by partition."""
+    """The timestamps in ListOffsets, by partition."""
     topics = [topic for sent in rig.pending(ListOffsetsRequest) for topic in sent.message.topics]
     return {part.partition_index: part.timestamp for topic in topics for part in topic.partitions}
 

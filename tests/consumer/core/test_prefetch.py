@@ -1,4 +1,4 @@
-"""What is asked of brokers ahead of the caller, and when nothing more is."""
+"""Prefetch: fetches ahead of the caller, and their limits."""
 
 import pytest
 
@@ -27,14 +27,14 @@ def test_next_records_are_prefetched() -> None:
 
 
 def test_idle_partition_does_not_delay_a_busy_one() -> None:
-    """Asked alone it is answered after `fetch.max.wait.ms`, and the other one is not asked for until then: 2 MB in half a second."""
+    """Requested alone, its response takes `fetch.max.wait.ms`, and blocks the busy partition: 2 MB in half a second."""
     rig = Rig(**LIMIT).assign(0, 1)
     for offset in range(2):
         rig.answer_fetch(session=9, p0=records(offset, b"x" * 600))
     assert not rig.pending(FetchRequest)
     assert rig.poll(1) == [(0, b"x" * 600)]
     rig.poll(1)
-    assert asked(rig) == (2, {0: 2}, [])  # The session has not forgotten the other one.
+    assert asked(rig) == (2, {0: 2}, [])  # The session still contains the other one.
     rig.answer_fetch(session=9, p0=records(2, b"x" * 600), p1=records(0, b"y"))
     assert [number for number, _ in rig.poll()] == [0, 1]
 
@@ -83,7 +83,7 @@ def test_full_buffer_of_a_nearby_replica_delays_its_fetch() -> None:
 
 
 def sized(offset: int, size: int) -> bytearray:
-    """A batch of so many bytes."""
+    """A batch of this many bytes."""
     return records(offset, b"x" * (size - len(records(offset, b"x" * size)) + size))
 
 
@@ -97,7 +97,7 @@ def test_buffer_limit(size: int, is_full: bool) -> None:
 
 
 def test_incomplete_batch_does_not_count_as_buffered() -> None:
-    """Apache Kafka cuts what it gives at the limit: the next bytes are asked for at once, not when all of the first are taken."""
+    """Apache Kafka cuts responses at the limit: the next bytes are requested at once, not when the first are read."""
     rig = Rig(**LIMIT).assign(0)
     rig.answer_fetch(p0=(records(0, b"x" * 600) + records(1, b"y" * 600))[:1000])
     assert asked(rig)[1] == {0: 1}

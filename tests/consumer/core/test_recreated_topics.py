@@ -1,4 +1,4 @@
-"""A topic that is deleted and made anew: what the one had is not taken for what the other has. With a clock and answers by hand."""
+"""A topic is deleted and created again: state of the old topic is not used for the new one. With a manual clock and manual responses."""
 
 from uuid import UUID
 
@@ -69,8 +69,8 @@ def test_late_reset_for_the_deleted_topic_is_ignored() -> None:
     rig.answer_offsets({0: -1})
     late = rig.take(ListOffsetsRequest)
     recreate(rig)
-    told = ListOffsetsPartitionResponse(partition_index=0, offset=100)
-    rig.answer(late, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[told])]))
+    partition = ListOffsetsPartitionResponse(partition_index=0, offset=100)
+    rig.answer(late, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[partition])]))
     assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
     rig.answer_list({0: 7})
     assert rig.position(P0).offset == 7

@@ -119,10 +119,10 @@ def test_position_timeout_names_the_coordinator() -> None:
     rig.step()
     rig.answer_metadata()
     rig.find_coordinator(code=codes.COORDINATOR_NOT_AVAILABLE.number)
-    error = rig.core.context.timeout_error("the position was not told in time")
+    error = rig.core.context.timeout_error("the position could not be looked up in time")
     assert "waiting for the coordinator of group 'g': COORDINATOR_NOT_AVAILABLE (looking for the coordinator of group 'g':" in str(error)
     assert isinstance(error.__cause__, errors.CoordinatorNotAvailableException)
-    of_leaders = rig.core.context.timeout_error("the offsets were not told in time", uses_group=False)
+    of_leaders = rig.core.context.timeout_error("the offsets were not received in time", uses_group=False)
     assert "waiting for the coordinator" not in str(of_leaders)
 
 

@@ -1,4 +1,4 @@
-"""As whom a member commits and writes: never as nobody, nor as a member of a later generation than the one in which it read."""
+"""Identity of commits and transactions: never empty, and never of a later generation than the one that read."""
 
 from chaffinch.consumer.core.membership_states import State
 from chaffinch.errors import CommitFailedException

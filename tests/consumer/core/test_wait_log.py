@@ -1,4 +1,4 @@
-"""While `poll` gives nothing and raises nothing, the log says within 3 s what it waits for, and again after growing pauses."""
+"""While `poll` returns nothing, the log names within 3 s what it waits for, then again after growing pauses."""
 
 from typing import Any
 
@@ -122,7 +122,7 @@ class TestAdvertisedAddress:
         world.answer_assignment(0)
         world.advance_in_steps(4_000)
         errors += world.errors
-        errors.append(world.core.context.timeout_error("the position of t-0 was not told in time", tps=[tp]))
+        errors.append(world.core.context.timeout_error("the position of t-0 could not be looked up in time", tps=[tp]))
         assert len(errors) == 4
         for error in errors:
             assert "waiting for n:9, which coordinates group 'g'" in str(error)

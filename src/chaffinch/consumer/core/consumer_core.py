@@ -249,7 +249,7 @@ class ConsumerCore:
             raise self._authentication_errors.popitem()[1]
         if self.context.errors:
             raise self.context.errors.popleft()
-        missing = sorted(state.tp for state in self.subscriptions.at(Stage.MISSING, INT64_MAX))
+        missing = sorted(state.tp for state in self.subscriptions.at(Stage.NEEDS_SEEK, INT64_MAX))
         if missing:
             text = f"no committed offset for {', '.join(map(str, missing))}, and auto.offset.reset is none: seek"
             raise NoOffsetForPartitionException(text, topic_partition=missing[0])

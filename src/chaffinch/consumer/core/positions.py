@@ -25,7 +25,7 @@ class Stage(Enum):
     """How far a partition's position is known."""
 
     COMMITTED = "the committed offset is looked up"
-    MISSING = "nothing is committed, and auto.offset.reset is none: the caller must seek"
+    NEEDS_SEEK = "nothing is committed, and auto.offset.reset is none: the caller must seek"
     RESETTING = "the offset of auto.offset.reset is looked up"
     VALIDATING = "the leader checks that its log still has the records that were read"
     READING = "known"
@@ -117,7 +117,7 @@ class PartitionState:
 
     def reset(self, strategy: ResetStrategy) -> None:
         """Look up the position again; with the strategy `none` the caller must seek."""
-        self.stage, self.reset_to, self.position = Stage.MISSING if strategy is NONE else Stage.RESETTING, strategy, None
+        self.stage, self.reset_to, self.position = Stage.NEEDS_SEEK if strategy is NONE else Stage.RESETTING, strategy, None
         self.delivered_offset = -1
         self.retry_at_ms = 0
         self.preferred_replica = -1

@@ -284,4 +284,4 @@ def _lanes(address: Address) -> list[Address]:
 
 def _needs_response(state: PartitionState) -> bool:
     """Whether a response of the leader is needed now."""
-    return state.is_usable and not state.is_paused and state.stage not in (Stage.COMMITTED, Stage.MISSING)
+    return state.is_usable and not state.is_paused and state.stage not in (Stage.COMMITTED, Stage.NEEDS_SEEK)
