@@ -148,7 +148,7 @@ class TestTooLarge:
             error = producer.send("orders", LARGE).exception(0)
         assert isinstance(error, RecordTooLargeException)
         assert isinstance(error.__cause__, TypeError)
-        assert "must answer a NonRetriableResponse" in str(error.__cause__)
+        assert "must return a NonRetriableResponse" in str(error.__cause__)
 
     def test_error_names_the_handler_method(self, make: Make) -> None:
         """One that forgets `return` is looked for where it is, not where it is called from."""
@@ -158,7 +158,7 @@ class TestTooLarge:
                 for record in (ProducerRecord("orders", LARGE), ProducerRecord("ordres", b"v"), ProducerRecord("latest", b"no key")):
                     error = producer.send(record).exception(LATEST_S)
                     texts.append(str(error and error.__cause__))
-        start, no_return = "the exception handler's ", " answered None, as a method without return does, to "
+        start, no_return = "the exception handler's ", " returned None, as a method without a return statement does, for "
         assert [text.removeprefix(start).partition(": ")[0].replace(no_return, " ") for text in texts] == [
             "Forgetful.handle_record_too_large MESSAGE_TOO_LARGE",
             "Forgetful.handle_unknown_topic_or_partition UNKNOWN_TOPIC_OR_PARTITION",

@@ -1,4 +1,4 @@
-"""The producer: records in, batches out, every record's outcome back exactly once.
+"""Kafka producer: accepts records, sends them in batches, and reports each record's outcome exactly once.
 
-`core` decides and does no I/O; `sender_thread` and `producer` are the shell that users see. Import names from `chaffinch`.
+`core` decides and does no I/O; `sender_thread` and `producer` are the shell around it. Import names from `chaffinch`.
 """

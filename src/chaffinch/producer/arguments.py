@@ -68,7 +68,7 @@ def checked_number(value: Any, name: str, maximum: int) -> int | None:
 
 
 def _type_error(value: Any, name: str) -> TypeError:
-    """Nothing is rounded or interpreted; the error says how to convert the value to a whole number."""
+    """The TypeError for a value that is not a whole number, with a way to convert it: nothing is rounded or interpreted."""
     hint = next((f": write {how}" for kind, how in _WRITE_INSTEAD.items() if kind in {base.__name__ for base in type(value).__mro__}), "")
     return TypeError(f"argument {name} must be an int or None, not {type(value).__name__}{hint}")
 

@@ -74,8 +74,10 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     # Attributes of the standard constructor, as class defaults; `_condition`, `_own_waiters` and `_done_callbacks` are missing until
     # __getattr__ creates them.
     _completer: ClassVar[weakref.ref[FutureCompleter] | None] = None
-    """Who will complete it, None once that is gone. Of the class, see `future_class_of`, because one attribute more would be felt in
-    `send`."""
+    """The thread that completes the future; None once it is gone.
+
+    A class attribute (see `future_class_of`), because an instance attribute would slow down `send`.
+    """
     _own_state: str = _base.PENDING
     _result: T | None = None
     _exception: Any = None
@@ -144,7 +146,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         return asyncio.wrap_future(self).__await__()
 
     def cancel(self) -> bool:
-        """Has no effect: a record cannot be taken back."""
+        """Not possible, because the record may have been sent: always returns False."""
         return False
 
     def done(self) -> bool:
@@ -161,7 +163,20 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             completer.expedite(batch)
 
     def result(self, timeout: float | None = None) -> T:
-        """Return the metadata, or raise the error; waits up to `timeout` seconds. Takes no lock if the future is done."""
+        """Wait for the outcome, and return the record's metadata. Takes no lock if the future is done.
+
+        Args:
+            timeout: seconds to wait; None for no limit, 0 for no wait.
+
+        Returns:
+            The RecordMetadata of `send`, or the SendTableResult of `send_table`.
+
+        Raises:
+            KafkaException: the record failed; each record has its own exception.
+            TimeoutError: there is no outcome after `timeout` seconds.
+            IllegalStateException: the wait would never end: in a callback of the same producer, in a signal handler that has interrupted
+                a call of it, or in a forked child.
+        """
         if self._state != _base.FINISHED:
             timeout = self._wait(timeout)
         if self._state != _base.FINISHED or self._exception is not None:
@@ -182,7 +197,18 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         return result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error, or None for success; waits up to `timeout` seconds."""
+        """Wait for the outcome, and return the error.
+
+        Args:
+            timeout: seconds to wait; None for no limit, 0 for no wait.
+
+        Returns:
+            The record's KafkaException; None if the record was written.
+
+        Raises:
+            TimeoutError: there is no outcome after `timeout` seconds.
+            IllegalStateException: as for `result`.
+        """
         batch = self.batch
         if batch is not None and batch.outcome is not None and not batch.completed_count:
             return None  # No record of the batch has failed.
@@ -244,7 +270,14 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         return 0
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
-        """Call `fn(future)` when the outcome is known, at once if it is known already."""
+        """Call a function when the outcome is known, at once if it is known already.
+
+        Args:
+            fn: called with the future, on the producer's thread, or on this thread if the outcome is known. Its exceptions are logged.
+
+        Raises:
+            IllegalStateException: the future belongs to the parent process of this forked child.
+        """
         if getattr(fn, "__module__", None) == "asyncio.futures" and _runs_a_loop():
             # Called by `asyncio.wrap_future`: the loop of this thread will wait for the future.
             self._check_wait(None)

@@ -83,7 +83,7 @@ class InlineConnection:
     busy_poll: BusyPoll = field(default_factory=BusyPoll)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait for bytes, the end of the connection, or the bell; whether one of them is there. Called without any lock."""
+        """Wait for bytes, the end of the connection, or the eventfd. Returns whether one of them is ready. Called without any lock."""
         look = self.socket.look
         return bool(self.busy_poll.poll(partial(look, 0)) or look(timeout_ms))
 
@@ -95,7 +95,7 @@ class InlineRequest:
     target: InlineTarget
     futures: BatchFutures
     data: bytearray
-    """The encoded batch, numbered."""
+    """The encoded batch, with its sequence number."""
     base_sequence: int
     timestamp_ms: int
     size: int
@@ -128,7 +128,7 @@ class InlineRequest:
         return self.written is None or self.is_reading
 
     def continue_on_connection(self, request: SendRequest, steady_ms: int) -> list[ConnectionEvent]:
-        """Make it a request of the connection, as if that had sent `request`. Returns the events of what was read so far."""
+        """Make it a request of the connection, as if that had sent `request`. Returns the events of the bytes read so far."""
         assert self.lent is not None
         connection = self.lent.connection
         connection.adopt(
@@ -184,7 +184,7 @@ class InlineCore:
         )
 
     def written(self, inline_request: InlineRequest, outcome: Any, steady_ms: int) -> bool:
-        """Complete the record: it is written, and `outcome` makes its result (`Receipts.outcome`).
+        """Complete the record: it is written, and `outcome` makes its result (`BatchFutures.outcome`).
 
         Returns False, and changes nothing, if the core has to notify others: threads that wait for memory, or watch the future."""
         core, accumulator = self._core, self._core.accumulator
@@ -358,7 +358,7 @@ class InlineSender:
         lent.socket.suspend_reads()
 
     def expedite(self, futures: BatchFutures) -> None:
-        """A thread asks for the outcome of a record without waiting for it, or adds a callback: the sender thread takes over."""
+        """A thread checks the outcome of a record without waiting for it, or adds a callback: the sender thread takes over."""
         inline_request: InlineRequest | None = self._core.inline_request
         if inline_request is not None and inline_request.futures is futures:
             self._wakeup()
@@ -385,12 +385,12 @@ class InlineSender:
             timeout_ms = WAIT_MS if timeout_s is None else min(WAIT_MS, int(timeout_s * 1000))
             has_come = lent.wait(timeout_ms)
             with self._lock:
-                if self._core.inline_request is not inline_request:  # The sender thread has taken it, and has rung the bell.
+                if self._core.inline_request is not inline_request:  # The sender thread has taken it, and has notified the eventfd.
                     lent.socket.event_fd.consume()
                     is_complete = True
                 else:
                     inline_request.is_awaited = False
-                    did_callers_read = self._callers_read_responses  # If not, the sender thread has to look more often from now on.
+                    did_callers_read = self._callers_read_responses  # If not, the sender thread must check more often from now on.
                     is_complete = has_come and self._receive(inline_request, lent) and did_callers_read
         finally:
             if not is_complete:

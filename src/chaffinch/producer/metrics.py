@@ -23,10 +23,10 @@ METRICS: Final[Mapping[str, Metric[ProducerCore]]] = {
     "batch-separated-total": Metric("batches that were sent again without their culprits", count("batches_separated")),
     "request-total": Metric("Produce requests sent", count("requests_sent")),
     "outgoing-byte-total": Metric("bytes of batches sent", count("bytes_sent")),
-    "requests-in-flight": Metric("Produce requests without an answer, now", lambda core, steady_ms: core.batch_sender.requests_in_flight),
+    "requests-in-flight": Metric("Produce requests without a response, now", lambda core, steady_ms: core.batch_sender.requests_in_flight),
     "epoch-bump-total": Metric("epochs begun because a sequence was used up", count("epoch_bumps")),
     "buffer-total-bytes": Metric("`buffer.memory`", lambda core, steady_ms: core.accumulator.memory_bytes),
-    "buffer-available-bytes": Metric("how much of it is free, now", lambda core, steady_ms: core.accumulator.memory_unused),
+    "buffer-available-bytes": Metric("free bytes of `buffer.memory`, now", lambda core, steady_ms: core.accumulator.memory_unused),
     "waiting-threads": Metric("callers of `send` that wait for memory, now", lambda core, steady_ms: core.callers.memory_waiters),
-    "metadata-age": Metric("seconds since the last answer about the cluster; -1 before the first", metadata_age_s),
+    "metadata-age": Metric("seconds since the last metadata response; -1 before the first", metadata_age_s),
 }

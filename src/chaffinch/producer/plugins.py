@@ -1,4 +1,4 @@
-"""Plugins import_plugin by options: exception handler, partitioner and serializers, given as an object or as a dotted name to import."""
+"""Plugins of the options: exception handler, partitioner and serializers, given as an object or as a dotted name to import."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITION_RULES: Final = {
 
 
 def exception_handler(settings: Settings) -> ProducerExceptionHandler:
-    """The configured exception handler of the options. Raises ConfigException if the value is not one."""
+    """The exception handler of the options, after its `configure`. Raises ConfigException if the value is not one."""
     found = import_plugin(HANDLER, settings[HANDLER]) or ProducerExceptionHandler
     if isinstance(found, type) and issubclass(found, ProducerExceptionHandler):
         kind = found

@@ -27,7 +27,7 @@ _HELD: Final[list[Iterator[None]]] = []
 
 
 def _before_fork() -> None:
-    """Take every lock, so that none is copied in the hands of a thread that the child does not have.
+    """Take every lock, so that the child has no lock held by a thread that does not exist there.
 
     After KeyboardInterrupt in this hook, which Python reports before it forks nevertheless, no lock is held.
     """

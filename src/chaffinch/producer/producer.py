@@ -68,8 +68,8 @@ class Producer:
     With `transactional.id`: call `init_transactions` once, then use `transaction()`, or `begin_transaction` and `commit_transaction`. After
     a TransactionAbortableException call `abort_transaction`.
 
-    Can be used from any thread. Outcomes come from a thread of its own. `close`, which the `with` statement calls, sends the remaining
-    records.
+    Can be used from any thread. A thread of the producer delivers the outcomes. `close`, which the `with` statement calls, sends the
+    remaining records.
 
     Args:
         options: options by dotted name.
@@ -84,7 +84,7 @@ class Producer:
         for name in sorted(self.settings.ignored):
             log.warning("option %s is known to Apache Kafka and without effect here", name)
         if (option := idempotence_ended_by(self.settings)) is not None:
-            log.info("idempotence is off because of %s, as in Apache Kafka; enable.idempotence=false says that this is meant", option)
+            log.info("idempotence is off because of %s, as in Apache Kafka; set enable.idempotence=false to confirm that", option)
         if (option := availability_ended_by(self.settings)) is not None:
             log.warning("option partitioner.availability.timeout.ms is without effect because of %s, as in Apache Kafka", option)
         self._key_serializer = plugins.serializer(self.settings, "key.serializer")
@@ -274,7 +274,7 @@ class Producer:
                 stop = gate.refusal()
                 count = None if must_call_function or size > self._size_max else core.usable_count(topic, partition)
                 if stop is None and count is not None and not core.accumulator.has_memory_for(size):
-                    stop = gate.wait_for_memory(size, waiting_since_ms, tp=_place(topic, partition))
+                    stop = gate.wait_for_memory(size, waiting_since_ms, tp=_known_tp(topic, partition))
                     count = core.usable_count(topic, partition)  # The topic may have got more partitions in the meantime.
                     if count is None:  # The topic was deleted: the memory is for the next waiting caller.
                         self._changed.notify_all()
@@ -282,7 +282,7 @@ class Producer:
                     needs_wakeup = self._enter(record, partition, count)
                     break
             if stop is None and size > self._size_max:
-                stop = gate.too_large(_place(topic, partition), size, record.key, record.original)
+                stop = gate.too_large(_known_tp(topic, partition), size, record.key, record.original)
             elif stop is None:
                 waiting_since_ms = self._clock.steady_ms() if waiting_since_ms is None else waiting_since_ms
                 stop = gate.wait_for_topic(topic, partition, record.original, waiting_since_ms)
@@ -430,7 +430,9 @@ class Producer:
     # Transactions.
 
     def init_transactions(self) -> None:
-        """Get an identity, and fence every other producer with this transactional id. Call it once, before the first transaction.
+        """Request a producer id and epoch, and fence every other producer with this transactional id.
+
+        Call it once, before the first transaction.
 
         Raises:
             TimeoutException: not done after `max.block.ms`: call it again, the initialization continues.
@@ -458,8 +460,9 @@ class Producer:
         Raises:
             TypeError, ValueError: an argument is invalid.
             IllegalStateException: no transaction is open.
-            TimeoutException: no response after `max.block.ms`; abort the transaction.
-            TransactionAbortableException: the offsets cannot be committed; abort the transaction.
+            TransactionAbortableException: the offsets cannot be committed, or there is no response after `max.block.ms`; abort the
+                transaction.
+            CommitFailedException: the group has gone on without this consumer; close the producer.
             KafkaException: another error of the coordinator. Its group says how to react.
         """
         checked, group = arguments.checked_offsets(offsets), arguments.checked_group(group_metadata)
@@ -499,7 +502,10 @@ class Producer:
     def transaction(self) -> Iterator[Self]:
         """`with producer.transaction():` begins a transaction, commits it at the end, and aborts it if the block raises.
 
-        The block may commit or abort it itself. Raises the exceptions of `begin_transaction` and `commit_transaction`.
+        The block may commit or abort it itself.
+
+        Raises:
+            KafkaException: as for `begin_transaction` and `commit_transaction`.
         """
         self.begin_transaction()
         try:
@@ -547,6 +553,6 @@ class Producer:
             raise TimeoutException(text, stored=Stored.POSSIBLY) from why
 
 
-def _place(topic: str, partition: int | None) -> TopicPartition:
-    """Where a record goes, as far as that is chosen."""
+def _known_tp(topic: str, partition: int | None) -> TopicPartition:
+    """The topic-partition of a record; partition -1 if it is not chosen yet."""
     return TopicPartition(topic, -1 if partition is None else partition)

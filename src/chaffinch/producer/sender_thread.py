@@ -232,7 +232,7 @@ class SenderThread(ClientThread):
             effects, self._outbox = [*self._end_transaction(), *self._pending_effects, *self._outbox], []
             if self._is_stopping:  # Stopped by a close that did not wait to the end: records fail as at its deadline.
                 self.core.completer.close()
-            # The log need not say of a closed producer that it cannot go on.
+            # For a closed producer no log line is needed.
             given_up = self.core.give_up(death)
             effects += [effect for effect in given_up if not (self._is_stopping and isinstance(effect, Report))]
             effects += [FailCall(call=event.call, error=death) for event in self._inbox if hasattr(event, "call")]

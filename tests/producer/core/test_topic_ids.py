@@ -155,9 +155,9 @@ def test_recreated_topic_log_line_counts_records() -> None:
     refresh_metadata(rig)
     (line,) = rig.reports
     assert line == (
-        "topic 'orders' was deleted and created again with 1 partition instead of 2: order per key starts again; 1 record not sent before "
-        "go to the new topic; their partitions are chosen again unless their callers named them; "
-        "2 records in flight: they fail as possibly stored if they get no answer"
+        "topic 'orders' was deleted and created again with 1 partition instead of 2: order per key starts again; "
+        "the new topic gets 1 unsent record; partitions are chosen again unless the callers named them; "
+        "2 records in flight: they fail as possibly stored if they get no response"
     )
 
 

@@ -45,7 +45,7 @@ class TimePassed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStopped:
-    """Stop a declared node: in order, or `abruptly`, without telling the other nodes."""
+    """Stop a declared node: in order, or `abruptly`, without notifying the other nodes."""
 
     node_id: int
     abruptly: bool = False

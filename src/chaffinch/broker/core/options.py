@@ -32,7 +32,7 @@ _OWN = (
         "min.insync.replicas.policy",
         "string",
         "kip579",
-        "Answer to acks=all on a topic whose min.insync.replicas exceeds its replication "
+        "Response to acks=all on a topic whose min.insync.replicas exceeds its replication "
         "factor: kip579 refuses for good, legacy as before Kafka 3.7, capped as since.",
         choices=("kip579", "legacy", "capped"),
     ),
@@ -40,7 +40,7 @@ _OWN = (
         "flush.policy",
         "string",
         "os",
-        "What an acknowledgement promises: os survives the death of the process, always also a power cut.",
+        "Durability of an acknowledged record: with os it survives a killed process, with always also a power failure.",
         choices=("os", "always"),
     ),
     Option(
@@ -220,8 +220,8 @@ _KAFKA = (
         "transaction.version",
         "int",
         2,
-        "Kafka's feature: 2 has clients that know it raise the epoch at every end of a transaction and add partitions by writing to them "
-        "(KIP-890), 1 and 0 not.",
+        "Kafka's feature level: with 2, clients that support it raise the epoch at every end of a transaction and add partitions by "
+        "writing to them (KIP-890); with 0 and 1 they do not.",
         minimum=0,
         maximum=2,
     ),
@@ -346,7 +346,7 @@ def _value(settings: Mapping[str, Any], name: str) -> Any:
     return default_of(BROKER_OPTIONS_BY_NAME[name]) if settings[name] is None else settings[name]
 
 
-_NOT_THEIRS: Final = "groups would have by default what they may not set"
+_NOT_THEIRS: Final = "the default would be outside the range that groups may set"
 _CONSUMER: Final = "group.consumer"
 _RULES: Final = (
     _Rule("group.min.session.timeout.ms", "group.max.session.timeout.ms", "no member could join"),

@@ -115,7 +115,7 @@ class IdentityManager:
         self._own = NO_PRODUCER if epoch > EPOCH_MAX else ProducerIdentity(self._own.producer_id, epoch)
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
-        """When to look again without an event."""
+        """When the next check is due without an event."""
         return self.retrying_request.next_deadline_ms(steady_ms) if self._transaction is None and self.is_missing else None
 
 

@@ -40,11 +40,11 @@ class BatchCompleter:
         self.expired_count = 0
         """Number of records that have expired (`delivery.timeout.ms`) since the start."""
         self.expired_cause: KafkaException | None = None
-        """What the last expired record waited for, if known."""
+        """Cause of the wait of the last expired record, if known."""
         self.closed_count = 0
         """Number of records that were given up at close's deadline."""
         self.closed_cause: KafkaException | None = None
-        """What these waited for, if known."""
+        """Cause of their wait, if known."""
 
     # With a response.
 

@@ -39,7 +39,7 @@ class FailRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskHandler:
-    """Call the exception handler for the records at these indices, each with its error; HandlerDecided brings the decision back."""
+    """Call the exception handler for the records at these indices, each with its error; HandlerDecided returns the decision."""
 
     batch: ProducerBatch
     question: Question

@@ -161,8 +161,8 @@ def call_handler(
         return HandlerResult(allowed["FAIL"], failure)
     if isinstance(response, allowed):
         return HandlerResult(response)
-    answered = f"{response!r}, as a method without return does," if response is None else f"{response!r}"
-    text = f"the exception handler's {_name_of(call, error)} answered {answered} to {error.name}: it must answer a {allowed.__name__}"
+    returned = f"{response!r}, as a method without a return statement does," if response is None else f"{response!r}"
+    text = f"the exception handler's {_name_of(call, error)} returned {returned} for {error.name}: it must return a {allowed.__name__}"
     return HandlerResult(allowed["FAIL"], TypeError(text))
 
 

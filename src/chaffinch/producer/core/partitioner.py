@@ -246,7 +246,7 @@ def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: in
 
 
 class _named:
-    """Adds a note that names the rule to what it raises: the caller of `send` may not know that there is one."""
+    """Context manager that adds a note with the rule's name to exceptions: the caller of `send` may not know that there is a rule."""
 
     __slots__ = ("_rule", "_topic")
 

@@ -182,7 +182,7 @@ class ProduceResponseHandler:
         self._topic_configs.pop(topic, None)
 
     def handler_answered(self, event: events.HandlerDecided, steady_ms: int) -> None:
-        """The exception handler has decided. What has become of the batch in the meantime counts."""
+        """Apply the exception handler's decision, unless the batch has ended or moved on in the meantime."""
         batch = event.batch
         answer, verdict = self._undecided.get(batch, (UNKNOWN_TO_ALL, None))
         if not isinstance(verdict, culprits.AskHandler):

@@ -33,7 +33,10 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class RecreatedTopics:
-    """`metadata_received` is called after each metadata response, `settle` once in each round."""
+    """Moves or fails the outstanding records of recreated topics.
+
+    `metadata_received` is called after each metadata response, `settle` once in each round.
+    """
 
     def __init__(
         self,
@@ -204,10 +207,10 @@ def _log_text(topic: str, old_count: int, new_count: int, unsent: int, in_flight
         text += f" with {pluralize(new_count, 'partition')} instead of {old_count}"
     text += ": order per key starts again"
     if unsent:
-        moved_text = "; their partitions are chosen again unless their callers named them" if new_count != old_count else ""
-        text += f"; {pluralize(unsent, 'record')} not sent before go to the new topic{moved_text}"
+        moved_text = "; partitions are chosen again unless the callers named them" if new_count != old_count else ""
+        text += f"; the new topic gets {pluralize(unsent, 'unsent record')}{moved_text}"
     if failed:
         text += f"; {pluralize(failed, 'record')} may be stored in the old topic: they fail as possibly stored"
     if in_flight:
-        text += f"; {pluralize(in_flight, 'record')} in flight: they fail as possibly stored if they get no answer"
+        text += f"; {pluralize(in_flight, 'record')} in flight: they fail as possibly stored if they get no response"
     return text

@@ -108,7 +108,11 @@ class SendTableResult:
         return pa.table(columns, schema=REJECTED_SCHEMA)
 
     def errors(self) -> dict[int, KafkaException]:
-        """The error of each rejected row, by row."""
+        """The errors of the rejected rows.
+
+        Returns:
+            The KafkaException of each rejected row, by row number in the table.
+        """
         return {row: error for part in self._rejected for row, error in part.each().items()}
 
     def __repr__(self) -> str:

@@ -159,7 +159,7 @@ class _TableSend:
             )
             beyond: Stop | None = None
             if stop is None and self._is_unknown(topic_rows):
-                assert topic_rows.requested is not None, "it asks for a partition"
+                assert topic_rows.requested is not None, "a partition is requested"
                 record_of = _record_in(parts, topic_rows.topic, topic_rows.row(int(topic_rows.requested.argmax())))
                 beyond = gate.wait_for_topic(topic_rows.topic, topic_rows.highest, record_of, since_ms, "send_table")
             if stop is None and beyond is None:

@@ -12,7 +12,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, 
 from tests.producer.core.rig import ORDERS_0, ORDERS_1, Answer, Rig
 from tests.producer.core.transactions.test_manager import rig_in
 
-OTHER, ADVICE = "another producer with transactional.id 't' took over", "; producers that are to live side by side need an id each"
+OTHER, ADVICE = "another producer with transactional.id 't' took over", "; producers that run at the same time need different ids"
 
 
 @pytest.mark.parametrize(

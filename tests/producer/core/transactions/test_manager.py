@@ -410,8 +410,8 @@ def test_old_broker_without_member_ids_gives_advice() -> None:
     rig.step(RequestFailed(address=sent.address, token=sent.token, reason=why, was_sent=False, is_unsupported=True))
     error = rig.calls["offsets"]
     assert isinstance(error, UnsupportedVersionException)
-    assert f"{why}; brokers before 2.5 take no member and generation of a group" in str(error)
-    assert "give send_offsets_to_transaction the group's id alone" in str(error)
+    assert f"{why}; brokers before 2.5 accept no member and generation of a group" in str(error)
+    assert "give send_offsets_to_transaction only the group's id" in str(error)
     assert rig.call(events.AbortCalled, "abort") == "done"
 
 

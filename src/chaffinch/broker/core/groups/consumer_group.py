@@ -19,7 +19,7 @@ NO_PARTITIONS: Partitions = frozenset()
 NEVER_LOOKED = -1
 GROUP_BYTES = 2000
 MEMBER_BYTES = 1000
-"""Approximate memory overhead of each, in addition to names and partitions, including journal entries."""
+"""Approximate memory overhead of a member or group, in addition to names and partitions, including journal entries."""
 
 
 class MemberState(Enum):

@@ -71,7 +71,7 @@ def _start(broker: BrokerState, node_id: int, tp: TopicPartition, offset: int) -
     if partition is None or code is not codes.NONE:
         raise RequestRefused(code, "no such partition" if partition is None else f"node {partition.replicas.leader} leads it")
     if partition.log.config.compacts and not partition.log.config.deletes:
-        raise RequestRefused(codes.POLICY_VIOLATION, "cleanup.policy has no delete: records go by compaction only")
+        raise RequestRefused(codes.POLICY_VIOLATION, "cleanup.policy has no delete: only compaction removes records")
     log = partition.log
     wanted = log.high_watermark if offset == OFFSET_HIGH_WATERMARK else offset
     if not 0 <= wanted <= log.high_watermark:

@@ -63,12 +63,12 @@ def _elect(broker: BrokerState, tp: TopicPartition, election_type: int) -> None:
             raise RequestRefused(codes.ELECTION_NOT_NEEDED, f"node {replicas.leader} leads {tp}")
         running = [node_id for node_id in replicas.assigned if node_id not in broker.nodes.stopped]
         if not running:
-            raise RequestRefused(codes.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {tp} runs")
+            raise RequestRefused(codes.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {tp} is running")
         broker.membership.elect(partition, running[0])
         return
     preferred = replicas.assigned[0]
     if replicas.leader == preferred:
         raise RequestRefused(codes.ELECTION_NOT_NEEDED, f"node {preferred} leads {tp}")
     if preferred in broker.nodes.stopped or preferred not in replicas.in_sync:
-        raise RequestRefused(codes.PREFERRED_LEADER_NOT_AVAILABLE, f"node {preferred} does not run")
+        raise RequestRefused(codes.PREFERRED_LEADER_NOT_AVAILABLE, f"node {preferred} is not running")
     broker.membership.elect(partition, preferred)

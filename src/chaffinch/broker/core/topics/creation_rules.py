@@ -29,7 +29,7 @@ def fault_of(name: str) -> str | None:
     if len(name) > NAME_LENGTH_MAX:
         return f"a topic name has at most {NAME_LENGTH_MAX} characters, not {len(name)}"
     if not _LEGAL.fullmatch(name):
-        return f"topic name {name!r} holds more than letters, digits, '.', '_' and '-'"
+        return f"topic name {name!r} has characters other than letters, digits, '.', '_' and '-'"
     return None
 
 

@@ -27,9 +27,9 @@ COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"
 CLEANUP_POLICIES = ("compact", "delete")
 
 MIN_INSYNC_REPLICAS_DOCUMENTATION = (
-    "The least number of in-sync replicas, the leader included, that have to have a write before it counts as acknowledged to a producer "
-    "with acks=all. With fewer in sync the producer gets NotEnoughReplicas or NotEnoughReplicasAfterAppend. When it is larger than the "
-    "topic's replication factor no such write can ever succeed, and the producer gets InconsistentReplicationFactorException at once, "
+    "Smallest number of in-sync replicas, including the leader, that must have a write before it is acknowledged to a producer with "
+    "acks=all. With fewer in sync the producer gets NotEnoughReplicas or NotEnoughReplicasAfterAppend. If it is larger than the "
+    "topic's replication factor, no such write can ever succeed, and the producer gets InconsistentReplicationFactorException at once, "
     "which it does not retry (KIP-579; see min.insync.replicas.policy). Typical: replication factor 3, min.insync.replicas 2, acks=all."
 )
 

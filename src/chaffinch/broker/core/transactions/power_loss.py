@@ -3,7 +3,7 @@ journal has lost.
 
 Without recovery an epoch could be allocated a second time, and a log would take the new producer's batches for duplicates of the old one's;
 and a transaction unknown to the coordinator would stay open forever. Recovery runs once at startup, when no request is in progress, so an
-open transaction unknown to the coordinator was lost there. Its producer, if it is alive, is fenced: otherwise it would commit what is left.
+open transaction unknown to the coordinator was lost there. Its producer, if it is alive, is fenced: otherwise it would commit the rest.
 
 After any other stop recovery is unnecessary and must not run: logs may be ahead of the coordinator because a tool has ended transactions
 there, under epochs of its own choice. The journal therefore stores the file system incarnation of the last recovery. In the same

@@ -34,7 +34,7 @@ class Caller:
 
     @property
     def limit(self) -> str:
-        """What sets the deadline."""
+        """Name of the limit that sets the deadline, for error texts and the log."""
         return self.closes_within or "max.block.ms"
 
 

@@ -14,11 +14,11 @@ from chaffinch.producer.core.refusals.errors import as_fatal
 _TIMEOUT_MAX_MS: Final = 900_000
 # Error codes for a fenced producer: another producer has taken its id, or the coordinator has raised the epoch after a time-out.
 FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})
-FENCED_ADVICE: Final = "producers that are to live side by side need an id each"
+FENCED_ADVICE: Final = "producers that run at the same time need different ids"
 
 _GONE_ON: Final = (
-    "the group has gone on without this member, and others read again what it has read since; its consumer joins again with the next poll, "
-    "and stays if it polls within max.poll.interval.ms"
+    "the group has gone on without this member, and other members read its last records again; its consumer rejoins with the next poll, "
+    "and stays a member if it polls within max.poll.interval.ms"
 )
 # Error codes for offsets of a consumer that is no longer a member of its group, with the cause.
 _NO_MEMBER: Final = {

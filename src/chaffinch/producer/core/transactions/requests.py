@@ -76,8 +76,8 @@ ENDING_STEPS: Final = frozenset({Step.FIND_COORDINATOR, Step.INIT_PRODUCER_ID, S
 # Advice if the broker supports no suitable version of a request.
 HINTS: Final = {
     Step.COMMIT_OFFSETS: (
-        "brokers before 2.5 take no member and generation of a group (KIP-447): give send_offsets_to_transaction the group's id alone, "
-        "which shuts out no former member of the group"
+        "brokers before 2.5 accept no member and generation of a group (KIP-447): give send_offsets_to_transaction only the group's id, "
+        "which does not fence former members of the group"
     )
 }
 # Request versions that transaction version 2 needs, above those of version 1.
@@ -216,5 +216,9 @@ def code_of(step: Step, answer: Any, first: Offsets | None, steady_ms: int) -> t
         code, topic_partition = code_of_partitions(partition_codes(step, answer, names))
         return normalized_coordinator_code(code), None, topic_partition
     if step is Step.CHECK_TOPICS and first is not None and first.must_check_again(answer, steady_ms):
-        return codes.UNKNOWN_TOPIC_ID, "the coordinator has another id for a topic that was read: created again, or it lags behind", None
+        return (
+            codes.UNKNOWN_TOPIC_ID,
+            "the coordinator has another id for a topic that was read: the topic was recreated, or its metadata is old",
+            None,
+        )
     return normalized_coordinator_code(codes.by_number(answer.error_code)), None, None
