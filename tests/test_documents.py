@@ -83,7 +83,7 @@ def test_every_part_is_printed_somewhere() -> None:
     assert [part for part in print_documents.PARTS if f"<!-- printed: {part} -->" not in text] == []
 
 
-def test_a_stale_part_is_noticed_and_renewed(tmp_path: Path) -> None:
+def test_stale_part_is_reported_and_rewritten(tmp_path: Path) -> None:
     document = tmp_path / "some.md"
     document.write_text("before\n<!-- printed: broker counters -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
     (found,) = print_documents.documents(tmp_path)
@@ -94,7 +94,7 @@ def test_a_stale_part_is_noticed_and_renewed(tmp_path: Path) -> None:
     assert not print_documents.documents(tmp_path)[0].is_stale
 
 
-def test_a_part_that_nobody_prints_is_an_error() -> None:
+def test_unknown_part_is_an_error() -> None:
     with pytest.raises(KeyError):
         print_documents.with_printed_parts("<!-- printed: nothing -->\n<!-- end -->\n")
 
@@ -112,10 +112,10 @@ def test_topic_options_are_split_by_what_they_do() -> None:
 @each(DOCUMENTS)
 def test_links(path: Path) -> None:
     targets = [target for target in _LINK.findall(path.read_text(encoding="utf-8")) if "://" not in target]
-    assert [target for target in targets if not leads_somewhere(path, target)] == []
+    assert [target for target in targets if not is_valid_link(path, target)] == []
 
 
-def leads_somewhere(path: Path, target: str) -> bool:
+def is_valid_link(path: Path, target: str) -> bool:
     """A file that is there and, behind a `#`, one of its headings."""
     file, _, anchor = target.partition("#")
     found = path.parent / file if file else path
@@ -131,8 +131,8 @@ def anchors(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("target", "expected"), [("errors.md", True), ("errors.md#groups-kip-1050", True), ("errors.md#nowhere", False), ("no.md", False)]
 )
-def test_a_link_to_nowhere_is_noticed(target: str, expected: bool) -> None:
-    assert leads_somewhere(ROOT / "docs" / "spark.md", target) is expected
+def test_dead_link_is_found(target: str, expected: bool) -> None:
+    assert is_valid_link(ROOT / "docs" / "spark.md", target) is expected
 
 
 def test_every_page_can_be_found() -> None:
@@ -162,7 +162,7 @@ def test_files(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("span", "is_missing"), [("broker/core/append.py", False), ("append.py", False), ("core/appendix.py", True)])
-def test_a_missing_file_is_noticed(span: str, is_missing: bool) -> None:
+def test_missing_file_is_found(span: str, is_missing: bool) -> None:
     assert bool(missing_files({span})) is is_missing
 
 
@@ -225,7 +225,7 @@ def written_by_hand(path: Path) -> str:
 
 
 @each(KIPS)
-def test_what_a_kip_table_names_is_there(path: Path) -> None:
+def test_names_in_kip_tables_exist(path: Path) -> None:
     text = written_by_hand(path)
     default = _DEFAULT_TEST.search(text)
     rows = [row for row in table_rows(text) if len(row) >= 3]
@@ -260,7 +260,7 @@ def test_notes_are_numbered_as_the_tables_name_them(path: Path) -> None:
         ("producer/core/batches/in_flight.py::failed", False),
     ],
 )
-def test_a_name_that_is_not_there_is_noticed(span: str, expected: bool) -> None:
+def test_missing_name_is_found(span: str, expected: bool) -> None:
     assert all(is_there(place) for place in places(f"`{span}`", SOURCE, "")) is expected
 
 
@@ -357,7 +357,7 @@ def test_python_examples(block: str, capsys: pytest.CaptureFixture[str]) -> None
         assert number in printed
 
 
-def test_the_readme_s_first_example_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_readme_example_prints_the_error(capsys: pytest.CaptureFixture[str]) -> None:
     block = next(block for kind, block in blocks(ROOT / "README.md") if kind == "python")
     exec(compile(block, "README.md", "exec"), {"__name__": "example"})
     written, error, offset = capsys.readouterr().out.splitlines()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", chaffinch.__all__)
-def test_every_name_can_be_had(name: str) -> None:
+def test_every_name_can_be_imported(name: str) -> None:
     assert getattr(chaffinch, name) is getattr(chaffinch, name)
     assert name in dir(chaffinch)
 
@@ -68,15 +68,15 @@ def undocumented(name: str, thing: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("package", [chaffinch, chaffinch.spark], ids=["chaffinch", "chaffinch.spark"])
-def test_help_has_something_to_say_about_every_name(package: ModuleType) -> None:
+def test_every_name_has_a_docstring(package: ModuleType) -> None:
     assert [found for name in package.__all__ for found in undocumented(name, getattr(package, name))] == []
 
 
-def test_what_is_not_documented_is_noticed() -> None:
+def test_missing_docstring_is_found() -> None:
     class Bare:
         def told(self) -> None:
             """Told."""
 
-        def untold(self) -> None: ...
+        def undocumented_method(self) -> None: ...
 
-    assert undocumented("Bare", Bare) == ["Bare", "Bare.untold"]
+    assert undocumented("Bare", Bare) == ["Bare", "Bare.undocumented_method"]

@@ -40,14 +40,14 @@ def clients() -> Iterator[dict[type, Any]]:
         (EmbeddedBroker, "stop", "it is close()"),
     ],
 )
-def test_an_attribute_of_another_client_names_ours(clients: dict[type, Any], kind: type, name: str, says: str) -> None:
+def test_attribute_of_another_client_has_a_hint(clients: dict[type, Any], kind: type, name: str, says: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(says)):
         getattr(clients[kind], name)
     assert not hasattr(clients[kind], name)
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_any_other_attribute_is_missing_as_usual(clients: dict[type, Any], kind: type) -> None:
+def test_other_missing_attribute_has_no_hint(clients: dict[type, Any], kind: type) -> None:
     with pytest.raises(AttributeError, match=rf"^'{kind.__name__}' object has no attribute 'no_such_thing'$") as raised:
         _ = clients[kind].no_such_thing
     assert (raised.value.name, raised.value.obj) == ("no_such_thing", clients[kind])
@@ -57,7 +57,7 @@ def test_any_other_attribute_is_missing_as_usual(clients: dict[type, Any], kind:
 
 
 @pytest.mark.parametrize(("kind", "table"), TABLES.items())
-def test_no_hint_hides_an_attribute_of_ours_or_leads_nowhere(kind: type, table: dict[str, str]) -> None:
+def test_hints_hide_no_attribute_and_name_existing_ones(kind: type, table: dict[str, str]) -> None:
     assert not [name for name in table if hasattr(kind, name)]
     for hint in table.values():
         if found := re.match(r"(?:it is|call) (?:the attribute )?(\w+)", hint):
@@ -73,7 +73,7 @@ def test_no_hint_hides_an_attribute_of_ours_or_leads_nowhere(kind: type, table: 
         ("SerializingProducer", "use Producer with key_serializer and value_serializer"),
     ],
 )
-def test_an_import_of_another_client_names_ours(name: str, says: str) -> None:
+def test_import_of_another_client_has_a_hint(name: str, says: str) -> None:
     with pytest.raises(ImportError, match=rf"^cannot import name '{name}' from 'chaffinch': {re.escape(says)}$"):
         exec(f"from chaffinch import {name}", {})
     with pytest.raises(AttributeError, match=rf"^module 'chaffinch' has no attribute '{name}': {re.escape(says)}$"):
@@ -81,7 +81,7 @@ def test_an_import_of_another_client_names_ours(name: str, says: str) -> None:
     assert not hasattr(chaffinch, name)
 
 
-def test_any_other_import_fails_as_usual() -> None:
+def test_other_missing_import_has_no_hint() -> None:
     with pytest.raises(ImportError, match="cannot import name 'no_such_thing' from 'chaffinch'"):
         exec("from chaffinch import no_such_thing", {})
     assert not hasattr(chaffinch, "no_such_thing")
@@ -101,7 +101,7 @@ def test_any_other_import_fails_as_usual() -> None:
         (Producer, "close", {"timeout_ms": 100}, "it is timeout, in seconds"),
     ],
 )
-def test_an_argument_of_another_client_names_ours(
+def test_argument_of_another_client_has_a_hint(
     clients: dict[type, Any], kind: type, method: str, arguments: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(TypeError, match=re.escape(says)):

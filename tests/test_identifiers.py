@@ -29,7 +29,7 @@ def test_a_partition_prints_as_kafka_names_its_directory() -> None:
 @pytest.mark.parametrize(
     ("topic", "partition", "text"), [("o", "0", "o-0"), ("o", None, "o-None"), (7, -1, "7"), (None, -1, "None"), ("o", -2, "o--2")]
 )
-def test_what_is_no_partition_prints_all_the_same(topic: Any, partition: Any, text: str) -> None:
+def test_invalid_partition_can_be_printed(topic: Any, partition: Any, text: str) -> None:
     """An error says what it was given."""
     place = TopicPartition(topic, partition)
     assert str(place) == f"{place}" == text
@@ -65,7 +65,7 @@ def test_sequences_wrap(sequence: int, count: int, expected: int) -> None:
 
 
 @given(st.integers(0, LAST), st.integers(-LAST, LAST))
-def test_adding_and_taking_back_is_nothing(sequence: int, count: int) -> None:
+def test_sequence_add_is_reversible(sequence: int, count: int) -> None:
     assert sequence_add(sequence_add(sequence, count), -count) == sequence
     assert 0 <= sequence_add(sequence, count) < SEQUENCE_MODULUS
 

@@ -14,7 +14,7 @@ def interpreter(path: Path, printed: str) -> str:
     return str(path)
 
 
-def test_of_each_version_one_is_taken_that_of_the_path_first_then_the_newest(tmp_path: Path) -> None:
+def test_path_interpreter_then_newest_is_chosen_for_each_version(tmp_path: Path) -> None:
     folder, pyenv = tmp_path / "bin", tmp_path / ".pyenv"
     system = interpreter(folder / "python3.11", "echo 3 11 2 cpython")
     interpreter(folder / "python3.13", "exit 1")  # Without the venv module.
@@ -27,7 +27,7 @@ def test_of_each_version_one_is_taken_that_of_the_path_first_then_the_newest(tmp
 
 
 @pytest.mark.parametrize("printed", ["echo 3 11 9 pypy", "exit 1", "echo"])
-def test_what_is_no_cpython_with_environments_is_none(tmp_path: Path, printed: str) -> None:
+def test_unusable_interpreter_is_ignored(tmp_path: Path, printed: str) -> None:
     assert pythons.version(interpreter(tmp_path / "python", printed)) == ()
 
 

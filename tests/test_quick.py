@@ -14,14 +14,14 @@ def quick(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
 
 
-def test_what_is_collected() -> None:
+def test_collected_tests() -> None:
     printed = quick("--collect-only", "tests/broker", "tests/runtime")
     collected = {line.partition("::")[0] for line in printed.splitlines() if "::" in line}
     assert {"tests/broker/core/test_timers.py", "tests/runtime/test_clock.py"} <= collected
     assert not collected & {"tests/broker/test_server.py", "tests/runtime/test_sockets.py"}, "sockets, and a file marked as long"
 
 
-def test_a_test_that_starts_a_process_is_skipped_and_the_end_says_what_was_left_out(tmp_path: Path) -> None:
+def test_tests_that_start_a_process_are_skipped_and_counted(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "test_starts.py").write_text(STARTS_A_PROCESS)
     printed = quick("-rs", "--confcutdir", str(tmp_path), "--rootdir", str(tmp_path), "-c", str(ROOT / "pyproject.toml"), str(tmp_path))

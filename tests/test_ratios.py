@@ -14,17 +14,17 @@ from benchmarks.ratios import Aim, Ratio, outside_count
     ("rounds", "outside"),
     [(1, 0), (2, 0), (3, 0), (5, 0), (6, 0), (7, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7)],
 )
-def test_how_many_rounds_lie_outside_as_in_tables_of_the_sign_test(rounds: int, outside: int) -> None:
+def test_rounds_outside_match_the_sign_test_tables(rounds: int, outside: int) -> None:
     assert outside_count(rounds) == outside
 
 
-def test_the_interval_has_the_true_median_as_often_as_it_says() -> None:
+def test_interval_covers_the_median_as_often_as_stated() -> None:
     rng = random.Random(4)
     intervals = [Ratio.of([rng.lognormvariate(0, 0.3) for _ in range(11)]) for _ in range(3000)]
     assert sum(one.low <= 1 <= one.high for one in intervals) / 3000 >= 0.95
 
 
-def test_the_median_is_that_of_all_rounds() -> None:
+def test_median_is_over_all_rounds() -> None:
     values = [1.0, 9.0, 2.0, 8.0]
     ratio = Ratio.of(values)
     assert (ratio.median, ratio.low, ratio.high, str(ratio)) == (statistics.median(values), 1.0, 9.0, "5.00 (1.00 to 9.00)")
@@ -45,7 +45,7 @@ def test_the_median_is_that_of_all_rounds() -> None:
         (Aim(at_most=1), Ratio(1.04, 0.8, 1.2), False),
     ],
 )
-def test_a_multiple_is_the_median_s_and_not_worse_allows_for_noise(aim: Aim, ratio: Ratio, is_met: bool) -> None:
+def test_verdict_uses_the_median_and_allows_for_noise(aim: Aim, ratio: Ratio, is_met: bool) -> None:
     assert aim.is_met(ratio) is is_met
 
 
@@ -60,5 +60,5 @@ def test_a_multiple_is_the_median_s_and_not_worse_allows_for_noise(aim: Aim, rat
         (Aim(at_least=3), Ratio(2.90, 2.00, 4.00), False),
     ],
 )
-def test_more_rounds_are_played_only_while_not_worse_is_undecided(aim: Aim, ratio: Ratio, needs_more_rounds: bool) -> None:
+def test_rounds_continue_only_while_undecided(aim: Aim, ratio: Ratio, needs_more_rounds: bool) -> None:
     assert aim.needs_more_rounds(ratio) is needs_more_rounds

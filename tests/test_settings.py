@@ -48,11 +48,11 @@ class TestNames:
         with pytest.raises(KeyError):
             parse()["linger_ms"]
 
-    def test_what_was_given_is_told_from_defaults(self) -> None:
+    def test_given_options_are_distinguished_from_defaults(self) -> None:
         assert parse(linger_ms=5).given == {"bootstrap.servers", "linger.ms"}
 
     @pytest.mark.parametrize("options", ["a:1", 7, [("sasl.password", "S3cret")], {"bootstrap.servers"}], ids=str)
-    def test_what_is_no_mapping_is_said_to_be_none_and_not_shown(self, options: Any) -> None:
+    def test_options_that_are_no_mapping_are_rejected_without_their_value(self, options: Any) -> None:
         text = f"options must be a mapping of names to values, not a value of type {type(options).__name__}"
         with pytest.raises(ConfigException, match=f"{text}$"):
             TABLE.parse(options)
@@ -86,7 +86,7 @@ class TestNames:
         assert str(caught.value) == f"unknown option {wrong!r}: the nearest known one is {nearest!r}"
         assert caught.value.group is Group.INVALID_CONFIGURATION
 
-    def test_all_that_is_wrong_is_said_at_once(self) -> None:
+    def test_all_errors_are_in_one_message(self) -> None:
         """Who has corrected one thing shall not hear of the next one only then: with Spark each try takes ten seconds."""
         with pytest.raises(ConfigException) as caught:
             parse({"liger.ms": 1, "acks": "2", "sasl.mechanism": "PLAIN"})
@@ -101,7 +101,7 @@ class TestNames:
         assert str(caught.value).count("unknown option") == ERRORS_SHOWN_MAX
         assert str(caught.value).endswith("; and 2 more")
 
-    def test_nothing_is_offered_for_a_name_that_is_like_none(self) -> None:
+    def test_dissimilar_name_has_no_suggestion(self) -> None:
         with pytest.raises(ConfigException, match=r"^unknown option 'sasl.mechanism': no known option is similar$"):
             parse({"sasl.mechanism": "PLAIN"})
 
@@ -114,23 +114,23 @@ class TestNames:
         assert dict(settings.ignored) == {"client.dns.lookup": "use_all_dns_ips"}
         assert "client.dns.lookup" not in settings
 
-    def test_the_value_of_an_option_of_other_parts_is_checked_though_it_has_no_effect(self) -> None:
+    def test_option_of_another_component_is_validated_without_effect(self) -> None:
         table = OptionTable((), without_effect=("client.dns.lookup", Option("linger.ms", "int", 5, "How long.", minimum=0)))
         assert table.without_effect == {"client.dns.lookup", "linger.ms"}
         assert dict(table.parse({"linger_ms": "7"}).ignored) == {"linger.ms": 7}
         with pytest.raises(ConfigException, match=r"^option linger\.ms cannot be 'x': it must be a whole number$"):
             table.parse({"linger.ms": "x"})
 
-    def test_of_a_long_value_the_beginning_is_shown(self) -> None:
+    def test_long_value_is_shortened(self) -> None:
         with pytest.raises(ConfigException) as caught:
             parse({"linger.ms": "9" * 70_000})
         assert str(caught.value) == f"option linger.ms cannot be '{'9' * 199}...: it must be a whole number"
 
-    def test_a_missing_required_option_says_what_it_is(self) -> None:
+    def test_missing_required_option_is_described(self) -> None:
         with pytest.raises(ConfigException, match=r"option bootstrap.servers is missing: First addresses\."):
             TABLE.parse({})
 
-    def test_an_empty_list_is_no_value_for_a_required_option(self) -> None:
+    def test_empty_list_is_missing_for_a_required_option(self) -> None:
         with pytest.raises(ConfigException, match=r"bootstrap\.servers is missing"):
             TABLE.parse({"bootstrap.servers": ""})
 
@@ -252,11 +252,11 @@ class TestTables:
         assert len(lines) == 2 + len(TABLE.options)
 
     @pytest.mark.parametrize("default", ["7", 11, -1, True])
-    def test_a_default_that_its_own_parser_would_not_give_is_a_mistake(self, default: int | str) -> None:
+    def test_default_that_its_parser_changes_is_an_error(self, default: int | str) -> None:
         with pytest.raises((AssertionError, ConfigException)):
             Option("x", "int", default, "", minimum=0, maximum=10)
 
-    def test_an_option_twice_or_with_and_without_effect_is_a_mistake(self) -> None:
+    def test_duplicate_option_is_an_error(self) -> None:
         option = Option("a.b", "int", 1, "")
         with pytest.raises(AssertionError, match="twice"):
             OptionTable([option, Option("a_b", "int", 1, "")])

@@ -21,7 +21,7 @@ OPTIMIZED = f"{BUILT} '--enable-optimizations' '--with-lto'"
         (None, True, True),  # Not said.
     ],
 )
-def test_a_python_without_optimization_gives_way(
+def test_unoptimized_python_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configured: str | None, system_fits: bool, is_chosen: bool
 ) -> None:
     system = tmp_path / "python3"
@@ -32,7 +32,7 @@ def test_a_python_without_optimization_gives_way(
     assert setup_environment.fastest_python() == (str(system) if is_chosen else sys.executable)
 
 
-def test_the_systems_own_python_has_nothing_to_give_way_to(
+def test_system_python_without_alternative_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     system = tmp_path / "python3"
@@ -43,7 +43,7 @@ def test_the_systems_own_python_has_nothing_to_give_way_to(
     assert capsys.readouterr().out == ""
 
 
-def test_only_the_same_python_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_another_python_is_recreated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert setup_environment.is_usable(sys.executable)
     assert not setup_environment.is_usable("/nowhere/python3")
     monkeypatch.setattr(sys, "version_info", (3, 99))

@@ -29,7 +29,7 @@ def heard() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
-def test_a_signal_waits_until_the_block_is_over(heard: list[int]) -> None:
+def test_signal_is_deferred_to_the_end_of_the_block(heard: list[int]) -> None:
     def interrupted() -> None:
         with deferred_signals():
             signal.raise_signal(signal.SIGINT)
@@ -41,7 +41,7 @@ def test_a_signal_waits_until_the_block_is_over(heard: list[int]) -> None:
     assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
-def test_one_that_comes_a_second_time_does_not_wait(heard: list[int]) -> None:
+def test_second_signal_is_not_deferred(heard: list[int]) -> None:
     def interrupted_twice() -> None:
         with deferred_signals():
             signal.raise_signal(signal.SIGINT)
@@ -54,7 +54,7 @@ def test_one_that_comes_a_second_time_does_not_wait(heard: list[int]) -> None:
     assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
-def test_of_two_blocks_the_outer_one_is_waited_for(heard: list[int]) -> None:
+def test_nested_blocks_defer_to_the_end_of_the_outer_one(heard: list[int]) -> None:
     with deferred_signals():
         with deferred_signals():
             signal.raise_signal(signal.SIGTERM)
@@ -62,14 +62,14 @@ def test_of_two_blocks_the_outer_one_is_waited_for(heard: list[int]) -> None:
     assert heard == [signal.SIGTERM]
 
 
-def test_afterwards_all_handlers_are_those_of_before(heard: list[int]) -> None:
+def test_handlers_are_restored(heard: list[int]) -> None:
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     with pytest.raises(KeyboardInterrupt), deferred_signals():
         signal.raise_signal(signal.SIGINT)
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
 
 
-def test_a_handler_that_raises_before_all_are_back_leaves_none_that_waits(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_that_raises_leaves_no_deferred_signal(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C has its own handler again, SIGTERM has not."""
     set_handler = signal.signal
 
@@ -89,7 +89,7 @@ def test_a_handler_that_raises_before_all_are_back_leaves_none_that_waits(heard:
     assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
-def test_an_event_loop_hears_of_a_signal_once() -> None:
+def test_event_loop_receives_a_signal_once() -> None:
     heard: list[int] = []
 
     async def interrupted() -> None:
@@ -106,7 +106,7 @@ def test_an_event_loop_hears_of_a_signal_once() -> None:
     assert heard == [1]
 
 
-def test_in_another_thread_nothing_changes(heard: list[int]) -> None:
+def test_no_effect_on_other_threads(heard: list[int]) -> None:
     found = []
 
     def look() -> None:
@@ -119,7 +119,7 @@ def test_in_another_thread_nothing_changes(heard: list[int]) -> None:
     assert found == [signal.getsignal(signal.SIGTERM)]
 
 
-def test_a_handler_that_was_set_meanwhile_stays(heard: list[int]) -> None:
+def test_handler_set_within_the_block_stays(heard: list[int]) -> None:
     """As PySpark sets its own."""
     with handled([signal.SIGTERM, signal.SIGUSR1], lambda before: lambda number, frame: heard.append(-number)):
         signal.raise_signal(signal.SIGUSR1)
@@ -129,7 +129,7 @@ def test_a_handler_that_was_set_meanwhile_stays(heard: list[int]) -> None:
     assert heard == [-signal.SIGUSR1, signal.SIGUSR1]
 
 
-def test_what_has_no_handler_gets_none(heard: list[int]) -> None:
+def test_signal_without_handler_gets_none(heard: list[int]) -> None:
     """A signal that is ignored, or ends the process, does so within the block."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -74,13 +74,13 @@ def parameters_missing(found: object, node: ast.FunctionDef, at: str) -> Iterato
 
 
 @pytest.mark.parametrize("stub", STUBS)
-def test_what_a_stub_names_is_there(stub: str) -> None:
+def test_names_in_stubs_exist(stub: str) -> None:
     tree = ast.parse((FOLDER / stub).read_text())
     assert list(named_in(tree.body))
     assert list(missing_in(module_of(stub), tree.body, stub)) == []
 
 
-def test_a_name_a_parameter_or_a_base_class_that_is_not_there_is_found() -> None:
+def test_missing_name_parameter_or_base_class_is_found() -> None:
     text = "class Table(Array):\n    def joined(self) -> int: ...\ndef nulls(size: int, kind: str) -> None: ...\ndef none() -> None: ...\n"
     missing = list(missing_in(module_of("pyarrow.pyi"), ast.parse(text).body, "pa"))
     assert missing == ["pa.Table(Array)", "pa.Table.joined", "pa.nulls(kind=)", "pa.none"]

@@ -52,22 +52,22 @@ def server_with(code_of: Callable[[int, int], Any]) -> ScriptedServer:
     return ScriptedServer(script)
 
 
-def asked_of(server: ScriptedServer) -> list[list[int]]:
+def requested_of(server: ScriptedServer) -> list[list[int]]:
     """The partitions in each request."""
     requests = [message for message in server.seen if isinstance(message, ListOffsetsRequest)]
     return [[partition.partition_index for partition in request.topics[0].partitions] for request in requests]
 
 
-def test_only_what_moved_is_asked_again() -> None:
+def test_only_moved_partitions_are_requested_again() -> None:
     def code_of(turn: int, partition: int) -> Any:
         return codes.NOT_LEADER_OR_FOLLOWER if partition == 1 and turn < 2 else codes.NONE
 
     with server_with(code_of) as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
         assert offsets.latest(client, PLACES) == {PLACES[0]: 0, PLACES[1]: 10, PLACES[2]: 20}
-        assert asked_of(server) == [[0, 1, 2], [1], [1]]
+        assert requested_of(server) == [[0, 1, 2], [1], [1]]
 
 
-def test_a_connection_that_is_lost_is_made_anew() -> None:
+def test_lost_connection_is_reopened() -> None:
     with (
         server_with(lambda turn, partition: codes.NONE if turn else HANG_UP) as server,
         options.connect(bootstrap_servers=server.bootstrap_servers) as client,
@@ -75,7 +75,7 @@ def test_a_connection_that_is_lost_is_made_anew() -> None:
         assert offsets.latest(client, PLACES) == {PLACES[0]: 0, PLACES[1]: 10, PLACES[2]: 20}
 
 
-def test_a_leader_that_has_left_the_cluster_is_looked_up_anew() -> None:
+def test_leader_that_left_the_cluster_is_looked_up_again() -> None:
     """It does not listen any more, and metadata names it until the client asks which nodes there are, before it connects again."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = int(listener.getsockname()[1])
@@ -95,7 +95,7 @@ def test_a_leader_that_has_left_the_cluster_is_looked_up_anew() -> None:
         assert has_left
 
 
-def test_what_is_final_is_raised_with_its_partition() -> None:
+def test_final_code_is_raised_with_its_partition() -> None:
     with (
         server_with(lambda turn, partition: codes.TOPIC_AUTHORIZATION_FAILED if partition == 2 else codes.NONE) as server,
         options.connect(bootstrap_servers=server.bootstrap_servers) as client,
@@ -105,7 +105,7 @@ def test_what_is_final_is_raised_with_its_partition() -> None:
         assert raised.value.topic_partition == PLACES[2]
 
 
-def test_time_is_up_at_some_point() -> None:
+def test_retries_end_at_the_timeout() -> None:
     """After the third answer, or while it is on its way."""
     clock = ManualClock()
 
@@ -117,7 +117,7 @@ def test_time_is_up_at_some_point() -> None:
     with server_with(code_of) as server, SyncClient(server.bootstrap_servers, clock=clock, timeout_ms=1_000) as client:
         with pytest.raises(TimeoutException, match="ListOffsets request to the leaders of 3 partitions failed after 1200 ms"):
             offsets.latest(client, PLACES)
-        assert asked_of(server) == [[0, 1, 2]] * 3
+        assert requested_of(server) == [[0, 1, 2]] * 3
 
 
 def offsets_of_zero(message: Any) -> ListOffsetsResponse | None:
@@ -142,7 +142,7 @@ def without_leader(partition: int, has_leader: Callable[[], bool]) -> ScriptedSe
     return ScriptedServer(script)
 
 
-def test_partitions_without_a_leader_are_left_out_after_a_while_and_the_others_asked() -> None:
+def test_leaderless_partitions_are_left_out_after_the_limit() -> None:
     clock = ManualClock()
 
     def not_yet() -> bool:
@@ -153,24 +153,24 @@ def test_partitions_without_a_leader_are_left_out_after_a_while_and_the_others_a
         client.refresh_metadata(["orders"])
         assert offsets.latest(client, PLACES, leaderless_ms=500) == {PLACES[0]: 0, PLACES[2]: 0}
         assert clock.steady_ms() == 600
-        assert asked_of(server) == [[0, 2]]
+        assert requested_of(server) == [[0, 2]]
 
 
-def test_one_that_gets_its_leader_meanwhile_is_not_left_out() -> None:
+def test_partition_that_gets_a_leader_in_time_is_included() -> None:
     looks = iter([False, False, True])
     with without_leader(1, lambda: next(looks)) as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
         client.refresh_metadata(["orders"])
         assert offsets.latest(client, PLACES, leaderless_ms=60_000) == dict.fromkeys(PLACES, 0)
-        assert asked_of(server) == [[0, 1, 2]]
+        assert requested_of(server) == [[0, 1, 2]]
 
 
-def test_nothing_to_ask() -> None:
+def test_no_partitions_need_no_request() -> None:
     with ScriptedServer() as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
         assert offsets.latest(client, []) == {}
         assert server.seen == []
 
 
-def test_last_error_of_a_broker_that_did_not_answer_is_its_reason() -> None:
+def test_last_code_without_a_response_is_the_reason() -> None:
     """Not REQUEST_TIMED_OUT, which names no address."""
     assert many_brokers.last_code(TimeoutException("no broker reachable at b:1 (refused)")) == "no broker reachable at b:1 (refused)"
     assert many_brokers.last_code(NetworkException("b:1: connection lost", stored=Stored.NO, api="ListOffsets")) == "b:1: connection lost"

@@ -59,7 +59,7 @@ def node(request_type: type, told: Any, *refusals: Any, clock: ManualClock | Non
 
 
 @QUESTIONS
-def test_one_that_loads_is_asked_again(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+def test_loading_coordinator_is_retried(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
     with (
         node(request_type, told, LOADS, codes.COORDINATOR_NOT_AVAILABLE, codes.NONE) as server,
         SyncClient(server.bootstrap_servers, retry_backoff=NO_PAUSE) as client,
@@ -70,7 +70,7 @@ def test_one_that_loads_is_asked_again(ask: Callable[[SyncClient], Any], request
 
 
 @QUESTIONS
-def test_but_not_for_ever(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+def test_loading_coordinator_times_out(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
     """Until the third answer has come, or is on its way."""
     clock = ManualClock()
     with (
@@ -82,7 +82,7 @@ def test_but_not_for_ever(ask: Callable[[SyncClient], Any], request_type: type, 
     assert isinstance(raised.value.__cause__, CoordinatorLoadInProgressException)
 
 
-def test_what_is_final_is_raised_at_once() -> None:
+def test_final_code_is_raised_immediately() -> None:
     with node(ListGroupsRequest, GROUPS, codes.GROUP_AUTHORIZATION_FAILED) as server, SyncClient(server.bootstrap_servers) as client:
         with pytest.raises(GroupAuthorizationException):
             list_groups(client)
@@ -90,7 +90,7 @@ def test_what_is_final_is_raised_at_once() -> None:
 
 
 @QUESTIONS
-def test_one_that_leaves_meanwhile_is_not_asked(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+def test_node_that_leaves_the_cluster_is_not_requested(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
     """It does not listen any more; the second answer about the cluster is without it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = {2: int(listener.getsockname()[1])}
@@ -107,7 +107,7 @@ def test_one_that_leaves_meanwhile_is_not_asked(ask: Callable[[SyncClient], Any]
         assert name in repr(found)
 
 
-def test_nodes_that_go_on_leaving_are_not_waited_for_beyond_the_client_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_keep_leaving_end_at_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, asked = ManualClock(), []
 
     def left(client: SyncClient, node: int, *_: object) -> None:

@@ -47,7 +47,7 @@ def test_assignments_of_the_classic_protocol(data: bytes, expected: tuple[TopicP
     assert groups._assigned(data) == expected
 
 
-def test_groups_of_another_kind_are_listed_and_not_described() -> None:
+def test_share_groups_are_listed_and_not_described() -> None:
     def script(server: ScriptedServer, message: object) -> object:
         if isinstance(message, ListGroupsRequest):
             return ListGroupsResponse(
@@ -64,7 +64,7 @@ def test_groups_of_another_kind_are_listed_and_not_described() -> None:
             groups.describe_groups(client)
 
 
-def test_offsets_beyond_the_end_have_no_lag_below_zero() -> None:
+def test_commit_beyond_the_end_has_lag_zero() -> None:
     with EmbeddedBroker(topics={"orders": {}}) as broker, options.connect(bootstrap_servers=broker.bootstrap_servers) as client:
         commit_offsets(client, "readers", {TopicPartition("orders", 0): 7})
         assert committed_offsets(client, "readers", [TopicPartition("orders", 0)])[TopicPartition("orders", 0)].offset == 7
@@ -75,7 +75,7 @@ def test_offsets_beyond_the_end_have_no_lag_below_zero() -> None:
         assert (found.committed, found.end, found.lag) == (7, 0, 0)
 
 
-def test_partitions_without_a_leader_have_no_end_and_the_rest_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_without_leader_has_no_end_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "LEADERLESS_MS", 0)
     with (
         EmbeddedBroker(topics={"orders": {"partitions": 4, "replication": 1}}, brokers=2) as broker,
@@ -97,7 +97,7 @@ def test_partitions_without_a_leader_have_no_end_and_the_rest_is_described(monke
 
 
 @pytest.mark.parametrize("place", [TopicPartition("orders", 7), TopicPartition("nowhere", 0)])
-def test_a_partition_that_is_not_there_is_not_waited_for(place: TopicPartition) -> None:
+def test_missing_partition_is_not_waited_for(place: TopicPartition) -> None:
     with (
         EmbeddedBroker(topics={"orders": {}}) as broker,
         options.connect(bootstrap_servers=broker.bootstrap_servers, default_api_timeout_ms=2_000) as client,

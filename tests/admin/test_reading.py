@@ -70,7 +70,7 @@ def stored(broker: EmbeddedBroker, isolation: offsets.Isolation) -> dict[TopicPa
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize("bytes_max", [1, 300, 4 << 20])
-def test_everything_there_is(broker: EmbeddedBroker, client: SyncClient, isolation: offsets.Isolation, bytes_max: int) -> None:
+def test_reads_all_records(broker: EmbeddedBroker, client: SyncClient, isolation: offsets.Isolation, bytes_max: int) -> None:
     settings = options.READING_TABLE.parse(
         {"bootstrap.servers": "x", "isolation.level": isolation, "max.partition.fetch.bytes": bytes_max, "fetch.max.bytes": 3 * bytes_max}
     )
@@ -84,7 +84,7 @@ SETTINGS = options.READING_TABLE.parse({"bootstrap.servers": "x", "fetch.max.wai
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100, 10_000])
-def test_so_many_and_then_the_rest(broker: EmbeddedBroker, client: SyncClient, limit: int) -> None:
+def test_records_max_limits_the_records(broker: EmbeddedBroker, client: SyncClient, limit: int) -> None:
     """`positions` are where the next reader goes on: nothing is read twice or left out."""
     ends = offsets.latest(client, PLACES)
     first = RecordReader(client, offsets.earliest(client, PLACES), ends=ends, settings=SETTINGS, records_max=limit)
@@ -100,13 +100,13 @@ def test_from_the_middle_of_a_batch_to_the_middle_of_another(broker: EmbeddedBro
     assert read(RecordReader(client, starts, ends=ends, settings=SETTINGS)) == expected
 
 
-def test_an_offset_that_is_not_there(client: SyncClient) -> None:
+def test_missing_offset_is_out_of_range(client: SyncClient) -> None:
     with pytest.raises(OffsetOutOfRangeException, match="offset 999999 does not exist") as raised:
         read(RecordReader(client, {PLACES[1]: 999_999}, ends=None, settings=SETTINGS))
     assert raised.value.topic_partition == PLACES[1]
 
 
-def test_a_topic_made_anew_is_told_and_what_was_read_of_the_one_before_is_no_position_in_it(broker: EmbeddedBroker) -> None:
+def test_recreated_topic_is_out_of_range_and_has_no_position(broker: EmbeddedBroker) -> None:
     """Records of the new one lie before that offset, too."""
     place = TopicPartition("renewed", 0)
 
@@ -129,7 +129,7 @@ def test_a_topic_made_anew_is_told_and_what_was_read_of_the_one_before_is_no_pos
         assert list(reader.positions) == [PLACES[0]]
 
 
-def test_a_topic_that_is_not_there(client: SyncClient) -> None:
+def test_missing_topic_is_unknown(client: SyncClient) -> None:
     with pytest.raises(UnknownTopicOrPartitionException):
         read(RecordReader(client, {TopicPartition("ordres", 0): 0}, ends=None, settings=SETTINGS))
 
@@ -154,7 +154,7 @@ def damaged() -> bytes:
     return bytes(data)
 
 
-def test_bytes_that_were_changed_on_the_way_are_told(broker: EmbeddedBroker) -> None:
+def test_damaged_batch_is_corrupt(broker: EmbeddedBroker) -> None:
     with answering(damaged()) as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
         with pytest.raises(CorruptRecordException, match="the checksum of the batch at offset 0"):
             read(RecordReader(client, {PLACES[0]: 0}, ends=None, settings=SETTINGS))
@@ -162,7 +162,7 @@ def test_bytes_that_were_changed_on_the_way_are_told(broker: EmbeddedBroker) -> 
         assert len(read(RecordReader(client, {PLACES[0]: 0}, ends={PLACES[0]: 1}, settings=trusting))[PLACES[0]]) == 1
 
 
-def test_a_partition_that_gives_nothing_is_not_waited_for_for_ever() -> None:
+def test_partition_without_records_times_out() -> None:
     clock = ManualClock()
     with (
         answering(b"", clock) as server,

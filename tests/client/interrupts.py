@@ -51,7 +51,7 @@ class Interrupt:
         sys.settrace(self._before[0])
 
     @property
-    def has_come(self) -> bool:
+    def has_happened(self) -> bool:
         return self.left < 0
 
     def _called(self, frame: FrameType, _event: str, _argument: object) -> Any:
@@ -96,7 +96,7 @@ def moments() -> Iterator[Interrupt]:
     while tries < TRIES_MAX:
         interrupt = Interrupt(index)
         yield interrupt
-        if interrupt.has_come:
+        if interrupt.has_happened:
             index, tries = index + 1, 0
         elif not interrupt.is_elsewhere:
             return

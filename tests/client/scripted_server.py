@@ -53,9 +53,9 @@ class ScriptedServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self.hang_up()
+        self.close_connections()
 
-    def hang_up(self) -> None:
+    def close_connections(self) -> None:
         """Close every connection."""
         for peer in self._peers:
             with contextlib.suppress(OSError):

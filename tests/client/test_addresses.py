@@ -35,13 +35,13 @@ def test_bootstrap_servers(text: str | list[str], expected: list[Address]) -> No
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:b", "a:-1", "a:1;b:2", "a:²"])
-def test_what_is_no_address_is_named(text: str) -> None:
+def test_invalid_address_is_named_in_the_error(text: str) -> None:
     with pytest.raises(ConfigException, match=r"bootstrap\.servers"):
         parse_bootstrap_servers(text)
 
 
 @pytest.mark.parametrize(("text", "is_hinted"), [("::1:9092", True), ("fe80::2:9092", True), ("PLAINTEXT://h:9092", False), ("h:0", False)])
-def test_an_ipv6_address_without_brackets_is_told_what_it_lacks(text: str, is_hinted: bool) -> None:
+def test_ipv6_address_without_brackets_is_rejected_with_a_hint(text: str, is_hinted: bool) -> None:
     with pytest.raises(ConfigException) as caught:
         parse_bootstrap_servers(text)
     assert ("an IPv6 address needs brackets, as in [::1]:9092" in str(caught.value)) is is_hinted
@@ -65,7 +65,7 @@ def test_jitter_stays_within_a_fifth() -> None:
     assert len(waits) > 20
 
 
-def test_who_failed_waits_and_the_others_are_tried() -> None:
+def test_failed_address_backs_off_while_others_are_tried() -> None:
     attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
     assert attempts.pick([A, B], 0) == A
     attempts.failed(A, "refused", 0)
@@ -80,7 +80,7 @@ def test_who_failed_waits_and_the_others_are_tried() -> None:
     assert (attempts.failures(A), attempts.failures(B)) == (0, 2)
 
 
-def test_the_description_names_addresses_reasons_and_time() -> None:
+def test_description_names_addresses_reasons_and_time() -> None:
     attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
     attempts.failed(A, "refused", 0)
     assert attempts.describe([A, B, A], 300) == "no broker reachable at a:1 (refused), b:2 (not tried yet); tried for 300 ms"
@@ -89,7 +89,7 @@ def test_the_description_names_addresses_reasons_and_time() -> None:
     assert attempts.describe([A]) == "no broker reachable at a:1 (refused)"
 
 
-def test_who_hangs_up_before_any_answer_is_tried_less_and_less() -> None:
+def test_connection_lost_before_its_first_response_increases_the_backoff() -> None:
     attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
     waits = []
     for _ in range(5):

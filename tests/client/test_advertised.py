@@ -24,7 +24,7 @@ def failed(address: Address, *, was_sent: bool = False, is_unsupported: bool = F
     return RequestFailed(address=address, token=None, reason="refused", was_sent=was_sent, is_unsupported=is_unsupported)
 
 
-def test_an_advertised_address_that_was_never_reached_has_the_hint() -> None:
+def test_unreachable_advertised_address_has_the_hint() -> None:
     for event in (failed(ADVERTISED), failed(ADVERTISED._replace(lane=1)), Disconnected(address=ADVERTISED, reason="refused")):
         assert explain_unreachable(event, attempts(), [GIVEN]).reason == f"refused; {ADVERTISED_HINT}"
 
@@ -45,7 +45,7 @@ def test_other_failures_have_no_hint(event: RequestFailed | Disconnected) -> Non
     assert explain_unreachable(event, attempts(), [GIVEN]) is event
 
 
-def test_an_address_that_was_reached_has_no_hint_when_it_fails_later() -> None:
+def test_address_reached_before_has_no_hint() -> None:
     facts = attempts()
     facts.succeeded(ADVERTISED._replace(lane=1))
     assert explain_unreachable(failed(ADVERTISED), facts, [GIVEN]).reason == "refused"

@@ -40,7 +40,7 @@ def token(message: Any) -> bytes:
     return bytes(message.auth_bytes)
 
 
-def test_every_mechanism_of_the_option_has_its_row() -> None:
+def test_every_mechanism_of_the_option_is_implemented() -> None:
     assert tuple(MECHANISMS) == SASL_MECHANISMS
 
 
@@ -53,14 +53,14 @@ def test_plain() -> None:
 
 
 @pytest.mark.parametrize("lifetime_ms", [60_000, 1_000])
-def test_a_session_is_renewed_within_its_life(lifetime_ms: int) -> None:
+def test_session_is_renewed_before_it_expires(lifetime_ms: int) -> None:
     one = login()
     one.next(SaslHandshakeResponse())
     one.next(SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms))
     assert 0.85 * lifetime_ms <= one.session_ms <= 0.95 * lifetime_ms
 
 
-def in_scram(server_first: str | None = None) -> tuple[Login, str]:
+def scram_login(server_first: str | None = None) -> tuple[Login, str]:
     """A SCRAM login whose first token is out, and its nonce."""
     one = login("SCRAM-SHA-256")
     first = scram.ClientFirst.parse(token(one.next(SaslHandshakeResponse())))
@@ -78,15 +78,15 @@ def in_scram(server_first: str | None = None) -> tuple[Login, str]:
         ("nonsense", "instead of"),
     ],
 )
-def test_a_broker_that_asks_for_nonsense(server_first: str, text: str) -> None:
-    one, nonce = in_scram()
+def test_invalid_server_message_is_rejected(server_first: str, text: str) -> None:
+    one, nonce = scram_login()
     with pytest.raises(SaslAuthenticationException, match=text):
         one.next(SaslAuthenticateResponse(auth_bytes=server_first.format(nonce=nonce).encode()))
 
 
-def test_a_broker_that_does_not_know_the_password() -> None:
+def test_wrong_server_signature_is_rejected() -> None:
     """It lets everybody in, to see what they send."""
-    one, nonce = in_scram()
+    one, nonce = scram_login()
     one.next(SaslAuthenticateResponse(auth_bytes=f"r={nonce}x,s=YQ==,i=4096".encode()))
     with pytest.raises(SaslAuthenticationException, match="its signature is wrong"):
         one.next(SaslAuthenticateResponse(auth_bytes=scram.server_final(bytes(32))))
@@ -102,7 +102,7 @@ def test_a_broker_that_does_not_know_the_password() -> None:
         (SaslAuthenticateResponse(error_code=-1), SaslAuthenticationException, codes.UNKNOWN_SERVER_ERROR.text),
     ],
 )
-def test_refusals_name_user_mechanism_and_the_brokers_words(answer: Any, kind: type, text: str) -> None:
+def test_login_error_names_user_mechanism_and_reason(answer: Any, kind: type, text: str) -> None:
     one = login()
     if isinstance(answer, SaslAuthenticateResponse):
         one.next(SaslHandshakeResponse())
@@ -168,7 +168,7 @@ def test_requests_wait_for_the_login() -> None:
 
 
 @pytest.mark.parametrize(("lifetime_ms", "is_idle"), [(0, True), (60_000, False)])
-def test_a_connection_whose_login_ends_is_never_at_rest(lifetime_ms: int, is_idle: bool) -> None:
+def test_connection_with_expiring_login_is_never_idle(lifetime_ms: int, is_idle: bool) -> None:
     """Else who borrows it would have to log in."""
     wire = Wire()
     wire.negotiate()
@@ -191,7 +191,7 @@ def test_a_login_is_renewed_before_the_next_request() -> None:
     assert wire.answer(early, MetadataResponse())[0].token == "in time", "what is under way is answered all the same"
 
 
-def test_the_request_goes_once_the_login_is_renewed() -> None:
+def test_request_is_sent_after_the_login_is_renewed() -> None:
     wire = Wire()
     wire.negotiate()
     wire.log_in(lifetime_ms=1_000)
@@ -202,7 +202,7 @@ def test_the_request_goes_once_the_login_is_renewed() -> None:
     assert wire.answer(request, MetadataResponse())[0].token == "late"
 
 
-def test_a_failed_login_is_the_end_of_the_connection() -> None:
+def test_failed_login_closes_the_connection() -> None:
     wire = Wire()
     wire.connection.send(MetadataRequest(topics=[]), "t", 0)
     wire.negotiate()
@@ -217,7 +217,7 @@ def test_a_failed_login_is_the_end_of_the_connection() -> None:
     assert (failed.error, failed.was_sent, lost.error) == (refusal, False, refusal)
 
 
-def test_a_broker_without_logins() -> None:
+def test_broker_without_sasl_handshake() -> None:
     wire = Wire(apis=(3, 18))
     wire.negotiate()
     assert isinstance(wire.connection.refusal, IllegalSaslStateException)
@@ -238,7 +238,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
         (f'{SCRAM} required username="alice" password="p" tokenauth="false";', "SCRAM-SHA-256", ("alice", "p")),
     ],
 )
-def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
+def test_jaas_config_is_parsed(text: str, mechanism: str, found: tuple[str, str]) -> None:
     assert parse_jaas_config(text, mechanism) == found
     assert parse_jaas_config(f" kafkashaded.{text.lstrip()}", mechanism) == found, "as Databricks has its users write it"
 
@@ -257,7 +257,7 @@ def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
         ('com.sun.security.auth.module.Krb5LoginModule required useKeyTab="true";', "PLAIN", "Krb5LoginModule: known are"),
     ],
 )
-def test_jaas_that_cannot_be_used(text: str, mechanism: str, words: str) -> None:
+def test_invalid_jaas_config_is_rejected(text: str, mechanism: str, words: str) -> None:
     with pytest.raises(ConfigException) as caught:
         parse_jaas_config(text, mechanism)
     assert words in str(caught.value)

@@ -41,14 +41,14 @@ def bootstrap_of(**options: str) -> tuple[Bootstrap, ClusterState]:
 @pytest.mark.parametrize(
     ("strategy", "candidates"), [("rebootstrap", [KNOWN, FIRST]), ("none", [KNOWN]), ("REBOOTSTRAP", [KNOWN, FIRST]), ("NONE", [KNOWN])]
 )
-def test_whether_the_first_ones_are_asked_once_the_cluster_is_known(strategy: str, candidates: list[Address]) -> None:
+def test_bootstrap_servers_stay_candidates_with_rebootstrap_only(strategy: str, candidates: list[Address]) -> None:
     bootstrap, cluster = bootstrap_of(metadata_recovery_strategy=strategy)
     assert bootstrap.candidates() == [FIRST]
     cluster.learn_node(0, KNOWN)
     assert bootstrap.candidates() == candidates
 
 
-def test_the_known_are_forgotten_after_a_time_without_an_answer() -> None:
+def test_known_brokers_are_forgotten_after_the_trigger_time() -> None:
     bootstrap, cluster = bootstrap_of(metadata_recovery_rebootstrap_trigger_ms="1000")
     cluster.learn_node(0, KNOWN)
     bootstrap.metadata_failed(5_000)
@@ -62,7 +62,7 @@ def test_the_known_are_forgotten_after_a_time_without_an_answer() -> None:
     assert bootstrap.candidates() == [FIRST]
 
 
-def test_without_the_strategy_nothing_is_forgotten() -> None:
+def test_strategy_none_forgets_nothing() -> None:
     bootstrap, cluster = bootstrap_of(metadata_recovery_strategy="none", metadata_recovery_rebootstrap_trigger_ms="0")
     cluster.learn_node(0, KNOWN)
     bootstrap.metadata_failed(5_000)
@@ -71,7 +71,7 @@ def test_without_the_strategy_nothing_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("table", [PRODUCER_OPTIONS, CONSUMER_OPTIONS], ids=["producer", "consumer"])
-def test_no_third_strategy(table: OptionTable) -> None:
+def test_unknown_strategy_is_rejected(table: OptionTable) -> None:
     with pytest.raises(ConfigException, match="one of rebootstrap, none"):
         table.parse({"bootstrap.servers": "first:1", "metadata.recovery.strategy": "retry"})
 
@@ -91,7 +91,7 @@ Made = Callable[..., tuple[MetadataWatch | ConsumerMetadataWatch, ClusterState]]
 
 
 @pytest.mark.parametrize("made", [metadata_of_producer, metadata_of_consumer])
-def test_both_clients_look_for_their_cluster_anew(made: Made) -> None:
+def test_both_clients_rebootstrap(made: Made) -> None:
     watch, cluster = made(metadata_recovery_rebootstrap_trigger_ms="1000")
     cluster.learn_node(0, KNOWN)
     watch.unanswered(NetworkException("gone"), 5_000)
@@ -105,7 +105,7 @@ def test_both_clients_look_for_their_cluster_anew(made: Made) -> None:
 
 @pytest.mark.parametrize(("strategy", "is_known"), [("rebootstrap", False), ("none", True)])
 @pytest.mark.parametrize("made", [metadata_of_producer, metadata_of_consumer])
-def test_a_broker_may_ask_them_to(made: Made, strategy: str, is_known: bool) -> None:
+def test_rebootstrap_required_code_rebootstraps(made: Made, strategy: str, is_known: bool) -> None:
     watch, cluster = made(metadata_recovery_strategy=strategy)
     cluster.learn_node(0, KNOWN)
     watch.answered(MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED.number), 5_500)
@@ -120,7 +120,7 @@ A, B, C = (Address(host, 1) for host in "abc")
     [(10_000, 60_000, 2_000), (10_000, 6_000, 1_000), (10_000, 0, 100), (400_000, 600_000, 30_000)],
     ids=["a part of a connection's time", "a part of the callers' time", "not too little", "no more than anybody has"],
 )
-def test_a_silent_one_does_not_hold_up_the_next(setup_ms: int, limit_ms: int, timeout_ms: int) -> None:
+def test_silent_bootstrap_server_does_not_delay_the_next(setup_ms: int, limit_ms: int, timeout_ms: int) -> None:
     attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))
 
     def first_timeout(address: Address) -> int:
@@ -133,7 +133,7 @@ def test_a_silent_one_does_not_hold_up_the_next(setup_ms: int, limit_ms: int, ti
     assert (first_timeout(C), first_timeout(A)) == (30_000, 30_000), "the last one may just be slow, and so may the others be"
 
 
-def test_a_broker_that_is_known_has_its_time() -> None:
+def test_known_broker_has_the_request_timeout() -> None:
     bootstrap, cluster = bootstrap_of(bootstrap_servers="first:1,second:1")
     attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))
     assert bootstrap.response_timeout_ms(FIRST, attempts) == 2_000
@@ -141,14 +141,14 @@ def test_a_broker_that_is_known_has_its_time() -> None:
     assert bootstrap.response_timeout_ms(KNOWN, attempts) == 30_000
 
 
-def test_one_alone_has_its_time() -> None:
+def test_single_bootstrap_server_has_the_request_timeout() -> None:
     assert bootstrap_of()[0].response_timeout_ms(FIRST, Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))) == 30_000
 
 
 SERVERS = {"bootstrap.servers": "a:1,b:1"}
 
 
-def test_a_consumer_asks_the_next() -> None:
+def test_consumer_tries_the_next_bootstrap_server() -> None:
     rig = ConsumerRig(**SERVERS)
     rig.core.subscribe(["t"])
     rig.step()
@@ -167,7 +167,7 @@ def test_a_consumer_asks_the_next() -> None:
     }
 
 
-def test_a_producer_asks_the_next() -> None:
+def test_producer_tries_the_next_bootstrap_server() -> None:
     core = ProducerCore(PRODUCER_OPTIONS.parse(SERVERS), Random(1))
     sent = [effect for effect in core.handle(TopicRequested(topic="t"), 0) if isinstance(effect, SendRequest)]
     assert {(request.address, request.timeout_ms) for request in sent} == {(A, 2_000)}
@@ -176,7 +176,7 @@ def test_a_producer_asks_the_next() -> None:
     assert {(effect.address, effect.timeout_ms) for effect in again if isinstance(effect, SendRequest)} == {(B, 30_000)}
 
 
-def test_a_client_that_waits_asks_the_next() -> None:
+def test_blocking_client_tries_the_next_bootstrap_server() -> None:
     """With a connection's time of half a second it takes a tenth, with the whole of a request the test would be too late."""
     with ScriptedServer(lambda server, message: STAY_SILENT) as silent, ScriptedServer() as server:
         servers = [silent.bootstrap_servers, server.bootstrap_servers]

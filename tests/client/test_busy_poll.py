@@ -56,11 +56,11 @@ TABLE: list[tuple[str, list[float | None], list[int]]] = [
 
 
 @pytest.mark.parametrize(("answers_us", "looks"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_how_often_it_looks(answers_us: list[float | None], looks: list[int]) -> None:
+def test_number_of_polls(answers_us: list[float | None], looks: list[int]) -> None:
     assert waits(answers_us) == looks
 
 
-def test_it_never_stops_trying() -> None:
+def test_polling_resumes_after_skipped_waits() -> None:
     looks = waits([None] * 4 * SKIPPED_WAITS_MAX)
     asleep = [len(list(group)) for looked, group in itertools.groupby(looks, key=bool) if not looked]
     assert max(asleep) == SKIPPED_WAITS_MAX
@@ -68,13 +68,13 @@ def test_it_never_stops_trying() -> None:
 
 
 @pytest.mark.parametrize(("answer_us", "times"), [(0, 0), (HERE, 2), (None, IN_VAIN - 1)])
-def test_between_two_looks_others_may_have_the_processor(answer_us: float | None, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_is_yielded_between_polls(answer_us: float | None, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     yielded: list[int] = []
     monkeypatch.setattr(os, "sched_yield", lambda: yielded.append(1), raising=False)
     waits([answer_us])
     assert len(yielded) == times
 
 
-def test_where_the_system_cannot_be_asked_for_that_it_looks_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polls_without_sched_yield(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_yield", raising=False)
     assert waits([HERE, None]) == [3, IN_VAIN]

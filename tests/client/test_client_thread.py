@@ -11,10 +11,10 @@ CODE = """
 import threading
 from chaffinch import {kind}
 
-def cannot(self):
+def fail_to_start(self):
     raise RuntimeError("can't start new thread")
 
-threading.Thread.start = cannot
+threading.Thread.start = fail_to_start
 try:
     {kind}(bootstrap_servers="127.0.0.1:1")
 except RuntimeError as error:
@@ -23,6 +23,6 @@ except RuntimeError as error:
 
 
 @pytest.mark.parametrize("kind", ["Producer", "Consumer"])
-def test_the_end_of_the_process_does_not_wait_for_it(kind: str) -> None:
+def test_process_exit_does_not_wait_for_the_thread(kind: str) -> None:
     done = subprocess.run([sys.executable, "-c", CODE.format(kind=kind)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -34,14 +34,14 @@ def state(*answers: MetadataResponse) -> ClusterState:
     return cluster
 
 
-def test_before_the_first_answer_nothing_is_known() -> None:
+def test_state_is_empty_before_the_first_response() -> None:
     cluster = ClusterState()
     assert (cluster.leader_of(ORDERS_0), cluster.partition_count("orders"), cluster.topic_id("orders"), cluster.topics()) == (None,) * 3 + (
         [],
     )
 
 
-def test_an_answer() -> None:
+def test_response_is_applied() -> None:
     cluster = state(answer())
     assert cluster.nodes == {1: Address("h", 1), 2: Address("h", 2)}
     assert (cluster.leader_of(ORDERS_0), cluster.partition_count("orders"), cluster.topic_id("orders")) == (1, 1, UUID(int=1))
@@ -51,23 +51,23 @@ def test_an_answer() -> None:
     assert partition.replica_count == 2
 
 
-def test_an_older_leader_epoch_is_not_believed_a_newer_one_is() -> None:
+def test_older_leader_epoch_is_ignored() -> None:
     assert state(answer(1, 5), answer(2, 4)).leader_of(ORDERS_0) == 1
     assert state(answer(1, 5), answer(2, 6)).leader_of(ORDERS_0) == 2
     assert state(answer(1, 5), answer(2, -1)).leader_of(ORDERS_0) == 2, "a broker that tells no epochs is believed"
 
 
-def test_a_topic_made_anew_starts_over() -> None:
+def test_recreated_topic_accepts_lower_epochs() -> None:
     assert state(answer(1, 5, topic_id=1), answer(2, 0, topic_id=2)).leader_of(ORDERS_0) == 2
 
 
-def test_no_leader() -> None:
+def test_partition_without_leader() -> None:
     assert state(answer(-1)).leader_of(ORDERS_0) is None
     assert state(answer(1, partition_code=5)).leader_of(ORDERS_0) is None
     assert state(answer(9)).leader_of(ORDERS_0) is None, "a leader whose address is unknown is no leader"
 
 
-def test_a_topic_that_cannot_be_used_says_why() -> None:
+def test_unusable_topic_has_its_code() -> None:
     cluster = state(answer(), answer(code=codes.TOPIC_AUTHORIZATION_FAILED.number))
     topic = cluster.topic("orders")
     assert topic is not None
@@ -75,12 +75,12 @@ def test_a_topic_that_cannot_be_used_says_why() -> None:
     assert cluster.partition_count("orders") is None
 
 
-def test_a_passing_error_keeps_what_was_known_a_deleted_topic_does_not() -> None:
+def test_retriable_error_keeps_partitions_of_a_topic_that_exists() -> None:
     assert state(answer(), answer(code=codes.LEADER_NOT_AVAILABLE.number)).partition_count("orders") == 1
     assert state(answer(), answer(code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)).partition_count("orders") is None
 
 
-def test_forgotten() -> None:
+def test_forgotten_topic_is_unknown() -> None:
     cluster = state(answer())
     cluster.forget("orders")
     assert cluster.topic("orders") is None

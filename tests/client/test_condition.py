@@ -23,7 +23,7 @@ def use(condition: Condition, held: list[bool]) -> None:
         condition.notify_all()
 
 
-def test_ctrl_c_at_every_moment() -> None:
+def test_interrupt_at_every_moment_leaves_the_lock_consistent() -> None:
     """A wait that is left holds the lock as the rest of the statement expects; the statement that is left does not."""
     condition, held = Condition(), list[bool]()
     for index in count():
@@ -33,13 +33,13 @@ def test_ctrl_c_at_every_moment() -> None:
         assert not condition.is_owned(), interrupt.place
         assert condition.acquire(blocking=False)
         condition.release()
-        if not interrupt.has_come:
+        if not interrupt.has_happened:
             break
     assert index > 10
     assert all(held)
 
 
-def test_who_waits_is_woken() -> None:
+def test_waiting_thread_is_notified() -> None:
     condition, found = Condition(), list[bool]()
     is_waiting = threading.Event()
 
@@ -57,7 +57,7 @@ def test_who_waits_is_woken() -> None:
     assert found == [True]
 
 
-def test_who_does_not_hold_the_lock_cannot_wait() -> None:
+def test_wait_without_the_lock_is_rejected() -> None:
     condition = Condition()
     with pytest.raises(RuntimeError, match="un-acquired lock"):
         condition.wait()

@@ -60,7 +60,7 @@ def produce(acks: int) -> ProduceRequest:
     return ProduceRequest(acks=acks, timeout_ms=1, topics=[TopicProduceData(name="orders", partitions=[partition])])
 
 
-def test_versions_come_first_and_the_software_is_named() -> None:
+def test_first_request_is_api_versions_with_the_software_name() -> None:
     wire = Wire()
     wire.connection.send(MetadataRequest(topics=[]), "token", 0)
     wire.connection.opened(0)
@@ -76,7 +76,7 @@ def test_versions_come_first_and_the_software_is_named() -> None:
 
 
 @pytest.mark.parametrize("step", [None, 1, 7])
-def test_answers_find_their_requests_however_they_arrive(step: int | None) -> None:
+def test_responses_match_requests_in_any_fragmentation(step: int | None) -> None:
     wire = Wire()
     wire.open()
     for token in "abc":
@@ -89,7 +89,7 @@ def test_answers_find_their_requests_however_they_arrive(step: int | None) -> No
     assert wire.connection.in_flight_count == 0
 
 
-def test_the_numbering_that_was_announced() -> None:
+def test_announced_numbering_is_reported() -> None:
     wire = Wire(features=("chaffinch.error.numbering",))
     wire.open()
     wire.connection.send(MetadataRequest(topics=[]), "a", 0)
@@ -98,7 +98,7 @@ def test_the_numbering_that_was_announced() -> None:
     assert wire.events[-1].numbering == "kip"
 
 
-def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
+def test_api_versions_is_retried_in_the_brokers_version() -> None:
     wire = Wire()
     wire.connection.opened(0)
     wire.to_server()
@@ -111,7 +111,7 @@ def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
     assert wire.events == [Connected(address=HERE)]
 
 
-def test_a_broker_that_never_agrees_is_given_up() -> None:
+def test_broker_without_common_api_versions_is_closed() -> None:
     wire = Wire()
     wire.connection.opened(0)
     for _ in range(3):
@@ -121,7 +121,7 @@ def test_a_broker_that_never_agrees_is_given_up() -> None:
     assert wire.connection.violation is not None
 
 
-def test_a_request_without_an_answer_is_done_when_its_last_byte_is_out() -> None:
+def test_request_without_response_completes_with_its_last_byte() -> None:
     wire = Wire()
     wire.open()
     wire.events.clear()
@@ -144,7 +144,7 @@ def test_deadlines() -> None:
     assert wire.connection.is_stuck(150)
 
 
-def test_a_lost_connection_says_which_requests_may_have_reached_the_broker() -> None:
+def test_lost_connection_reports_which_requests_were_sent() -> None:
     wire = Wire()
     wire.open()
     wire.connection.send(produce(-1), "whole", 0)
@@ -163,7 +163,7 @@ def test_a_lost_connection_says_which_requests_may_have_reached_the_broker() -> 
     assert not wire.connection.needs_write
 
 
-def test_before_the_negotiation_nothing_was_sent() -> None:
+def test_request_before_negotiation_was_not_sent() -> None:
     wire = Wire()
     wire.connection.opened(0)
     wire.connection.send(produce(-1), "waiting", 0)
@@ -173,7 +173,7 @@ def test_before_the_negotiation_nothing_was_sent() -> None:
     assert (failed.was_sent, failed.is_timeout, failed.version) == (False, True, None)
 
 
-def test_a_request_that_cannot_be_said_fails_alone() -> None:
+def test_unencodable_request_fails_alone() -> None:
     wire = Wire()
     wire.connection.opened(0)
     wire.to_server()
@@ -194,7 +194,7 @@ CODECS = [
 
 @pytest.mark.parametrize(("versions", "magic", "codec", "goes"), CODECS)
 @pytest.mark.parametrize("is_split", [False, True], ids=["whole", "in pieces"])
-def test_zstd_is_refused_before_a_broker_that_cannot_read_it_gets_it(
+def test_zstd_for_an_old_broker_fails_without_being_sent(
     versions: tuple[int, int], magic: int, codec: Compression, goes: bool, is_split: bool
 ) -> None:
     """Before Produce 7 (Kafka 2.1) brokers say no more than UNKNOWN_SERVER_ERROR."""
@@ -220,7 +220,7 @@ def test_zstd_is_refused_before_a_broker_that_cannot_read_it_gets_it(
     )
 
 
-def test_what_is_no_protocol_is_a_violation() -> None:
+def test_invalid_bytes_are_a_violation() -> None:
     wire = Wire()
     wire.open()
     buffer = wire.connection.get_buffer()
@@ -229,7 +229,7 @@ def test_what_is_no_protocol_is_a_violation() -> None:
     assert "Kafka protocol" in (wire.connection.violation or "")
 
 
-def test_versions_can_be_limited() -> None:
+def test_version_max_limits_the_version() -> None:
     wire = Wire()
     wire.open()
     wire.connection.send(produce(-1), "a", 0, version_max=11)
@@ -238,7 +238,7 @@ def test_versions_can_be_limited() -> None:
 
 
 @pytest.mark.parametrize(("version_max", "version"), [(11, 11), (13, 13), (None, 11)])
-def test_the_outcome_says_in_which_version_a_request_went_out(version_max: int | None, version: int) -> None:
+def test_outcome_has_the_version_of_the_request(version_max: int | None, version: int) -> None:
     wire = Wire()
     wire.open()
     for token in ("answered", "lost"):

@@ -54,7 +54,7 @@ each_client = pytest.mark.parametrize(
 
 
 @each_client
-def test_every_option_of_kafka_has_its_fate(table: OptionTable, names: frozenset[str], ours: set[str]) -> None:
+def test_every_kafka_option_is_known(table: OptionTable, names: frozenset[str], ours: set[str]) -> None:
     used = {option.name for option in table.options}
     assert len(names) == {PRODUCER_OPTIONS: 113, CONSUMER_OPTIONS: 116}[table]
     assert (used | table.without_effect) - names == ours
@@ -63,7 +63,7 @@ def test_every_option_of_kafka_has_its_fate(table: OptionTable, names: frozenset
 
 
 @each_client
-def test_what_has_no_use_is_accepted_and_kept_apart(table: OptionTable, names: frozenset[str], ours: set[str]) -> None:
+def test_option_without_effect_is_accepted_and_reported(table: OptionTable, names: frozenset[str], ours: set[str]) -> None:
     idle = dict.fromkeys(table.without_effect & names, "x")
     assert table.parse({"bootstrap.servers": "b:1", **idle}).ignored == idle
 
@@ -75,7 +75,7 @@ def test_what_has_no_use_is_accepted_and_kept_apart(table: OptionTable, names: f
         *((CONSUMER_OPTIONS, CONSUMER_HINTS, name) for name in [*JAVA_ONLY_OPTIONS, "internal.throw.on.fetch.stable.offset.unsupported"]),
     ],
 )
-def test_what_would_be_missed_is_refused_with_what_to_do(table: OptionTable, told: dict[str, str], name: str) -> None:
+def test_option_with_an_effect_in_java_is_rejected_with_a_hint(table: OptionTable, told: dict[str, str], name: str) -> None:
     with pytest.raises(ConfigException) as caught:
         table.parse({"bootstrap.servers": "b:1", name: "x"})
     assert str(caught.value) == f"unknown option {name!r}: {told[name]}"
@@ -83,5 +83,5 @@ def test_what_would_be_missed_is_refused_with_what_to_do(table: OptionTable, tol
 
 @pytest.mark.parametrize("table", [ADMIN_TABLE, READING_TABLE, SINK, SOURCE])
 @pytest.mark.parametrize("name", JAVA_ONLY_OPTIONS)
-def test_the_other_parts_say_the_same(table: OptionTable, name: str) -> None:
+def test_other_tables_have_the_same_hints(table: OptionTable, name: str) -> None:
     assert JAVA_ONLY_OPTIONS[name] in table.unknown(name if table in (ADMIN_TABLE, READING_TABLE) else f"kafka.{name}")

@@ -48,7 +48,7 @@ def network() -> Any:
     made.close()
 
 
-def test_answers_in_order_after_the_connection(network: Network) -> None:
+def test_connected_precedes_responses_in_order(network: Network) -> None:
     with ScriptedServer() as server:
         for token in range(5):
             network.send(address(server), MetadataRequest(topics=[]), token, timeout_ms=10_000)
@@ -78,7 +78,7 @@ def test_a_request_without_an_answer(network: Network) -> None:
         assert isinstance(until(network, 1)[-1], RequestWritten)
 
 
-def test_a_stuck_connection_is_given_up_with_everything_on_it(network: Network) -> None:
+def test_stuck_connection_fails_all_its_requests(network: Network) -> None:
     with ScriptedServer(lambda server, message: STAY_SILENT if isinstance(message, MetadataRequest) else None) as server:
         network.send(address(server), MetadataRequest(topics=[]), "late")
         network.send(address(server), MetadataRequest(topics=[]), "behind it", timeout_ms=60_000)
@@ -88,7 +88,7 @@ def test_a_stuck_connection_is_given_up_with_everything_on_it(network: Network) 
     assert isinstance(events[-1], Disconnected)
 
 
-def test_a_connection_that_is_cut(network: Network) -> None:
+def test_lost_connection_fails_its_requests(network: Network) -> None:
     with ScriptedServer(lambda server, message: HANG_UP if isinstance(message, MetadataRequest) else None) as server:
         network.send(address(server), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
         (failed,) = [event for event in until(network, 1) if isinstance(event, RequestFailed)]
@@ -98,7 +98,7 @@ def test_a_connection_that_is_cut(network: Network) -> None:
         assert isinstance(until(network, 1)[-1], ResponseReceived), "the next request makes a new connection"
 
 
-def test_nobody_listens_and_nobody_by_that_name(network: Network) -> None:
+def test_refused_port_and_unknown_host(network: Network) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = Address("127.0.0.1", listener.getsockname()[1])
     for where, reason in ((closed, "refused"), (Address("nobody.invalid", 1), "name not known")):
@@ -110,7 +110,7 @@ def test_nobody_listens_and_nobody_by_that_name(network: Network) -> None:
         assert not failed.was_sent
 
 
-def test_bytes_that_are_no_protocol(network: Network) -> None:
+def test_invalid_bytes_close_the_connection(network: Network) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -128,7 +128,7 @@ def test_bytes_that_are_no_protocol(network: Network) -> None:
     assert "not in the Kafka protocol" in failed.reason
 
 
-def test_the_next_address_of_a_name_is_tried(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_address_of_a_host_is_tried_after_a_refusal(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer() as server, socket.create_server(("127.0.0.1", 0)) as listener:
         closed = listener.getsockname()
         listener.close()
@@ -138,7 +138,7 @@ def test_the_next_address_of_a_name_is_tried(network: Network, monkeypatch: pyte
         assert isinstance(until(network, 1)[-1], ResponseReceived)
 
 
-def test_so_it_is_when_one_of_them_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_address_of_a_host_is_tried_after_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     network = Network(ConnectionSettings(), clock=clock)
     silent, peer = socket.socketpair()
@@ -162,7 +162,7 @@ def test_so_it_is_when_one_of_them_says_nothing(monkeypatch: pytest.MonkeyPatch)
         assert isinstance(until(network, 1)[-1], ResponseReceived)
 
 
-def test_disconnect_fails_what_is_under_way(network: Network) -> None:
+def test_disconnect_fails_requests_in_flight(network: Network) -> None:
     with ScriptedServer(lambda server, message: STAY_SILENT if isinstance(message, MetadataRequest) else None) as server:
         network.send(address(server), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
         until(network, 1, (Connected,))
@@ -180,12 +180,12 @@ def test_wakeup_ends_a_wait(network: Network) -> None:
     assert network.poll(60_000) == []
 
 
-def test_no_wait_is_too_long(network: Network) -> None:
+def test_very_long_timeout_is_accepted(network: Network) -> None:
     network.wakeup()
     assert network.poll(2**63 - 1) == []
 
 
-def test_who_waits_for_an_answer_has_it_without_a_sleep(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_awaited_response_is_received_without_sleeping(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float | None] = []
     select = network._selector.select
 

@@ -17,7 +17,7 @@ def names_of(table: OptionTable) -> set[str]:
     return {option.name for option in table.options} | table.without_effect
 
 
-def test_the_lists_of_names_are_those_of_the_tables() -> None:
+def test_option_names_match_the_tables() -> None:
     producers, consumers = names_of(PRODUCER_OPTIONS), names_of(CONSUMER_OPTIONS)
     assert producers - consumers == option_hints.PRODUCER_OPTION_NAMES
     assert consumers - producers == option_hints.CONSUMER_OPTION_NAMES
@@ -26,7 +26,7 @@ def test_the_lists_of_names_are_those_of_the_tables() -> None:
 @pytest.mark.parametrize(
     ("table", "told"), [(PRODUCER_OPTIONS, option_hints.PRODUCER_HINTS), (CONSUMER_OPTIONS, option_hints.CONSUMER_HINTS)]
 )
-def test_nothing_that_is_known_has_a_hint_and_none_leads_astray(table: OptionTable, told: dict[str, str]) -> None:
+def test_hints_are_for_unknown_names_and_name_known_options(table: OptionTable, told: dict[str, str]) -> None:
     assert not names_of(table) & told.keys()
     for hint in told.values():
         if hint.startswith("it is ") and not hint.startswith("it is an option of"):
@@ -46,7 +46,7 @@ def test_nothing_that_is_known_has_a_hint_and_none_leads_astray(table: OptionTab
         (CONSUMER_OPTIONS, "consumer_timeout_ms", "give poll() a timeout"),
     ],
 )
-def test_what_is_said(table: OptionTable, name: str, says: str) -> None:
+def test_hint_is_in_the_error(table: OptionTable, name: str, says: str) -> None:
     with pytest.raises(ConfigException) as caught:
         table.parse({**SERVERS, name: "x"})
     assert says in str(caught.value)
@@ -62,7 +62,7 @@ def test_what_is_said(table: OptionTable, name: str, says: str) -> None:
         (CONSUMER_OPTIONS, "client.rack"),
     ],
 )
-def test_a_name_that_no_request_can_carry(table: OptionTable, name: str) -> None:
+def test_id_longer_than_a_request_allows_is_rejected(table: OptionTable, name: str) -> None:
     assert table.parse({**SERVERS, name: "n" * 32_767})[name]
     with pytest.raises(ConfigException) as caught:
         table.parse({**SERVERS, name: "é" * 20_000})
@@ -72,6 +72,6 @@ def test_a_name_that_no_request_can_carry(table: OptionTable, name: str) -> None
 
 
 @pytest.mark.parametrize("table", [PRODUCER_OPTIONS, CONSUMER_OPTIONS])
-def test_protocols_may_be_written_small(table: OptionTable) -> None:
+def test_security_protocol_in_lower_case(table: OptionTable) -> None:
     """As in configurations of librdkafka."""
     assert table.parse({**SERVERS, "security.protocol": "sasl_ssl"})["security.protocol"] == "SASL_SSL"

@@ -49,7 +49,7 @@ def ask(network: Network, server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("table", [ADMIN_TABLE, PRODUCER_OPTIONS], ids=["admin", "producer"])
-def test_each_table_has_what_connections_need(table: Any) -> None:
+def test_every_table_has_the_connection_options(table: Any) -> None:
     settings = table.parse({"bootstrap.servers": "x:1", "client.id": "me", "socket.connection.setup.timeout.ms": "7"})
     found = ConnectionSettings.of(settings)
     assert (found.client_id, found.setup_timeout_ms) == ("me", 7)
@@ -59,7 +59,7 @@ def test_each_table_has_what_connections_need(table: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["reconnect", "retry"])
 @pytest.mark.parametrize("suffix", ["backoff.ms", "backoff.max.ms"])
-def test_a_wait_of_0_is_none_and_the_documentation_says_so(kind: str, suffix: str) -> None:
+def test_backoff_of_0_is_documented(kind: str, suffix: str) -> None:
     """As in Apache Kafka; who wants it should know what it costs."""
     settings = CONSUMER_OPTIONS.parse({"bootstrap.servers": "b:1", f"{kind}.{suffix}": 0})
     backoff = {"reconnect": reconnect_backoff, "retry": retry_backoff}[kind](settings)
@@ -68,7 +68,7 @@ def test_a_wait_of_0_is_none_and_the_documentation_says_so(kind: str, suffix: st
     assert "; 0: " in option.documentation
 
 
-def test_secrets_are_in_nothing_that_is_printed() -> None:
+def test_secrets_are_never_printed() -> None:
     secrets = {"sasl.password": "hidden-1", "ssl.key.password": "hidden-2", "ssl.keystore.key": "hidden-3"}
     shown = {"sasl.username": "alice", "ssl.keystore.certificate.chain": "chain", "ssl.truststore.location": "/ca.pem"}
     options = {"bootstrap.servers": "x:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", **secrets, **shown}
@@ -98,7 +98,7 @@ def test_secrets_are_in_nothing_that_is_printed() -> None:
         ({"ssl.endpoint.identification.algorithm": "", "security.protocol": "SASL_PLAINTEXT"}, "with security.protocol=SASL_PLAINTEXT: "),
     ],
 )
-def test_what_the_protocol_has_no_use_for_is_refused(table: Any, options: dict[str, str], says: str) -> None:
+def test_security_options_unused_by_the_protocol_are_rejected(table: Any, options: dict[str, str], says: str) -> None:
     settings = table.parse({"bootstrap.servers": "x:1", **options})
     with pytest.raises(ConfigException) as caught:
         ConnectionSettings.of(settings)
@@ -108,7 +108,7 @@ def test_what_the_protocol_has_no_use_for_is_refused(table: Any, options: dict[s
 
 @pytest.mark.parametrize("idle_ms", [100, -1])
 @pytest.mark.parametrize("is_polled", [True, False], ids=["polled", "used again"])
-def test_an_idle_connection_is_closed_and_made_anew(idle_ms: int, is_polled: bool) -> None:
+def test_idle_connection_is_closed_and_reopened(idle_ms: int, is_polled: bool) -> None:
     clock = ManualClock()
     with ScriptedServer() as server, network_of(clock, **{"connections.max.idle.ms": idle_ms}) as network:
         ask(network, server)
@@ -124,7 +124,7 @@ def test_an_idle_connection_is_closed_and_made_anew(idle_ms: int, is_polled: boo
         assert server.connection_count - before == (0 if idle_ms == -1 else 1)
 
 
-def test_use_keeps_a_connection() -> None:
+def test_traffic_keeps_a_connection_open() -> None:
     clock = ManualClock()
     with ScriptedServer() as server, network_of(clock, **{"connections.max.idle.ms": 100}) as network:
         for _ in range(5):
@@ -133,7 +133,7 @@ def test_use_keeps_a_connection() -> None:
         assert server.connection_count == 1
 
 
-def test_the_time_to_open_a_connection_doubles_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setup_timeout_doubles_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     def never_connects(*_: Any) -> socket.socket:
         opened, other = socket.socketpair()
         others.append(other)
@@ -161,7 +161,7 @@ def test_the_time_to_open_a_connection_doubles_up_to_its_maximum(monkeypatch: py
 
 
 @pytest.mark.parametrize(("option", "number"), [("send.buffer.bytes", socket.SO_SNDBUF), ("receive.buffer.bytes", socket.SO_RCVBUF)])
-def test_buffers_of_the_system(option: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_buffer_sizes(option: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[socket.socket] = []
     open_connecting = sockets.open_connecting
 
@@ -177,7 +177,7 @@ def test_buffers_of_the_system(option: str, number: int, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("parse", [table.parse for table in (PRODUCER_OPTIONS, CONSUMER_OPTIONS, ADMIN_TABLE)])
 @pytest.mark.parametrize("name", ["request.timeout.ms", "send.buffer.bytes", "receive.buffer.bytes"])
-def test_numbers_that_go_into_32_bits_have_no_more(parse: Any, name: str) -> None:
+def test_32_bit_options_reject_larger_values(parse: Any, name: str) -> None:
     """Beyond them no socket takes a buffer's size, and no request a time."""
     assert parse({"bootstrap.servers": "a:1", name: 2**31 - 1})[name] == 2**31 - 1
     with pytest.raises(ConfigException, match=f"option {name} cannot be {2**31}: it must be at least -?1 and at most {2**31 - 1}"):
@@ -192,7 +192,7 @@ def test_numbers_that_go_into_32_bits_have_no_more(parse: Any, name: str) -> Non
         (ADMIN_TABLE.parse, "default.api.timeout.ms"),
     ],
 )
-def test_each_client_has_its_own_numbers_of_32_bits(parse: Any, name: str) -> None:
+def test_32_bit_options_of_each_client(parse: Any, name: str) -> None:
     with pytest.raises(ConfigException, match=f"option {name} cannot be {2**31}"):
         parse({"bootstrap.servers": "a:1", name: 2**31})
 
@@ -206,7 +206,7 @@ def _consumer(settings: Any) -> Any:
 
 
 @pytest.mark.parametrize(("table", "core_of"), [(PRODUCER_OPTIONS, _producer), (CONSUMER_OPTIONS, _consumer)], ids=["producer", "consumer"])
-def test_waits_between_attempts_double_from_the_one_option_to_the_other(table: Any, core_of: Any) -> None:
+def test_backoff_doubles_from_initial_to_maximum(table: Any, core_of: Any) -> None:
     connecting = {"reconnect.backoff.ms": 30, "reconnect.backoff.max.ms": 100}
     asking = {"retry.backoff.ms": 20, "retry.backoff.max.ms": 70}
     context = core_of(table.parse({"bootstrap.servers": "x:1", **connecting, **asking})).context

@@ -89,7 +89,7 @@ def test_metadata_and_leader() -> None:
         assert server.requests(ApiVersionsRequest)[0].client_software_name == "chaffinch"
 
 
-def test_while_a_node_is_waited_for_the_others_are_not_asked_for_it_all_the_time() -> None:
+def test_waiting_for_a_node_does_not_flood_other_nodes_with_metadata_requests() -> None:
     """Metadata may say where it is now: once for each attempt. It was asked for some 450 times a second."""
     ports = {2: closed_port()}
 
@@ -103,7 +103,7 @@ def test_while_a_node_is_waited_for_the_others_are_not_asked_for_it_all_the_time
         assert len(server.requests(MetadataRequest)) <= 4
 
 
-def test_without_a_leader_nobody_is_said_to_be_out_of_reach() -> None:
+def test_missing_leader_error_names_no_unreachable_broker() -> None:
     """The node that led the partition is; but the others answer, and say that nobody leads it now."""
     ports, led_by = {2: closed_port()}, [2, -1]
 
@@ -120,7 +120,7 @@ def test_without_a_leader_nobody_is_said_to_be_out_of_reach() -> None:
         client.leader_request(ORDERS_0, ListOffsetsRequest(topics=[]))
 
 
-def test_what_a_coordinator_answers_is_said_though_another_broker_is_out_of_reach() -> None:
+def test_coordinator_code_precedes_unreachable_brokers_in_the_error() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         if isinstance(message, FindCoordinatorRequest):
             return FindCoordinatorResponse(coordinators=[Coordinator(key="t", node_id=1, host="127.0.0.1", port=server.port)])
@@ -134,7 +134,7 @@ def test_what_a_coordinator_answers_is_said_though_another_broker_is_out_of_reac
         client.coordinator_request("t", "transaction", EndTxnRequest(transactional_id="t"))
 
 
-def test_nobody_listens_names_address_reason_and_time() -> None:
+def test_refused_connection_error_names_address_reason_and_time() -> None:
     port = closed_port()
     with client_of(f"127.0.0.1:{port}", timeout_ms=50) as client:
         error = times_out("refused", client.refresh_metadata)
@@ -144,12 +144,12 @@ def test_nobody_listens_names_address_reason_and_time() -> None:
     assert error.stored is Stored.NO
 
 
-def test_a_name_that_does_not_resolve_is_said() -> None:
+def test_unknown_host_is_in_the_error() -> None:
     with client_of("nobody.invalid:9092", timeout_ms=30) as client:
         times_out("name not known", client.refresh_metadata)
 
 
-def test_a_lost_connection_is_tried_again() -> None:
+def test_lost_connection_is_retried() -> None:
     hung_up: list[MetadataRequest] = []
 
     def script(server: ScriptedServer, message: Any) -> Any:
@@ -163,7 +163,7 @@ def test_a_lost_connection_is_tried_again() -> None:
     assert len(server.requests(MetadataRequest)) == 3
 
 
-def test_what_was_sent_and_answered_is_given_back_at_once() -> None:
+def test_request_and_response_are_freed_without_garbage_collection() -> None:
     """Not with the next collection of garbage: until then a process that pushes much would hold many times what is under way."""
     with ScriptedServer() as server, client_of(server) as client:
         gc.collect()
@@ -177,7 +177,7 @@ def test_what_was_sent_and_answered_is_given_back_at_once() -> None:
             gc.enable()
 
 
-def test_without_retries_a_lost_connection_says_that_the_broker_may_have_acted() -> None:
+def test_lost_connection_without_retries_is_possibly_stored() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         return HANG_UP if isinstance(message, MetadataRequest) else None
 
@@ -187,7 +187,7 @@ def test_without_retries_a_lost_connection_says_that_the_broker_may_have_acted()
         assert caught.value.stored is Stored.POSSIBLY
 
 
-def test_silence_ends_with_the_callers_timeout() -> None:
+def test_silent_broker_ends_at_the_callers_timeout() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         return STAY_SILENT if isinstance(message, MetadataRequest) else None
 
@@ -195,7 +195,7 @@ def test_silence_ends_with_the_callers_timeout() -> None:
         client.refresh_metadata()
 
 
-def test_a_broker_without_the_api_is_said_at_once() -> None:
+def test_unsupported_api_fails_immediately() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         if isinstance(message, ApiVersionsRequest):
             return ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
@@ -205,7 +205,7 @@ def test_a_broker_without_the_api_is_said_at_once() -> None:
         client.refresh_metadata()
 
 
-def test_a_peer_that_is_no_broker_is_said() -> None:
+def test_peer_with_another_protocol_is_in_the_error() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         return HANG_UP
 
@@ -213,7 +213,7 @@ def test_a_peer_that_is_no_broker_is_said() -> None:
         times_out("closed by", client.refresh_metadata)
 
 
-def test_leader_request_refreshes_and_tries_again() -> None:
+def test_leader_request_refreshes_metadata_and_retries() -> None:
     answered = iter([produced(-1, 6), produced(-1, 19), produced(17)])
 
     def script(server: ScriptedServer, message: Any) -> Any:
@@ -225,7 +225,7 @@ def test_leader_request_refreshes_and_tries_again() -> None:
         assert len(server.requests(MetadataRequest)) == 2  # To find the leader, and because of code 6; 19 asks for nothing.
 
 
-def test_leader_request_returns_what_is_not_retriable_and_times_out_on_what_is() -> None:
+def test_leader_request_returns_final_codes_and_times_out_on_retriable_ones() -> None:
     codes = {"now": 87}
 
     def script(server: ScriptedServer, message: Any) -> Any:
@@ -246,7 +246,7 @@ def test_unknown_topic_and_partition(topic_partition: TopicPartition, text: str)
         client.leader(topic_partition)
 
 
-def test_coordinator_is_looked_up_and_looked_up_again() -> None:
+def test_coordinator_is_looked_up_again_after_a_move() -> None:
     answered = iter([EndTxnResponse(error_code=16), EndTxnResponse(error_code=51), EndTxnResponse()])
     found = iter([15, 0, 0])
 
@@ -279,7 +279,7 @@ def created(code: int) -> CreateTopicsResponse:
     return CreateTopicsResponse(topics=[CreatableTopicResult(name="new", error_code=code)])
 
 
-def test_the_controller_is_looked_for_anew_when_the_broker_asked_is_it_no_more() -> None:
+def test_controller_is_looked_up_again_after_a_move() -> None:
     """Metadata of another broker may be behind: it names the old controller until it has heard of the new one."""
     controllers = iter([1, 1, 1, 2])
 
@@ -293,7 +293,7 @@ def test_the_controller_is_looked_for_anew_when_the_broker_asked_is_it_no_more()
         assert (len(first.requests(CreateTopicsRequest)), len(second.requests(CreateTopicsRequest))) == (3, 1)
 
 
-def test_a_broker_that_stays_no_controller_is_asked_until_time_is_over() -> None:
+def test_not_controller_is_retried_until_the_timeout() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         return created(41) if isinstance(message, CreateTopicsRequest) else None
 
@@ -302,7 +302,7 @@ def test_a_broker_that_stays_no_controller_is_asked_until_time_is_over() -> None
     assert "CreateTopics request to the controller" in str(error)
 
 
-def test_what_a_controller_refuses_for_now_is_the_callers_to_try_again() -> None:
+def test_controller_request_returns_retriable_codes() -> None:
     """REQUEST_TIMED_OUT of CreateTopics: the topic may be there, and would be refused as one that exists."""
 
     def script(server: ScriptedServer, message: Any) -> Any:
@@ -314,7 +314,7 @@ def test_what_a_controller_refuses_for_now_is_the_callers_to_try_again() -> None
         assert len(server.requests(CreateTopicsRequest)) == 1
 
 
-def test_a_cluster_without_a_controller_is_waited_for() -> None:
+def test_controller_request_waits_for_a_controller() -> None:
     controllers = iter([-1, -1, 1])
 
     def script(server: ScriptedServer, message: Any) -> Any:
@@ -328,7 +328,7 @@ def test_a_cluster_without_a_controller_is_waited_for() -> None:
         times_out("the cluster has no controller", lambda: topics.create_topic(client, "new"))
 
 
-def test_a_pause_moves_bytes_while_no_other_thread_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_moves_bytes_with_the_lock_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark keeps one client for several threads, and its connections bear one at a time."""
     with ScriptedServer(lambda server, message: None) as server, client_of(server) as client:
         pump, pumped = client.pump, []
@@ -368,7 +368,7 @@ def test_pipeline_keeps_order_and_window() -> None:
         assert [len(r.topics[0].partitions[0].records) for r in requests] == list(range(1, 101))
 
 
-def test_pipeline_that_breaks_tells_what_was_answered_and_what_was_not() -> None:
+def test_broken_pipeline_returns_responses_and_pending_requests() -> None:
     sent = iter(range(100))
 
     def script(server: ScriptedServer, message: Any) -> Any:
@@ -390,7 +390,7 @@ def test_pipeline_that_breaks_tells_what_was_answered_and_what_was_not() -> None
         assert len(pipeline.pending) == 2
 
 
-def test_pipeline_left_open_is_a_mistake() -> None:
+def test_unfinished_pipeline_is_an_error() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         return STAY_SILENT if isinstance(message, ProduceRequest) else None
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["that connects", "on a connection that is there"])
-def test_a_request(is_first: bool) -> None:
+def test_request_interrupted_at_every_moment(is_first: bool) -> None:
     """What was sent or received by half would be taken for a part of the next one, which waited in vain."""
     with EmbeddedBroker() as broker:
         for index in count():
@@ -32,12 +32,12 @@ def test_a_request(is_first: bool) -> None:
                 with suppress(KeyboardInterrupt), interrupt:
                     client.request(REQUEST)
                 assert client.request(REQUEST).brokers, interrupt.place
-            if not interrupt.has_come:
+            if not interrupt.has_happened:
                 break
     assert index >= MOMENTS_MIN
 
 
-def test_a_close_that_is_interrupted_may_be_called_again() -> None:
+def test_interrupted_close_can_be_repeated() -> None:
     with EmbeddedBroker() as broker:
         for index in count():
             client = SyncClient(broker.bootstrap_servers)
@@ -49,6 +49,6 @@ def test_a_close_that_is_interrupted_may_be_called_again() -> None:
                 client.close()
             client.close()
             assert (transport.opened.fileno(), waker._reader.closed, waker._writer.closed) == (-1, True, True), interrupt.place
-            if not interrupt.has_come:
+            if not interrupt.has_happened:
                 break
     assert index >= MOMENTS_MIN

@@ -28,7 +28,7 @@ from tests.client.scripted_server import metadata
 UNREACHABLE = Address("127.0.0.1", 9)
 
 
-class PretendNetwork:
+class FakeNetwork:
     """Nothing is heard, and each wait lets so much time pass; or everybody is refused at once."""
 
     def __init__(self, clock: ManualClock, *, refuses: bool) -> None:
@@ -54,7 +54,7 @@ class PretendNetwork:
     def close(self) -> None: ...
 
 
-def pretend(client: SyncClient, network: PretendNetwork) -> None:
+def use_network(client: SyncClient, network: FakeNetwork) -> None:
     client._network.close()
     client._network = cast(Any, network)
 
@@ -64,7 +64,7 @@ def pretend(client: SyncClient, network: PretendNetwork) -> None:
     [(True, "no broker reachable at 127.0.0.1:9092 (refused)"), (False, "no answer from 127.0.0.1:9092 yet")],
     ids=["a dead port", "a broker that hangs"],
 )
-def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, why: str) -> None:
+def test_long_wait_is_logged_with_growing_pauses(refuses: bool, why: str) -> None:
     clock = ManualClock()
     said: list[tuple[int, str]] = []
     steady = Backoff(initial_ms=1000, max_ms=1000)
@@ -76,7 +76,7 @@ def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, 
         rng=random.Random(1),
         on_wait=lambda text: said.append((clock.steady_ms(), text)),
     )
-    pretend(client, PretendNetwork(clock, refuses=refuses))
+    use_network(client, FakeNetwork(clock, refuses=refuses))
     with pytest.raises(TimeoutException):
         client.refresh_metadata()
     assert len(said) == 3
@@ -86,7 +86,7 @@ def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, 
         assert text == f"metadata request, for {steady_ms} ms: {why}; still asking, for up to {left_ms} ms more"
 
 
-class PartlyReachable(PretendNetwork):
+class PartlyReachable(FakeNetwork):
     """The bootstrap address answers, and advertises another one, which refuses."""
 
     def send(self, address: Address, message: Any, token: Any, *, version_max: int | None, timeout_ms: int | None) -> None:
@@ -97,11 +97,11 @@ class PartlyReachable(PretendNetwork):
             self._heard.append(ResponseReceived(address=address, token=token, message=answer))
 
 
-def test_an_advertised_address_that_is_unreachable_is_named_alone() -> None:
+def test_log_line_names_only_the_unreachable_advertised_address() -> None:
     clock = ManualClock()
     said: list[str] = []
     client = SyncClient("127.0.0.1:9092", clock=clock, rng=random.Random(1), on_wait=said.append)
-    pretend(client, PartlyReachable(clock, refuses=True))
+    use_network(client, PartlyReachable(clock, refuses=True))
     with pytest.raises(TimeoutException) as raised:
         client.leader_request(TopicPartition("t", 0), MetadataRequest(topics=[]), timeout_ms=9_000)
     (line,) = said
@@ -111,20 +111,20 @@ def test_an_advertised_address_that_is_unreachable_is_named_alone() -> None:
     assert "9092" not in line
 
 
-def test_a_caller_without_time_says_nothing_about_an_advertised_address() -> None:
+def test_timeout_of_the_caller_is_no_hint_about_an_advertised_address() -> None:
     clock = ManualClock()
     client = SyncClient("127.0.0.1:9092", clock=clock, rng=random.Random(1))
-    pretend(client, PartlyReachable(clock, refuses=False))
+    use_network(client, PartlyReachable(clock, refuses=False))
     with pytest.raises(TimeoutException):
         client.leader_request(TopicPartition("t", 0), MetadataRequest(topics=[]), timeout_ms=9_000)
     assert client._attempts.reason(Address("127.0.0.1", UNREACHABLE.port)) == ""
 
 
-def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
+def test_max_wait_of_the_request_is_not_logged() -> None:
     clock = ManualClock()
     said: list[int] = []
     client = SyncClient("127.0.0.1:9092", clock=clock, rng=random.Random(1), on_wait=lambda text: said.append(clock.steady_ms()))
-    pretend(client, PretendNetwork(clock, refuses=False))
+    use_network(client, FakeNetwork(clock, refuses=False))
     with pytest.raises(TimeoutException):
         client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=7_400)
     assert said == []
@@ -133,22 +133,22 @@ def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
     assert [steady_ms - 7_400 for steady_ms in said] == [7_500]
 
 
-def test_many_calls_that_take_long_are_spoken_of_as_seldom_as_one() -> None:
+def test_many_long_calls_are_logged_as_rarely_as_one() -> None:
     clock = ManualClock()
     said: list[int] = []
     client = SyncClient("127.0.0.1:9092", clock=clock, rng=random.Random(1), on_wait=lambda text: said.append(clock.steady_ms()))
-    pretend(client, PretendNetwork(clock, refuses=False))
+    use_network(client, FakeNetwork(clock, refuses=False))
     for _ in range(10):
         with pytest.raises(TimeoutException):
             client.request(MetadataRequest(topics=[]), timeout_ms=5_000)
     assert said == [FIRST_LINE_MS, FIRST_LINE_MS + FIRST_PAUSE_MS, FIRST_LINE_MS + 3 * FIRST_PAUSE_MS]
 
 
-def test_commands_say_it_on_stderr_and_keep_stdout_clean(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_log_waits_to_stderr_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     with open_client(ADMIN_TABLE.parse({"bootstrap.servers": "127.0.0.1:9092", "default.api.timeout.ms": 5_000})) as client:
         monkeypatch.setattr(client, "_clock", clock)
-        pretend(client, PretendNetwork(clock, refuses=True))
+        use_network(client, FakeNetwork(clock, refuses=True))
         with pytest.raises(TimeoutException):
             client.refresh_metadata()
     out, err = capsys.readouterr()
@@ -157,7 +157,7 @@ def test_commands_say_it_on_stderr_and_keep_stdout_clean(capsys: pytest.CaptureF
     assert line.startswith("chaffinch: metadata request, for ")
 
 
-def test_what_nobody_can_be_told_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_stderr_does_not_end_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -167,7 +167,7 @@ def test_what_nobody_can_be_told_ends_no_command(monkeypatch: pytest.MonkeyPatch
     warn("this was left out")
     with open_client(ADMIN_TABLE.parse({"bootstrap.servers": "127.0.0.1:9092", "default.api.timeout.ms": 5_000})) as client:
         monkeypatch.setattr(client, "_clock", clock)
-        pretend(client, PretendNetwork(clock, refuses=True))
+        use_network(client, FakeNetwork(clock, refuses=True))
         with pytest.raises(TimeoutException):
             client.refresh_metadata()
 

@@ -129,7 +129,7 @@ def test_interrupted_call_leaves_the_consumer_usable(broker: EmbeddedBroker, top
         start()
         given.clear()
         interrupt = interrupted(index, lambda: call(consumer, tp))
-        if not interrupt.has_come:
+        if not interrupt.has_happened:
             break
         assert given + in_other_thread(resume) == [2, 3, 4, 5], interrupt.place
     in_other_thread(consumer.close)
@@ -152,7 +152,7 @@ def test_interrupted_call_of_a_group_member(broker: EmbeddedBroker, topic: str, 
         calls["subscribe"]()
         if what == "poll":
             interrupt = interrupted(index, calls["poll"])
-        if what != "poll" or (interrupt is not None and interrupt.has_come):
+        if what != "poll" or (interrupt is not None and interrupt.has_happened):
             assert in_other_thread(partial(read, consumer, len(VALUES))) == list(range(len(VALUES)))
             consumer.commit()
         if what == "close":
@@ -161,7 +161,7 @@ def test_interrupted_call_of_a_group_member(broker: EmbeddedBroker, topic: str, 
         consumer._thread._thread.join(LATEST_S)
         assert not consumer._thread._thread.is_alive()
         assert interrupt is not None
-        if not interrupt.has_come:
+        if not interrupt.has_happened:
             break
         assert [TopicPartition(topic, 0)] in callbacks
     assert index >= MOMENTS_MIN
@@ -184,6 +184,6 @@ def test_signal_handler_may_close(broker: EmbeddedBroker, topic: str, consumer_o
                 CALLS[what](consumer, tp)
         consumer.close()
         assert not consumer._thread._thread.is_alive(), signal.place
-        if not signal.has_come:
+        if not signal.has_happened:
             break
     assert index >= MOMENTS_MIN

@@ -98,7 +98,7 @@ def test_sequence_errors_are_in_no_group_and_only_one_code_depends_on_the_api() 
     assert [row.name for row in seen_by_both if row.group_produce is not row.group_transaction] == ["INVALID_TXN_STATE"]
 
 
-def test_a_code_that_an_api_never_answers_counts_there_as_nobody_has_classified_it() -> None:
+def test_code_unknown_to_an_api_is_unclassified_there() -> None:
     assert codes.TOPIC_ALREADY_EXISTS.group is Group.NONE
     assert codes.TOPIC_ALREADY_EXISTS.group_produce is Group.APPLICATION_RECOVERABLE
     assert codes.NOT_CONTROLLER.group_produce is Group.RETRIABLE
@@ -113,16 +113,16 @@ MAY_COME_AFTER_THE_APPEND = {-1, 6, 7, 8, 9, 13, 20, 56}
 class TestStored:
     """For an answer to Produce, "no" needs a proof that the broker decides it before it appends."""
 
-    def test_what_may_come_after_the_append(self) -> None:
+    def test_codes_after_the_append_are_possibly_stored(self) -> None:
         rows = [row for row in APACHE_ROWS if row.is_produce_code]
         assert {row.number for row in rows if row.stored is Stored.POSSIBLY} == MAY_COME_AFTER_THE_APPEND
         assert {row.number for row in rows if row.stored is Stored.YES} == {46}
 
-    def test_a_code_that_produce_never_answers_proves_nothing(self) -> None:
+    def test_code_unknown_to_produce_is_possibly_stored(self) -> None:
         unexpected = [row for row in codes.ALL if not row.is_produce_code and row is not codes.NONE]
         assert {row.stored for row in unexpected} == {Stored.POSSIBLY}
 
-    def test_records_that_a_broker_names_are_not_stored(self) -> None:
+    def test_culprits_are_not_stored(self) -> None:
         for row in (codes.INVALID_RECORD, codes.INVALID_TIMESTAMP, codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE):
             assert row.stored is Stored.NO
 
@@ -138,7 +138,7 @@ class TestNumbering:
             ("CORRUPT_MESSAGE", 2, 2),
         ],
     )
-    def test_what_travels(self, name: str, apache: int, kip: int) -> None:
+    def test_number_on_the_wire(self, name: str, apache: int, kip: int) -> None:
         row = codes.by_name(name)
         assert (row.wire("apache"), row.wire("kip")) == (apache, kip)
 
@@ -163,7 +163,9 @@ class TestNumbering:
             (-1, "apache", False, None, "UNKNOWN_SERVER_ERROR"),
         ],
     )
-    def test_what_arrives(self, number: int, numbering: codes.Numbering, has_culprits: bool, message: str | None, name: str) -> None:
+    def test_row_of_a_number_on_the_wire(
+        self, number: int, numbering: codes.Numbering, has_culprits: bool, message: str | None, name: str
+    ) -> None:
         assert codes.by_number(number, numbering, has_culprits=has_culprits, message=message).name == name
 
     def test_every_row_comes_back_from_its_own_number(self) -> None:
@@ -191,12 +193,12 @@ class TestUnknown:
 
 
 class TestNames:
-    def test_a_name_and_an_alias(self) -> None:
+    def test_name_and_alias_have_one_row(self) -> None:
         assert codes.by_name("INVALID_RECORD") is codes.INVALID_RECORD
         assert codes.by_name("INCONSISTENT_REPLICA_CONFIGURATION") is codes.INCONSISTENT_REPLICATION_FACTOR
 
     @pytest.mark.parametrize(("wrong", "nearest"), [("INVALID_RECROD", "INVALID_RECORD"), ("not_leader", "NOT_LEADER_OR_FOLLOWER")])
-    def test_another_text_is_an_error_that_names_the_nearest(self, wrong: str, nearest: str) -> None:
+    def test_unknown_name_error_suggests_the_nearest(self, wrong: str, nearest: str) -> None:
         with pytest.raises(KeyError, match=nearest):
             codes.by_name(wrong)
 

@@ -37,7 +37,7 @@ class TestTree:
         assert len({row.exception_name for row in FAILURES}) == len(FAILURES)
 
     @pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.name)
-    def test_the_class_stands_under_the_group_of_its_row(self, row: ErrorCode) -> None:
+    def test_class_is_a_subclass_of_its_group(self, row: ErrorCode) -> None:
         bases = {
             Group.RETRIABLE: errors.RetriableException,
             Group.REFRESH_RETRIABLE: errors.RefreshRetriableException,
@@ -50,7 +50,7 @@ class TestTree:
         assert above == expected
 
     @pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.name)
-    def test_what_refreshes_metadata_is_an_invalid_metadata_exception(self, row: ErrorCode) -> None:
+    def test_metadata_refreshing_codes_are_invalid_metadata_exceptions(self, row: ErrorCode) -> None:
         assert isinstance(exception_for(row), errors.InvalidMetadataException) == row.refreshes_metadata
 
     @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ class TestTree:
         with pytest.raises(TypeError, match=f"{name} is a group of exceptions"):
             getattr(errors, name)("text")
 
-    def test_the_other_spelling_of_kip_579(self) -> None:
+    def test_alias_of_kip_579(self) -> None:
         assert errors.InconsistentReplicaConfigurationException is errors.InconsistentReplicationFactorException
 
     def test_the_package_exports_every_class_and_nothing_else(self) -> None:
@@ -97,7 +97,7 @@ class TestTree:
 
 
 class TestFacts:
-    def test_what_is_left_out_comes_from_the_code(self) -> None:
+    def test_defaults_come_from_the_code(self) -> None:
         error = errors.TimeoutException()
         assert (error.code, error.name, error.group, error.stored) == (
             codes.REQUEST_TIMED_OUT,
@@ -107,7 +107,7 @@ class TestFacts:
         )
         assert (error.message, error.topic_partition, error.culprits, error.api) == (codes.REQUEST_TIMED_OUT.text, None, (), None)
 
-    def test_what_is_given_wins(self) -> None:
+    def test_arguments_override_the_code(self) -> None:
         culprit = Culprit(3, codes.INVALID_TIMESTAMP, "too old")
         error = errors.InvalidRecordException(
             "why",
@@ -121,7 +121,7 @@ class TestFacts:
         assert (error.message, error.code, error.topic_partition, error.culprits) == ("why", codes.INVALID_TIMESTAMP, ORDERS_0, (culprit,))
         assert (error.stored, error.api, error.group, error.args) == (Stored.POSSIBLY, "Produce", Group.NONE, ("why",))
 
-    def test_who_names_the_culprits_has_refused_the_batch(self) -> None:
+    def test_culprits_make_the_batch_not_stored(self) -> None:
         row = codes.by_number(200)
         assert exception_for(row).stored is Stored.POSSIBLY
         assert exception_for(row, culprits=[Culprit(0, row, "?")]).stored is Stored.NO
@@ -150,7 +150,7 @@ class TestFacts:
             ("EndTxn", Group.APPLICATION_RECOVERABLE),
         ],
     )
-    def test_an_answer_that_the_api_never_gives(self, api: str | None, group: Group) -> None:
+    def test_code_unexpected_from_an_api(self, api: str | None, group: Group) -> None:
         assert exception_for(codes.TOPIC_ALREADY_EXISTS, api=api).group is group
 
     def test_unknown_codes_keep_their_number(self) -> None:
@@ -158,7 +158,7 @@ class TestFacts:
         assert isinstance(error, errors.UnknownServerException)
         assert (error.code.number, error.name, error.group) == (200, "UNKNOWN_200", Group.APPLICATION_RECOVERABLE)
 
-    def test_the_cause_is_kept_as_a_cause(self) -> None:
+    def test_cause_is_the_cause(self) -> None:
         cause = errors.UnknownTopicOrPartitionException("no such topic")
         assert exception_for(codes.REQUEST_TIMED_OUT, cause=cause).__cause__ is cause
 
@@ -316,7 +316,7 @@ class TestText:
     def test_line(self, error: errors.KafkaException, text: str) -> None:
         assert str(error) == text
 
-    def test_culprits_of_another_code_are_others(self) -> None:
+    def test_culprits_with_another_code_are_not_in_the_location(self) -> None:
         error = exception_for(
             codes.TRANSACTION_ABORTABLE, message="not at fault", topic_partition=ORDERS_0, culprits=culprits(3), api="Produce"
         )
@@ -334,11 +334,11 @@ class TestText:
         error = exception_for(codes.INCONSISTENT_REPLICATION_FACTOR, message="INCONSISTENT_REPLICATION_FACTOR: 1 of 2")
         assert (error.name, error.message) == ("INCONSISTENT_REPLICATION_FACTOR", "1 of 2")
 
-    def test_equal_reasons_are_said_once(self) -> None:
+    def test_equal_reasons_appear_once(self) -> None:
         same = [Culprit(index, codes.INVALID_COMPACTION_KEY, "the key is null") for index in range(9)]
         assert exception_for(codes.INVALID_COMPACTION_KEY, culprits=same).message == "the key is null"
 
-    def test_culprits_without_reasons_leave_the_text_of_the_code(self) -> None:
+    def test_culprits_without_reasons_use_the_text_of_the_code(self) -> None:
         silent = [Culprit(0, codes.INVALID_RECORD, "")]
         assert exception_for(codes.INVALID_RECORD, culprits=silent).message == codes.INVALID_RECORD.text
 

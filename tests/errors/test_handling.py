@@ -47,7 +47,7 @@ def test_handling(code: ErrorCode, produce: Handling, produce_in_transaction: Ha
     assert handling_of(code, TRANSACTION) is transaction
 
 
-def test_total() -> None:
+def test_every_code_has_a_handling() -> None:
     for row in codes.ALL:
         for api in (PRODUCE, TRANSACTION):
             for in_transaction in (False, True):
@@ -63,7 +63,7 @@ def test_every_group_has_advice_except_none() -> None:
     assert {group for group in Group if ADVICE[group]} == set(Group) - {Group.NONE}
 
 
-def test_a_coordinator_that_knows_no_fenced_producer_means_one() -> None:
+def test_invalid_producer_epoch_of_a_coordinator_means_fenced() -> None:
     """KIP-588. Nothing else is read into an answer."""
     changed = {code: normalized_coordinator_code(code) for code in codes.ALL if normalized_coordinator_code(code) is not code}
     assert changed == {codes.INVALID_PRODUCER_EPOCH: codes.PRODUCER_FENCED}

@@ -53,12 +53,12 @@ def raised_by_spark() -> set[tuple[str, str]]:
     return {found for path in SPARK.rglob("*.py") for found in names_raised(path.read_text(encoding="utf-8"))}
 
 
-def test_every_class_that_is_no_code_s_has_its_row() -> None:
+def test_every_class_without_a_code_has_a_row() -> None:
     rows = {row.name: row.group for row in own_errors.CLIENT_ERRORS}
     assert rows == {name: found.class_group for name, found in own_classes().items()}
 
 
-def test_every_name_that_spark_shows_has_its_row() -> None:
+def test_every_name_raised_on_spark_has_a_row() -> None:
     of_codes = {code.name for code in codes.ALL}
     raised = {(name, Group[group]) for name, group in raised_by_spark() if name not in of_codes}
     # STAGING_LOST is a constant of another module than the one that raises it.
@@ -68,7 +68,7 @@ def test_every_name_that_spark_shows_has_its_row() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_TAG | {"STAGING_LOST"}))
-def test_other_names_are_still_there(name: str) -> None:
+def test_rows_without_a_class_exist_in_the_code(name: str) -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in SPARK.rglob("*.py"))
     assert f'"{name}"' in text or f"class {name}(" in text
 
@@ -78,7 +78,7 @@ def test_a_name_in_a_refusal_is_found() -> None:
     assert list(names_raised(text)) == [("NAME_A", "RETRIABLE"), ("NAME_B", "NONE")]
 
 
-def test_names_are_told_apart_and_each_says_what_to_do() -> None:
+def test_names_differ_and_have_advice() -> None:
     names = [row.name.upper() for row in own_errors.ALL]
     assert len(set(names)) == len(names)
     assert not set(names) & {name for code in codes.ALL for name in (code.name, code.exception_name.upper())}

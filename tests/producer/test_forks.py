@@ -163,6 +163,6 @@ class TestLocksAfterFork:
                 with suppress(KeyboardInterrupt), interrupt:
                     fork()
                 self.check(producer)
-                if not interrupt.has_come:
+                if not interrupt.has_happened:
                     break
             assert index > 10

@@ -41,7 +41,7 @@ def test_ctrl_c_at_every_moment_leaves_the_producer_consistent(
                     call(inline_producer)
             except KeyboardInterrupt:
                 pass
-        inline_count += begun[0] and interrupt.has_come
+        inline_count += begun[0] and interrupt.has_happened
         interrupt.is_elsewhere = not begun[0]
         future = in_thread(lambda index=index: inline_producer.send("orders", b"%d" % index, key=b"k").result(LATEST_S))  # type: ignore[misc]
         assert future.result(LATEST_S).offset >= 0, interrupt.place

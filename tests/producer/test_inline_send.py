@@ -249,7 +249,7 @@ class TestErrorResponses:
             enable_inline(producer)
             for _ in range(20):
                 await_inline(producer)
-                server.hang_up()
+                server.close_connections()
                 assert producer.send("orders", b"v", key=b"k").result(LATEST_S)
 
     def test_connection_closed_instead_of_a_response_fails_as_possibly_stored(self) -> None:

@@ -95,7 +95,7 @@ def test_interrupted_call_leaves_the_producer_consistent(producer_of: Make, brok
         send(b"after-%d" % index)
         check_in_thread(lambda: producer.flush(LATEST_S))
         assert all(future.done() and future.exception() is None for future in futures.values()), interrupt.place
-        if not interrupt.has_come:
+        if not interrupt.has_happened:
             break
     check_in_thread(producer.close)
     assert index >= MOMENTS_MIN
@@ -115,7 +115,7 @@ def test_interrupted_wait_for_memory_holds_no_memory(producer_of: Make, broker: 
         assert first.done()
         assert accumulator.memory_free == accumulator.memory_bytes, interrupt.place
         assert accumulator.claim_count == producer._core.callers.memory_waiters == 0, interrupt.place
-        if not interrupt.has_come:
+        if not interrupt.has_happened:
             break
     check_in_thread(producer.close)
     assert index >= MOMENTS_MIN
@@ -138,10 +138,10 @@ class TestTransactions:
             try:
                 check_in_thread(producer.abort_transaction)
             except IllegalStateException:
-                assert interrupt.has_come
+                assert interrupt.has_happened
             with producer.transaction():
                 producer.send("orders", b"%d" % index, partition=0)
-            if not interrupt.has_come:
+            if not interrupt.has_happened:
                 break
         check_in_thread(producer.close)
         assert index >= MOMENTS_MIN
@@ -157,7 +157,7 @@ class TestTransactions:
             interrupt = interrupted(index, getattr(producer, end))
             with suppress(IllegalStateException):
                 check_in_thread(getattr(producer, end))
-            if not interrupt.has_come:
+            if not interrupt.has_happened:
                 break
         check_in_thread(producer.close)
         assert index >= MOMENTS_MIN
@@ -175,7 +175,7 @@ class TestTransactions:
 
         for index in count():
             interrupt = interrupted(index, transaction)
-            if not interrupt.has_come:
+            if not interrupt.has_happened:
                 break
             for end in (producer.abort_transaction, producer.commit_transaction):
                 with suppress(IllegalStateException):
@@ -203,7 +203,7 @@ def test_interrupted_close_can_be_repeated(producer_of: Make, broker: EmbeddedBr
         assert not producer._sender._thread.is_alive(), interrupt.place
         given_up = TransactionAbortableException if is_transactional else TimeoutException
         assert type(future.exception(LATEST_S)) in (type(None), given_up), interrupt.place
-        if not interrupt.has_come:
+        if not interrupt.has_happened:
             break
     assert index >= MOMENTS_MIN
     assert set(stored(broker).values()) <= {1}
@@ -239,7 +239,7 @@ def test_interrupted_init_can_be_repeated(producer_of: Make, broker: EmbeddedBro
         with producer.transaction():
             producer.send("orders", b"%d" % index)
         check_in_thread(producer.close)
-        if not interrupt.has_come:
+        if not interrupt.has_happened:
             break
     assert index >= MOMENTS_MIN
     assert stored(broker) == Counter(b"%d" % done for done in range(index + 1))
