@@ -74,8 +74,8 @@ def test_every_name_has_a_docstring(package: ModuleType) -> None:
 
 def test_missing_docstring_is_found() -> None:
     class Bare:
-        def told(self) -> None:
-            """Told."""
+        def documented_method(self) -> None:
+            """Documented."""
 
         def undocumented_method(self) -> None: ...
 

@@ -87,7 +87,7 @@ class TestNames:
         assert caught.value.group is Group.INVALID_CONFIGURATION
 
     def test_all_errors_are_in_one_message(self) -> None:
-        """Who has corrected one thing shall not hear of the next one only then: with Spark each try takes ten seconds."""
+        """All errors are reported together, because with Spark each attempt takes ten seconds."""
         with pytest.raises(ConfigException) as caught:
             parse({"liger.ms": 1, "acks": "2", "sasl.mechanism": "PLAIN"})
         assert str(caught.value) == (

@@ -14,7 +14,7 @@ from chaffinch.signals import deferred_signals, handled
 
 
 @pytest.fixture
-def heard() -> Iterator[list[int]]:
+def received() -> Iterator[list[int]]:
     """The signals that a handler was called for: SIGTERM and SIGUSR1 are noted here, Ctrl-C raises, too."""
     came: list[int] = []
 
@@ -29,19 +29,19 @@ def heard() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
-def test_signal_is_deferred_to_the_end_of_the_block(heard: list[int]) -> None:
+def test_signal_is_deferred_to_the_end_of_the_block(received: list[int]) -> None:
     def interrupted() -> None:
         with deferred_signals():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
-            assert heard == []
+            assert received == []
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert heard == [signal.SIGINT, signal.SIGTERM]
+    assert received == [signal.SIGINT, signal.SIGTERM]
 
 
-def test_second_signal_is_not_deferred(heard: list[int]) -> None:
+def test_second_signal_is_not_deferred(received: list[int]) -> None:
     def interrupted_twice() -> None:
         with deferred_signals():
             signal.raise_signal(signal.SIGINT)
@@ -51,25 +51,25 @@ def test_second_signal_is_not_deferred(heard: list[int]) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted_twice()
-    assert heard == [signal.SIGINT, signal.SIGTERM]
+    assert received == [signal.SIGINT, signal.SIGTERM]
 
 
-def test_nested_blocks_defer_to_the_end_of_the_outer_one(heard: list[int]) -> None:
+def test_nested_blocks_defer_to_the_end_of_the_outer_one(received: list[int]) -> None:
     with deferred_signals():
         with deferred_signals():
             signal.raise_signal(signal.SIGTERM)
-        assert heard == []
-    assert heard == [signal.SIGTERM]
+        assert received == []
+    assert received == [signal.SIGTERM]
 
 
-def test_handlers_are_restored(heard: list[int]) -> None:
+def test_handlers_are_restored(received: list[int]) -> None:
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     with pytest.raises(KeyboardInterrupt), deferred_signals():
         signal.raise_signal(signal.SIGINT)
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
 
 
-def test_handler_that_raises_leaves_no_deferred_signal(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_that_raises_leaves_no_deferred_signal(received: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C has its own handler again, SIGTERM has not."""
     set_handler = signal.signal
 
@@ -86,27 +86,27 @@ def test_handler_that_raises_leaves_no_deferred_signal(heard: list[int], monkeyp
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     signal.raise_signal(signal.SIGTERM)
-    assert heard == [signal.SIGINT, signal.SIGTERM]
+    assert received == [signal.SIGINT, signal.SIGTERM]
 
 
 def test_event_loop_receives_a_signal_once() -> None:
-    heard: list[int] = []
+    received: list[int] = []
 
     async def interrupted() -> None:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, heard.append, 1)
+        loop.add_signal_handler(signal.SIGUSR1, received.append, 1)
         with deferred_signals():
             signal.raise_signal(signal.SIGUSR1)
-        told = asyncio.Event()
-        loop.add_signal_handler(signal.SIGUSR2, told.set)
+        signalled = asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR2, signalled.set)
         signal.raise_signal(signal.SIGUSR2)
-        await told.wait()
+        await signalled.wait()
 
     asyncio.run(interrupted())
-    assert heard == [1]
+    assert received == [1]
 
 
-def test_no_effect_on_other_threads(heard: list[int]) -> None:
+def test_no_effect_on_other_threads(received: list[int]) -> None:
     found = []
 
     def look() -> None:
@@ -119,17 +119,17 @@ def test_no_effect_on_other_threads(heard: list[int]) -> None:
     assert found == [signal.getsignal(signal.SIGTERM)]
 
 
-def test_handler_set_within_the_block_stays(heard: list[int]) -> None:
+def test_handler_set_within_the_block_stays(received: list[int]) -> None:
     """As PySpark sets its own."""
-    with handled([signal.SIGTERM, signal.SIGUSR1], lambda before: lambda number, frame: heard.append(-number)):
+    with handled([signal.SIGTERM, signal.SIGUSR1], lambda before: lambda number, frame: received.append(-number)):
         signal.raise_signal(signal.SIGUSR1)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     signal.raise_signal(signal.SIGUSR1)
-    assert heard == [-signal.SIGUSR1, signal.SIGUSR1]
+    assert received == [-signal.SIGUSR1, signal.SIGUSR1]
 
 
-def test_signal_without_handler_gets_none(heard: list[int]) -> None:
+def test_signal_without_handler_gets_none(received: list[int]) -> None:
     """A signal that is ignored, or ends the process, does so within the block."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

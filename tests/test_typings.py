@@ -55,7 +55,7 @@ def missing_in(found: object, body: list[ast.stmt], at: str) -> Iterator[str]:
 
 
 def bases_missing(found: type, node: ast.ClassDef, at: str) -> Iterator[str]:
-    """Base classes of pyarrow's and of Python's own; those of `typing` and `collections` describe what a class does without them."""
+    """Base classes in pyarrow and Python; those of `typing` and `collections` only describe what a class does."""
     for name in (base.id for base in node.bases if isinstance(base, ast.Name)):
         known = next((vars(module)[name] for module in (pa.lib, pa, builtins) if name in vars(module)), object)
         if not issubclass(found, known):

@@ -129,14 +129,14 @@ def offsets_of_zero(message: Any) -> ListOffsetsResponse | None:
 
 
 def without_leader(partition: int, has_leader: Callable[[], bool]) -> ScriptedServer:
-    """Has nothing in it, and says of a partition that nobody leads it, until `has_leader`."""
+    """Empty partitions; one of them has no leader until `has_leader`."""
 
     def script(server: ScriptedServer, message: Any) -> Any:
         if isinstance(message, MetadataRequest):
-            told = metadata(server.topics, {1: server.port})
+            response = metadata(server.topics, {1: server.port})
             if not has_leader():
-                told.topics[0].partitions[partition].leader_id = -1
-            return told
+                response.topics[0].partitions[partition].leader_id = -1
+            return response
         return offsets_of_zero(message)
 
     return ScriptedServer(script)

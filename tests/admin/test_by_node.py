@@ -34,7 +34,7 @@ TRANSACTIONS = ListTransactionsResponse(
     transaction_states=[ListTransactionsState(transactional_id="payments", producer_id=7, transaction_state="Empty")]
 )
 QUESTIONS = pytest.mark.parametrize(
-    ("ask", "request_type", "told", "name"),
+    ("ask", "request_type", "response", "name"),
     [
         (list_groups, ListGroupsRequest, GROUPS, "readers"),
         (list_transactions, ListTransactionsRequest, TRANSACTIONS, "payments"),
@@ -43,8 +43,8 @@ QUESTIONS = pytest.mark.parametrize(
 )
 
 
-def node(request_type: type, told: Any, *refusals: Any, clock: ManualClock | None = None) -> ScriptedServer:
-    """Answers with the codes in turn, the last one for ever unless it is NONE: then as `told`. Each answer takes 400 ms of `clock`."""
+def node(request_type: type, response: Any, *refusals: Any, clock: ManualClock | None = None) -> ScriptedServer:
+    """Answers with the codes in turn, the last one for ever unless it is NONE: then as `response`. Each answer takes 400 ms of `clock`."""
     left = list(refusals)
 
     def script(server: ScriptedServer, message: Any) -> Any:
@@ -53,15 +53,15 @@ def node(request_type: type, told: Any, *refusals: Any, clock: ManualClock | Non
         if clock is not None:
             clock.advance(400)
         code = left.pop(0) if len(left) > 1 else left[0]
-        return told if code is codes.NONE else type(told)(error_code=code.number)
+        return response if code is codes.NONE else type(response)(error_code=code.number)
 
     return ScriptedServer(script)
 
 
 @QUESTIONS
-def test_loading_coordinator_is_retried(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+def test_loading_coordinator_is_retried(ask: Callable[[SyncClient], Any], request_type: type, response: Any, name: str) -> None:
     with (
-        node(request_type, told, LOADS, codes.COORDINATOR_NOT_AVAILABLE, codes.NONE) as server,
+        node(request_type, response, LOADS, codes.COORDINATOR_NOT_AVAILABLE, codes.NONE) as server,
         SyncClient(server.bootstrap_servers, retry_backoff=NO_PAUSE) as client,
     ):
         (found,) = ask(client)
@@ -70,11 +70,11 @@ def test_loading_coordinator_is_retried(ask: Callable[[SyncClient], Any], reques
 
 
 @QUESTIONS
-def test_loading_coordinator_times_out(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+def test_loading_coordinator_times_out(ask: Callable[[SyncClient], Any], request_type: type, response: Any, name: str) -> None:
     """Until the third answer has come, or is on its way."""
     clock = ManualClock()
     with (
-        node(request_type, told, LOADS, clock=clock) as server,
+        node(request_type, response, LOADS, clock=clock) as server,
         SyncClient(server.bootstrap_servers, clock=clock, timeout_ms=1_000, retry_backoff=NO_PAUSE) as client,
         pytest.raises(TimeoutException, match=r"node 1 failed after 1200 ms: the last .* was COORDINATOR_LOAD_IN_PROGRESS") as raised,
     ):
@@ -90,7 +90,9 @@ def test_final_code_is_raised_immediately() -> None:
 
 
 @QUESTIONS
-def test_node_that_leaves_the_cluster_is_not_requested(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+def test_node_that_leaves_the_cluster_is_not_requested(
+    ask: Callable[[SyncClient], Any], request_type: type, response: Any, name: str
+) -> None:
     """It does not listen any more; the second answer about the cluster is without it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = {2: int(listener.getsockname()[1])}
@@ -99,7 +101,7 @@ def test_node_that_leaves_the_cluster_is_not_requested(ask: Callable[[SyncClient
         if isinstance(message, MetadataRequest):
             is_first = len(server.requests(MetadataRequest)) == 1
             return metadata(server.topics, {1: server.port, **(gone if is_first else {})})
-        return told if isinstance(message, request_type) else None
+        return response if isinstance(message, request_type) else None
 
     late = Backoff(initial_ms=60_000, max_ms=60_000)
     with ScriptedServer(script) as server, SyncClient(server.bootstrap_servers, reconnect_backoff=late) as client:

@@ -1,4 +1,4 @@
-"""Groups as their coordinators tell of them, also in what no test of the commands meets."""
+"""Groups as described by their coordinators, in cases without a test of the commands."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_commit_beyond_the_end_has_lag_zero() -> None:
         assert committed_offsets(client, "readers", []) == {}
         (description,) = groups.describe_groups(client, ["readers"])
         (found,) = description.offsets
-        # More than there is: a topic that was made anew.
+        # More than there is: a topic that was created again.
         assert (found.committed, found.end, found.lag) == (7, 0, 0)
 
 

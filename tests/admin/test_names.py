@@ -1,4 +1,4 @@
-"""One name in the place of several: refused before anything is asked, as each of its characters may be a topic of somebody's."""
+"""A single string as names is rejected before a request is sent: each of its characters may be a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that answers what a test tells it to, over real sockets and the broker's own end of the protocol."""
+"""Server that responds as scripted by a test, over real sockets and the broker side of the protocol."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ScriptedServer:
 
 
 def metadata(topics: dict[str, int], ports: dict[int, int], *, leader_id: int = 1) -> MetadataResponse:
-    """A cluster of nodes on this machine, and topics of so many partitions, all led by one node."""
+    """Metadata of a cluster on this machine: topics by partition count, all led by one node."""
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=node, host="127.0.0.1", port=port) for node, port in ports.items()],
         cluster_id="scripted",

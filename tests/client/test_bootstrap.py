@@ -56,7 +56,7 @@ def test_known_brokers_are_forgotten_after_the_trigger_time() -> None:
     assert cluster.nodes
     bootstrap.metadata_received()
     bootstrap.metadata_failed(6_000)
-    assert cluster.nodes, "an answer begins the time anew"
+    assert cluster.nodes, "a response restarts the trigger time"
     bootstrap.metadata_failed(7_000)
     assert not cluster.nodes
     assert bootstrap.candidates() == [FIRST]
@@ -118,7 +118,7 @@ A, B, C = (Address(host, 1) for host in "abc")
 @pytest.mark.parametrize(
     ("setup_ms", "limit_ms", "timeout_ms"),
     [(10_000, 60_000, 2_000), (10_000, 6_000, 1_000), (10_000, 0, 100), (400_000, 600_000, 30_000)],
-    ids=["a part of a connection's time", "a part of the callers' time", "not too little", "no more than anybody has"],
+    ids=["a part of a connection's time", "a part of the callers' time", "not too little", "at most the request timeout"],
 )
 def test_silent_bootstrap_server_does_not_delay_the_next(setup_ms: int, limit_ms: int, timeout_ms: int) -> None:
     attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))

@@ -1,4 +1,4 @@
-"""Staying awake for an answer: only for a moment, and seldom where that is in vain."""
+"""Busy polling: brief, and rare after polls without a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER = ["answer"]
 
 
 class Selector:
-    """Looks cost `LOOK_US` each; an answer is there after so many microseconds of a wait, or never."""
+    """Each poll takes `LOOK_US`; a response arrives after the given number of microseconds, or never."""
 
     def __init__(self) -> None:
         self.now_us = 0.0

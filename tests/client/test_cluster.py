@@ -54,7 +54,7 @@ def test_response_is_applied() -> None:
 def test_older_leader_epoch_is_ignored() -> None:
     assert state(answer(1, 5), answer(2, 4)).leader_of(ORDERS_0) == 1
     assert state(answer(1, 5), answer(2, 6)).leader_of(ORDERS_0) == 2
-    assert state(answer(1, 5), answer(2, -1)).leader_of(ORDERS_0) == 2, "a broker that tells no epochs is believed"
+    assert state(answer(1, 5), answer(2, -1)).leader_of(ORDERS_0) == 2, "a response without epochs is applied"
 
 
 def test_recreated_topic_accepts_lower_epochs() -> None:

@@ -69,16 +69,16 @@ def test_option_without_effect_is_accepted_and_reported(table: OptionTable, name
 
 
 @pytest.mark.parametrize(
-    ("table", "told", "name"),
+    ("table", "hints", "name"),
     [
         *((PRODUCER_OPTIONS, PRODUCER_HINTS, name) for name in [*JAVA_ONLY_OPTIONS, "partitioner.class"]),
         *((CONSUMER_OPTIONS, CONSUMER_HINTS, name) for name in [*JAVA_ONLY_OPTIONS, "internal.throw.on.fetch.stable.offset.unsupported"]),
     ],
 )
-def test_option_with_an_effect_in_java_is_rejected_with_a_hint(table: OptionTable, told: dict[str, str], name: str) -> None:
+def test_option_with_an_effect_in_java_is_rejected_with_a_hint(table: OptionTable, hints: dict[str, str], name: str) -> None:
     with pytest.raises(ConfigException) as caught:
         table.parse({"bootstrap.servers": "b:1", name: "x"})
-    assert str(caught.value) == f"unknown option {name!r}: {told[name]}"
+    assert str(caught.value) == f"unknown option {name!r}: {hints[name]}"
 
 
 @pytest.mark.parametrize("table", [ADMIN_TABLE, READING_TABLE, SINK, SOURCE])

@@ -22,7 +22,7 @@ from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
 
 
 def until(network: Network, count: int, kinds: tuple[type, ...] = (ResponseReceived, RequestFailed, RequestWritten)) -> list[Any]:
-    """Poll until so many events of these kinds have come; all events."""
+    """Poll until `count` events of these kinds have come; returns all events."""
     events: list[Any] = []
     give_up = time.monotonic() + 250
     while sum(isinstance(event, kinds) for event in events) < count:
@@ -191,7 +191,7 @@ def test_awaited_response_is_received_without_sleeping(network: Network, monkeyp
 
     def noted(timeout: float | None = None) -> Any:
         waits.append(timeout)
-        # Whatever is to come is here before anybody could look twice.
+        # All responses are there before a second poll.
         return select(20)
 
     monkeypatch.setattr(network._selector, "select", noted)

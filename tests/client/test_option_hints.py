@@ -24,11 +24,11 @@ def test_option_names_match_the_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"), [(PRODUCER_OPTIONS, option_hints.PRODUCER_HINTS), (CONSUMER_OPTIONS, option_hints.CONSUMER_HINTS)]
+    ("table", "hints"), [(PRODUCER_OPTIONS, option_hints.PRODUCER_HINTS), (CONSUMER_OPTIONS, option_hints.CONSUMER_HINTS)]
 )
-def test_hints_are_for_unknown_names_and_name_known_options(table: OptionTable, told: dict[str, str]) -> None:
-    assert not names_of(table) & told.keys()
-    for hint in told.values():
+def test_hints_are_for_unknown_names_and_name_known_options(table: OptionTable, hints: dict[str, str]) -> None:
+    assert not names_of(table) & hints.keys()
+    for hint in hints.values():
         if hint.startswith("it is ") and not hint.startswith("it is an option of"):
             assert any(name in hint for name in names_of(table)), hint
 

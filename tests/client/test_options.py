@@ -117,7 +117,7 @@ def test_idle_connection_is_closed_and_reopened(idle_ms: int, is_polled: bool) -
         assert network.is_connected(Address("127.0.0.1", server.port))
         clock.advance(1)
         if is_polled:
-            assert network.poll(0) == [], "nobody waits for it, so nobody is told"
+            assert network.poll(0) == [], "no request waits, so there is no event"
             assert network.is_connected(Address("127.0.0.1", server.port)) is (idle_ms == -1)
         before = server.connection_count
         ask(network, server)

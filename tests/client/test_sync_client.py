@@ -104,7 +104,7 @@ def test_waiting_for_a_node_does_not_flood_other_nodes_with_metadata_requests() 
 
 
 def test_missing_leader_error_names_no_unreachable_broker() -> None:
-    """The node that led the partition is; but the others answer, and say that nobody leads it now."""
+    """The previous leader is unreachable, but the other nodes respond that the partition has no leader."""
     ports, led_by = {2: closed_port()}, [2, -1]
 
     def script(server: ScriptedServer, message: Any) -> Any:
@@ -280,7 +280,7 @@ def created(code: int) -> CreateTopicsResponse:
 
 
 def test_controller_is_looked_up_again_after_a_move() -> None:
-    """Metadata of another broker may be behind: it names the old controller until it has heard of the new one."""
+    """Metadata of another broker may lag behind and name the old controller."""
     controllers = iter([1, 1, 1, 2])
 
     def script(server: ScriptedServer, message: Any) -> Any:

@@ -12,7 +12,7 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.client.interrupts import Interrupt
 
-# So many moments there are at least in the shortest of the calls.
+# Lower limit of the moments in the shortest call.
 MOMENTS_MIN = 10
 REQUEST = MetadataRequest(topics=[])
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["that connects", "on a connection that is there"])
 def test_request_interrupted_at_every_moment(is_first: bool) -> None:
-    """What was sent or received by half would be taken for a part of the next one, which waited in vain."""
+    """A partial request or response would be taken for a part of the next one, which would never complete."""
     with EmbeddedBroker() as broker:
         for index in count():
             with SyncClient(broker.bootstrap_servers) as client:

@@ -1,4 +1,4 @@
-"""What a client that waits says meanwhile, on a network that a manual clock drives."""
+"""Log lines of a waiting client, on a network that a manual clock drives."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ UNREACHABLE = Address("127.0.0.1", 9)
 
 
 class FakeNetwork:
-    """Nothing is heard, and each wait lets so much time pass; or everybody is refused at once."""
+    """No response arrives, and each wait advances the clock; or every connection is refused immediately."""
 
     def __init__(self, clock: ManualClock, *, refuses: bool) -> None:
         self._clock = clock
         self._refuses = refuses
-        self._heard: list[Any] = []
+        self._events: list[Any] = []
 
     def send(self, address: Address, message: Any, token: Any, *, version_max: int | None, timeout_ms: int | None) -> None:
         if self._refuses:
-            self._heard.append(RequestFailed(address=address, token=token, reason="refused", was_sent=False))
-            self._heard.append(Disconnected(address=address, reason="refused"))
+            self._events.append(RequestFailed(address=address, token=token, reason="refused", was_sent=False))
+            self._events.append(Disconnected(address=address, reason="refused"))
 
     def poll(self, wait_ms: int) -> list[Any]:
-        heard, self._heard = self._heard, []
-        self._clock.advance(0 if heard else wait_ms)
-        return heard
+        events, self._events = self._events, []
+        self._clock.advance(0 if events else wait_ms)
+        return events
 
     def disconnect(self, address: Address, reason: str) -> None:
-        self._heard.append(Disconnected(address=address, reason=reason))
+        self._events.append(Disconnected(address=address, reason=reason))
 
     def reset_connections(self) -> None: ...
 
@@ -94,7 +94,7 @@ class PartlyReachable(FakeNetwork):
             super().send(address, message, token, version_max=version_max, timeout_ms=timeout_ms)
         else:
             answer = metadata({"t": 1}, {1: UNREACHABLE.port})
-            self._heard.append(ResponseReceived(address=address, token=token, message=answer))
+            self._events.append(ResponseReceived(address=address, token=token, message=answer))
 
 
 def test_log_line_names_only_the_unreachable_advertised_address() -> None:

@@ -33,7 +33,7 @@ FIX, FAIL, COMPLETE = Handling.FIX_CONFIGURATION, Handling.FAIL, Handling.COMPLE
         # Not a failure: the record is in the log.
         (codes.DUPLICATE_SEQUENCE_NUMBER, COMPLETE, COMPLETE, RESTART),
         (codes.NONE, COMPLETE, COMPLETE, COMPLETE),
-        # Never answered to a producer, and codes nobody knows.
+        # Codes that no producer receives, and unknown ones.
         (codes.TOPIC_ALREADY_EXISTS, FAIL, RESTART, RESTART),
         (codes.by_number(200), FAIL, RESTART, RESTART),
     ],
