@@ -60,7 +60,7 @@ def test_a_handler_in_the_tasks(spark: SparkSession, broker: EmbeddedBroker, top
         ("InitProducerId", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION, "; correct the data, the options"),
         ("AddPartitionsToTxn", "TRANSACTION_ABORTABLE", Group.TRANSACTION_ABORTABLE, "nothing of it is visible"),
         ("TxnOffsetCommit", "ILLEGAL_GENERATION", Group.APPLICATION_RECOVERABLE, "; run it again"),
-        ("AddOffsetsToTxn", "COORDINATOR_LOAD_IN_PROGRESS", Group.RETRIABLE, "asked for 2000 ms (kafka.max.block.ms)"),
+        ("AddOffsetsToTxn", "COORDINATOR_LOAD_IN_PROGRESS", Group.RETRIABLE, "retried for 2000 ms (kafka.max.block.ms)"),
         ("AddOffsetsToTxn", "NOT_COORDINATOR", Group.REFRESH_RETRIABLE, "; run it again"),
     ],
 )  # fmt: skip

@@ -189,7 +189,7 @@ def test_a_topic_of_letters_that_takes_no_note(
     with monkeypatch.context() as patch:
         patch.setattr(topic_replay, "refuse_large_notes", lambda *_: None)
         for _ in range(2):
-            with pytest.raises(Exception, match=r"MESSAGE_TOO_LARGE: the dead letter topic itself refuses 1 of 1 notes of this replay"):
+            with pytest.raises(Exception, match=r"MESSAGE_TOO_LARGE: the dead letter topic refuses 1 of 1 notes of this replay"):
                 replay(spark, keyed)
     assert (values(broker, topic), broker.read(dead).num_rows) == ({}, before)
     alter(broker, dead, "max.message.bytes", "1000")

@@ -110,7 +110,7 @@ def test_marker_never_replicated_fails_the_batch(monkeypatch: pytest.MonkeyPatch
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         query.commit(0)
     monkeypatch.setattr(Driver, "write_markers", lambda *_: WriteMarkersResult(reason="not replicated"))
-    said = r"WriteTxnMarkers: asked for 60000 ms \(kafka.max.block.ms\), the last answer was: not replicated; nothing more is written"
+    said = r"WriteTxnMarkers: retried for 60000 ms \(kafka.max.block.ms\), the last error was: not replicated; nothing more is written"
     with pytest.raises(Refusal, match=said):
         query.commit(1)
 
@@ -266,7 +266,7 @@ def test_possibly_written_marker_is_waited_for(batch_id: int, outcome_is: str, m
     monkeypatch.setattr(
         Driver, "write_markers", lambda *_: WriteMarkersResult(reason=code.name, code=code, possibly_written=frozenset([here]))
     )
-    with pytest.raises(Refusal, match=r"WriteTxnMarkers: asked for 60000 ms"):
+    with pytest.raises(Refusal, match=r"WriteTxnMarkers: retried for 60000 ms"):
         query.commit(batch_id)
 
 

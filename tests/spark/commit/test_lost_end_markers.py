@@ -208,7 +208,7 @@ def test_commit_markers_lost_again_during_completion(times: int, monkeypatch: py
 def test_commit_markers_always_lost_fails_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     lose_end_markers(monkeypatch, 1_000)
-    text = "is committed is still open in 2 partitions and the offsets of group chaffinch-q; this batch is not begun"
+    text = "is committed, but still open in 2 partitions and the offsets of group chaffinch-q; this batch was not started"
     with pytest.raises(Refusal, match=text):
         query.run()
     assert broker.read(TOPIC) == []
@@ -379,7 +379,9 @@ def test_pending_marker_with_unknown_outcome_is_not_aborted(error: str, monkeypa
     broker, query = two_batches()
     broker.core.faults.add(api="DescribeTransactions", error=error, count=1_000)
     lose_markers_at(monkeypatch, ENDS)
-    text = "TRANSACTION_END_UNKNOWN: group chaffinch-q holds the marker of this batch .* coordinator does not tell, .* checkpoint"
+    text = (
+        "TRANSACTION_END_UNKNOWN: the marker of this batch in group chaffinch-q .* coordinator does not report its outcome, .* checkpoint"
+    )
     for _ in range(2):
         with pytest.raises(Refusal, match=text):
             query.run()
@@ -392,7 +394,7 @@ def test_open_rows_with_unknown_outcome_are_not_aborted(error: str, monkeypatch:
     with without_partition_markers(monkeypatch):
         query.commit(0)
     broker.core.faults.add(api="DescribeTransactions", error=error, count=1_000)
-    text = "TRANSACTION_END_UNKNOWN: an earlier transaction of chaffinch-q is still open in orders-0, orders-1, .* of producer 0 alone"
+    text = "TRANSACTION_END_UNKNOWN: an earlier transaction of chaffinch-q is still open in orders-0, orders-1, .* of producer 0 only"
     for _ in range(2):
         with pytest.raises(Refusal, match=text):
             query.commit(1)
@@ -441,5 +443,5 @@ def answered(asked: Generator[Operation, Reply, object], state: DescribeTransact
 def test_transaction_that_stays_prepared_fails_the_batch() -> None:
     """As long as it is ending nobody knows what partitions will be told."""
     ending = DescribeTransactionsState(transactional_id="t", transaction_state="PrepareCommit")
-    with pytest.raises(Refusal, match=r"asked for 60000 ms .* PrepareCommit"):
+    with pytest.raises(Refusal, match=r"retried for 60000 ms .* PrepareCommit"):
         answered(requests.last_transaction(Step.FINISH_COMMIT, two_batches()[1].plan(0, "run-1")), ending)

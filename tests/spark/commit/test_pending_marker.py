@@ -76,7 +76,7 @@ def test_unknown_partition_count_of_offsets_fails_the_batch(pending_marker: tupl
         Driver, "effect", lambda self, asked: Lost(reason="away") if isinstance(asked, CountPartitions) else EFFECT(self, asked)
     )
     began_ms = broker.steady_ms
-    with pytest.raises(Refusal, match=r"Metadata of __consumer_offsets: asked for 60000 ms .* the last answer was: away"):
+    with pytest.raises(Refusal, match=r"Metadata of __consumer_offsets: retried for 60000 ms .* the last error was: away"):
         query.commit(1)
     assert 60_000 <= broker.steady_ms - began_ms < 62_000
 
@@ -91,7 +91,7 @@ def test_marker_that_stays_pending_fails_the_batch(pending_marker: tuple[Broker,
             return written(self, operation)
 
     monkeypatch.setattr(Driver, "write_markers", loses_markers)
-    with pytest.raises(Refusal, match="says is committed is still open in the offsets of group chaffinch-q; this batch is not begun"):
+    with pytest.raises(Refusal, match="is committed, but still open in the offsets of group chaffinch-q; this batch was not started"):
         query.commit(1)
 
 
@@ -133,7 +133,10 @@ def test_marker_of_other_transaction_under_shared_id_is_not_committed(
     broker.offsets_partitions = 0 if what == "offsets are nowhere" else 50
     is_told = what in ("all is told", "markers are not ours")
     for _ in range(2):
-        with pytest.raises(Refusal, match=r"TRANSACTION_END_UNKNOWN: group one holds .* others .* once; .* of producer 0, .* another id"):
+        with pytest.raises(
+            Refusal,
+            match=r"TRANSACTION_END_UNKNOWN: the marker of this write in group one .* others .* once; .* of producer 0, .* another id",
+        ):
             one.commit(0, group_id="one", **plan)
     assert counted(broker.read(TOPIC)) == ({b"two": 1} if is_told or not is_forgotten else {})
 
@@ -183,7 +186,7 @@ def test_marker_of_aborted_attempt_under_own_id_is_aborted(monkeypatch: pytest.M
 def test_marker_with_unknown_outcome_fails_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, again = aborted_and_forgotten(monkeypatch, "own")
     broker.core.faults.add(api="DescribeTransactions", error="UNSUPPORTED_VERSION", count=1_000)
-    text = "TRANSACTION_END_UNKNOWN: group own holds .* the coordinator does not tell, .* before the next .* of producer 0, .* another id"
+    text = r"TRANSACTION_END_UNKNOWN: .* in group own .* does not report its outcome, .* before the next .* of producer 0, .* another id"
     with pytest.raises(Refusal, match=text):
         again()
     assert broker.read(TOPIC) == []
@@ -200,7 +203,7 @@ def test_other_errors_of_group_stay_with_given_id(step: Step, monkeypatch: pytes
 
     monkeypatch.setattr(Driver, "effect", loading)
     text = (
-        "COORDINATOR_LOAD_IN_PROGRESS: OffsetFetch of group own: asked for 60000 ms .* nothing more is written before it is known whether"
+        "COORDINATOR_LOAD_IN_PROGRESS: OffsetFetch of group own: retried for 60000 ms .* nothing more is written before it is known whether"
     )
     with pytest.raises(Refusal, match=text):
         again()
@@ -378,7 +381,7 @@ def test_marker_of_other_transaction_is_not_reported_as_open(monkeypatch: pytest
     monkeypatch.setattr(
         Driver, "write_markers", lambda _, asked: WriteMarkersResult(done=frozenset(transaction.tp for transaction in asked.transactions))
     )
-    with pytest.raises(Refusal, match="is still open in 1 partition; this batch is not begun"):
+    with pytest.raises(Refusal, match="still open in 1 partition; this batch was not started"):
         one.commit(0, group_id="one", **plan)
 
 

@@ -156,7 +156,7 @@ def test_fenced_driver_with_unchanged_marker_may_restart() -> None:
     ("is_stream", "advice"),
     [
         (True, "two queries run from one checkpoint, stop one of them"),
-        (False, "two writes had one idempotencyToken .* not to be run again"),
+        (False, "two writes had one idempotencyToken .* do not run it again"),
     ],
 )
 def test_fenced_driver_with_changed_marker_reports_another_writer(is_stream: bool, advice: str) -> None:
@@ -234,7 +234,9 @@ def test_driver_fenced_after_commit_succeeds_by_marker() -> None:
     assert (driver.result.counts.rows_written, query.state.totals.rows_written) == (4, 4)
 
 
-@pytest.mark.parametrize(("step", "text"), [(Step.PUSH, "nothing of it is visible"), (Step.END_TRANSACTION, "is written is not known")])
+@pytest.mark.parametrize(
+    ("step", "text"), [(Step.PUSH, "nothing of it is visible"), (Step.END_TRANSACTION, "it is unknown whether the batch is written")]
+)
 def test_fenced_driver_without_marker_reports_known_facts(step: Step, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     effect = Driver.effect
@@ -317,7 +319,7 @@ class TestMarker:
         _broker, query = two_batches()
         query.run()
         query.state = type(query.state)()
-        with pytest.raises(Refusal, match="batch 0 is older than batch 1, which the marker in group chaffinch-q"):
+        with pytest.raises(Refusal, match="batch 0 is older than batch 1, which is written according to the marker in group chaffinch-q"):
             query.commit(0)
 
     def test_missing_marker_of_later_batch_is_refused_without_option(self) -> None:
@@ -340,7 +342,7 @@ class TestMarker:
         with pytest.raises(Killed):
             query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_before"))
         broker.pass_time(4 * 24 * 3_600_000)
-        with pytest.raises(Refusal, match="too long ago for the marker to tell"):
+        with pytest.raises(Refusal, match="too long ago for the marker to decide"):
             query.commit(0)
 
     def test_a_commit_under_way_whose_marker_was_on_another_topic_is_refused(self) -> None:
@@ -348,7 +350,7 @@ class TestMarker:
         broker, query = two_batches()
         with pytest.raises(Killed):
             query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_after"))
-        with pytest.raises(Refusal, match="with its marker on orders-0, which is now looked for on orders-dead-0") as caught:
+        with pytest.raises(Refusal, match="with its marker on orders-0, but the marker is now expected on orders-dead-0") as caught:
             query.commit(0, marker_partition=TopicPartition(DEAD, 0))
         assert caught.value.name == "MARKER_MISSING"
         query.run()
@@ -390,7 +392,7 @@ class TestMarker:
     @pytest.mark.parametrize(
         ("metadata", "text"),
         [
-            ("not a marker", "that is no marker of Chaffinch"),
+            ("not a marker", "that is not a marker of Chaffinch"),
             ('{"version":9}', "FORMAT_NEWER: the marker that group chaffinch-q .* has format version 9, this Chaffinch knows versions"),
         ],
     )
@@ -408,7 +410,7 @@ class TestTransactionalId:
         _broker, query = two_batches()
         query.commit(0)
         query.transactional_id = "mine"
-        with pytest.raises(Refusal, match="this checkpoint was begun with chaffinch-q") as caught:
+        with pytest.raises(Refusal, match="this checkpoint was started with chaffinch-q") as caught:
             query.commit(1)
         assert caught.value.group is Group.INVALID_CONFIGURATION
 

@@ -264,7 +264,7 @@ def test_backoffs_of_partitions_run_in_parallel() -> None:
 
 def test_retries_end_at_transaction_timeout() -> None:
     with pytest.raises(
-        Refusal, match=r"not acknowledged within transaction\.timeout\.ms=60000; the last answer was: NOT_ENOUGH_REPLICAS"
+        Refusal, match=r"not acknowledged within transaction\.timeout\.ms=60000; the last error was: NOT_ENOUGH_REPLICAS"
     ) as caught:
         pushed([staged(["a"])], script=[refused(codes.NOT_ENOUGH_REPLICAS)] * 10_000)
     assert caught.value.group is codes.Group.TRANSACTION_ABORTABLE

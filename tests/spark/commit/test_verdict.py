@@ -204,7 +204,7 @@ def test_deleted_marker_leaves_ending_batch_unknown(batch_id: int) -> None:
         assert judge(batch, None, ending) is WRITE
         return
     with pytest.raises(
-        Refusal, match=r"MARKER_MISSING: .* was under way when the query stopped, and topic 'm' was deleted and created again:"
+        Refusal, match=r"MARKER_MISSING: .* was in progress when the query stopped, and topic 'm' was deleted and created again:"
     ):
         judge(batch, None, ending)
     assert judge(replace(batch, writes_without_marker=True), None, ending) is WRITE

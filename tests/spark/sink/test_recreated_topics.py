@@ -229,7 +229,7 @@ class TestMarkers:
             self.recreate(broker, "markers", 1)
             with pytest.raises(
                 Refusal,
-                match=r"MARKER_MISSING: .* last transaction of chaffinch-[^ ]+ is committed: its marker was lost since, as .*'markers'",
+                match=r"MARKER_MISSING: .* last transaction of chaffinch-[^ ]+ is committed: its marker was lost since, .*'markers'",
             ):
                 write("markers")
         else:

@@ -443,7 +443,7 @@ class TestRefusals:
 
     def test_a_changed_transactional_id(self, query: SimpleNamespace) -> None:
         query.commit(query.write(ROWS))
-        with pytest.raises(Refusal, match=r"kafka\.transactional\.id is mine, this checkpoint was begun with chaffinch-q"):
+        with pytest.raises(Refusal, match=r"kafka\.transactional\.id is mine, this checkpoint was started with chaffinch-q"):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1, **{"kafka.transactional.id": "mine"})
 
     def test_a_time_out_above_the_broker_s(self, query: SimpleNamespace) -> None:

@@ -180,7 +180,7 @@ def test_without_tolerance_the_error_says_what_stays(kafka: EmbeddedBroker, quer
     alter(kafka, "orders", "cleanup.policy", "compact")
     messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]})
     with pytest.raises(
-        Refusal, match=r"1 of 4 rows are rejected .* rows that are written already stay, and the next attempt writes them again"
+        Refusal, match=r"1 of 4 rows are rejected .* rows that are already written remain, and the next attempt writes them again"
     ):
         query.commit(messages)
     # The first task sent nothing, for it met the bad row before.
@@ -199,7 +199,7 @@ def test_an_error_of_no_row_fails_the_batch_and_ends_the_producer(
     rows = {**ROWS, "key": ["a"] * 3}  # In one request: others would be written all the same.
     messages = query.write(rows)
     assert not _producers
-    with pytest.raises(Refusal, match=rf"{error}: task 0: .*rows that are written already stay") as caught:
+    with pytest.raises(Refusal, match=rf"{error}: task 0: .*rows that are already written remain") as caught:
         query.commit(messages)
     assert caught.value.group is group
     query.run(rows)

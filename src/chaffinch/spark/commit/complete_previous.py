@@ -1,20 +1,22 @@
-"""Finishes the last transaction of a query where its coordinator says that it is committed and partitions have not heard of it.
+"""Completion of a query's previous transaction: commits the partitions that never received its commit marker.
 
-Why nothing is lost or doubled by it, whatever is cut where:
-- Only what bears the coordinator's own epoch is committed. With EndTxn up to version 4, which is what we send, a transaction keeps its
-  epoch to the end, and each of ours has an epoch of its own. Transactions open under a lower one were aborted, and are left to `Search`.
-- Every partition of that transaction is asked for until its leader answers: with the next InitProducerId the coordinator forgets how it
-  ended. Which they were stands in the checkpoint; without one, all those known are asked for.
-- A marker that is held back may be of an attempt that was aborted: so the leader of its partition is asked for its epoch, too. Where that
-  is not told it is of the last transaction if the id is the query's own, which that of a stream is taken for: each of its transactions has
-  the marker finished before it begins. Where others may have used the id since, it may be of any.
-- The partitions' leaders are told by WriteTxnMarkers (KIP-664), as their coordinator would have told them, until they say that it is
-  replicated: each is final by itself, the same again does no harm, a late one is refused or finds nothing open, and the coordinator is as
-  it was. Whoever dies in the midst of it leaves the rest to the next one. Under the epoch of a committed transaction nothing but its own
-  rows is ever open.
-- It takes rights that a writer may not have (ClusterAction, or Alter on the cluster). Without them a short transaction under the same
-  epoch commits the same partitions; between AddPartitionsToTxn and EndTxn that is an open one like any other, and who dies there, or is
-  fenced there, has it aborted.
+The coordinator has committed the transaction, but some partitions still hold it open (`hanging_transactions.py` says how that happens).
+No row is lost or doubled, at whatever step a driver dies:
+
+- Only transactions with the epoch that the coordinator reports are committed. With EndTxn up to version 4, which is the highest sent, a
+  transaction keeps its epoch to the end, and each of ours has its own. Transactions open under a lower epoch were aborted, and are left to
+  `Search`.
+- The leader of every partition of that transaction is asked until it responds: the next InitProducerId makes the coordinator forget the
+  outcome. The checkpoint lists these partitions; without a checkpoint, all known partitions are asked for.
+- A pending marker of the group may belong to an aborted attempt, so the leader of its `__consumer_offsets` partition is asked for its
+  epoch, too. If that is unknown and the id is the query's own, it belongs to the previous transaction: each transaction completes the
+  marker before it begins. A stream's id counts as its own. If others may have used the id since, it may belong to any transaction.
+- The leaders get WriteTxnMarkers (KIP-664), as from the coordinator, until they report the markers as replicated. Each marker is final by
+  itself, a repeated one has no effect, a late one is refused or finds nothing open, and the coordinator's state does not change. If a
+  driver dies here, the next one writes the rest. Only the rows of a committed transaction are ever open under its epoch.
+- WriteTxnMarkers requires rights that a writer may lack (ClusterAction, or Alter on the cluster). Without them a short transaction under
+  the same epoch commits the same partitions. Between AddPartitionsToTxn and EndTxn it can be aborted like any other: if the driver dies
+  or is fenced there, these rows are aborted.
 """
 
 from __future__ import annotations
@@ -53,20 +55,20 @@ from chaffinch.spark.refusals import Refusal, Remedy
 
 OFFSETS_TOPIC = "__consumer_offsets"
 PAUSES_MS = (0, 0, 100, 200, 400, 800, 1_600, 3_200, 6_400)
-"""Before each look at what is left open: a coordinator that has just started may forget a short transaction once more."""
+"""Before each check for open transactions: a coordinator that has just started may lose the markers of a short transaction again."""
 _STEP = Step.FINISH_COMMIT
-# Another writer was faster, there or with the coordinator: the next look tells.
+# Another writer was faster, at the partition or at the coordinator: the next check shows the result.
 _OVERTAKEN = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.TRANSACTION_COORDINATOR_FENCED})
 
 
 def complete_previous_transaction(
     plan: CommitPlan, written_to: Iterable[TopicPartition] | None, *, is_pending: bool, waits: bool = True
 ) -> Generator[Operation, Reply, bool]:
-    """Commit what is left open of the last transaction, if its coordinator says that it is committed. Whether the coordinator tells at all.
+    """Commit the open partitions of the previous transaction, if its coordinator has committed it. Returns whether the outcome is known.
 
-    `written_to`: its partitions, None where they are not known. `is_pending`: the marker is part of it. With `waits` False, for a batch
-    that will not make the coordinator forget, each is asked once: what is told is finished, the rest is left to the next batch; so are a
-    short transaction, whose end would have to be waited for, and rows whose marker is held back or not told of.
+    `written_to`: the partitions of that transaction, None if unknown. `is_pending`: the group's marker is still open. `waits` is False for
+    a batch that starts no transaction, so that the coordinator keeps the outcome: then each leader is asked once, and the next batch
+    completes the rest. That includes a short transaction, which would have to be waited for, and rows whose marker is pending or unknown.
     """
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
     request_plan = plan if waits else replace(plan, retry_policy=plan.retry_policy.at_most(0))
@@ -85,7 +87,7 @@ def complete_previous_transaction(
                 identity.producer_id, needed, plan.topic_partitions(), request_plan.retry_policy, may_be_gone=True
             )
             hanging = _with_epoch(found, identity)
-            # It may have been of an end that was under way; or of this one, which has come since.
+            # The marker may have been of a transaction that was ending; or the marker of this one has become pending since.
             if is_pending or hanging or number:
                 is_pending = yield from requests.is_marker_pending(_STEP, request_plan)
             if is_pending and not waits:
@@ -99,7 +101,7 @@ def complete_previous_transaction(
             return True
         if pending_marker is None and not plan.has_own_id:
             continue
-        # The marker first: where it cannot be told so, rows are not either, or a short transaction that is aborted would part them.
+        # The marker first: if it cannot be written, rows are not written either. An aborted short transaction would separate them.
         is_written = pending_marker is not None and (yield from _write_markers(plan, identity, pending_marker, set()))
         is_written = is_written and (yield from _write_markers(plan, identity, hanging, needed, waits=waits))
         if not waits:
@@ -116,8 +118,8 @@ def _still_open_refusal(
         return marker_outcome_unknown(plan, identity.producer_id)
     parts = [pluralize(len(hanging), "partition")] if hanging else []
     parts += [f"the offsets of group {plan.group_id}"] if pending_marker != set() else []
-    text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(parts)}"
-    return Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
+    text = f"the last transaction of transactional id {plan.transactional_id} is committed, but still open in {' and '.join(parts)}"
+    return Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch was not started", Remedy.AGAIN)
 
 
 def _with_epoch(found: set[HangingTransaction], identity: ProducerIdentity) -> set[HangingTransaction]:
@@ -127,8 +129,10 @@ def _with_epoch(found: set[HangingTransaction], identity: ProducerIdentity) -> s
 def _pending_marker_transactions(
     plan: CommitPlan, identity: ProducerIdentity
 ) -> Generator[Operation, Reply, set[HangingTransaction] | None]:
-    """Where the group's marker is held back for the end of this transaction: nowhere, if it is of another one. None: nobody tells where,
-    or of which."""
+    """The partition that holds the group's marker open for this transaction; empty if the marker is of another one.
+
+    None if the partition, or the transaction of the marker, is unknown.
+    """
     assert plan.group_id is not None
     search = Search(_STEP)
     partition_count = yield from _offsets_partition_count(plan)
@@ -142,17 +146,18 @@ def _pending_marker_transactions(
 
 def marker_outcome_unknown(plan: CommitPlan, producer_id: int) -> Refusal:
     if plan.has_own_id:
-        why, first = "the coordinator does not tell", "before the next start, which may take it for aborted,"
+        why, first = "the coordinator does not report its outcome", "before the next start, which may take it for aborted,"
     else:
-        why, first = f"others may have used transactional id {plan.transactional_id} since", "run it again once; if this comes again,"
-    then = "rows are there then, go on behind them with a new checkpoint"
+        why, first = f"others may have used transactional id {plan.transactional_id} since", "run it again once; if this error recurs,"
+    then = "rows exist then, continue after them with a new checkpoint"
     if not plan.is_stream:
-        then = "rows are not there then, write them with another idempotencyToken, without a kafka.transactional.id"
+        then = "rows do not exist then, write them with another idempotencyToken, without a kafka.transactional.id"
     return Refusal(
         Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
-        f"group {plan.group_id} holds the marker of this {'batch' if plan.is_stream else 'write'} back, and {why}, so that nobody knows "
-        f"whether it is committed; nothing more is written; {first} end with chaffinch transactions abort what describe-producers shows "
-        f"open of producer {producer_id}, or of an earlier one of this id, in its topics and in {OFFSETS_TOPIC}; if its {then}",
+        f"the marker of this {'batch' if plan.is_stream else 'write'} in group {plan.group_id} is pending, and {why}, so it is unknown "
+        f"whether it is committed; nothing more is written; {first} use chaffinch transactions abort for the open transactions that "
+        f"describe-producers shows of producer {producer_id}, or of an earlier one of this id, in its topics and {OFFSETS_TOPIC}; "
+        f"if its {then}",
     )  # fmt: skip
 
 
@@ -173,9 +178,12 @@ def _offsets_partition_count(plan: CommitPlan) -> Generator[Operation, Reply, in
 def _write_markers(
     plan: CommitPlan, identity: ProducerIdentity, transactions: set[HangingTransaction], needed: set[TopicPartition], *, waits: bool = True
 ) -> Generator[Operation, Reply, bool]:
-    """Whether it is ours to do. It goes on until each leader has said yes, or nobody has known the partition for so long that it is gone,
-    and `needed` no longer; with `waits` False only where one may have taken what it was told: a leader that has a marker and nothing open,
-    for the next batch to find, may be followed by another that never heard of it. Who gives up there, or dies, leaves that to chance."""
+    """Sends WriteTxnMarkers until each leader has confirmed. Returns False if this is not allowed.
+
+    A partition that brokers do not know at the end of the retries is deleted, and removed from `needed`. With `waits` False only markers
+    that may be written already are retried: a leader that has the marker and nothing open may be followed by one that lacks it, and the
+    next batch would not find that out. If the retries end there, or the driver dies, that is left to chance.
+    """
     attempts, possibly_written = Attempts(plan.retry_policy), frozenset[TopicPartition]()
     while transactions:
         reply = yield WriteMarkers(step=_STEP, identity=identity, transactions=tuple(sorted(transactions)))
@@ -201,7 +209,7 @@ def _write_markers(
 def _commit_in_short_transaction(
     plan: CommitPlan, identity: ProducerIdentity, hanging: set[HangingTransaction], *, is_pending: bool
 ) -> Generator[Operation, Reply, None]:
-    """A transaction under the same epoch, of nothing but what is open. Fenced or not, the next look tells what became of it."""
+    """A transaction under the same epoch with the open partitions only. Whether it was fenced or not, the next check shows the result."""
     with suppress(Fenced, RestartTransaction):
         if hanging:
             yield from requests.add_partitions(_STEP, plan, identity, [transaction.tp for transaction in hanging])
@@ -211,7 +219,7 @@ def _commit_in_short_transaction(
 
 
 def write_markers_request(identity: ProducerIdentity, transactions: Iterable[HangingTransaction]) -> WriteTxnMarkersRequest:
-    """The request to one leader. It takes the coordinator's epoch from the partition itself: a higher one would fence the coordinator."""
+    """The request to one leader. Each partition gets the coordinator epoch that it reported: a higher one would fence the coordinator."""
     written = []
     for epoch, alike in groupby(
         sorted(transactions, key=lambda transaction: (transaction.coordinator_epoch, transaction.tp)),
@@ -226,7 +234,7 @@ def write_markers_request(identity: ProducerIdentity, transactions: Iterable[Han
                 producer_id=identity.producer_id,
                 producer_epoch=identity.epoch,
                 transaction_result=True,
-                # A partition that never saw a marker of this producer has no epoch of its coordinator.
+                # A partition without any marker of this producer has no coordinator epoch.
                 coordinator_epoch=max(0, epoch),
                 topics=topics,
             )
@@ -235,7 +243,7 @@ def write_markers_request(identity: ProducerIdentity, transactions: Iterable[Han
 
 
 def parse_response(response: WriteTxnMarkersResponse) -> WriteMarkersResult:
-    """What a leader said."""
+    """The result of one leader."""
     done, denied, unknown, possibly_written = set(), set(), set(), set()
     refused, reason, why = codes.NONE, "", codes.NETWORK_EXCEPTION
     for marker in response.markers:
@@ -258,11 +266,11 @@ def parse_response(response: WriteTxnMarkersResponse) -> WriteMarkersResult:
 
 
 def offsets_partition(group_id: str, partition_count: int) -> int:
-    """In which partition of `__consumer_offsets` Apache Kafka keeps a group's offsets: String.hashCode, without its sign."""
+    """The partition of `__consumer_offsets` in which Apache Kafka stores a group's offsets: String.hashCode, without its sign."""
     units = group_id.encode("utf-16-be", "surrogatepass")
     number = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
         number = (31 * number + (high << 8 | low)) % 2**32
-    # Utils.abs: the smallest int, which has no positive one, counts as 0.
+    # Utils.abs: the smallest int, which has no positive counterpart, counts as 0.
     distance = min(number, 2**32 - number) % 2**31
     return distance % partition_count

@@ -1,7 +1,7 @@
-"""The end of one micro-batch whose rows tasks have sent (`at-least-once`, `none`): judged, its bad rows written, and noted.
+"""Commit of a micro-batch whose rows were sent by tasks (`at-least-once`, `none`): checks it, writes its dead letters, records it.
 
-A generator with the operations of `protocol.py`, but no record is sent here, no marker is read and none is written: a batch that Spark
-repeats was written again before this begins. What is noted in the checkpoint lets a query go back to `exactly-once`.
+A generator with the operations of `protocol.py`, but it sends no record and reads or writes no marker: when Spark repeats a batch, its rows
+are already written again before this begins. The record in the checkpoint lets a query return to `exactly-once`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import recreated_topic
 
-ROWS_REMAIN = "rows that are written already stay, and the next attempt writes them again"
+ROWS_REMAIN = "rows that are already written remain, and the next attempt writes them again"
 
 
 def finish_direct_batch(plan: CommitPlan) -> Commit:
-    """Ends one batch. Raises Refusal for a task that failed, and for more bad rows than are tolerated."""
+    """Finishes one batch. Raises Refusal for a failed task, and for more bad rows than tolerated."""
     state = CheckpointState()
     if plan.has_checkpoint:
         state = (yield ReadState(step=Step.READ_STATE)).value
@@ -37,7 +37,7 @@ def finish_direct_batch(plan: CommitPlan) -> Commit:
             raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_REMAIN}", failure.remedy)
     if recreated := recreated_topic(plan.snapshots(), plan.target):
         text = (
-            f"topic {recreated} was deleted and created again while its rows were sent: some are lost with it, others may lie in partitions"
+            f"topic {recreated} was deleted and created again while its rows were sent: some are lost with it, others may be in partitions"
         )
         text += f" chosen for the deleted topic; {ROWS_REMAIN}"
         raise Refusal(Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED", text, Remedy.AGAIN)
@@ -59,7 +59,7 @@ def finish_direct_batch(plan: CommitPlan) -> Commit:
             batch_id=plan.batch_id, stage="written", digest=plan.digest, noted_ms=plan.wall_ms, counts=counts, is_without_marker=True
         )
         totals = (state.totals or BatchCounts()) + counts
-        # Partitions of a transaction before are not looked for in a topic of another id.
+        # Partitions of the previous transaction are not looked up in a topic with another id.
         left = replace(state.with_newest(remembered), totals=totals, written_to=state.still_existing(plan.topic_ids))
         noted = left.with_topics(plan.topics_used(), plan.topic_ids, plan.partition_counts)
         yield WriteState(step=Step.NOTE_DONE, state=noted)
@@ -67,14 +67,16 @@ def finish_direct_batch(plan: CommitPlan) -> Commit:
 
 
 def _end_open_transaction(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, None]:
-    """Ends what a driver has left open that died in `exactly-once`, where the guarantee has changed since: readers of committed records
-    would wait behind it for as long as a transaction may last. Never fails: then that is what they do. What was committed is so everywhere
-    first; where that cannot be had the coordinator is left alone, which goes on knowing it."""
+    """Aborts the transaction that a driver in `exactly-once` left open, after a change of the guarantee.
+
+    Otherwise readers of committed records would wait behind it until it times out. A failure is ignored: then they do wait. A committed
+    transaction is completed in all its partitions first. If that fails, the coordinator is left alone, so that it keeps the outcome.
+    """
     newest = state.remembered
     if state.transactional_id is not None and not (newest is not None and newest.is_without_marker):
         timeout_ms = min(TRANSACTION_TIMEOUT_MIN_MS, plan.target.transaction_timeout_max_ms)
         with suppress(Refusal):
-            topic, _, number = ("" if newest is None else newest.marker).rpartition("-")  # Where the last transaction may hold it back.
+            topic, _, number = ("" if newest is None else newest.marker).rpartition("-")  # Where the marker may be pending.
             group_id, tp = (plan.group_id, TopicPartition(topic, int(number))) if topic else (None, plan.marker_partition)
             left = replace(plan, transactional_id=state.transactional_id, group_id=group_id, marker_partition=tp)
             is_pending = yield from requests.is_marker_pending(Step.READ_MARKER, left)

@@ -1,13 +1,14 @@
-"""What partitions still hold open of an earlier transaction although its coordinator says that it has ended.
+"""Hanging transactions: open in a partition although their coordinator has ended them (KIP-664).
 
-Apache Kafka 4.3.1 with one broker that died in the midst of a transaction's end, or was away for longer than it might last, says at its
-start that it has ended, and writes the markers into no partition ("Couldn't find leader endpoint"). The next transaction of the producer
-would end it as it ends itself. So it is ended first, as its coordinator says:
+With one broker, Apache Kafka 4.3.1 may lose end markers: the broker dies while a transaction ends, or is down longer than the transaction
+timeout. After its start the coordinator reports the transaction as ended, but writes no marker to any partition ("Couldn't find leader
+endpoint"). The producer's next transaction would then end the old rows with its own outcome. So they are ended first, with the outcome
+that the coordinator reports:
 
-- one that is committed before our producer introduces itself, since the coordinator forgets it then: `complete_previous.py`;
-- one that is aborted before a partition joins the transaction: `Search`.
+- a committed transaction before InitProducerId, which makes the coordinator forget the outcome: `complete_previous.py`;
+- an aborted one before a partition joins the new transaction: `Search`.
 
-Leaders are asked what our producer has open in their partitions (DescribeProducers, KIP-664).
+DescribeProducers returns the open transactions of our producer in the partitions of each leader.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from chaffinch.spark.commit.retry_policy import Attempts, RetryPolicy
 
 
 def describe_producers_request(partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
-    """The request to one leader, about some of its partitions."""
+    """The request to one leader, for some of its partitions."""
     topics = [
         DescribeProducersTopicRequest(name=name, partition_indexes=[found.partition for found in group])
         for name, group in groupby(sorted(partitions), key=lambda found: found.topic)
@@ -39,7 +40,7 @@ def describe_producers_request(partitions: Iterable[TopicPartition]) -> Describe
 
 
 def parse_response(response: DescribeProducersResponse, producer_id: int) -> HangingTransactions:
-    """What a leader said. A partition with an error that asking again cannot mend counts as asked: its leader has nothing to tell."""
+    """The result of one leader. A partition with an error that is not retried counts as answered: its leader reports nothing."""
     answered, unknown, hanging, reason, why, refused = set(), set(), set(), "", codes.NETWORK_EXCEPTION, codes.NONE
     for topic in response.topics:
         for part in topic.partitions:
@@ -61,15 +62,18 @@ def parse_response(response: DescribeProducersResponse, producer_id: int) -> Han
 
 @dataclass(slots=True)
 class Search:
-    """Which partitions have been asked for. One per attempt at the transaction: each ends with an abort that may be forgotten in turn."""
+    """Search for hanging transactions; remembers which partitions have answered.
+
+    Each attempt at the transaction needs a new one: it ends with an abort whose markers may be lost in turn.
+    """
 
     step: Step = Step.FIND_HANGING_TRANSACTIONS
     waits: bool = True
-    """Else each leader is asked once, and what it does not tell is not found."""
+    """False: each leader is asked once, and partitions without an answer are treated as having nothing open."""
     refused: ErrorCode = codes.NONE
-    """Why something of what it found may lack: its leader never will tell, or may not."""
+    """Why the result may be incomplete: the error of a leader that never answers, or may not."""
     last_response_ms: int = 0
-    """When the last answer was there; 0 before any."""
+    """Time of the last response; 0 before any."""
     _answered: set[TopicPartition] = field(default_factory=set)
 
     def find(
@@ -81,8 +85,11 @@ class Search:
         *,
         may_be_gone: bool = False,
     ) -> Generator[Operation, Reply, set[HangingTransaction]]:
-        """What is left open: in `needed`, each asked for until its leader answers, and with the first question in `others`. Nothing is
-        asked twice. Raises Refusal when patience ends; with `may_be_gone` not for partitions that nobody knows any more by then."""
+        """Finds open transactions in `needed`, and in `others` as far as the first request returns them.
+
+        Leaders of `needed` are asked until they respond; no partition is asked for twice. Raises Refusal when the retries are exhausted;
+        with `may_be_gone`, not if the brokers know none of the missing partitions by then.
+        """
         hanging: set[HangingTransaction] = set()
         requested = needed if self._answered else needed.union(others)
         attempts, refresh = Attempts(retry_policy), False

@@ -1,8 +1,8 @@
-"""The marker: which batch of a query is in Kafka, said by Kafka itself (decision 37).
+"""The marker: an offset commit in Kafka that names the last committed batch of a query (decision 37).
 
-A marker is an offset commit in a group of its own, written in the same transaction as the rows. Its metadata names the
-batch, the writer, and the digest of the checkpoint's own record of the batch. `verdict.py` compares it, and what
-`<checkpoint>/chaffinch/` remembers, with the batch that is to be committed. Pure.
+It is committed in its own consumer group, in the same transaction as the rows. Its metadata names the batch, the writer, and the digest of
+the checkpoint's record of the batch. `verdict.py` compares the marker, and the state in `<checkpoint>/chaffinch/`, with the batch to be
+committed. Pure.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ STATE_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """The last committed batch of a query. `digest` is empty where the checkpoint's location is not known to the sink."""
+    """The last committed batch of a query. `digest` is empty if the sink does not know the checkpoint's location."""
 
     batch_id: int
     writer_id: str
     digest: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Rows of a batch write that the user's handler said to leave out, by error: a replay has no other way to know. Earlier versions pass
-    over it."""
+    """Rows of a batch write that the user's handler dropped, by error name: a replay has no other source for them. Earlier versions ignore
+    this field."""
 
     def to_text(self) -> str:
         """The metadata of the offset commit; Kafka allows 4096 bytes, this takes about 130."""
@@ -40,7 +40,7 @@ class Marker:
 
     @classmethod
     def from_text(cls, text: str) -> Marker:
-        """Errors: NewerFormat, ValueError for metadata that is no marker. A later format names its `version`; this one does not."""
+        """Raises NewerFormat, and ValueError for metadata that is not a marker. A later format has a field `version`; this one has none."""
         fields = json.loads(text)
         if isinstance(fields, dict):
             check_format(fields, MARKER_VERSION)
@@ -57,64 +57,64 @@ Stage = Literal["ending", "written", "empty"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """The newest batch that `<checkpoint>/chaffinch/` knows. `ending`: EndTxn was about to be asked for, its outcome is not noted."""
+    """The newest batch in the state of `<checkpoint>/chaffinch/`. `ending`: written before EndTxn is sent; the outcome is not recorded."""
 
     batch_id: int
     stage: Stage
     digest: str
     noted_ms: int
     marker: str = ""
-    """The partition that carries the marker."""
+    """The partition of the marker."""
     counts: BatchCounts | None = None
-    """What the batch came to; None before its end, and from versions that kept none."""
+    """Counts of the batch; None before it is finished, and from versions that recorded none."""
     is_without_marker: bool = False
-    """Its rows were sent by tasks: the marker in Kafka, if there is one, is of an older batch."""
+    """Its rows were sent by tasks: a marker in Kafka, if any, is of an older batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """The newest batch of which Kafka has said that it is committed with its marker, which lies on the partition `marker`."""
+    """The newest batch whose commit Kafka has acknowledged, with its marker on the partition `marker`."""
 
     batch_id: int
     marker: str
 
 
 STATE_FILE: Final = "state.json"
-"""Where it is, in the checkpoint's folder of a sink."""
+"""Name of the file in the sink's folder of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState:
-    """All that Chaffinch keeps in a checkpoint: the transactional id, fixed at the first batch (decision 38), and the newest batch."""
+    """The state in a checkpoint: the transactional id, fixed at the first batch (decision 38), the newest batch, and its topics."""
 
     transactional_id: str | None = None
     remembered: Remembered | None = None
     totals: BatchCounts | None = None
-    """Of all batches so far. A batch whose commit died between EndTxn and its note is not in here: for people, never for decisions."""
+    """Sums over all batches. A batch whose commit died between EndTxn and its record is missing: for people only, never for decisions."""
     written_to: tuple[TopicPartition, ...] | None = None
-    """The partitions of the newest transaction that was to be committed: its end is looked after there. None: not noted."""
+    """Partitions of the newest transaction that was to be committed, where its completion is checked. None: not recorded."""
     topic_ids: TopicIds = field(default_factory=dict)
-    """Of each topic that was written to, and of the one with the marker, as they were then."""
+    """Id of each topic that was written to, and of the marker's topic, at that time."""
     partition_counts: PartitionCounts = field(default_factory=dict)
-    """Of those that rows were written to. Versions that keep none pass over it, and leave it out."""
+    """Partition counts of the topics that rows were written to. Versions without this field ignore it, and drop it."""
     sink: str = ""
-    """The name of the sink whose state it is; none of the query's own. For people."""
+    """Name of the sink that this state belongs to; empty for the query's own sink. For people only."""
     acknowledged: Acknowledged | None = None
-    """Where the newest batch is another one: empty, sent by tasks, or about to end. Else the newest batch is what was acknowledged."""
+    """Set if the newest batch is not the acknowledged one: it is empty, was sent by tasks, or is about to end."""
 
     def with_newest(self, remembered: Remembered) -> CheckpointState:
-        """With another newest batch, and without forgetting what Kafka has acknowledged before it."""
+        """A copy with another newest batch, which keeps the last acknowledged one."""
         return replace(self, remembered=remembered, acknowledged=None if _is_acknowledged(remembered) else self.newest_acknowledged())
 
     def newest_acknowledged(self) -> Acknowledged | None:
-        """The batch whose marker Kafka must have, or a newer one, as long as markers are kept."""
+        """The batch whose marker, or a newer one, must be in Kafka until the offset retention removes it."""
         newest = self.remembered
         if newest is not None and _is_acknowledged(newest):
             return Acknowledged(batch_id=newest.batch_id, marker=newest.marker)
         return self.acknowledged
 
     def with_topics(self, topics: Iterable[str], ids: TopicIds, counts: PartitionCounts, *, marker_topic: str = "") -> CheckpointState:
-        """With what these topics are now, which rows are written to, and `marker_topic`. Others stay as they were."""
+        """A copy with current ids and counts of these topics, which rows are written to, and of `marker_topic`. Others stay unchanged."""
         used = {*topics, marker_topic}
         with_rows = used if marker_topic in self.partition_counts else {*topics}
         return replace(
@@ -124,7 +124,7 @@ class CheckpointState:
         )
 
     def still_existing(self, ids: TopicIds) -> tuple[TopicPartition, ...] | None:
-        """`written_to` without topics that were created again since: `ids` are those of now."""
+        """`written_to` without topics that were recreated since. `ids`: the current topic ids."""
         recreated = created_again(self.topic_ids, ids)
         return self.written_to and tuple(where for where in self.written_to if where.topic not in recreated)
 
@@ -153,7 +153,7 @@ class CheckpointState:
 
     @classmethod
     def from_text(cls, text: str) -> CheckpointState:
-        """Errors: NewerFormat, ValueError for anything that `to_text` has not written."""
+        """Raises NewerFormat, and ValueError for text that `to_text` has not written."""
         fields = json.loads(text)
         if isinstance(fields, dict):
             check_format(fields, STATE_VERSION)

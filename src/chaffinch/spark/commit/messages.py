@@ -1,10 +1,10 @@
-"""What a task tells the committing process: what it staged, what it rejected, what went wrong.
+"""Messages of tasks to the committing process: staged batches, rejected rows, and failures.
 
-Plain data, no PySpark: `sink/writers.py` wraps a `TaskOutcome` into PySpark's own message class. Everything here is picklable and
-small; record bytes are inside only up to `INLINE_BYTES_MAX` per task, beyond that in files (decision 36).
+Plain data, no PySpark: `sink/writers.py` wraps a `TaskOutcome` in PySpark's message class. All of it can be pickled and is small: a message
+contains at most `INLINE_BYTES_MAX` of record bytes per task, the rest is in files (decision 36).
 
-Errors of Kafka travel as a `Failure` in here and are decided in `commit()`: raised inside `write()` they would cost
-Spark's task retries and reach the user without their class (decision 43).
+Kafka errors travel as a `Failure` and are raised in `commit()`: raised in `write()` they would use up Spark's task retries, and reach the
+user without their class (decision 43).
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts as TaskContextFacts  # A part of the message.
 
 INLINE_BYTES_MAX = 1 << 20
-"""Staged bytes that a task hands over inside its message; Spark moves messages of this size at about 200 MB/s."""
+"""Staged bytes that a task sends inside its message; Spark moves messages of this size at about 200 MB/s."""
 STAGING_LOST: Final = "STAGING_LOST"
-"""Name of the error that says that what was staged cannot be read back."""
+"""Name of the error for staged bytes that cannot be read back."""
 REJECTIONS_NAMED_MAX = 10
-"""Rejected rows that a task describes one by one; of the others it keeps the count per error."""
+"""Rejected rows that a task describes individually; the others are only counted by error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedBytes:
-    """Bytes that a task left behind: `data` itself, or `byte_count` bytes at `position` of `file` (a path below the staging location)."""
+    """Bytes that a task has staged: `data` itself, or `byte_count` bytes at `position` of `file` (a path below the staging location)."""
 
     data: bytes | None = None
     file: str | None = None
     position: int = 0
     byte_count: int
     crc: int | None = None
-    """CRC-32C of the bytes in the file, by which torn ones are told from those that were staged. None: not known."""
+    """CRC-32C of the bytes in the file, to detect torn ones. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedBatch:
-    """One encoded record batch: transactional bit set, no producer id, epoch or sequence yet."""
+    """One encoded record batch: with the transactional bit, without producer id, epoch or sequence."""
 
     topic_partition: TopicPartition
     record_count: int
@@ -52,36 +52,36 @@ class StagedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """One row that may not be written: where it is, where it was to go, and why."""
+    """One row that cannot be written: its index, its target, and the reason."""
 
     row: int
-    """0-based, within the task (a task-found one) or within the batch (a broker-found one)."""
+    """0-based, within the task (found by the task) or within the batch (found by the broker)."""
     topic_partition: TopicPartition
     code: ErrorCode
     message: str
     task: int | None = None
-    """Whose row it is, where many tasks' rows are told together."""
+    """The task of the row, if rows of several tasks are reported together."""
 
     def brief(self) -> Rejection:
-        """The same, to be told only: of a text in place of a topic, which may have any length, the begin."""
+        """A copy for reports only: a topic name from a row may have any length, and is shortened."""
         topic, partition = self.topic_partition
         return replace(self, topic_partition=TopicPartition(shortened(topic), partition))
 
     def with_task(self, task: int) -> Rejection:
-        """The same, to be told beside those of other tasks."""
+        """A copy for a report with rows of several tasks."""
         return replace(self, task=task)
 
     def __str__(self) -> str:
         row = f"row {self.row}" if self.task is None else f"row {self.row} of task {self.task}"
         topic, partition = self.topic_partition
-        # A row's own partition may be none, and its topic too; the reason says so.
+        # A row's own partition may be missing, and its topic too; the message says so.
         where = str(self.topic_partition) if partition >= 0 else topic
         return f"{row}{' for ' if where else ''}{where}: {self.code.name}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a task could not stage its rows. `name`: Kafka's error name or ours; `text`: one line for the user, before its `remedy`."""
+    """Why a task could not stage its rows. `name`: error name of Kafka or Chaffinch; `text`: one line for the user, before its `remedy`."""
 
     group: Group
     name: str
@@ -91,27 +91,27 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """The whole message of one task attempt; Spark hands over the winner's only."""
+    """The complete message of one task attempt; Spark passes on only that of the successful attempt."""
 
     context: TaskContextFacts
     row_count: int = 0
     batches: tuple[StagedBatch, ...] = ()
-    """For the target topics, in the order of the rows per partition."""
+    """For the target topics, in row order within each partition."""
     dead_batches: tuple[StagedBatch, ...] = ()
     """For the dead letter topic."""
     dead_rows: tuple[StagedBytes, ...] = ()
-    """Arrow IPC streams that `dead_letters.rows_stream` has made, for the Parquet file."""
+    """Arrow IPC streams from `dead_letters.rows_stream`, for the Parquet file."""
     rejected_by_code: Mapping[str, int] = field(default_factory=dict)
     dropped_by_code: Mapping[str, int] = field(default_factory=dict)
-    """Rejected rows that the user's handler said to leave out; not among the rejected."""
+    """Rows that the user's handler dropped; not counted as rejected."""
     rejections: tuple[Rejection, ...] = ()
     """The first `REJECTIONS_NAMED_MAX` of them."""
     snapshots: tuple[TopicSnapshot, ...] = ()
-    """What the task took for true about its topics: the committer refuses a batch whose tasks disagree (decision 40)."""
+    """Topics as the task saw them: the committer refuses a batch whose tasks disagree (decision 40)."""
     sent_bytes: int = 0
-    """Of records that the task sent itself and that were not refused, before compression."""
+    """Bytes of records that the task itself sent and that were not refused, before compression."""
     sent_ms: int = 0
-    """How long it took until all of them had an outcome."""
+    """Time until all of them had an outcome."""
     failure: Failure | None = None
 
     @property
@@ -119,7 +119,7 @@ class TaskOutcome:
         return sum(batch.bytes.byte_count for batch in (*self.batches, *self.dead_batches))
 
     def files(self) -> set[str]:
-        """Paths of all files that this task staged into."""
+        """Paths of all files that this task has staged to."""
         return {part.file for part in self._staged() if part.file is not None}
 
     def _staged(self) -> tuple[StagedBytes, ...]:
@@ -128,26 +128,26 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCounts:
-    """What one batch came to."""
+    """Counts of one batch."""
 
     rows_written: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
-    """Rows set aside, by the error's name."""
+    """Rejected rows, by error name."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Rows that the user's handler said to leave out, by the error's name."""
+    """Rows that the user's handler dropped, by error name."""
     byte_count: int = 0
-    """Of the record batches in Kafka: rows that are written, and dead letters for the topic."""
+    """Bytes of record batches in Kafka: written rows, and dead letters for the topic."""
     staged_bytes: int = 0
-    """Those of them that came from staging files; the rest came inside the tasks' messages."""
+    """The part of them that was staged in files; the rest was inside the tasks' messages."""
     staging_files: int = 0
-    """How many files these bytes came from. A file that holds only rows for Parquet is not among them."""
+    """Number of files with these bytes. A file with only rows for Parquet does not count."""
     push_ms: int = 0
-    """From the begin of the transaction to the last batch's answer."""
+    """From the start of the transaction to the last batch's response."""
     commit_ms: int = 0
-    """From there on, to the answer that the transaction has ended."""
+    """From there to the response that the transaction has ended."""
 
     def line(self, batch_id: int, outcome: str) -> str:
-        """The batch's line in the log."""
+        """The log line of the batch."""
         if outcome != "written":
             return f"batch {batch_id}: {_NOTHING_WRITTEN_TEXTS[outcome]}"
         parts = [f"{self.rows_written} rows written", _counts_text("rejected", self.rejected)]
@@ -158,18 +158,18 @@ class BatchCounts:
         return f"batch {batch_id}: " + ", ".join(parts)
 
     def __add__(self, other: BatchCounts) -> BatchCounts:
-        """What both came to."""
+        """The sum of both."""
         added: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
         added |= {name: dict(Counter(getattr(self, name)) + Counter(getattr(other, name))) for name in _BY_ERROR}
         return BatchCounts(**added)
 
     def to_fields(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The fields for JSON."""
         return {name: getattr(self, name) for name in _NUMBERS} | {name: dict(getattr(self, name)) for name in _BY_ERROR}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> BatchCounts:
-        """From what `to_fields` gave, in this version or another. Errors: ValueError, TypeError, AttributeError for anything else."""
+        """From the result of `to_fields` of any version. Raises ValueError, TypeError or AttributeError for anything else."""
         found: dict[str, Any] = {name: int(fields.get(name, 0)) for name in _NUMBERS}
         found |= {name: {str(key): int(count) for key, count in fields.get(name, {}).items()} for name in _BY_ERROR}
         return cls(**found)

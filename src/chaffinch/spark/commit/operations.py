@@ -1,7 +1,7 @@
-"""What the commit protocol asks its shell to do, and what it gets back. Plain data.
+"""Operations of the commit protocol, and their results. Plain data.
 
-`protocol.py` yields one operation at a time; whoever drives it (`sink/commit_shell.py` in a Spark worker, a test, the simulation)
-performs it and sends a `Reply` in. Every operation carries its `Step`, so a driver can stop, cut or kill at a step by name.
+`protocol.py` yields one operation at a time. Its driver (`sink/commit_shell.py` in a Spark worker, a test, the simulation) performs it and
+sends a `Reply` in. Every operation has a `Step`, so that a driver can pause, fail or die at a named step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
 
 
 class Step(Enum):
-    """The steps of a commit, in order; the value is the name that tests and `CHAFFINCH_PAUSE_AT_STEP` use."""
+    """The steps of a commit, in order. The value is the name that tests and `CHAFFINCH_PAUSE_AT_STEP` use."""
 
     READ_STATE = "read_state"
     READ_MARKER = "read_marker"
@@ -40,14 +40,14 @@ class Step(Enum):
     END_TRANSACTION = "end_transaction"
     NAME_DEAD_LETTERS = "name_dead_letters"
     NOTE_DONE = "note_done"
-    # Beside the order: only after a failure.
+    # Only after a failure.
     ABORT = "abort"
     READ_MARKER_AFTER_FENCING = "read_marker_after_fencing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coordinator:
-    """The broker that coordinates a group or a transactional id. `refresh`: the one known so far is not it any more."""
+    """The coordinator of a group or a transactional id. `refresh`: the cached one is out of date."""
 
     kind: Literal["group", "transaction"]
     key: str
@@ -56,7 +56,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRequest:
-    """Send a request and bring its answer: a `Message`, or `Lost`."""
+    """Send a request. Returns its response: a `Message`, or `Lost`."""
 
     step: Step
     message: Message
@@ -65,9 +65,9 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBatch:
-    """Patch identity and sequence into a staged batch and send it to its leader; the answer comes by `NextResponse`. Brings None.
+    """Set identity and sequence in a staged batch and send it to its leader. Returns None; the response comes from `NextResponse`.
 
-    `record_indices`: the records of the staged batch that are to be sent, ascending indices; None: all. `refresh`: look up the leader anew.
+    `record_indices`: the records of the staged batch to send, in ascending order; None: all. `refresh`: look up the leader again.
     """
 
     step: Step
@@ -81,19 +81,23 @@ class SendBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextResponse:
-    """Wait for the answer to any batch under way: brings a `BatchResponse`, in any order among partitions; None at `until_ms`, on the clock
-    of `Reply.steady_ms`, if none has come by then."""
+    """Wait for the response to any batch in flight. Returns a `BatchResponse`, in any order among partitions.
+
+    Returns None if none arrives before `until_ms`, on the clock of `Reply.steady_ms`.
+    """
 
     step: Step
     until_ms: int | None = None
     wait_info: wait_log.Wait | None = None
-    """What partitions wait for that are sent to again later; for the log."""
+    """Why partitions wait before a retry; for the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHandler:
-    """Ask the user's handler (KIP-1038) about records that the broker refused. `culprits` hold indices of the staged batch. Brings the
-    frozenset of those indices that are to be left out, without a dead letter. Yielded only where the plan has a handler."""
+    """Call the user's handler (KIP-1038) for records that the broker refused. `culprits` have indices of the staged batch.
+
+    Returns a frozenset of the indices to drop without a dead letter. Only if the plan has a handler.
+    """
 
     step: Step
     batch: StagedBatch
@@ -102,7 +106,7 @@ class CallHandler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeDeadLetters:
-    """Make dead letters of records that the broker refused. `culprits` hold indices of the staged batch. Brings `DeadLetters`."""
+    """Make dead letters of records that the broker refused. `culprits` have indices of the staged batch. Returns `DeadLetters`."""
 
     step: Step
     batch: StagedBatch
@@ -111,9 +115,9 @@ class MakeDeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDeadLetters:
-    """Replace a Parquet file by these rows: written under a temporary name, synced, renamed. No rows: remove it. Brings None.
+    """Replace a Parquet file by these rows: written to a temporary name, synced, renamed. Without rows, remove it. Returns None.
 
-    `writer_id`: the file is this writer's alone and hidden, until `NameDeadLetters`; None: it is the batch's at once.
+    With `writer_id` the file is hidden and belongs to this writer until `NameDeadLetters`; without, it is the batch's file at once.
     """
 
     step: Step
@@ -123,8 +127,10 @@ class WriteDeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameDeadLetters:
-    """The batch is in Kafka by this writer: make its hidden file, if it is still there, the batch's, and remove those of other writers of
-    the batch. None: this writer had no letters, the batch has no file. Brings None."""
+    """Give the hidden file of a writer the batch's name, if it still exists, and remove the hidden files of the batch's other writers.
+
+    `writer_id`: the writer that committed the batch; None: it had no dead letters, the batch has no file. Returns None.
+    """
 
     step: Step
     writer_id: str | None
@@ -132,26 +138,27 @@ class NameDeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadState:
-    """Read what the checkpoint remembers: brings a `CheckpointState`, empty where nothing is kept."""
+    """Read the state from the checkpoint. Returns a `CheckpointState`, empty if there is none."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteState:
-    """Replace what the checkpoint remembers, atomically. Brings None."""
+    """Replace the state in the checkpoint, atomically. Returns None."""
 
     step: Step
     state: CheckpointState
     may_fail: bool = False
-    """Then a folder that cannot be written is only told."""
+    """Then a folder that cannot be written is only logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindHangingTransactions:
-    """Ask the leaders of partitions, each once, whether a producer has a transaction open there. Brings `HangingTransactions`.
+    """Send DescribeProducers once to the leaders of partitions, for open transactions of a producer. Returns `HangingTransactions`.
 
-    `refresh`: look up the leaders again, and send one request per partition: a response for all of them may exceed the size limit."""
+    `refresh`: look up the leaders again, and send one request per partition: a response for all of them may exceed the size limit.
+    """
 
     step: Step
     producer_id: int
@@ -160,8 +167,8 @@ class FindHangingTransactions:
 
 
 class HangingTransaction(NamedTuple):
-    """A transaction that is open in a partition: under which epoch of its producer, and of the coordinator that told of an end there last
-    (-1: none has)."""
+    """An open transaction of a producer in a partition. `epoch`: of the producer. `coordinator_epoch`: of the last end marker there, -1
+    without one."""
 
     tp: TopicPartition
     epoch: int
@@ -170,7 +177,7 @@ class HangingTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountPartitions:
-    """Look up how many partitions a topic has. Brings the number, 0 where that is not told for good, or `Lost`."""
+    """Look up the number of partitions of a topic. Returns it, 0 if it will stay unknown, or `Lost`."""
 
     step: Step
     topic: str
@@ -180,7 +187,8 @@ class CountPartitions:
 class WriteMarkers:
     """Send WriteTxnMarkers once to the leader of each partition: the transaction of this identity is committed.
 
-    Brings `WriteMarkersResult`."""
+    Returns `WriteMarkersResult`.
+    """
 
     step: Step
     identity: ProducerIdentity
@@ -189,7 +197,7 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Let time pass. Brings None. `wait_info`: what failed and is tried again, for the log."""
+    """Let time pass. Returns None. `wait_info`: what failed and is retried, for the log."""
 
     step: Step
     ms: int
@@ -215,7 +223,7 @@ Operation: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """No answer. `reason` says what happened and where, in one line; `was_sent`: the request may have reached the broker."""
+    """No response. `reason`: what happened and where, in one line; `was_sent`: the request may have reached the broker."""
 
     reason: str
     was_sent: bool = True
@@ -223,8 +231,11 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LeaderResult:
-    """What leaders said of partitions. `refused`: the code of those that never will say, or may not; `reason`: why others are still to be
-    asked, and `code` its name; `unknown`: those of the others that brokers do not know."""
+    """Results of partition leaders.
+
+    `refused`: the error of leaders that never answer, or may not. `reason` and `code`: why other partitions must be asked again.
+    `unknown`: those of them that brokers do not know.
+    """
 
     refused: ErrorCode = codes.NONE
     reason: str = ""
@@ -233,7 +244,7 @@ class _LeaderResult:
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
-        """What several leaders said, together."""
+        """The combined result of several leaders."""
         failed = [part for part in parts if part.reason]
         names = [found.name for found in fields(cls) if found.name not in ("refused", "reason", "code")]
         return cls(
@@ -246,7 +257,7 @@ class _LeaderResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingTransactions(_LeaderResult):
-    """What is left open. `answered`: partitions that need not be asked for again, those that are `refused` among them."""
+    """Open transactions. `answered`: partitions that need no further request, including `refused` ones."""
 
     answered: frozenset[TopicPartition] = frozenset()
     hanging: frozenset[HangingTransaction] = frozenset()
@@ -254,8 +265,8 @@ class HangingTransactions(_LeaderResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMarkersResult(_LeaderResult):
-    """What became of markers. `done`: where they need not be told again: they are replicated, or another writer has overtaken us;
-    `denied`: where this is not ours to do, which is `refused`; `possibly_written`: those of the others that may be written all the same."""
+    """Result of writing markers, by partition. `done`: replicated, or another writer was faster. `denied`: not allowed, for the reason
+    `refused`. `possibly_written`: others whose marker may be written all the same."""
 
     done: frozenset[TopicPartition] = frozenset()
     denied: frozenset[TopicPartition] = frozenset()
@@ -264,7 +275,7 @@ class WriteMarkersResult(_LeaderResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResponse:
-    """The fate of one `SendBatch`. `lost` is set when no answer came; else `code`, and the culprits by index in what was sent."""
+    """The result of one `SendBatch`. `lost` is set without a response; otherwise `code`, and the culprits by index in the sent batch."""
 
     send_id: int
     code: ErrorCode | None = None
@@ -272,12 +283,12 @@ class BatchResponse:
     culprits: tuple[tuple[int, ErrorCode, str], ...] = ()
     lost: Lost | None = None
     byte_count: int | None = None
-    """Of the batch as it was sent; None: it was sent as it was staged."""
+    """Bytes of the sent batch; None: it was sent as staged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
-    """Dead letters made by the shell: batches for the topic, rows for the Parquet file; either may be empty."""
+    """Dead letters from the shell: batches for the topic, rows for the Parquet file; either may be empty."""
 
     batches: tuple[StagedBatch, ...] = ()
     rows: tuple[StagedBytes, ...] = ()
@@ -285,8 +296,8 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What is sent into the generator: the operation's result and the time when it was there, in ms on a clock that never goes back."""
+    """Sent into the generator: the operation's result, and the time of it in ms on a monotonic clock."""
 
     steady_ms: int
     value: Any = None
-    """Its type depends on the operation, as each one's docstring says."""
+    """Its type depends on the operation; see the docstring of each."""

@@ -1,4 +1,4 @@
-"""What a commit begins with and comes to: the plan of one batch, and its result. Plain data."""
+"""Plan and result of the commit of one batch. Plain data."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Commit = Generator[Operation, Reply, "CommitResult"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPlan:
-    """One batch to be committed, and all that was decided about it before."""
+    """One batch to be committed, with all decisions made before."""
 
     query: str
-    """The name under which the batch is written: the query's id, or the token or name of a batch write, and the sink's name."""
+    """Name under which the batch is written: the query's id, or the token or name of a batch write, and the sink's name."""
     batch_id: int
     wall_ms: int
-    """When the commit began, in ms since 1970."""
+    """Start of the commit, in ms since 1970."""
     writer_id: str
-    """Of this run of the query; says in the marker who wrote."""
+    """Identifies this run of the query; the marker names it as the writer."""
     outcomes: tuple[TaskOutcome, ...]
     target: TargetSnapshot
-    """The target as the committer sees it, later than the tasks did."""
+    """The target as the committer sees it, later than the tasks."""
     notes: tuple[StagedBatch, ...] = ()
-    """For the dead letter topic, of a replay: rows are not written without them."""
+    """Notes of a replay, for the dead letter topic: rows are not written without them."""
     transactional_id: str
     group_id: str | None
-    """The marker's group; None for a batch write without a token: no marker, and a repetition writes again."""
+    """The marker's group. None for a batch write without a token: it has no marker, and writes again when repeated."""
     marker_partition: TopicPartition
-    """Where tasks send, no marker is written: that of a batch before is as its checkpoint says."""
+    """Unused if tasks send, as no marker is written then: the checkpoint names the partition of an earlier one."""
     is_stream: bool
     digest: str = ""
     has_checkpoint: bool = False
@@ -46,25 +46,25 @@ class CommitPlan:
     tolerance: Tolerance
     writes_dead_letter_file: bool = False
     retains_dead_letters: bool = False
-    """The file gets letters of an older one, too, which a replay passes over."""
+    """The dead letter file also gets the dead letters of an older one that a replay skips."""
     has_handler: bool = False
-    """The user's handler is asked about rows that the broker refuses (KIP-1038)."""
+    """The user's handler is called for rows that the broker refuses (KIP-1038)."""
     transaction_timeout_ms: int | None = None
-    """What the user asked for; None: from the staged size."""
+    """The user's option; None: from the staged size."""
     push_bytes_per_s: float
     """Measured by earlier batches."""
     retry_policy: RetryPolicy
-    """With each request; a batch that was refused waits by it before it is sent again, for as long as the transaction may last."""
+    """For each request. A refused batch also waits by it before it is resent, until the transaction times out."""
 
     def batches(self) -> tuple[StagedBatch, ...]:
         return tuple(batch for outcome in self.outcomes for batch in outcome.batches)
 
     def dead_batches(self) -> tuple[StagedBatch, ...]:
-        """All that goes to the dead letter topic, notes first."""
+        """All batches for the dead letter topic, notes first."""
         return (*self.notes, *(batch for outcome in self.outcomes for batch in outcome.dead_batches))
 
     def partitions(self) -> set[TopicPartition]:
-        """Those that have staged batches; more may get dead letters of what the broker refuses."""
+        """Partitions with staged batches; rows that the broker refuses may add more with their dead letters."""
         return {batch.topic_partition for batch in (*self.batches(), *self.dead_batches())}
 
     def topic_partitions(self) -> Iterator[TopicPartition]:
@@ -81,17 +81,17 @@ class CommitPlan:
         return {topic.topic: topic.partition_count for topic in self.target.topics}
 
     def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """The topics as tasks have seen them."""
+        """The topics as the tasks saw them."""
         return tuple(snapshot for outcome in self.outcomes for snapshot in outcome.snapshots)
 
     def topics_used(self) -> set[str]:
-        """Topics that tasks have rows for, and those of staged dead letters."""
+        """Topics of the tasks' rows, and of staged dead letters."""
         return {where.topic for where in self.partitions()} | {used.topic for used in self.snapshots()}
 
     @property
     def has_own_id(self) -> bool:
-        """Whether nobody else is to use the transactional id: it is this query's by default, or fixed in its checkpoint. One that was given
-        to a batch write may be that of others, before it and after it."""
+        """Whether no other query uses the transactional id: it is the default one of this query, or fixed in its checkpoint. An id given to
+        a batch write may be used by others before and after."""
         return self.is_stream or self.transactional_id == self.group_id
 
     @property
@@ -105,7 +105,7 @@ class CommitPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """What became of the batch. `skipped`: it was in Kafka already; `empty`: there was nothing to write."""
+    """Result of a commit. `skipped`: the batch was in Kafka already; `empty`: there was nothing to write."""
 
     outcome: Literal["written", "skipped", "empty"]
     counts: BatchCounts = field(default_factory=BatchCounts)

@@ -1,19 +1,19 @@
-"""One micro-batch, one Kafka transaction: the whole protocol, read from top to bottom in `commit_batch` (decisions 36 to 40).
+"""The commit protocol: writes one micro-batch in one Kafka transaction. `commit_batch` contains all of it (decisions 36 to 40).
 
-No I/O, no clock, no PySpark: a generator that yields operations (`operations.py`) and is sent their results. `sink/commit_shell.py`
-drives it inside a Spark worker; tests and the simulation drive it by hand and may cut it at any step.
+No I/O, no clock, no PySpark: a generator that yields operations (`operations.py`) and receives their results. `sink/commit_shell.py` drives
+it in a Spark worker; tests and the simulation drive it directly, and can interrupt it at any step.
 
-Why it writes each row exactly once, whatever is cut where:
-- Rows, dead letters and the marker become visible together, by one EndTxn.
-- InitProducerId fences every earlier writer and waits for the end of its transaction; only then is the marker read, stable.
-  If the batch is in Kafka, the marker says so and nothing is written.
-- What is committed and still open in a partition is committed there before InitProducerId (`complete_previous.py`). Open transactions of an
-  earlier attempt are aborted before anything is written to their partitions (`hanging_transactions.py`).
-- EndTxn without an answer is asked again, never turned into an abort; if all is cut there, the next run reads the marker.
-- The Parquet file of dead letters is hidden, and its writer's own, until the batch is committed; whoever finds the marker gives the file of
-  the writer that it names the batch's name, be it by a rename that another has done already.
-- Until EndTxn, everything can be thrown away: the staging is whole, and an abort is InitProducerId with our own id and
-  epoch, which never fences anybody else.
+Each row is written exactly once, wherever the commit is interrupted:
+- Rows, dead letters and the marker become visible together, with one EndTxn.
+- InitProducerId fences every earlier writer and waits for the end of its transaction. Only then is the marker read, as a stable offset.
+  If the marker says that the batch is in Kafka, nothing is written.
+- A committed transaction that is still open in a partition is committed there before InitProducerId (`complete_previous.py`). Open
+  transactions of an earlier attempt are aborted before anything is written to their partitions (`hanging_transactions.py`).
+- EndTxn without a response is retried, never followed by an abort. If all attempts fail, the next run reads the marker.
+- The Parquet file of dead letters is hidden, and belongs to its writer, until the batch is committed. A run that finds the marker renames
+  the hidden file of the writer that the marker names; the file may have been renamed already.
+- Until EndTxn, everything can be discarded: the staging is complete, and an abort is InitProducerId with our own id and epoch, which never
+  fences another writer.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import changed_topic, recreated_topic
 
 ATTEMPTS_MAX = 3
-"""How often one commit pushes the batch when its transaction has to be started again; then the query fails and may be restarted."""
+"""How often one commit pushes the batch if its transaction must be restarted; then the query fails and may be restarted."""
 
 
 def commit_batch(plan: CommitPlan) -> Commit:
-    """Commits one batch: returns when it is in Kafka as a whole, raises Refusal when it is not, or when nobody can tell.
+    """Commits one batch. Returns if all of it is in Kafka, raises Refusal if it is not or if that is unknown.
 
-    After a Refusal no transaction of ours is left open, as far as the coordinator could be reached.
+    After a Refusal no transaction of ours is open, as far as the coordinator could be reached.
     """
     state = yield from _read_state(plan)
     marker, is_outcome_known = yield from _complete_previous(plan, state)
@@ -69,7 +69,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
     tally = _check_outcomes(plan)
     if _is_empty(plan):
         if plan.writes_dead_letter_file:
-            # Only its own, from an attempt that failed: without a fence nobody knows what others are about to commit.
+            # Only this writer's own file, from a failed attempt: without fencing, other writers may be about to commit theirs.
             yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=(), writer_id=plan.writer_id)
         yield from _write_state(plan, Step.NOTE_DONE, "empty", state)
         return CommitResult(outcome="empty")
@@ -106,22 +106,24 @@ def commit_batch(plan: CommitPlan) -> Commit:
 
 
 def _is_empty(plan: CommitPlan) -> bool:
-    """Neither rows nor a marker that is needed: a stream of which no checkpoint is known has only its markers to tell that it has begun.
-    A token is not used up by a frame without rows, of which there is nothing to write once."""
+    """Whether there are neither rows nor notes, nor a need for a marker: without a known checkpoint only markers record a stream's batches.
+    A token stays unused by a frame without rows, which contains nothing to write once."""
     has_only_marker = plan.is_stream and plan.group_id is not None and not plan.has_checkpoint
     return plan.row_count == 0 and not plan.notes and not has_only_marker
 
 
 def _skipped(plan: CommitPlan, marker: Marker | None) -> Commit:
-    """The batch is in Kafka. Whoever has committed it may have died before its letters had their name."""
+    """The batch is in Kafka. Its writer may have died before it renamed its dead letter file."""
     if marker is not None and marker.batch_id == plan.batch_id:
         yield from _name_dead_letters(plan, marker.writer_id)
     return CommitResult(outcome="skipped")
 
 
 def _name_dead_letters(plan: CommitPlan, writer_id: str | None) -> Generator[Operation, Reply, None]:
-    """Makes the hidden file of the writer who has committed the batch the batch's own. Never before that is known: a driver that is fenced
-    hears of it from Kafka only, and nothing asks Kafka while a file is renamed."""
+    """Makes the hidden file of the writer that committed the batch the batch's own.
+
+    Never before the commit is known: a fenced driver learns of the fencing from Kafka only, and a rename sends no request to Kafka.
+    """
     if plan.writes_dead_letter_file and plan.group_id is not None:
         yield NameDeadLetters(step=Step.NAME_DEAD_LETTERS, writer_id=writer_id)
 
@@ -130,7 +132,7 @@ def _counts(plan: CommitPlan, tally: Tally, pushed: Pushed, push_ms: int = 0, co
     dropped = tally.task_dropped + tally.broker_dropped
     return BatchCounts(
         rows_written=plan.row_count - tally.rejected_count - dropped.total(),
-        rejected=dict(tally.task_found + tally.broker_dead_letter_batches),
+        rejected=dict(tally.task_found + tally.broker_found),
         dropped=dict(dropped),
         byte_count=pushed.byte_count,
         staged_bytes=pushed.staged_bytes,
@@ -142,29 +144,32 @@ def _counts(plan: CommitPlan, tally: Tally, pushed: Pushed, push_ms: int = 0, co
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """The part between InitProducerId and EndTxn, with what its attempts share."""
+    """The part between InitProducerId and EndTxn, and the state that its attempts share."""
 
     plan: CommitPlan
     tally: Tally
     marker: Marker | None
     is_outcome_known: bool
-    """Nothing can be left open of a transaction that is committed: its coordinator was asked."""
+    """The coordinator reported the outcome of the previous transaction, so no committed one is open."""
     identity: ProducerIdentity
     began_ms: int
     timeout_ms: int
     first: ProducerIdentity
-    """Of this commit: epochs below it are of other runs."""
+    """The first identity of this commit: lower epochs belong to other runs."""
     state: CheckpointState
-    """What the checkpoint remembered when the commit began, with the partitions of this transaction from its end on."""
+    """State of the checkpoint at the start of the commit; with the partitions of this transaction from NOTE_ENDING on."""
     search: Search = field(default_factory=Search)
     pushed: Pushed = field(default_factory=Pushed)
-    """What the newest attempt has stored."""
+    """What the newest attempt stored."""
     may_be_committed: bool = False
-    """EndTxn was asked for: from here on there is no abort."""
+    """EndTxn was sent: from here on there is no abort."""
 
     def read_marker_again(self) -> Generator[Operation, Reply, Marker | None]:
-        """Every earlier transaction has ended. A marker of one of them that is pending all the same is left open as rows may be
-        (`hanging_transactions.py`): it is aborted; but not where it may be committed. Raises Refusal where that is not known any more."""
+        """Reads the marker after every earlier transaction has ended.
+
+        A marker that is still pending belongs to a hanging transaction (`hanging_transactions.py`). It is aborted, unless it may be
+        committed: raises Refusal if its outcome is unknown.
+        """
         plan = self.plan
         try:
             return (yield from requests.read_marker(Step.READ_MARKER_AGAIN, plan, waits=not (self.is_outcome_known and plan.has_own_id)))
@@ -182,7 +187,7 @@ class _Writer:
         self.identity, self.began_ms = yield from requests.restart_transaction(Step.ABORT, self.plan, self.timeout_ms, self.identity)
 
     def write(self) -> Commit:
-        """Pushes and commits; starts the transaction again from the staging as long as that can help."""
+        """Pushes and commits; restarts the transaction from the staging a limited number of times."""
         for _ in range(1, ATTEMPTS_MAX):
             with suppress(RestartTransaction):
                 return (yield from self._attempt(self.began_ms))
@@ -191,11 +196,11 @@ class _Writer:
 
     def _attempt(self, began_ms: int) -> Commit:
         plan, identity = self.plan, self.identity
-        self.search = Search()  # The abort of the attempt before may not have come to its partitions either.
+        self.search = Search()  # The abort markers of the previous attempt may be lost as well.
         self.tally.reset_broker_found()
         joined: set[TopicPartition] = set()
         yield from self._add_partitions(joined, (*plan.batches(), *plan.dead_batches()))
-        began_ms = max(began_ms, self.search.last_response_ms)  # The coordinator counts from the first partition on.
+        began_ms = max(began_ms, self.search.last_response_ms)  # The coordinator's timeout starts with the first partition.
 
         push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}", plan.retry_policy.wait_ms)
         self.pushed = push.pushed
@@ -204,7 +209,7 @@ class _Writer:
         yield from self._add_partitions(joined, dead_letters)
         yield from push.send(Step.PUSH_DEAD_LETTERS, dead_letters, self._raise_dead_letters_refused)
         if plan.writes_dead_letter_file:
-            hidden = None if plan.group_id is None else plan.writer_id  # Without a marker nobody could tell later whose file counts.
+            hidden = None if plan.group_id is None else plan.writer_id  # Without a marker the committed writer's file would be unknown.
             yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=self._dead_rows(), writer_id=hidden)
 
         if plan.group_id is not None:
@@ -225,7 +230,7 @@ class _Writer:
     def _add_partitions(
         self, joined: set[TopicPartition], batches: tuple[StagedBatch, ...] | list[StagedBatch]
     ) -> Generator[Operation, Reply, None]:
-        """Makes the batches' partitions part of the transaction, each once; with what an earlier one left open there, to be aborted."""
+        """Adds the batches' partitions to the transaction, each once; together with hanging transactions there, which are aborted."""
         new = {batch.topic_partition for batch in batches} - joined
         if not new:
             return
@@ -241,7 +246,7 @@ class _Writer:
             )
 
     def _check_outcomes_known(self, found: set[HangingTransaction]) -> None:
-        """What another run has left open, and maybe committed, is not ours to abort: its coordinator has to tell. Raises Refusal."""
+        """An open transaction of another run may be committed, and must not be aborted without its outcome. Raises Refusal."""
         first, identity = self.first, self.identity
         older = sorted(
             transaction.tp for transaction in found if identity.producer_id == first.producer_id and transaction.epoch < first.epoch
@@ -250,14 +255,14 @@ class _Writer:
             tps = ", ".join(map(str, older))
             raise Refusal(
                 Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
-                f"an earlier transaction of {self.plan.transactional_id} is still open in {tps}, and its coordinator does not tell "
-                "whether it is committed, which takes Apache Kafka 3.0 and Describe on the id; this batch is not written; before the next "
-                "start, which may take it for aborted, read what is open there with read_uncommitted, see what of it is to be written "
-                f"again, and end it with chaffinch transactions abort, of producer {first.producer_id} alone",
+                f"an earlier transaction of {self.plan.transactional_id} is still open in {tps}, and its coordinator does not report "
+                "whether it is committed, which requires Apache Kafka 3.0 and Describe on the id; this batch is not written; before the "
+                "next start, which may take it for aborted, read the open records with read_uncommitted, decide which to write again, "
+                f"and end it with chaffinch transactions abort, of producer {first.producer_id} only",
             )  # fmt: skip
 
     def _handle_culprits(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
-        """The broker blamed records of a batch: dead letters where that is tolerated, else the end of this batch."""
+        """Handles records that the broker blamed: dead letters if that is tolerated, otherwise the batch fails."""
         if self.plan.has_handler:
             reply = yield CallHandler(step=Step.PUSH, batch=batch, culprits=culprits)
             dropped: frozenset[int] = reply.value
@@ -277,18 +282,18 @@ class _Writer:
         what = "notes of this replay" if batch in self.plan.notes else "dead letters"
         raise Refusal(
             Group.INVALID_CONFIGURATION, first.code.name,
-            f"the dead letter topic itself refuses {len(culprits)} of {batch.record_count} {what} for {batch.topic_partition}: "
+            f"the dead letter topic refuses {len(culprits)} of {batch.record_count} {what} for {batch.topic_partition}: "
             f"{first.message}; correct the topic's configuration, the transaction is aborted",
         )  # fmt: skip
         yield
 
     def _dead_rows(self) -> tuple[StagedBytes, ...]:
-        """For the Parquet file; what the broker found among them is that of the last attempt."""
+        """Rows for the Parquet file; those that the broker found are of the last attempt."""
         return (*(rows for outcome in self.plan.outcomes for rows in outcome.dead_rows), *self.tally.dead_rows)
 
 
 def _check_outcomes(plan: CommitPlan) -> Tally:
-    """Everything that speaks against the batch before Kafka is asked to write: a task's failure, snapshots, too many bad rows."""
+    """Checks before any write to Kafka: failures of tasks, changed topics, too many bad rows. Returns the tally."""
     for outcome in plan.outcomes:
         if outcome.failure is not None:
             failure = outcome.failure
@@ -311,8 +316,10 @@ def _check_outcomes(plan: CommitPlan) -> Tally:
 
 
 def _check_marker_not_deleted(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Generator[Operation, Reply, None]:
-    """Refuses to write where no marker and no checkpoint remember anything, but the coordinator says that the id's last transaction is
-    committed: its marker was deleted with its topic. Not where the rows of the batch go to that topic only, which has none of them then."""
+    """Refuses to write if neither marker nor checkpoint has a record, but the coordinator reports the id's last transaction as committed.
+
+    The marker was then deleted with its topic. Allowed if all rows of the batch go to that topic: their earlier copies are deleted, too.
+    """
     topic = plan.marker_partition.topic
     elsewhere = sorted({where.topic for where in plan.partitions()} - {topic})
     is_first = marker is None and state.remembered is None and (plan.batch_id == 0 or not plan.is_stream)
@@ -327,13 +334,13 @@ def _check_marker_not_deleted(plan: CommitPlan, marker: Marker | None, state: Ch
     raise Refusal(
         Group.INVALID_CONFIGURATION, "MARKER_MISSING",
         f"group {plan.group_id} has no marker for batch {plan.batch_id}, but the last transaction of {plan.transactional_id} is committed: "
-        f"its marker was lost since, as where topic {topic!r} is deleted and created again, and its rows may be in {', '.join(elsewhere)}; "
-        f"look into the topics; if they are not there, {advice}",
+        f"its marker was lost since, for example because topic {topic!r} was deleted and created again, and its rows may be in "
+        f"{', '.join(elsewhere)}; check the topics; if the rows are not there, {advice}",
     )  # fmt: skip
 
 
 def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState]:
-    """What the checkpoint remembers; a transactional id other than the one fixed there is refused (decision 38)."""
+    """The checkpoint's state. Refuses a transactional id that differs from the one fixed there (decision 38)."""
     if not plan.has_checkpoint:
         return CheckpointState()
     reply = yield ReadState(step=Step.READ_STATE)
@@ -341,7 +348,7 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
     if state.transactional_id not in (None, plan.transactional_id):
         raise Refusal(
             Group.INVALID_CONFIGURATION, "TRANSACTIONAL_ID_CHANGED",
-            f"kafka.transactional.id is {plan.transactional_id}, this checkpoint was begun with {state.transactional_id}: "
+            f"kafka.transactional.id is {plan.transactional_id}, this checkpoint was started with {state.transactional_id}: "
             "another id would not fence a writer of the old one; set it back, or start with a new checkpoint",
         )  # fmt: skip
     return state
@@ -350,8 +357,11 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
 def _write_state(
     plan: CommitPlan, step: Step, stage: Stage, before: CheckpointState, counts: BatchCounts | None = None
 ) -> Generator[Operation, Reply, None]:
-    """`before`: what the checkpoint remembered before; `counts` of the batch are added to its totals. That it is written is noted for
-    people, and for the day when Kafka has lost it: its marker tells, and nothing has failed where the folder does."""
+    """Writes the checkpoint's state. `before`: the previous state; `counts` of the batch are added to its totals.
+
+    The record of a written batch is for people, and for the case that Kafka loses the batch: the marker decides, so a folder that cannot
+    be written fails nothing.
+    """
     if plan.has_checkpoint:
         remembered = Remembered(
             batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
@@ -362,10 +372,10 @@ def _write_state(
 
 
 def _complete_previous(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:
-    """The marker, once all is visible that its coordinator says is committed; and whether the coordinator tells that.
+    """The marker, after the previous committed transaction is visible everywhere; and whether that transaction's outcome is known.
 
-    A batch that writes nothing waits for no partition of the last one: each may be gone, or without a leader for hours. Not so a batch
-    write that is in Kafka already: it is the repetition that is to make it visible, and none comes after it.
+    A batch that writes nothing waits for no partition of the previous one: each may be deleted, or without a leader for hours. But a batch
+    write that is in Kafka already does wait: it is a repetition that makes the rows visible, and no other batch follows.
     """
     try:
         marker, is_pending = (yield from requests.read_marker(Step.READ_MARKER, plan, waits=False)), False
@@ -375,13 +385,13 @@ def _complete_previous(plan: CommitPlan, state: CheckpointState) -> Generator[Op
     is_outcome_known = yield from complete_previous_transaction(
         plan, state.still_existing(plan.topic_ids), is_pending=is_pending, waits=waits
     )
-    if is_pending:  # Or of an attempt that is still under way.
+    if is_pending:  # Or the marker is of an attempt that is in progress.
         marker = yield from requests.read_marker(Step.READ_MARKER, plan, is_stable=False)
     return marker, is_outcome_known
 
 
 def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
-    """A new epoch, and every earlier transaction ended. Two writers that fence at the same time: Kafka refuses one of them."""
+    """Takes a new epoch, which ends every earlier transaction. If two writers do so at the same time, Kafka refuses one of them."""
     try:
         return (yield from requests.init_producer(Step.INIT_PRODUCER, plan, timeout_ms))
     except Fenced as fenced:
@@ -392,13 +402,13 @@ def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tup
         if refusal.name != codes.INVALID_TRANSACTION_TIMEOUT.name:
             raise
         raise timeout_refused(timeout_ms, plan.target, is_given=plan.transaction_timeout_ms is not None) from None
-    raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not begun, nothing of it is visible", Remedy.AGAIN)
+    raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not started, nothing of it is visible", Remedy.AGAIN)
 
 
 def _after_fencing(
     plan: CommitPlan, marker_before: Marker | None, fenced: Fenced, *, may_be_committed: bool
 ) -> Generator[Operation, Reply, None]:
-    """Returns when the marker says that this very run has committed the batch; else raises the Refusal that fits (decision 38)."""
+    """Returns if the marker says that this run committed the batch; otherwise raises the matching Refusal (decision 38)."""
     if plan.group_id is None and may_be_committed:
         raise Refusal(
             Group.APPLICATION_RECOVERABLE, fenced.code.name,
@@ -410,7 +420,7 @@ def _after_fencing(
     except Refusal:
         if may_be_committed:
             raise
-        marker = marker_before  # Who else has come is not known; that nothing of this is visible is.
+        marker = marker_before  # The other writer is unknown; but nothing of this batch is visible.
     if marker is not None and (marker.batch_id, marker.writer_id) == (plan.batch_id, plan.writer_id):
         return
     if marker != marker_before:
@@ -418,17 +428,17 @@ def _after_fencing(
     raise Refusal(
         Group.APPLICATION_RECOVERABLE, fenced.code.name,
         f"transactional id {plan.transactional_id} was fenced while batch {plan.batch_id} was written: {fenced.text}; nothing of "
-        "it is visible; the transaction took longer than its timeout, or another writer has begun under this id, which no two may share",
+        "it is visible; the transaction took longer than its timeout, or another writer started with this id, which two must not share",
         Remedy.AGAIN,
     )  # fmt: skip
 
 
 def _after_staging_loss(plan: CommitPlan, marker_before: Marker | None) -> Generator[Operation, Reply, None]:
-    """Staged files go when their batch, or a later one, is in Kafka. Raises the Refusal that says so if the marker does; else returns."""
+    """Staged files are deleted when their batch, or a later one, is in Kafka: if the marker changed, raises the Refusal for that."""
     try:
         marker = yield from requests.read_marker(Step.READ_MARKER_AFTER_FENCING, plan)
     except Refusal:
-        return  # What is known is that they are lost.
+        return  # Only the loss is known.
     if marker != marker_before:
         raise _another_writer(plan, marker)
 
@@ -442,5 +452,5 @@ def _another_writer(plan: CommitPlan, marker: Marker | None) -> Refusal:
     if plan.is_stream:
         text += "two queries run from one checkpoint, stop one of them"
     else:
-        text += "two writes had one idempotencyToken at the same time; nothing of this one is visible, and it is not to be run again"
+        text += "two writes had one idempotencyToken at the same time; nothing of this one is visible, do not run it again"
     return Refusal(Group.APPLICATION_RECOVERABLE, "ANOTHER_WRITER", text)

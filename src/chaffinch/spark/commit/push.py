@@ -1,17 +1,18 @@
-"""Sends staged batches to their partitions inside one transaction, and finds out which records the broker refuses.
+"""Sends staged batches to their partitions inside one transaction, and finds the records that the broker refuses.
 
-A generator beneath `protocol.py`, with the same operations. Strategy:
+A generator beneath `protocol.py`, with the same operations.
 
-- A partition's batches go out in order, with consecutive sequences from 0. The first goes alone: a broker that knows
-  nothing of the producer accepts any sequence, so nothing may overtake it (decision 14). After its acknowledgement up to
-  `IN_FLIGHT_MAX` are under way, the number of batches over which brokers recognise duplicates (decision 33).
-- At the first refusal in a partition nothing more is sent there; when all answers are in, the refused batch decides:
-  retriable or lost -> sent again from there under the same sequences (the broker knows a duplicate);
-  refused with culprits -> these are set aside, the innocents go again, and since a refusal of a batch that is surely
-  not stored consumes no sequence, the numbers are taken back; refused without culprits -> halved until one record is left.
-- What is sent again waits as any client does (retry.backoff.ms), each partition by itself: the others go on meanwhile.
-- Where a refused batch may have been stored by an earlier attempt, sequences cannot be trusted: `RestartTransaction`, the whole
-  transaction is aborted and pushed anew from the staging (decision 13).
+- The batches of a partition are sent in order, with consecutive sequences from 0. The first is sent alone: a broker without state of the
+  producer accepts any sequence, so nothing may overtake it (decision 14). After its acknowledgement up to `IN_FLIGHT_MAX` are in flight,
+  the number of batches over which brokers recognise duplicates (decision 33).
+- After the first refusal in a partition nothing more is sent there. When all responses have arrived, the refused batch decides:
+  - retriable or lost: resend from there with the same sequences; the broker recognises duplicates.
+  - refused with culprits: they become dead letters, and the innocents are resent. A refused batch that is certainly not stored uses no
+    sequence, so the numbers are reused.
+  - refused without culprits: halve the batch until one record is left.
+- Retries wait as in any client (retry.backoff.ms), each partition for itself, while the others continue.
+- If an earlier attempt at a refused batch may be stored, its sequences are unreliable: `RestartTransaction`. The whole transaction is
+  aborted and pushed again from the staging (decision 13).
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from chaffinch.spark.refusals import Refusal, Remedy, advised
 
 IN_FLIGHT_MAX = 5
 BYTES_IN_FLIGHT_MAX = 32 << 20
-"""Bytes on their way over all partitions: what the pushing process holds in memory at most, beside one batch."""
+"""Bytes in flight over all partitions: the memory limit of the pushing process, plus one batch."""
 ROUNDS_MAX = 8
-"""Brokers that name one culprit at a time would make this quadratic: after so many rounds the rest is halved (decision 12)."""
-# A record with this code is at fault itself; alone in its batch it needs no further proof.
+"""Brokers that name one culprit at a time would make this quadratic: after this many rounds the rest is halved (decision 12)."""
+# The record itself is at fault; alone in its batch it needs no further proof.
 RECORD_CODES = frozenset({
     codes.INVALID_RECORD, codes.INVALID_TIMESTAMP, codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE,
 })  # fmt: skip
 FENCED_CODES = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_ID_MAPPING})
-# The transaction or the sequences are in a state that only a new epoch mends.
+# The state of the transaction or of the sequences can be repaired only with a new epoch.
 RESTART_CODES = frozenset({
     codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID, codes.INVALID_TXN_STATE, codes.TRANSACTION_ABORTABLE,
     codes.CONCURRENT_TRANSACTIONS,
@@ -49,15 +50,15 @@ HandleCulprits = Callable[[StagedBatch, tuple[Rejection, ...]], Generator[Operat
 
 
 class Fenced(Exception):
-    """The broker says that another epoch of this producer exists: another writer, or the coordinator after a time-out."""
+    """The broker has another epoch of this producer: of another writer, or of the coordinator after a timeout."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(code, text)
-        self.code, self.text = code, text.rstrip(" .")  # Something always follows.
+        self.code, self.text = code, text.rstrip(" .")  # More text always follows.
 
 
 class RestartTransaction(Exception):
-    """This transaction cannot be completed, but the staging is whole: abort it and push everything once more."""
+    """This transaction cannot be completed, but the staging is complete: abort it and push everything again."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(name, text)
@@ -66,14 +67,14 @@ class RestartTransaction(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _QueuedBatch:
-    """A staged batch, or a part of one, on its way."""
+    """A staged batch, or a part of one, in the queue of its partition."""
 
     batch: StagedBatch
     record_indices: tuple[int, ...] | None = None
     response: BatchResponse | None = None
     possibly_stored: bool = False
     rounds: int = 0
-    """How often culprits were taken out of it."""
+    """How often culprits were removed from it."""
 
     @property
     def record_count(self) -> int:
@@ -85,23 +86,23 @@ class _QueuedBatch:
 
 @dataclass(slots=True, kw_only=True)
 class _Partition:
-    """One partition's queue: the first `in_flight` shipments are under way, the others wait."""
+    """The queue of one partition: its first `in_flight` batches were sent, the others wait."""
 
     topic_partition: TopicPartition
     queue: deque[_QueuedBatch] = field(default_factory=deque)
     in_flight: int = 0
     window: int = 1
     sequence: int = 0
-    """Of the first record of the first shipment in the queue."""
+    """Sequence of the first record in the queue."""
     is_stopped: bool = False
     refresh: bool = False
     failures: int = 0
-    """Refusals in a row, of what is sent again."""
+    """Failures in a row that are retried."""
     due_ms: int = 0
-    """Nothing is sent there before."""
+    """Earliest time of the next send."""
     failing_since_ms: int = 0
     reason: str = ""
-    """Of the last failure, of what is sent again."""
+    """Reason of the last failure that is retried."""
 
     def next_sequence(self) -> int:
         return sequence_add(self.sequence, sum(self.queue[index].record_count for index in range(self.in_flight)))
@@ -109,14 +110,14 @@ class _Partition:
 
 @dataclass(slots=True)
 class Pushed:
-    """What one attempt has stored: bytes of record batches, and those of them that were in staging files."""
+    """What one attempt stored: bytes of record batches, and the part of them from staging files."""
 
     byte_count: int = 0
     staged_bytes: int = 0
     files: set[str] = field(default_factory=set)
 
     def add(self, staged: StagedBytes, sent_bytes: int | None) -> None:
-        """A batch is stored. `sent_bytes`: less than what was staged, where the broker refused some of its records."""
+        """A batch is stored. `sent_bytes`: less than staged if the broker refused some of its records."""
         size = staged.byte_count if sent_bytes is None else sent_bytes
         self.byte_count += size
         if staged.file is not None:
@@ -125,7 +126,7 @@ class Pushed:
 
 
 class Push:
-    """All that is to be pushed in one attempt at a transaction. One object per attempt; sequences begin at 0 with its identity."""
+    """One attempt to push all batches of a transaction. Sequences begin at 0 with its identity."""
 
     def __init__(self, identity: ProducerIdentity, deadline_ms: int, deadline_name: str, wait_ms: Callable[[int], int]) -> None:
         self._identity = identity
@@ -138,11 +139,11 @@ class Push:
         self._in_flight: dict[int, tuple[_Partition, _QueuedBatch]] = {}
         self._bytes_in_flight = 0
         self.last_response_ms = 0
-        """When the last answer was there; 0 before any."""
+        """Time of the last response; 0 before any."""
         self.pushed = Pushed()
 
     def send(self, step: Step, batches: Iterable[StagedBatch], handle_culprits: HandleCulprits) -> Generator[Operation, Reply, None]:
-        """Returns when every record is acknowledged or set aside. Raises Fenced, RestartTransaction or Refusal.
+        """Returns when every record is acknowledged or handled as a culprit. Raises Fenced, RestartTransaction or Refusal.
 
         `handle_culprits` is called with the culprits of one batch (indices of the staged batch) and may raise a Refusal.
         """
@@ -156,7 +157,7 @@ class Push:
                 if self._in_flight:
                     reply = yield NextResponse(step=step, until_ms=due_ms, wait_info=self._wait_info())
                 else:
-                    assert due_ms is not None, "what is not under way waits for its time"
+                    assert due_ms is not None, "a partition without a batch in flight waits for its backoff"
                     reply = yield Wait(step=step, ms=due_ms - self._steady_ms, wait_info=self._wait_info())
                 self._steady_ms = reply.steady_ms
                 if reply.value is not None:
@@ -172,7 +173,7 @@ class Push:
             yield from self._resolve(partition, handle_culprits)
 
     def _wait_info(self) -> wait_log.Wait | None:
-        """What the partition that has failed for longest waits for."""
+        """The wait of the partition that has failed for longest."""
         failing = [found for found in self._partitions.values() if found.queue and found.failures]
         if not failing:
             return None
@@ -183,18 +184,18 @@ class Push:
         )
 
     def _next_due_ms(self) -> int | None:
-        """When the first partition that waits may be sent to again; None: none waits."""
+        """End of the first backoff of a partition; None if none waits."""
         return min((found.due_ms for found in self._partitions.values() if found.queue and found.due_ms > self._steady_ms), default=None)
 
     def _drain(self, step: Step) -> Generator[Operation, Reply, None]:
-        """Waits for every batch under way. One that came to its leader after the abort, under an epoch that is still good there, would
-        open a transaction which the next commit ends with it: brokers before 3.6 do not ask the coordinator (KIP-890)."""
+        """Waits for every batch in flight. A batch that reaches its leader after the abort, under an epoch that is still valid there, would
+        open a transaction that ends with the next commit: brokers before 3.6 do not verify it with the coordinator (KIP-890)."""
         while self._in_flight:
             reply = yield NextResponse(step=step)
             del self._in_flight[reply.value.send_id]
 
     def _fill(self, step: Step) -> Generator[Operation, Reply, None]:
-        """Sends what the windows allow, one batch per partition in turn."""
+        """Sends as many batches as the windows allow, one per partition in turn."""
         found = True
         while found:
             found = False
@@ -222,7 +223,7 @@ class Push:
         return operation
 
     def _record_response(self, response: BatchResponse) -> _Partition:
-        """Files an answer with its shipment; acknowledged ones leave the queue from its front."""
+        """Assigns a response to its batch; acknowledged batches leave the head of the queue."""
         partition, queued = self._in_flight.pop(response.send_id)
         self._bytes_in_flight -= queued.batch.bytes.byte_count
         partition.in_flight -= 1
@@ -243,10 +244,10 @@ class Push:
         return partition
 
     def _resolve(self, partition: _Partition, handle_culprits: HandleCulprits) -> Generator[Operation, Reply, None]:
-        """All answers of a stopped partition are in: the front of its queue says why it stopped."""
+        """All responses of a stopped partition have arrived: the head of its queue says why it stopped."""
         head = partition.queue[0]
         response = head.response
-        assert response is not None, "the front of a stopped partition's queue has been answered: sequences are consecutive"
+        assert response is not None, "the head of a stopped partition's queue has a response: sequences are consecutive"
         if response.lost is not None or (response.code is not None and response.code.is_retriable and response.code not in RESTART_CODES):
             self._retry(partition, response)
         else:
@@ -270,7 +271,7 @@ class Push:
         if self._steady_ms >= self._deadline_ms:
             raise Refusal(
                 Group.TRANSACTION_ABORTABLE, "REQUEST_TIMED_OUT",
-                f"the batch for {partition.topic_partition} was not acknowledged within {self._deadline_name}; the last answer was: "
+                f"the batch for {partition.topic_partition} was not acknowledged within {self._deadline_name}; the last error was: "
                 f"{reason}; the transaction is aborted, nothing of it is visible", Remedy.AGAIN,
             )  # fmt: skip
         partition.refresh = True
@@ -293,7 +294,7 @@ class Push:
     def _replace_head(
         partition: _Partition, head: _QueuedBatch, response: BatchResponse, handle_culprits: HandleCulprits
     ) -> Generator[Operation, Reply, None]:
-        """Puts the innocents of a refused batch (or its halves) in its place."""
+        """Replaces a refused batch by its innocent records, or by its halves."""
         indices = head.indices()
         culprits = {index: (code, message) for index, code, message in response.culprits}
         assert response.code is not None
@@ -322,7 +323,7 @@ class Push:
 
 
 def _is_possibly_stored(response: BatchResponse) -> bool:
-    """Whether this attempt may be stored all the same. Who can name culprits has looked at the batch and refused it."""
+    """Whether this attempt may be stored all the same. A broker that names culprits has checked and refused the batch."""
     if response.lost is not None:
         return response.lost.was_sent
     return response.code is not None and not response.culprits and response.code.stored is not Stored.NO

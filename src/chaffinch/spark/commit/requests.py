@@ -1,8 +1,8 @@
-"""The requests of a commit beside Produce: each built, asked until it is answered, and its answer judged.
+"""Requests of a commit other than Produce: builds each, retries it until it has a final response, and evaluates that.
 
-Generators beneath `protocol.py`, with the same operations. A request is asked again while its answer is lost or
-retriable, as `RetryPolicy` says; EndTxn likewise, but its outcome is never guessed (decision 39).
-All of them may raise Fenced (another epoch exists), RestartTransaction (only a new transaction helps) and Refusal.
+Generators beneath `protocol.py`, with the same operations. A request is retried after a lost response or a retriable error, as
+`RetryPolicy` says; so is EndTxn, whose outcome is never guessed (decision 39). All of them may raise Fenced (another epoch exists),
+RestartTransaction (only a new transaction helps) and Refusal.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from chaffinch.spark.refusals import Refusal, Remedy, advised
 from chaffinch.spark.versions import NewerFormat
 
 ABORT_BLOCK_MAX_MS = 5_000
-"""An abort is a courtesy: the next writer fences us anyway, or the coordinator's time-out does."""
-# Answers to an abort that mean: there is nothing of ours left to abort (decision 38).
+"""An abort is optional: otherwise the next writer fences this one, or the coordinator's timeout ends its transaction."""
+# Responses to an abort that mean: nothing of ours is left to abort (decision 38).
 ALREADY_ABORTED = FENCED_CODES | {codes.CONCURRENT_TRANSACTIONS}
 
 _Exchange = Generator[Operation, Reply, tuple[Message, int]]
@@ -58,7 +58,7 @@ _Exchange = Generator[Operation, Reply, tuple[Message, int]]
 def init_producer(
     step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity = NO_PRODUCER
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
-    """InitProducerId: a new epoch, once every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
+    """InitProducerId: a new epoch, after every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
     request = InitProducerIdRequest(**_producer_fields(plan, identity), transaction_timeout_ms=timeout_ms)
     response, steady_ms = yield from _request(step, plan, request, f"InitProducerId for transactional id {plan.transactional_id}")
     assert isinstance(response, InitProducerIdResponse)
@@ -66,15 +66,15 @@ def init_producer(
 
 
 def _producer_fields(plan: CommitPlan, identity: ProducerIdentity) -> dict[str, Any]:
-    """Who is asking, in the fields that requests of a transaction share."""
+    """The fields that identify the producer in requests of a transaction."""
     return {"transactional_id": plan.transactional_id, "producer_id": identity.producer_id, "producer_epoch": identity.epoch}
 
 
 def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
-    """Ends our transaction without its rows, if the coordinator can be reached; never raises (decision 38).
+    """Aborts our transaction if the coordinator can be reached; never raises (decision 38).
 
-    InitProducerId with our own identity: it aborts what is open and cannot fence a newer writer. Whatever the answer is,
-    nothing of ours is left, or nobody is there to ask: then the coordinator's time-out ends it, or the next writer.
+    InitProducerId with our own identity aborts the open transaction and cannot fence a newer writer. After any response nothing of ours is
+    open. Without a response, the coordinator's timeout or the next writer ends the transaction.
     """
     plan = replace(plan, retry_policy=plan.retry_policy.at_most(ABORT_BLOCK_MAX_MS))
     request = InitProducerIdRequest(**_producer_fields(plan, identity), transaction_timeout_ms=timeout_ms)
@@ -85,9 +85,9 @@ def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdent
 def restart_transaction(
     step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
-    """Aborts our transaction and takes the next epoch, unless another writer has come: then Fenced, and nothing is done to it.
+    """Aborts our transaction and takes the next epoch. If there is another writer, raises Fenced, and does nothing to it.
 
-    EndTxn first: InitProducerId alone would abort as well, but leaves an epoch in between that is nobody's (kafka-behaviour 7.2).
+    EndTxn first: InitProducerId alone would abort as well, but leaves an unused epoch in between (kafka-behaviour 7.2).
     """
     # INVALID_TXN_STATE: no partition had joined, so there was nothing to end.
     final_codes = frozenset({codes.INVALID_TXN_STATE})
@@ -98,13 +98,15 @@ def restart_transaction(
 
 
 def is_retried(code: ErrorCode) -> bool:
-    """Of questions about what is open: whether this is no answer."""
+    """Whether a request for open transactions is retried after this error."""
     return code.is_retriable or code in _BROKER_FAILURES
 
 
 def last_transaction(step: Step, plan: CommitPlan) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
-    """What the coordinator knows of a transactional id, once no transaction of it is ending. None: it does not tell, because it is older
-    than Apache Kafka 3.0, or because it is not allowed."""
+    """The coordinator's state of a transactional id, after its transaction has ended.
+
+    None if the coordinator does not report it: it is older than Apache Kafka 3.0, or this is not allowed.
+    """
     request = DescribeTransactionsRequest(transactional_ids=[plan.transactional_id])
     what = f"DescribeTransactions of {plan.transactional_id}"
     final_codes = frozenset({codes.TRANSACTIONAL_ID_NOT_FOUND, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
@@ -126,8 +128,8 @@ def last_transaction(step: Step, plan: CommitPlan) -> Generator[Operation, Reply
 
 
 def read_marker(step: Step, plan: CommitPlan, *, is_stable: bool = True, waits: bool = True) -> Generator[Operation, Reply, Marker | None]:
-    """OffsetFetch of the marker; without a group there is none. `is_stable`: wait for open transactions that are about to write it
-    (KIP-447), or with `waits` False raise RestartTransaction for them."""
+    """OffsetFetch of the marker; None without a group. `is_stable`: wait for open transactions that will write it (KIP-447), or with
+    `waits` False raise RestartTransaction for them."""
     group_id, (topic, partition) = plan.group_id, plan.marker_partition
     if group_id is None:
         return None
@@ -148,8 +150,8 @@ def read_marker(step: Step, plan: CommitPlan, *, is_stable: bool = True, waits: 
     except ValueError:
         raise Refusal(
             Group.INVALID_CONFIGURATION, "FOREIGN_MARKER",
-            f"group {group_id} holds an offset for {plan.marker_partition} that is no marker of Chaffinch ({found[0][1][:80]!r}): "
-            "another program uses this group; give the query a checkpoint, or the write an idempotencyToken, of its own",
+            f"group {group_id} holds an offset for {plan.marker_partition} that is not a marker of Chaffinch ({found[0][1][:80]!r}): "
+            "another program uses this group; use a checkpoint of the query's own, or another idempotencyToken for the write",
         ) from None  # fmt: skip
 
 
@@ -164,7 +166,7 @@ def has_offsets(step: Step, plan: CommitPlan) -> Generator[Operation, Reply, boo
 
 
 def is_marker_pending(step: Step, plan: CommitPlan) -> Generator[Operation, Reply, bool]:
-    """Whether the group holds a marker back for the end of a transaction."""
+    """Whether the group's marker is pending until a transaction ends."""
     try:
         yield from read_marker(step, plan, waits=False)
     except RestartTransaction as failure:
@@ -175,7 +177,7 @@ def is_marker_pending(step: Step, plan: CommitPlan) -> Generator[Operation, Repl
 def add_partitions(
     step: Step, plan: CommitPlan, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> Generator[Operation, Reply, None]:
-    """AddPartitionsToTxn: from here on the coordinator writes its markers to them."""
+    """AddPartitionsToTxn: from now on the coordinator writes its end markers to them."""
     topics = [
         AddPartitionsToTxnTopic(name=name, partitions=[found.partition for found in group])
         for name, group in groupby(sorted(partitions), key=lambda found: found.topic)
@@ -204,10 +206,10 @@ def commit_marker(step: Step, plan: CommitPlan, identity: ProducerIdentity, mark
 
 
 def end_transaction(step: Step, plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, int]:
-    """EndTxn with commit, asked again until it is answered. Returns the time.
+    """EndTxn with commit, retried until it has a response. Returns the time.
 
-    Raises Fenced where the answer does not say how the transaction ended: fenced, or a state that says it was not ours to
-    end any more. The marker tells.
+    Raises Fenced if the outcome is unknown: after fencing, or if the coordinator's state shows that the transaction had ended. The marker
+    then decides.
     """
     try:
         _, steady_ms = yield from _request(step, plan, EndTxnRequest(**_producer_fields(plan, identity), committed=True), "EndTxn")
@@ -231,8 +233,11 @@ def _request(
     final_codes: frozenset[ErrorCode] = frozenset(),
     retried_codes: frozenset[ErrorCode] = frozenset(),
 ) -> _Exchange:
-    """Asks the coordinator of the plan's transactions, or of its group, until the answer is final: without error, or one of `final_codes`.
-    `retried_codes`: errors that are retried as well as the retriable ones. `what` names the request in errors. Brings response and time."""
+    """Sends a request to the coordinator of the plan's transactions, or of its group, until the response is final.
+
+    Final are success and `final_codes`. `retried_codes` are retried, as are retriable errors. `what` names the request in errors. Returns
+    response and time.
+    """
     key = _group(plan) if coordinator == "group" else plan.transactional_id
     attempts, refresh = Attempts(plan.retry_policy), False
     while True:
@@ -262,33 +267,33 @@ def _error(response_code: ErrorCode, what: str) -> Exception:
 
 
 def retries_exhausted(step: Step, code: ErrorCode, what: str, reason: str, retry_policy: RetryPolicy) -> Refusal:
-    """`what` was asked again for as long as may be; `reason` is why the last time was no good."""
+    """The Refusal after the last retry of `what`; `reason`: the last error."""
     fate, remedy = "nothing of it is visible", Remedy.AGAIN
     if step in (Step.END_TRANSACTION, Step.READ_MARKER_AFTER_FENCING):
-        fate, remedy = "whether the batch is written is not known", Remedy.LOOK
+        fate, remedy = "it is unknown whether the batch is written", Remedy.LOOK
     elif step in (Step.READ_MARKER, Step.READ_MARKER_AGAIN):
         fate = "nothing more is written before it is known whether the batch is in Kafka"
     elif step is Step.FINISH_COMMIT:
-        fate = "nothing more is written before what is committed is visible everywhere"
-    text = f"{what}: asked for {retry_policy.block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason.rstrip(' .')}; {fate}"
+        fate = "nothing more is written before the committed rows are visible everywhere"
+    text = f"{what}: retried for {retry_policy.block_max_ms} ms (kafka.max.block.ms), the last error was: {reason.rstrip(' .')}; {fate}"
     return Refusal(code.group, code.name, text, remedy)
 
 
-# A broker that fails in itself has not said that nothing is open.
+# An internal error of the broker does not mean that nothing is open.
 _BROKER_FAILURES = frozenset({codes.UNKNOWN_SERVER_ERROR})
 _WRONG_COORDINATOR = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
-# A transaction before ours is still ending.
+# An earlier transaction is still ending.
 _ENDING = frozenset({codes.CONCURRENT_TRANSACTIONS, codes.UNSTABLE_OFFSET_COMMIT})
 
 
 def _first_error(response: Message) -> ErrorCode:
-    """The first error in an answer, wherever this API puts it; the one that explains the others goes first."""
+    """The first error in a response, wherever this API puts it. An error that explains the others comes first."""
     found = [code for code, _ in codes_in(response)]
     explaining = [code for code in found if code is not codes.OPERATION_NOT_ATTEMPTED]
     return (explaining or found or [codes.NONE])[0]
 
 
 def _fetched_partitions(response: OffsetFetchResponse) -> list[OffsetFetchResponsePartition | OffsetFetchResponsePartitions]:
-    """Of the old form and of the new one: an answer has one of them."""
+    """Partitions of the old and of the new form: a response has one of them."""
     old = [part for topic in response.topics for part in topic.partitions]
     return [*old, *(part for group in response.groups for topics in group.topics for part in topics.partitions)]

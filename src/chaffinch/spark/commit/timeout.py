@@ -1,4 +1,4 @@
-"""How long the transaction of a batch may last: `transaction.timeout.ms` (decision 39). Pure."""
+"""Transaction timeout of a batch: `transaction.timeout.ms` (decision 39). Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 TRANSACTION_TIMEOUT_MIN_MS: Final = 60_000
 PUSH_RESERVE: Final = 4
-"""The transaction may take so many times longer than the measured push rate promises."""
+"""The timeout is this many times the duration expected from the measured push rate."""
 BATCH_MS: Final = 0.3
-"""What each batch takes beside its bytes (docs/scale.md): thousands of tasks leave hundreds of thousands of small ones."""
+"""Time per batch on top of its bytes (docs/scale.md): thousands of tasks stage hundreds of thousands of small batches."""
 _OPTION: Final = "kafka.transaction.timeout.ms"
 
 
 def transaction_timeout_ms(plan: CommitPlan) -> int:
-    """What the user asked for, else what the staged batches need. Raises Refusal where the batch does not fit into that."""
+    """The user's option, or the time that the staged batches need. Raises Refusal if the batch does not fit."""
     given_ms, max_ms = plan.transaction_timeout_ms, plan.target.transaction_timeout_max_ms
     batch_count = len(plan.batches()) + len(plan.dead_batches())
     expected_ms = int(1000 * plan.byte_count / max(plan.push_bytes_per_s, 1.0) + BATCH_MS * batch_count)
@@ -37,14 +37,14 @@ def transaction_timeout_ms(plan: CommitPlan) -> int:
 
 
 def check_timeout(given_ms: int | None, target: TargetSnapshot) -> None:
-    """Refuses a time that the broker will not allow, where it has told what it allows."""
+    """Refuses a timeout above the broker's limit, if the broker has reported it."""
     broker_max_ms = target.reported_timeout_max_ms
     if given_ms is not None and broker_max_ms is not None and given_ms > broker_max_ms:
         raise timeout_refused(given_ms, target, is_given=True)
 
 
 def timeout_refused(requested_ms: int, target: TargetSnapshot, *, is_given: bool) -> Refusal:
-    """What to say where the broker allows no transaction of so many ms. `is_given`: the user asked for them."""
+    """Refusal for a transaction timeout above the broker's limit. `is_given`: it is the user's option."""
     broker_max_ms = target.reported_timeout_max_ms
     maximum = "" if broker_max_ms is None else f" of {broker_max_ms}"
     if is_given:

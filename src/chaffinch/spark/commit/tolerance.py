@@ -1,4 +1,4 @@
-"""How many bad rows a batch may have: `errors.tolerance` and its cap (decision 44). Pure."""
+"""Tolerance of bad rows in a batch: `errors.tolerance` and its cap (decision 44). Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """`tolerates`: bad rows become dead letters. At most one of the caps is set; a share is of the batch's rows, in hundredths."""
+    """`tolerates`: bad rows become dead letters. At most one of the caps is set; a share is a percentage of the batch's rows."""
 
     tolerates: bool
     count_max: int | None = None
@@ -28,7 +28,7 @@ class Tolerance:
 
     @classmethod
     def parse(cls, tolerance: str, cap: str | None) -> Tolerance:
-        """From `errors.tolerance` (`none`, `all`) and `errors.tolerance.max` (`100`, `5%`). Errors: ValueError with what is allowed."""
+        """From `errors.tolerance` (`none`, `all`) and `errors.tolerance.max` (`100`, `5%`). Raises ValueError with the allowed values."""
         tolerates = tolerance == "all"
         if cap is None:
             return cls(tolerates=tolerates)
@@ -46,7 +46,7 @@ class Tolerance:
             return rejected_count > 0
         if self.count_max is not None:
             return rejected_count > self.count_max
-        # Exact: 29 of 100 are 29 %, and no more.
+        # Exact: 29 of 100 are 29 %, not more.
         return self.percent_max is not None and 100 * rejected_count > self.percent_max * row_count
 
     def __str__(self) -> str:
@@ -57,14 +57,14 @@ class Tolerance:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """All rejected rows of a batch: those the tasks found, and those the broker found in the attempt under way."""
+    """All rejected rows of a batch: found by the tasks, and by the broker in the current attempt."""
 
     row_count: int
     task_found: Counter[str]
     named: list[Rejection]
-    broker_dead_letter_batches: Counter[str] = field(default_factory=Counter)
+    broker_found: Counter[str] = field(default_factory=Counter)
     task_dropped: Counter[str] = field(default_factory=Counter)
-    """What the user's handler said to leave out: neither written nor rejected."""
+    """Rows that the user's handler dropped: neither written nor rejected."""
     broker_dropped: Counter[str] = field(default_factory=Counter)
     broker_named: list[Rejection] = field(default_factory=list)
     dead_batches: list[StagedBatch] = field(default_factory=list)
@@ -82,11 +82,11 @@ class Tally:
 
     @property
     def rejected_count(self) -> int:
-        return self.task_found.total() + self.broker_dead_letter_batches.total()
+        return self.task_found.total() + self.broker_found.total()
 
     def reset_broker_found(self) -> None:
-        """A new attempt pushes every batch again: what the broker refused before, it refuses again."""
-        self.broker_dead_letter_batches.clear()
+        """A new attempt pushes every batch again, and the broker refuses the same records again."""
+        self.broker_found.clear()
         self.broker_dropped.clear()
         self.broker_named.clear()
         self.dead_batches.clear()
@@ -94,7 +94,7 @@ class Tally:
 
     def add_broker_found(self, culprits: Iterable[Rejection]) -> None:
         for culprit in culprits:
-            self.broker_dead_letter_batches[culprit.code.name] += 1
+            self.broker_found[culprit.code.name] += 1
             if len(self.broker_named) < REJECTIONS_NAMED_MAX:
                 self.broker_named.append(culprit)
 
@@ -106,15 +106,15 @@ class Tally:
         self.dead_rows.extend(made.rows)
 
     def refusal(self, tolerance: Tolerance, *, outcome: str = "nothing was written") -> Refusal | None:
-        """The error for a batch with more bad rows than tolerated: how many of how many, by error, and the first ten in full.
+        """The error for a batch with more bad rows than tolerated: their number, by error, and the first ten in full.
 
-        `outcome`: what became of the good ones.
+        `outcome`: the fate of the good rows.
         """
         if not tolerance.is_exceeded(self.rejected_count, self.row_count):
             return None
-        by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_dead_letter_batches).most_common())
+        by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_found).most_common())
         named = [*self.named, *self.broker_named][:REJECTIONS_NAMED_MAX]
-        allowed, remedy = "none", "set errors.tolerance=all and a dead letter place to write the others"
+        allowed, remedy = "none", "set errors.tolerance=all and a dead letter topic or path to write the others"
         if tolerance.tolerates:
             allowed, remedy = "fewer", "correct them, or allow more"
         text = (
