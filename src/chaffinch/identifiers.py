@@ -1,7 +1,7 @@
 """Identifiers in a Kafka cluster: topic-partition, producer id and epoch, offset, group; and Kafka's sentinels for "none".
 
 Named tuples, because the cores use them as dictionary keys for every batch: they hash, compare and unpack at C speed. The sentinels are
-those of Kafka's message definitions; KIP-98 defines producer id, epoch and sequence.
+taken from Kafka's message definitions; KIP-98 defines producer id, epoch and sequence.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class EmbeddedBroker:
 
         Raises:
             ConfigException: an argument or option is invalid.
-            ApiException: the exception of Kafka's error code, TopicExistsException for example.
+            ApiException: the exception of the Kafka error code, TopicExistsException for example.
             RuntimeError: the broker is closed.
         """
         config = {} if config is None else config

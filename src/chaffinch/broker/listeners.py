@@ -337,7 +337,7 @@ class Listener:
                 ssl_handshake_timeout=tls.handshake_seconds,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
-        except OSError as error:  # The peer is gone, its TLS is not accepted, or there is no file descriptor left.
+        except OSError as error:  # The peer is gone, its TLS is not accepted, or no file descriptor is left.
             connection.close()
             if duplicate is not None:
                 with contextlib.suppress(OSError):

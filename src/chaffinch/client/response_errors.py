@@ -1,4 +1,4 @@
-"""Error codes in a response of any API, found by field names, which are the same in all of Kafka's message definitions.
+"""Error codes in a response of any API, found by field names, which are the same in all Kafka message definitions.
 
 For responses with few entries (administration, transactions, single partitions); the produce path reads its fields directly.
 """

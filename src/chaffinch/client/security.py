@@ -169,7 +169,7 @@ _JAAS_EXAMPLE: Final = 'MODULE required username="..." password="...";'
 
 
 def parse_jaas_config(text: str, mechanism: str) -> tuple[str, str]:
-    """User and password from `sasl.jaas.config`, in the format of Java's clients: one login module with its options.
+    """User and password from `sasl.jaas.config`, in the format of the Java clients: one login module with its options.
 
     Only modules of supported mechanisms are accepted. The ConfigException never quotes the text, which contains a password. Example:
 

@@ -49,7 +49,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock, SystemClock
 
-# Defaults of Kafka's clients: default.api.timeout.ms, reconnect.backoff(.max).ms.
+# Defaults of the Java clients: default.api.timeout.ms, reconnect.backoff(.max).ms.
 TIMEOUT_MS: Final = 60_000
 RECONNECT_BACKOFF: Final = Backoff(initial_ms=50, max_ms=1_000)
 CONNECTIONS: Final = ConnectionSettings()

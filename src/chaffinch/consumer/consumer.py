@@ -71,7 +71,7 @@ class Consumer:
         """Parse the options and start the background thread. No connection is made before the first call that needs one.
 
         Args:
-            options: mapping of Kafka's option names, with dots, to values.
+            options: values by Kafka option name, with dots.
             keywords: the same options as keywords, with underscores. `bootstrap.servers` is required; `subscribe` and commits need
                 `group.id`.
                 Option values are in milliseconds where the name ends in `ms`. All options: docs/consumer.md.

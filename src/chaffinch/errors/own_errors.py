@@ -78,7 +78,7 @@ SPARK_ERRORS: Final = (
         "Bring back the newest copy of the checkpoint, or start with a new one.",
     ),
     OwnError(
-        "MARKER_MISSING", _CONFIG, "Cannot tell whether this batch is in Kafka: the committed offset has expired or was deleted with its topic, another topic was named, or a sink was not called for batch 0.",
+        "MARKER_MISSING", _CONFIG, "It is unknown whether this batch is in Kafka: the committed offset has expired or was deleted with its topic, another topic was named, or a sink was not called for batch 0.",
         "Look into the topic; if the batch is not there, set onMissingMarker=write for one start.",
     ),
     OwnError(
@@ -112,7 +112,7 @@ SPARK_ERRORS: Final = (
         "Do what the text says, in its order.",
     ),
     OwnError(
-        "STAGING_LOCATION_MISSING", _CONFIG, "A task of a query on a cluster has more than 1 MiB, and there is no folder that all machines share.",
+        "STAGING_LOCATION_MISSING", _CONFIG, "A task of a query on a cluster has more than 1 MiB, and no folder is shared by all machines.",
         "Set stagingLocation, or checkpointLocation, to a folder that driver and executors share.",
     ),
     OwnError(
@@ -140,7 +140,7 @@ SPARK_ERRORS: Final = (
         "Give each KafkaSink a name of its own.",
     ),
     OwnError(
-        "QUERY_UNKNOWN", _CONFIG, "A sink cannot tell which query its rows belong to: outside of foreachBatch, or in another thread.",
+        "QUERY_UNKNOWN", _CONFIG, "A sink cannot determine the query of its rows: outside of foreachBatch, or in another thread.",
         "Call the KafkaSink within foreachBatch, in its thread; on Spark Connect give it checkpointLocation.",
     ),
     OwnError(

@@ -37,7 +37,7 @@ _CORRELATION_POSITION: Final = 4
 _CLIENT_POSITION: Final = 8
 _REQUEST: Final = Struct(">BBhiBB")
 """Header tags, transactional id, acks, timeout, topic count, length of the topic's name; lengths and counts are encoded plus one. With
-topic ids there is no name length: the last byte is the first one of the id."""
+topic ids the name length is missing: the last byte is the first one of the id."""
 _ID_BYTES: Final = 16
 NO_TAGS: Final = bytes(3)
 """Empty tag sections of partition, topic and request."""

@@ -24,12 +24,12 @@ NUMBERING_FEATURE = "chaffinch.error.numbering"
 
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_MAX = 2
-"""Highest supported level of Kafka's feature: 2 raises the epoch at every end of a transaction (KIP-890). The option of this name sets the
+"""Highest supported level of the Kafka feature: 2 raises the epoch at each end of a transaction (KIP-890). The option of this name sets the
 finalized level."""
 
 GROUP_VERSION = "group.version"
 GROUP_VERSION_MAX = 1
-"""Highest supported level of Kafka's feature: 1 is KIP-848. Finalized unless `group.coordinator.rebalance.protocols` excludes it."""
+"""Highest supported level of the Kafka feature: 1 is KIP-848. Finalized unless `group.coordinator.rebalance.protocols` excludes it."""
 
 _SERVED = [
     ApiVersion(api_key=api.key, min_version=api.served.start, max_version=api.served.stop - 1) for api in apis.APIS.values() if api.served

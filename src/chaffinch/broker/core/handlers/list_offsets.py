@@ -1,4 +1,4 @@
-"""ListOffsets: returns the first offset at or after a timestamp, or one of Kafka's special offsets."""
+"""ListOffsets: returns the first offset at or after a timestamp, or a special offset."""
 
 from __future__ import annotations
 

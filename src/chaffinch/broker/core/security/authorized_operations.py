@@ -1,6 +1,6 @@
 """Authorized operations of a client, as bit fields of responses (KIP-430): all operations, since there is no authorizer.
 
-Bit n stands for operation n of Kafka's AclOperation: 3 read, 4 write, 5 create, 6 delete, 7 alter, 8 describe, 9 cluster action, 10
+Bit n stands for operation n in Kafka's AclOperation: 3 read, 4 write, 5 create, 6 delete, 7 alter, 8 describe, 9 cluster action, 10
 describe options, 11 alter options, 12 idempotent write.
 """
 

@@ -1,6 +1,6 @@
 """Topic options under Apache Kafka's names, with the defaults of Apache Kafka 4.3, and their resolved form `TopicConfig`.
 
-All of Kafka's topic options are stored and shown; the options with an effect are resolved into `TopicConfig`. This table is also the
+All Kafka topic options are stored and shown; the options with an effect are resolved into `TopicConfig`. This table is also the
 documentation of the options. Options with another name on brokers, such as `max.message.bytes`: see `BROKER_SYNONYMS`.
 """
 

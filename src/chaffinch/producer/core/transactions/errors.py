@@ -80,7 +80,7 @@ def offsets_refused(group_id: str, offsets: Iterable[TopicPartition], error: Api
     offsets_of, then = _offsets_of(group_id, offsets), "once a producer with the same transactional.id calls init_transactions()"
     if error.code is codes.FENCED_INSTANCE_ID:  # Its text begins with the code, and ends with advice.
         fenced = with_message(error, f"{offsets_of} were not committed: {why}; the transaction is aborted {then}")
-        fenced.stored = Stored.NO  # The code alone does not tell.
+        fenced.stored = Stored.NO  # The code alone does not show this.
         return fenced
     failed = CommitFailedException(
         f"{offsets_of} were not committed ({error.name}): {why}; the transaction is aborted {then}: close this one, and start a new one",
