@@ -67,7 +67,7 @@ _MIGRATED = (
 _ALTERED = (
     r"test_sink\.py::test_a_topic_that_changes_between_tasks_and_commit",
     r"test_sink\.py::test_broker_found_culprits_in_compressed_batches\[.*",
-    r"test_sink\.py::TestStaging::test_letters_of_what_only_the_broker_refuses_are_staged_too\[.*",
+    r"test_sink\.py::TestStaging::test_large_dead_letters_of_broker_are_staged\[.*",
     r"test_direct\.py::test_bad_rows_that_only_the_broker_finds",
     r"test_direct\.py::test_a_dead_letter_topic_that_refuses_its_letters",
     r"test_row_handler\.py::test_rows_that_only_the_broker_finds\[.*",
@@ -109,7 +109,7 @@ EXPECTED = (
     ),
     ExpectedDifference(test=r"test_kip_467_outcomes\.py::test_each_record_of_one_batch_has_its_own_error", why=_NO_LIMIT, before=(3, 6)),
     ExpectedDifference(
-        test=r"test_commit_shell\.py::test_brokers_that_do_not_say_what_is_open_hold_nothing_up\[.*", why=_NOT_ASKED, before=(3,)
+        test=r"test_commit_shell\.py::test_brokers_without_describe_producers_do_not_delay\[.*", why=_NOT_ASKED, before=(3,)
     ),
     *(ExpectedDifference(test=test, why=_NOT_AT_ONCE, before=(3, 3), is_certain=False) for test in _ALTERED),
     ExpectedDifference(
@@ -124,13 +124,13 @@ _ITS_OWN = "the proxy would refuse Apache Kafka's own WriteTxnMarkers, too"
 _ENDED = "the test ends its broker for good"
 
 NOT_RUN_ON_KAFKA: Mapping[str, str] = {
-    r"test_commit_shell\.py::test_what_an_earlier_attempt_left_open_is_not_made_visible\[.*": _INSIDE,
-    r"test_commit_shell\.py::test_what_is_committed_and_was_forgotten_is_told_to_the_leaders\[.*": _INSIDE,
-    r"test_commit_shell\.py::test_where_leaders_may_not_be_told_a_short_transaction_commits_it\[.*": _ITS_OWN,
-    r"test_commit_shell\.py::test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_one_by_one": _INSIDE,
-    r"test_commit_shell\.py::test_brokers_older_than_the_question_hold_nothing_up": _INSIDE,
-    r"test_commit_shell\.py::test_a_codec_that_the_broker_does_not_know_is_not_tried_again": _INSIDE,
-    r"test_sink\.py::test_a_broker_that_is_away_is_told_with_one_time": _ENDED,
+    r"test_commit_shell\.py::test_hanging_transaction_of_earlier_attempt_stays_invisible\[.*": _INSIDE,
+    r"test_commit_shell\.py::test_markers_of_committed_transaction_are_written_to_leaders\[.*": _INSIDE,
+    r"test_commit_shell\.py::test_short_transaction_commits_if_markers_are_denied\[.*": _ITS_OWN,
+    r"test_commit_shell\.py::test_partitions_with_too_large_response_are_requested_one_by_one": _INSIDE,
+    r"test_commit_shell\.py::test_brokers_older_than_the_request_do_not_delay": _INSIDE,
+    r"test_commit_shell\.py::test_unsupported_codec_is_not_retried": _INSIDE,
+    r"test_sink\.py::test_unavailable_broker_is_reported_with_one_time": _ENDED,
     r"test_target\.py::test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task\[.*": _INSIDE,
 }
 """A pattern of the test's short name -> why no broker of others can have it."""
