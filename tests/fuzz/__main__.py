@@ -32,8 +32,8 @@ def main(arguments: list[str]) -> int:
             reached = set().union(*(fuzzer.run(seed, ROUNDS) for seed in range(seeds)))
             print(f"{fuzzer.__name__}: {seeds} seeds, {seeds * ROUNDS} inputs, {len(reached)} kinds of outcome", flush=True)
         seen = sum((connection_fuzzer.run(seed, WORLDS) for seed in range(seeds)), connection_fuzzer.NOTHING)
-        told = ", ".join(f"{count} {what}" for what, count in seen.items())
-        print(f"{connection_fuzzer.__name__}: {seeds} seeds, {seeds * WORLDS} worlds, {told}", flush=True)
+        counts = ", ".join(f"{count} {what}" for what, count in seen.items())
+        print(f"{connection_fuzzer.__name__}: {seeds} seeds, {seeds * WORLDS} worlds, {counts}", flush=True)
         for name, run in runs.items():
             print(f"tests.fuzz.targets.{name}: {run.result()}", flush=True)
     if not is_guided:

@@ -1,7 +1,7 @@
 """A client for `connection_fuzzer`: it sends what the dice say, in whatever pieces, and holds the broker to what it may expect.
 
 Its answers come in the order of its good requests, each with its correlation id, all of those before a broken one, and none after it. A
-connection that nobody broke stays. Bytes go through a real socket that never blocks.
+connection that was not broken stays. Bytes go through a real socket that never blocks.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ Expected = tuple[int, Api, int]
 
 
 class Client:
-    """`port`: where the broker listens. It is told apart at the broker by `name`, its own port."""
+    """`port`: where the broker listens. The broker identifies it by `name`, its own port."""
 
     def __init__(self, rng: random.Random, port: int) -> None:
         self._rng = rng

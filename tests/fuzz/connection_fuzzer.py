@@ -3,7 +3,7 @@
 Requests in a row, good, waiting and broken, in pieces of any size; clients that read slowly or not at all, that close, reset or half close.
 Whatever they do: each is answered as `connection_client` says; what the broker holds for them has its limits at every moment; a client
 that behaves is answered within `TURNS_MAX` turns of the loop; and when all are gone, by themselves or because the watch ended them, nothing
-of them is left. Time is a clock that stands still until it is told to go on.
+of them is left. Time stands still until it is advanced.
 
 `python -m tests.fuzz.connection_fuzzer SEED WORLDS`. Not collected by pytest; `test_connections.py` runs it.
 """

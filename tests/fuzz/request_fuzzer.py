@@ -36,7 +36,7 @@ NAMES = ("orders", "orders", "compacted", "group-a", "group-b", "txn-a", "missin
 SMALL_INTEGERS = (0, 0, 0, 1, 1, 2, 3, -1, -2, -5, 5, 7, 100)
 CAPACITY_NAMES = ("num_partitions", "count")
 PARTITIONS_MAX = 50
-"""What a request asks for in partitions where it is not far too many: a broker that creates thousands because somebody asks is right, and
+"""Partition counts of requests, except absurd ones: a broker that creates thousands on request is right, and
 slow."""
 
 Outcome = tuple[str, int, tuple[int, ...]]
@@ -168,7 +168,7 @@ class World:
         try:
             head = request_head(api.key, version, number, self.rng.choice(("fuzz", None)), version >= api.flexible_since)
             frame = bytearray(b"".join(finish_frame(message.encode_after(head, version))))
-        except UnencodableMessage:  # A value that this version cannot carry: nobody can send it.
+        except UnencodableMessage:  # A value that this version cannot carry.
             return
         if self.rng.random() < 0.1:
             damage(self.rng, frame, 4)

@@ -1,7 +1,7 @@
 """Answers that are well formed and make no sense, for the cores of a producer and of a consumer: small worlds with a real broker's core.
 
 The broker answers as it should; on the way to the client some fields of some answers get other values, and connections break. Whatever
-comes, the core goes on: no exception but those that its callers are to hear, each record ends once, and closing comes to an end.
+comes, the core continues: only exceptions meant for its callers, one outcome per record, and a close that ends.
 
 `python -m tests.fuzz.response_fuzzer SEED ROUNDS`. Not collected by pytest; `test_answers.py` runs it.
 """
@@ -98,7 +98,7 @@ class World:
 
     def run(self, core: Any, act: Any, finish: Any) -> set[Outcome]:
         for _ in range(STEPS):
-            with suppress(KafkaException):  # What callers are told.
+            with suppress(KafkaException):  # Exceptions for callers.
                 act()
             self.carry_out(core.handle_all(self.take_events(), self.cluster.steady_ms))
             if self._wires and self.rng.random() < 0.03:
@@ -112,7 +112,7 @@ class World:
         return self.outcomes
 
     def take_events(self) -> list[Any]:
-        """What the client hears, some of it otherwise than it was said."""
+        """Events for the client, some of them falsified."""
         for wire in list(self._wires.values()):
             wire.write()
         events_received, self.events_received = self.events_received, []
@@ -134,12 +134,12 @@ class World:
                 case CompleteBatch():
                     self.ended.update(effect.batch.outcome_sink[row] for row in effect.batch.rows)
                 case FailRecords():
-                    told = range(effect.batch.count) if effect.error is not None else [*effect.errors, *effect.dropped]
-                    for index in told:
+                    ended = range(effect.batch.count) if effect.error is not None else [*effect.errors, *effect.dropped]
+                    for index in ended:
                         assert effect.errors.get(index, effect.error) is not None
                         self.ended[effect.batch.outcome_sink[effect.batch.rows[index]]] += 1
                 case AskHandler():
-                    raise AssertionError("nobody is there to be asked")
+                    raise AssertionError("there is no handler")
 
     def _send(self, request: SendRequest) -> None:
         wire = self._wires.get(request.address)
@@ -258,7 +258,7 @@ def consume(seed: int) -> set[Outcome]:
 
 
 def run(seed: int, rounds: int) -> set[Outcome]:
-    """Worlds of `STEPS` steps, as many as `rounds` steps make; what was heard."""
+    """Worlds of `STEPS` steps, as many as `rounds` steps make; returns the outcomes seen."""
     reached: set[Outcome] = set()
     for number in range(max(2, rounds // STEPS)):
         world = seed * 1_000_003 + number

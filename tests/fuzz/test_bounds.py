@@ -1,6 +1,6 @@
 """No bytes lead the compiled loops outside their buffers.
 
-numba checks no index unless told to when it compiles, and keeps nothing of that in its cache: all loops are compiled anew, in one process.
+numba checks indices only if enabled at compile time, and does not cache such code: all loops are compiled again, in one process.
 """
 
 import os

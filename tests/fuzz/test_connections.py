@@ -58,7 +58,7 @@ CONNECTION_MANAGER, CONNECTION, WATCH = (
 BROKEN_RULES: dict[str, tuple[str, Callable[..., Any], str]] = {
     "answers overtake": (f"{CONNECTION}.flush", send_the_last_first, "expected .* next"),
     "others are closed": (f"{CONNECTION_MANAGER}.violated", close_the_others, "closed, and it has sent no nonsense"),
-    "nobody is closed": (f"{CONNECTION_MANAGER}.violated", do_nothing, "not answered, or not closed"),
+    "no connection is closed": (f"{CONNECTION_MANAGER}.violated", do_nothing, "not answered, or not closed"),
     "good ones are dropped": (f"{CONNECTION_MANAGER}.violated", drop_what_was_good, "good requests not answered"),
     "bytes stay held": (f"{CONNECTION}._set_queued_bytes", never_give_back, "bytes are counted that no connection holds"),
     "turns never end": (f"{CONNECTION}.end_turn", do_nothing, "a client that behaves is not answered"),
@@ -67,7 +67,7 @@ BROKEN_RULES: dict[str, tuple[str, Callable[..., Any], str]] = {
 }
 
 
-WAITED_OUT = ("nobody is closed", "turns never end")
+WAITED_OUT = ("no connection is closed", "turns never end")
 """Noticed because what is to happen at last does not. With the others nothing has to wait, however slow the machine is."""
 
 

@@ -1,11 +1,11 @@
 """`make interop`: every client in every scenario, against Apache Kafka and against `chaffinch broker`; prints docs/interop.md.
 
     python -m tests.interop                                        # all of it: some 10 minutes
-    python -m tests.interop --client kcat --scenario group         # a part, told on the terminal only
+    python -m tests.interop --client kcat --scenario group         # a part; results go to the terminal only
     python -m tests.interop --only chaffinch                       # without Apache Kafka
     python -m tests.interop --client Java --java 4.4.0             # the Java client of another version
 
-Ends with 1 when a cell that works on Apache Kafka does not work here, or when one fails on both for a reason nobody has named.
+Ends with 1 when a cell that works on Apache Kafka does not work here, or when one fails on both for an unlisted reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One cell of the table: make the topic, run the client's program, compare what it told and what was stored."""
+"""One cell of the table: create the topic, run the client's program, compare its facts and the stored records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Row:
 
 
 def run_row(broker: str, bootstrap_servers: str, client: Client, command: Sequence[str], scenarios: Sequence[Scenario]) -> Row:
-    """Every scenario of one client, whose program is `command`, each told on the terminal."""
+    """Every scenario of one client, whose program is `command`, each printed on the terminal."""
     cells = {}
     for scenario in scenarios:
         begin = time.monotonic()
@@ -84,7 +84,7 @@ def run_cell(command: Sequence[str], broker: str, bootstrap_servers: str, client
         notes += [OLDER_NOTE] * is_older
     complaint = _complaint(command, bootstrap_servers, client, scenario, expected)
     if complaint:
-        # Apache Kafka tells of a change before each of its parts knows it, and clients have races of their own: once more, and not hidden.
+        # Apache Kafka reports a change before all its parts know it, and clients have races of their own: try once more, and say so.
         again = _complaint(command, bootstrap_servers, client, scenario, expected)
         if again:
             return Cell(verdict=Verdict.FAILS, note=again)

@@ -25,7 +25,7 @@ OLDER_NOTE = (
     "this client's Produce request is older than version 8: Chaffinch answers INVALID_REQUEST, as KIP-467 asks (docs/kips/467.md), "
     "and Apache Kafka INVALID_RECORD, which such a client need not know"
 )
-"""The one difference that is meant."""
+"""The one intended difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Each of them must fail there, unless it is a matter of time. `NOT_RUN_ON_KAFKA`: those that are not run there, and why. `PAGES`,
 `SPARK_PAGES`:
-which tests each page tells of, in its part `seen by make interop`.
+the tests that each page lists in its part `seen by make interop`.
 """
 
 from __future__ import annotations

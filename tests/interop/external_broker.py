@@ -38,12 +38,12 @@ SETTINGS: Mapping[str, Any] = {
 """What Apache Kafka is started with for these tests."""
 
 NEWEST = transaction_version.LATEST
-"""Of transactions, what Apache Kafka has its clients speak unless it is told another. Before 4.0 it is version 1, whatever is asked for."""
+"""Default transaction version of Apache Kafka. Before 4.0 it is version 1, whatever is requested."""
 
 NOT_OFFERED = "not offered by Apache Kafka"
 REQUEST_S = 30.0
 APPLIED_S = 60.0
-"""Within which a broker has heard of what its controller has done, however busy the machine is."""
+"""Time within which a broker learns of its controller's changes, however busy the machine is."""
 GAVE_MARKERS_UP = "Couldn't find leader endpoint for partitions"
 """What it logs where it was killed before a transaction's markers were in their partitions, has no leader for these as it starts again, and
 takes them for deleted: that transaction stays open in them for good (TransactionMarkerChannelManager.scala)."""
@@ -82,7 +82,7 @@ class ExternalBroker:
         if foreign or data_dir is not None or brokers != 1 or port or users:
             _skip(f"a broker with {foreign or 'files, ports, nodes or users of its own'}")
         if self._version != NEWEST and not transaction_version.set_version(self.address, self._version):
-            _skip(f"version {self._version} of transactions where it is told to clients")
+            _skip(f"version {self._version} of transactions where brokers announce it")
         self._admin = AdminClient({"bootstrap.servers": self.address, "client.id": "judge", "log_level": 0})
         self._groups_before = self._groups()
         self._made: dict[str, int] = {}
@@ -148,7 +148,7 @@ class ExternalBroker:
 
     def read(self, topic: str, isolation: str = "read_committed") -> pa.Table:
         """What librdkafka reads, with the columns and the order of `EmbeddedBroker.read`."""
-        partitions = self._admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions  # A test may have made it anew.
+        partitions = self._admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions  # A test may have recreated it.
         tps = [TopicPartition(topic, index, 0) for index in sorted(partitions)]
         if isolation == "read_committed":
             _holds_within(MARKERS_S, lambda: self._ends(tps, isolation) == self._ends(tps, "read_uncommitted") is not None)
@@ -166,7 +166,7 @@ class ExternalBroker:
         def is_made() -> bool:
             (created,) = self._admin.create_topics([new]).values()
             error = created.exception(REQUEST_S)
-            # Where a ZooKeeper leads, a deleted topic's name is free only some time after nobody shows it any more.
+            # Where a ZooKeeper leads, a deleted topic's name is free only some time after it has disappeared from the metadata.
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
             created.result(REQUEST_S)
@@ -185,7 +185,7 @@ class ExternalBroker:
         return {each.group_id for each in self._admin.list_consumer_groups().result(REQUEST_S).valid}
 
     def _has_offsets(self, group: str) -> bool:
-        """Whether a group still remembers deleted topics: their coordinator hears of it later, and a static member keeps its group."""
+        """Whether a group still remembers deleted topics: their coordinator learns of it later, and a static member keeps its group."""
         (found,) = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
         return any(tp.topic in self._made for tp in found.result(REQUEST_S).topic_partitions)
 
@@ -197,7 +197,7 @@ class ExternalBroker:
                 client.coordinator_request(found.transactional_id, "transaction", init)
 
     def _send_away_members(self, group: str) -> None:
-        """Those that nobody closed. A static one that came back, in another test, would have the partitions of a topic that is gone."""
+        """Members that were not closed. A static one that came back, in another test, would have the partitions of a topic that is gone."""
         (described,) = self._admin.describe_consumer_groups([group], request_timeout=REQUEST_S).values()
         left = [MemberIdentity(member_id=each.member_id) for each in described.result(REQUEST_S).members]
         if left:

@@ -31,7 +31,7 @@ from chaffinch.runtime.loop import LoopThread
 HOST = "127.0.0.1"
 PRODUCE_KEY = 0
 NOT_CLIENTS = ("judge", "AddPartitionsToTxn", "TxnMarker")
-"""How client ids begin of whoever is never hit: the reader of tests, and the broker itself."""
+"""Client id prefixes that are never hit: the reader of tests, and the broker itself."""
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ from tests.interop.apache_kafka import JAVA_FOLDER, START_SECONDS, ApacheKafka, 
 from tests.interop.processes import DidNotStart, Server
 
 VERSIONS = ("2.8.2", "3.3.2", "3.6.2", "3.9.1", "4.4.0")
-"""The last of the second series, the first that leads itself for everybody, two in wide use, and the newest, whose tools cannot be had."""
+"""The last 2.x, the first with KRaft for production, two in wide use, and the newest, whose tools are not available."""
 
 _POM = JAVA_FOLDER / "other-pom.xml"
-_LEADS_ITSELF_SINCE = (3, 3)
+_KRAFT_SINCE = (3, 3)
 _AS_SINCE_4 = {"log.message.timestamp.after.max.ms": "3600000"}
 """A default of today. Versions before 3.6 do not know the option, and say so in their log."""
 _TICK_MS = 1_000
@@ -31,7 +31,7 @@ def apache_kafka(version: str, settings: Mapping[str, str]) -> ApacheKafka:
     """One broker of this version, started. `settings` are added to its `server.properties`."""
     if version == kafka_version():
         return ApacheKafka(settings)
-    return (OtherKafka if leads_itself(version) else KafkaWithZooKeeper)(version, settings)
+    return (OtherKafka if uses_kraft(version) else KafkaWithZooKeeper)(version, settings)
 
 
 def jars_of(version: str) -> Path:
@@ -44,9 +44,9 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def leads_itself(version: str) -> bool:
+def uses_kraft(version: str) -> bool:
     """Whether it is its own controller (KIP-500); else a ZooKeeper is started with it."""
-    return numbers(version) >= _LEADS_ITSELF_SINCE
+    return numbers(version) >= _KRAFT_SINCE
 
 
 class OtherKafka(ApacheKafka):

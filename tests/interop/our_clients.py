@@ -3,7 +3,7 @@
     python -m tests.interop.our_clients                                  # starts Apache Kafka; some 3 minutes
     python -m tests.interop.our_clients --bootstrap-servers HOST:PORT    # takes one that runs with `external_broker.SETTINGS`; no faults
     python -m tests.interop.our_clients --version 2.8.2                  # starts another one (`other_kafka.py`)
-    python -m tests.interop.our_clients -k culprit -x                    # anything that pytest understands, told on the terminal only
+    python -m tests.interop.our_clients -k culprit -x                    # any pytest arguments; results go to the terminal only
 
 Each test that asks for an `EmbeddedBroker` gets a `ExternalBroker` and must come to the same end. Those that shall not are in
 `expected_differences.py`, and must fail, so that the list says what is true; so are the few that are about our broker alone, which are
@@ -59,7 +59,7 @@ LINE_MAX = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The tests of one run: what they are called, which they are, and the pages that tell of them."""
+    """The tests of one run: its name, its tests, and the pages that list them."""
 
     name: str
     suites: tuple[str, ...]
@@ -81,7 +81,7 @@ class End(Enum):
 
 
 class Seen:
-    """A plugin of pytest: marks the differences that are meant, and what is ours alone; keeps the end of each test that used the broker."""
+    """pytest plugin: marks intended differences and tests of our broker alone, and records the result of each test that used the broker."""
 
     def __init__(self, version: str) -> None:
         self.ends: dict[str, End] = {}
@@ -152,7 +152,7 @@ def renew_pages(ends: dict[str, End], pages: Mapping[str, str]) -> Iterator[str]
 
 
 def run_tests(bootstrap_servers: str, arguments: list[str], version: str, table: Table = OUR_CLIENTS) -> int:
-    """pytest's exit status. The pages tell of the version that is pinned."""
+    """Returns pytest's exit status. The pages describe the pinned version."""
     ExternalBroker.address = bootstrap_servers
     chaffinch.EmbeddedBroker = embedded.EmbeddedBroker = ExternalBroker  # type: ignore[assignment,misc]
     seen = Seen(version)

@@ -1,7 +1,7 @@
 """The Spark format against Apache Kafka: the tests of its sink and source that need a broker, with a Spark session and without.
 
     python -m tests.interop.our_spark                                # starts Apache Kafka; some 5 minutes
-    python -m tests.interop.our_spark tests/spark/test_spark_read.py -x    # anything that pytest understands, told on the terminal only
+    python -m tests.interop.our_spark tests/spark/test_spark_read.py -x    # any pytest arguments; results go to the terminal only
 
 The rest as in `our_clients.py`.
 """

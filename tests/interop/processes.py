@@ -1,4 +1,4 @@
-"""Processes that leave nothing behind: each in a group of its own, with a time limit, ended with whoever started it.
+"""Processes that leave nothing behind: each in a group of its own, with a time limit, ended with its parent.
 
 `run` for a command that ends by itself, `Server` for one that says in a line of its output that it is ready and then stays.
 """

@@ -1,6 +1,6 @@
-"""The columns of docs/interop.md: what a program of a client is asked to do, what it must tell, what must stand in the log afterwards.
+"""The columns of docs/interop.md: the task of a client program, the facts it must report, and the expected log.
 
-A client tells facts (`python_clients/scenario_program.py` says how); these are compared one by one. What was stored is read by
+A client reports facts (see `python_clients/scenario_program.py`); these are compared one by one. What was stored is read by
 Chaffinch's own client as batch headers, so that a client that quietly leaves out a codec or a producer id is found out.
 """
 

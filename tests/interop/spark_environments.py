@@ -51,7 +51,7 @@ def variables(name: str) -> dict[str, str]:
 
 
 def connector_jars() -> str:
-    """The jars of Spark's Kafka connector, as `spark.jars` wants them."""
+    """The jars of the Spark Kafka connector, as a `spark.jars` value."""
     folder = CACHE / "spark-connector"
     done = folder / ".done"
     if not done.exists() or done.stat().st_mtime_ns < POM.stat().st_mtime_ns:

@@ -1,4 +1,4 @@
-"""Transactions of three clients of others, told to speak version 1 or 2: ends, a newer producer, a transaction that takes too long."""
+"""Transactions of three other clients in version 1 and 2: commit and abort, a newer producer, an expired transaction."""
 
 from __future__ import annotations
 

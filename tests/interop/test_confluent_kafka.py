@@ -57,7 +57,7 @@ def consume(broker: EmbeddedBroker, topic: str, partitions: int = 2, isolation: 
             "group.id": "reader",
             "isolation.level": isolation,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # An empty answer tells that a partition is at its end.
+            "fetch.wait.max.ms": 10,  # An empty answer means the end of a partition.
             "enable.auto.commit": False,
             "log_level": 0,
         }
@@ -173,7 +173,7 @@ def test_abort_before_coordinator_knows_transaction_succeeds(broker: EmbeddedBro
 
 
 def test_culprits_and_innocents(broker: EmbeddedBroker) -> None:
-    """Two culprits of five: librdkafka reads them in one ascending pass and tells innocents by its own local error."""
+    """Two culprits of five: librdkafka reads them in one ascending pass and gives innocents its own local error."""
     client = producer(broker, linger_ms=1000, enable_idempotence=False)
     rows = [(b"k", b"0"), (None, b"1"), (b"k", b"2"), (None, b"3"), (b"k", b"4")]
     fates = send(client, "compacted", *rows)

@@ -35,7 +35,7 @@ def produced(proxy: FaultProxy) -> int:
 
 
 def test_unmatched_requests_pass_through(proxy: FaultProxy, broker: EmbeddedBroker) -> None:
-    proxy.change(lambda script: script.add(api="Metadata", action="drop_before", client_id="somebody else"))
+    proxy.change(lambda script: script.add(api="Metadata", action="drop_before", client_id="another"))
     assert produced(proxy) == 0
     assert broker.read("orders").num_rows == 1
 

@@ -232,7 +232,7 @@ def test_admin_requests_for_groups_succeed(broker: EmbeddedBroker, group: str, c
 
 @PROTOCOLS
 def test_members_continue_after_broker_restart(protocol: str) -> None:
-    """The broker is killed: nobody joins again, and what comes afterwards is read."""
+    """The broker is killed: no member joins again, and later records are read."""
     with EmbeddedBroker(topics={TOPIC: {}}) as broker:
         member = Confluent(broker, "g", protocol).subscribe(TOPIC)
         try:

@@ -1,4 +1,4 @@
-"""Formats 0 and 1 from clients that still write them: librdkafka and kafka-python, told that the broker is old.
+"""Formats 0 and 1 from clients that still write them: librdkafka and kafka-python, configured for an old broker.
 
 What they send is stored as batches of format 2 and read back by a current consumer.
 """

@@ -15,10 +15,10 @@ from tests.interop.expected_differences import (
     reason_not_run,
 )
 from tests.interop.installing import ROOT
-from tests.interop.other_kafka import leads_itself, numbers
+from tests.interop.other_kafka import numbers, uses_kraft
 from tests.interop.our_clients import End, page_part
 from tests.interop.our_spark import OUR_SPARK
-from tests.interop.versions import PAGE, Seen, told
+from tests.interop.versions import PAGE, Seen, read_counts
 from tests.interop.versions import page_part as versions_part
 
 IN_SYNC = "test_producer.py::TestSend::test_min_insync_above_the_replicas_fails"
@@ -46,7 +46,7 @@ def test_every_page_has_a_generated_part() -> None:
 
 
 def test_expected_differences_name_existing_tests() -> None:
-    """A name that is gone would be a difference that nobody sees."""
+    """A name that is gone would be an unnoticed difference."""
     defined = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
     }
@@ -77,9 +77,9 @@ def test_versions_page_counts_equal_results_and_lists_differences() -> None:
     output += (
         "our clients on Apache Kafka 2.8.2: 9 asks for what Apache Kafka does not offer\nour clients on Apache Kafka 2.8.2: 1 failed\n"
     )
-    counts = told(output)
+    counts = read_counts(output)
     assert counts == {End.SAME: 72, End.EXPECTED: 2, End.NOT_OFFERED: 9, End.WRONG: 1}
-    seen = {"2.8.2": [Seen(succeeded=False, counts=counts), Seen(succeeded=True, counts=told("not run"))]}
+    seen = {"2.8.2": [Seen(succeeded=False, counts=counts), Seen(succeeded=True, counts=read_counts("not run"))]}
     text = versions_part(
         seen, [ExpectedDifference(test="x", why="So it is.", since=(3, 7)), ExpectedDifference(test="y", why="So it was.", before=(4, 1))]
     )
@@ -90,4 +90,4 @@ def test_versions_page_counts_equal_results_and_lists_differences() -> None:
 
 def test_versions_are_in_the_order_of_their_numbers() -> None:
     assert sorted(("4.10.0", "4.4.0", "3.9.1"), key=numbers) == ["3.9.1", "4.4.0", "4.10.0"]
-    assert [leads_itself(version) for version in ("2.8.2", "3.2.3", "3.3.2", "4.4.0")] == [False, False, True, True]
+    assert [uses_kraft(version) for version in ("2.8.2", "3.2.3", "3.3.2", "4.4.0")] == [False, False, True, True]

@@ -1,4 +1,4 @@
-"""TLS and every mechanism of SASL, with clients of others: what they write they read again, and a wrong password is told to them."""
+"""TLS and every SASL mechanism with other clients: they read what they wrote, and a wrong password is reported to them."""
 
 from __future__ import annotations
 

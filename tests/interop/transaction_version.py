@@ -1,4 +1,4 @@
-"""Which version of transactions Apache Kafka has its clients speak (KIP-890), and how it is told another: a feature of the cluster."""
+"""Cluster feature `transaction.version` of Apache Kafka (KIP-890): reads and sets the version its clients use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def set_version(address: str, version: int) -> bool:
         upgrade_type = UpdateFeatureType.UPGRADE if version > current else UpdateFeatureType.SAFE_DOWNGRADE
         admin.update_features({FEATURE: (upgrade_type, version)})
         ends = time.monotonic() + APPLIED_S
-        while _finalized(admin) != version and time.monotonic() < ends:  # The broker hears of it from its controller.
+        while _finalized(admin) != version and time.monotonic() < ends:  # The broker learns of it from its controller.
             pass
         return _finalized(admin) == version
     finally:

@@ -1,9 +1,9 @@
 """Our clients and the Spark format on other versions of Apache Kafka and on the pinned one: docs/kafka-versions.md, by `make versions`.
 
     python -m tests.interop.versions                   # every version; 75 minutes
-    python -m tests.interop.versions 2.8.2 3.9.1       # these alone, told on the terminal only
+    python -m tests.interop.versions 2.8.2 3.9.1       # only these; results go to the terminal only
 
-Each version is run by `our_clients` and `our_spark` in processes of their own. Ends with 1 where a test fails that is not meant to.
+Each version is run by `our_clients` and `our_spark` in processes of their own. Exits with 1 if a test fails unexpectedly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tests.interop.apache_kafka import kafka_version
 from tests.interop.expected_differences import EXPECTED, ExpectedDifference
 from tests.interop.installing import ROOT
-from tests.interop.other_kafka import VERSIONS, leads_itself, numbers
+from tests.interop.other_kafka import VERSIONS, numbers, uses_kraft
 from tests.interop.our_clients import LINE_MAX, OUR_CLIENTS, End
 from tests.interop.our_spark import OUR_SPARK
 from tests.interop.processes import run
@@ -46,7 +46,7 @@ class Seen:
         return f"{same} of {same + meant + wrong}"
 
 
-def told(output: str) -> dict[End, int]:
+def read_counts(output: str) -> dict[End, int]:
     """How many tests came to which end, from what `our_clients.run_tests` printed; empty where it did not."""
     return {End(end): int(count) for _, _, count, end in _TOLD.findall(output)}
 
@@ -55,7 +55,7 @@ def page_part(seen: Mapping[str, Sequence[Seen]], meant: Sequence[ExpectedDiffer
     """The table, one line a version, and the reasons."""
     lines = [f"| Apache Kafka | leads itself | {' | '.join(MODULES.values())} |", "|---" * (2 + len(MODULES)) + "|"]
     for version, cells in seen.items():
-        leader = "yes" if leads_itself(version) else "by ZooKeeper"
+        leader = "yes" if uses_kraft(version) else "by ZooKeeper"
         lines.append(f"| {version} | {leader} | {' | '.join(each.as_cell for each in cells)} |")
     lines.append("")
     for why in dict.fromkeys(each.why for each in meant):
@@ -69,7 +69,7 @@ def main(versions: Sequence[str]) -> int:
     for version in versions or sorted((*VERSIONS, kafka_version()), key=numbers):
         for module in MODULES:
             done = run([sys.executable, "-m", module, "--version", version, "-q", "--no-header"], timeout_s=HOURS_S, folder=ROOT)
-            found = Seen(succeeded=done.succeeded, counts=told(done.output))
+            found = Seen(succeeded=done.succeeded, counts=read_counts(done.output))
             seen.setdefault(version, []).append(found)
             print("" if done.succeeded else done.output + done.errors, f"{version}: {module}: {found.as_cell}", sep="", flush=True)
     if not versions:

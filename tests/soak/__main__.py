@@ -42,11 +42,11 @@ def main() -> int:
         choices=("broker", "clients", "spark", "spark-ways", "spark-tokens", "apache", "spark-memory"),
         help="one part; unless given, all but the last",
     )
-    parser.add_argument("--rounds", type=int, help="kills of the broker's part, half for each flush.policy, or of each of Spark's")
+    parser.add_argument("--rounds", type=int, help="kills of the broker part, half for each flush.policy, or of each Spark part")
     parser.add_argument("--log-bytes", type=int, default=1 << 30, help="size of the log whose restart is timed; 0 leaves it out")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long the clients' part loads the broker: 3 or more")
     parser.add_argument("--gb", type=float, default=spark_memory.BATCH_GB, help="size of the micro-batch whose memory is looked at")
-    parser.add_argument("--apache", action="store_true", help="Apache Kafka as the broker of Spark's parts")
+    parser.add_argument("--apache", action="store_true", help="Apache Kafka as the broker of the Spark parts")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chaffinch-soak-"))

@@ -1,6 +1,6 @@
 """`python -m tests.soak broker`: a broker process killed at random under two clients of others, then everything is counted.
 
-For each `flush.policy`: so many rounds of start, load, SIGKILL; at the end the writers finish, and what they were told is compared with
+For each `flush.policy`: rounds of start, load, SIGKILL; at the end the writers finish, and their outcomes are compared with
 what a reader finds, once as it is and once more after another kill. Then the restart of a killed broker with 1 GB of log is timed.
 """
 
@@ -33,7 +33,7 @@ LIFE_SECONDS = (0.05, 1.5)
 
 
 def soaked(folder: Path, flush_policy: str, rounds: int, rng: random.Random) -> list[str]:
-    """Faults found after so many kills under one policy."""
+    """Faults found after this many kills under one policy."""
     starts: list[float] = []
     with KilledBroker(folder / flush_policy, flush_policy=flush_policy, topics=TOPICS) as broker:
         plain = PlainWriter(broker.bootstrap_servers)
@@ -75,7 +75,7 @@ def _counts(plain: PlainWriter, transactional: list[TransactionalWriter]) -> str
 
 
 def soaked_and_restarted(folder: Path, rounds: int, log_bytes: int, seed: int) -> list[str]:
-    """Faults found after so many kills, half of them under each policy; a restart with `log_bytes` of log is timed unless that is 0."""
+    """Faults found after this many kills, half of them under each policy; a restart with `log_bytes` of log is timed unless that is 0."""
     rng = random.Random(seed)
     faults = [fault for flush_policy in ("os", "always") for fault in soaked(folder, flush_policy, rounds // 2, rng)]
     if log_bytes:

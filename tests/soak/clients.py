@@ -23,7 +23,7 @@ CLIENT_KILLS_SHARE = 0.35
 WARM_SHARE = 0.45
 """Part of the run after which memory must be flat."""
 WARM_SECONDS_MIN = 90.0
-"""So long loading code and filling buffers takes, with killed clients beginning anew."""
+"""Time to load code and fill buffers, with killed clients starting again."""
 BROKER_LIFE_SECONDS = (2.0, 6.0)
 CLIENT_LIFE_SECONDS = (8.0, 20.0)
 LOOK_SECONDS = 1.0
@@ -135,7 +135,7 @@ class Conductor:
         )
 
     def errors(self) -> dict[str, int]:
-        """What clients were told on the way that is no fault."""
+        """Errors that clients got on the way and that are no faults."""
         return {
             f"{role}: {text}": count
             for role in ("transformer", "reader", "table_reader")
@@ -144,7 +144,7 @@ class Conductor:
 
 
 def soaked(folder: Path, minutes: float, seed: int) -> list[str]:
-    """Faults found after so many minutes."""
+    """Faults found after this many minutes."""
     topics = [
         f"{topic}:{count},segment.bytes=4194304,max.message.bytes={BROKER_RECORD_BYTES_MAX}{TOPIC_OPTIONS[topic]}"
         for topic, count in PARTITIONS.items()

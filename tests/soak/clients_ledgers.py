@@ -47,7 +47,7 @@ class SenderLedger:
 
     @property
     def unknown_count(self) -> int:
-        """Records of which nobody knows whether they were stored."""
+        """Records for which it is unknown whether they were stored."""
         return sum(stored == "possibly" for _, stored, _ in self.failed.values())
 
     @property
@@ -56,7 +56,7 @@ class SenderLedger:
 
     def outcome_faults(self, closed_life: int) -> list[str]:
         """Of records without outcome in a life that closed its producer, and of outcomes that are not the right ones."""
-        # Only where nobody can know whether an earlier attempt of its batch was stored may an innocent fail, and a culprit with another
+        # Only where it is unknown whether an earlier attempt of its batch was stored may an innocent fail, and a culprit with another
         # error than its own.
         faults = []
         for first, count, _ in self.topics:
@@ -99,7 +99,7 @@ class TransformerLedger:
             self.faults.append(f"transformer: {' '.join(map(str, facts))}")
 
     def must_be_seen(self, name: str) -> bool | None:
-        """None: nobody knows."""
+        """None: unknown."""
         _, plan = self.begun[name]
         if plan != "commit" or self.ended.get(name) == "aborted":
             return False

@@ -50,7 +50,7 @@ def _counts(descriptor: Path) -> bool:
 
 @dataclass(slots=True)
 class Memory:
-    """Samples of each process by name; a new life begins anew, except for those named in `across_lives`."""
+    """Samples of each process by name; a new life starts a new list, except for those named in `across_lives`."""
 
     across_lives: frozenset[str] = frozenset()
     samples: dict[str, list[Sample]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A client in a process of its own: how the conductor starts, ends and watches one, and how it writes down what it was told.
+"""A client in a process of its own: how the conductor starts, ends and watches one, and how it records the outcomes it got.
 
 A journal is a file of JSON lines. Each line is one write, so what was written before a SIGKILL stays; a torn last line is left out.
 """
@@ -26,12 +26,12 @@ REQUEST_BYTES_MAX = 400_000
 """`max.request.size` of the producers: a record between the two is refused by the broker, one beyond by the producer itself."""
 CLIENT_OPTIONS = {"request.timeout.ms": 10_000, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "client.id": "soak"}
 SESSION_OPTIONS = {"session.timeout.ms": 1500, "heartbeat.interval.ms": 300}
-"""A broker that starts gives every member a whole session anew: one longer than its lives would never end a dead member."""
+"""A starting broker gives every member a whole new session: with a longer one than its lives, a dead member would never leave."""
 FINISH_SECONDS_MAX = 180.0
 
 
 class Journal:
-    """Where a client writes what it did and what it was told."""
+    """Where a client writes its actions and their outcomes."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)

@@ -36,7 +36,7 @@ class Sender:
         self._journal, self._rng = life.journal, life.rng
         self._number = life.number * NUMBERS_PER_LIFE
         self._producer = Producer(life.options(linger_ms=5, max_request_size=REQUEST_BYTES_MAX, metadata_max_age_ms=5000))
-        self._told: deque[tuple[int, Any, BaseException | None]] = deque()
+        self._outcomes: deque[tuple[int, Any, BaseException | None]] = deque()
         self._waiting: dict[int, Future[Any]] = {}
         self._tables: list[tuple[str, int, Future[Any]]] = []
 
@@ -70,7 +70,7 @@ class Sender:
                 )
 
     def _note(self, number: int, metadata: Any, error: BaseException | None) -> None:
-        self._told.append((number, metadata, error))
+        self._outcomes.append((number, metadata, error))
 
     def _row(self, number: int, kind: str, topic: str) -> tuple[bytes | None, bytes, int | None]:
         key = None if kind == "null" or (topic == PLAIN and number % 3 == 0) else b"%d" % number
@@ -81,11 +81,11 @@ class Sender:
         """Those that have come; how many records wait for theirs."""
         acked: dict[tuple[str, int], list[tuple[int, int]]] = {}
         failed: list[tuple[int, str, str, str]] = []
-        while self._told:
-            number, metadata, error = self._told.popleft()
+        while self._outcomes:
+            number, metadata, error = self._outcomes.popleft()
             future = self._waiting.pop(number, None)
             if future is None:
-                self._journal.write("fault", f"record {number} was told of twice: {metadata} {error!r}")
+                self._journal.write("fault", f"record {number} was reported twice: {metadata} {error!r}")
             elif not future.done() or future.exception() is not error:
                 self._journal.write("fault", f"record {number}: the callback got {error!r}, the future is {future!r}")
             if error is None:

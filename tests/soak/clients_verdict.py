@@ -86,7 +86,7 @@ def faults_of_sender(stored: Stored, ledger: SenderLedger) -> Iterator[str]:
             yield f"record {number} failed with {name}, surely not stored, and is at {where[number]}: {text}"
     sent = {number for first, count, _ in ledger.topics for number in range(first, first + count)}
     for number in where.keys() - sent:
-        yield f"record {number} is at {where[number]}, and nobody sent it"
+        yield f"record {number} is at {where[number]}, and no sender sent it"
 
 
 def faults_of_transactions(stored: Stored, ledger: TransformerLedger, committed: dict[Tp, int]) -> Iterator[str]:
@@ -107,7 +107,7 @@ def faults_of_transactions(stored: Stored, ledger: TransformerLedger, committed:
         if (must is True and not whole) or (must is False and indices) or (indices and not whole):
             yield f"transaction {name} ({plan}, {ledger.ended.get(name)}): {len(indices)} of {count} records are seen"
     if seen:
-        yield f"records of transactions that nobody began: {sorted(seen)[:5]}"
+        yield f"records of transactions that no transformer began: {sorted(seen)[:5]}"
     for (_, partition), records in ((tp, found) for tp, found in stored.items() if tp[0] == PLAIN):
         end = committed[PLAIN, partition]
         wrong = [(offset, sources[partition, offset]) for offset, _ in records if sources[partition, offset] != (offset < end)]

@@ -1,6 +1,6 @@
 """The sink's commit against an Apache Kafka that is killed right behind its answer to EndTxn, and started again: with one broker it forgets
-to tell partitions that the transaction is committed, and who comes next tells them. That one may die, too, before or behind anything it
-tells, or the broker once more behind it. Without Spark: the protocol and its shell; every row counted once.
+to write markers to partitions, and the next driver writes them. That one may die, too, before or after any of its
+requests, or the broker again after it. Without Spark: the protocol and its shell; every row counted once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ends:
         self.seen: Counter[str] = Counter()
 
     def write(self, batch_id: int) -> None:
-        """One batch, the broker killed at its end; half the time whoever commits dies with it and is started again."""
+        """One batch, the broker killed at its end; half the time the committing process dies with it and is restarted."""
         self._is_armed = True
         self.finish(batch_id)
 
@@ -74,17 +74,17 @@ class Ends:
         def request(client: SyncClient, message: Any, *args: Any, **options: Any) -> Any:
             is_finishing = isinstance(message, WriteTxnMarkersRequest)
             if is_finishing:
-                ends._die("before what is told to leaders", 1 / 4)
+                ends._die("before markers are written", 1 / 4)
             answer = ends._send(client, message, *args, **options)
             if ends._is_armed and isinstance(message, EndTxnRequest) and message.committed:
                 ends._is_armed = False
                 ends._kill("behind EndTxn")
                 ends._die("behind EndTxn", 1 / 2)
             if is_finishing:
-                ends.seen["told to leaders"] += 1
-                ends._die("behind what is told to leaders", 1 / 4)
+                ends.seen["markers written"] += 1
+                ends._die("after markers are written", 1 / 4)
                 if ends._rng.random() < 1 / 4:
-                    ends._kill("behind what is told to leaders")
+                    ends._kill("after markers are written")
             return answer
 
         with mock.patch.object(SyncClient, "request", request), SyncClient([self._broker.bootstrap_servers]) as client:

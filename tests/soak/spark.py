@@ -60,7 +60,7 @@ class Kind(Enum):
 
 
 FENCED_NAME = "ANOTHER_WRITER"
-"""What the first driver is told then, also where the second has removed what both had staged in the same place."""
+"""The first driver's error then, also if the second has removed what both had staged in the same directory."""
 LATE_PUSH = "was not acknowledged within transaction.timeout.ms"
 """Or this, where it pushes: what stood for longer than its transaction may last does not wait for what the broker says to it."""
 PUSHES = (Step.PUSH, Step.PUSH_DEAD_LETTERS)
@@ -74,7 +74,7 @@ LAST = (Kind.DRIVER, *TWINS)
 OPEN_STEPS = (Step.PUSH, Step.PUSH_DEAD_LETTERS, Step.WRITE_DEAD_LETTERS, Step.COMMIT_MARKER, Step.NOTE_ENDING)
 """While the transaction is open."""
 FENCED_STEPS = (Step.READ_MARKER_AGAIN, Step.FIND_HANGING_TRANSACTIONS, Step.ADD_PARTITIONS, *OPEN_STEPS)
-"""Whoever stands here is told by Kafka that another has taken over."""
+"""At these steps Kafka fences the driver that was overtaken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +219,9 @@ class Run:
                 self._twin_runs(is_copy=event.kind is Kind.COPY)
         process.go(event.step, batch_id)
         if event.kind in TWINS:
-            told = process.wait_for("failed")
-            if FENCED_NAME not in told and not (event.step in PUSHES and LATE_PUSH in told):
-                raise RuntimeError(f"after a second driver had written batch {batch_id}, the first was told: {told}")
+            error = process.wait_for("failed")
+            if FENCED_NAME not in error and not (event.step in PUSHES and LATE_PUSH in error):
+                raise RuntimeError(f"after a second driver had written batch {batch_id}, the first failed with: {error}")
 
     def _happens_at_gate(self, kind: Kind, batch_id: int) -> None:
         process = self._process
@@ -263,13 +263,13 @@ class Run:
 def killed(pids: Sequence[int]) -> None:
     """SIGKILL for each of them; there has to be one."""
     if not pids:
-        raise RuntimeError("there is nobody to kill")
+        raise RuntimeError("there is no process to kill")
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
 
 
 def soaked(folder: Path, rounds: int, seed: int, *, on_apache: bool) -> list[str]:
-    """Faults found after so many events."""
+    """Faults found after this many events."""
     rng = random.Random(f"{seed} spark")
     began_s = time.monotonic()
     with killed_broker(folder / "spark-broker", TOPICS, BROKER_CONFIG, on_apache=on_apache) as broker:

@@ -1,7 +1,7 @@
 """Batch writes in a process of their own, to be killed: `python -m tests.soak.spark_batch_writes FOLDER TIMES NUMBER...`.
 
 Each number is a file of rows, FOLDER/input/NUMBER.json, that goes to the topic with a token of its own, TIMES times; its dead letters go to
-a topic of its own. FOLDER/options.json holds the options that all have. What happens is told line by line in FOLDER/told.
+a topic of its own. FOLDER/options.json holds the options that all have. Events are written line by line to FOLDER/events.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ CONFIG: Mapping[str, object] = {
     "spark.sql.planner.pythonExecution.memory": "1g",
 }
 DISK_SHARE = 2.2
-"""Staged files and log lie there at the same time: so many times the size of the batch has to be free."""
+"""Staged files and log exist at the same time: this multiple of the batch size has to be free."""
 LOOK_S = 0.2
 CONSUME_BATCH, CONSUME_SECONDS = 10_000, 0.5
 SILENT_SECONDS_MAX = 60.0
@@ -147,7 +147,7 @@ def counted(bootstrap_servers: str) -> tuple[int, int]:
 
 
 def measured(folder: Path, gb: float, *, on_apache: bool) -> list[str]:
-    """Faults found, after a micro-batch of so many GB."""
+    """Faults found after a micro-batch of this many GB."""
     if (free := shutil.disk_usage(folder).free) < (needed := int(DISK_SHARE * gb * GB)):
         return [
             f"{folder} has {free / GB:.1f} GB free, a micro-batch of {gb:g} GB needs {needed / GB:.1f}: staged files, and the broker's log"

@@ -18,36 +18,36 @@ from tests.soak.spark_query import Variant, gate_name, opened_path
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 600.0
-"""For anything the process tells: on a loaded machine Spark alone takes minutes to start."""
+"""For any line of the process: on a loaded machine Spark alone takes minutes to start."""
 DAEMON = "pyspark.daemon"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class HeldProcess:
-    """A process that starts a Spark of its own, is held where its commits pause, and tells of it through a FIFO in `folder`."""
+    """A process that starts a Spark of its own, is held where its commits pause, and reports that through a FIFO in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._own = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._told = folder / "told"
+        self._events = folder / "events"
         self._text = b""
         self.lines: list[str] = []
-        """All that the process has told in this life."""
+        """All lines of the process in this life."""
         folder.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(self._told)
-        # For reading and writing, so that it has no end while nobody writes.
-        self._reading = os.open(self._told, os.O_RDWR | os.O_NONBLOCK)
+        os.mkfifo(self._events)
+        # For reading and writing, so that it has no end of file without a writer.
+        self._reading = os.open(self._events, os.O_RDWR | os.O_NONBLOCK)
 
     def launch(self, command: Sequence[str], pauses: Sequence[tuple[Step, int]] = ()) -> None:
         """A new life, whose commits wait after these steps of these batches; see `pause_at_step.py`."""
         self.lines.clear()
         named = ",".join(f"{step.value}@{batch_id}" for step, batch_id in pauses)
-        environment = {**os.environ, STEP_VARIABLE: named, FILE_VARIABLE: str(self._told)}
+        environment = {**os.environ, STEP_VARIABLE: named, FILE_VARIABLE: str(self._events)}
         with (self._own / "output").open("ab") as output:
             self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True)
 
     def wait_for(self, beginning: str) -> str:
-        """The rest of the next line that begins so. Raises RuntimeError with what was told instead, when the process ends or time does."""
+        """The rest of the next line that begins so. Raises RuntimeError with the lines so far if the process ends or time is up."""
         deadline_s = time.monotonic() + WAIT_S
         while True:
             while b"\n" in self._text:
@@ -62,7 +62,7 @@ class HeldProcess:
                 self._text += os.read(self._reading, 1 << 16)
             elif is_over:
                 ended = f"exit status {self._process.returncode}"
-                raise RuntimeError(f"{beginning!r} was not told, but {self.lines}; {ended}; output: {self.output[-3000:]}")
+                raise RuntimeError(f"{beginning!r} was not reported, but {self.lines}; {ended}; output: {self.output[-3000:]}")
 
     def wait_at(self, step: Step, batch_id: int) -> int:
         """The process that stands at a step."""
@@ -70,7 +70,7 @@ class HeldProcess:
 
     def go(self, step: Step, batch_id: int) -> None:
         """Nobody waits at this step any more."""
-        Path(resume_path(str(self._told), step, batch_id)).touch()
+        Path(resume_path(str(self._events), step, batch_id)).touch()
 
     def wait(self) -> int:
         """The exit status, when the process has ended by itself."""
@@ -87,7 +87,7 @@ class HeldProcess:
     def close(self) -> None:
         self.kill()
         os.close(self._reading)
-        self._told.unlink()
+        self._events.unlink()
 
     @property
     def output(self) -> str:
@@ -139,7 +139,7 @@ class QueryProcess(HeldProcess):
         (self._own / "stop").touch()
 
     def python_workers(self) -> list[int]:
-        """All of Spark's Python workers beneath this process: children of its daemons."""
+        """All Spark Python workers below this process: children of its daemons."""
         return [pid for pid, parent in self.below().items() if has_in_command(pid, DAEMON) and has_in_command(parent, DAEMON)]
 
     def executors(self) -> list[int]:

@@ -1,7 +1,7 @@
 """A streaming query in a process of its own, to be killed: `python -m tests.soak.spark_query FOLDER`.
 
 FOLDER/query.json says where its input and its checkpoint are, to which broker it writes and how: JSON files, one per micro-batch, go to a
-topic. A query that fails, or is stopped because FOLDER/stop is there, is started again. What happens is told line by line in FOLDER/told,
+topic. A query that fails, or is stopped because FOLDER/stop is there, is started again. Events are written line by line to FOLDER/events,
 which may be a FIFO.
 """
 
@@ -41,7 +41,7 @@ class Variant:
     """Through a `KafkaSink` in `foreachBatch`."""
     large_value: int = 12_000
     large_share: float = 0.4
-    """Bytes of each row in so many of the micro-batches: what they stage goes to files."""
+    """Bytes of each row in this share of the micro-batches, whose staged data goes to files."""
 
     @property
     def planned(self) -> dict[str, object]:
@@ -57,7 +57,7 @@ def opened_path(folder: Path, gate: str) -> Path:
 
 
 def write_line(folder: Path, line: str) -> None:
-    with (folder / "told").open("a") as file:
+    with (folder / "events").open("a") as file:
         file.write(f"{line}\n")
 
 
@@ -79,7 +79,7 @@ def through_gates(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator
 def started(
     spark: Any, source: Path, checkpoint: Path, options: Mapping[str, str], gates: Path | None = None, *, is_for_each_batch: bool = False
 ) -> Any:
-    """The query; `gates`: the folder that tells of gates in it."""
+    """The query; `gates`: the folder in which it reports gates."""
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
     if gates is not None:
         frame = frame.mapInArrow(through_gates(gates), SCHEMA)

@@ -113,7 +113,7 @@ class Tokens:
 
 
 def soaked(folder: Path, seed: int, rounds: int | None = None) -> list[str]:
-    """Faults, each in a sentence; `rounds`: so many steps at most of each kind."""
+    """Faults, each in a sentence; `rounds`: maximum number of steps of each kind."""
     folder.mkdir()
     rng = random.Random(f"{seed} tokens")
     began_s = time.monotonic()

@@ -80,7 +80,7 @@ def at_least_once(run: Run, servers: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One way, with so many rounds of its own."""
+    """One variant, with its own number of rounds."""
 
     name: str
     rounds: int

@@ -100,7 +100,7 @@ def faults_of_transactions(values: dict[int, list[bytes]], outcomes: Outcomes) -
             if not is_right:
                 yield f"{TRANSACTIONS_TOPIC}: of {kind} transaction {number} with {count} records there are {seen}"
     if found:
-        yield f"{TRANSACTIONS_TOPIC}: records of transactions that nobody ended: {sorted(found)[:5]}"
+        yield f"{TRANSACTIONS_TOPIC}: records of transactions that no writer ended: {sorted(found)[:5]}"
 
 
 def verdict(bootstrap_servers: str, plain: PlainWriter, outcomes: Outcomes) -> list[str]:

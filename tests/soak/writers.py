@@ -1,6 +1,6 @@
 """Two clients of others under load: kafka-python with idempotence, confluent-kafka with transactions.
 
-Each runs on a thread of its own and writes down what it was told about every record or transaction: that is what the broker must keep.
+Each runs on a thread of its own and records the outcome of every record or transaction: the broker must keep those promises.
 """
 
 from __future__ import annotations
@@ -94,23 +94,23 @@ class PlainWriter(Writer):
         producer.close(TIMEOUT_SECONDS)
 
     def _acknowledged(self, number: int, capacity: threading.Semaphore) -> Callable[[object], None]:
-        def told(_metadata: object) -> None:
+        def note(_metadata: object) -> None:
             self.acknowledged.add(number)
             capacity.release()
 
-        return told
+        return note
 
     def _failed(self, number: int, capacity: threading.Semaphore) -> Callable[[BaseException], None]:
-        def told(error: BaseException) -> None:
+        def note(error: BaseException) -> None:
             self.failed[number] = repr(error)
             capacity.release()
 
-        return told
+        return note
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """Transaction number -> how many records it has, by what the client was told of its end."""
+    """Transaction number -> number of its records, by the outcome the client got."""
 
     committed: dict[int, int] = field(default_factory=dict)
     aborted: dict[int, int] = field(default_factory=dict)

@@ -48,10 +48,10 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_task_goes_on_from_its_checkp
         try:
             run.add(has_gate=True)
             query_folder = run.query_folder
-            os.mkfifo(query_folder / "told")
+            os.mkfifo(query_folder / "events")
             given = spark, query_folder / "input", query_folder / "checkpoint", run.options, query_folder
             query = started(*given)
-            assert (query_folder / "told").read_text().startswith(gate_name(0)), "a task runs"
+            assert (query_folder / "events").read_text().startswith(gate_name(0)), "a task runs"
             query.stop()
             assert (query.isActive, query.exception()) == (False, None)
             opened_path(query_folder, gate_name(0)).touch()

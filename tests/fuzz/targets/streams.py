@@ -114,7 +114,7 @@ def _requests(stream: bytes, sizes: list[int], _: int) -> list[object]:
 
 
 def _frames(connection: ServerConnection, count: int) -> Iterator[memoryview]:
-    """Those that so many bytes completed, before what is wrong with the last one is said."""
+    """The frames that this many bytes completed, before the error of the last one."""
     try:
         yield from connection.buffer_updated(count)
     except ProtocolViolation as violation:
@@ -123,7 +123,7 @@ def _frames(connection: ServerConnection, count: int) -> Iterator[memoryview]:
 
 
 def _answers(stream: bytes, sizes: list[int], asked: int) -> list[object]:
-    """What a client makes of them that has asked so many times."""
+    """The results of a client that has sent this many requests."""
     budget = frames.FrameBudget(BUDGET_BYTES)
     connection = ClientConnection("me", frame_bytes_max=FRAME_BYTES_MAX, budget=budget, pool=frames.BufferPool(POOL_BYTES))
     for api in ASKED[: asked % (len(ASKED) + 1)]:

@@ -1,4 +1,4 @@
-"""`make differential`: the same requests to Apache Kafka and to `chaffinch broker`; every difference is meant, or a defect.
+"""`make differential`: the same requests to Apache Kafka and to `chaffinch broker`; every difference is intended, or a defect.
 
 Prints what differs and is not in `expected_differences.py`, and entries of `expected_differences.py` that no longer differ; exits with 1
 for either.
@@ -32,7 +32,7 @@ from tests.interop.other_kafka import apache_kafka
 
 SEEDS = 60
 SETTINGS = {"group.consumer.assignment.interval.ms": "0"}
-"""Of Apache Kafka: who joins is told its partitions at once, as here."""
+"""Apache Kafka settings: a joining member gets its partitions immediately, as here."""
 PARTS = (cases_topics, cases_records, cases_readers, cases_groups, cases_transactions, cases_transaction_states)
 SCENARIOS = (*(scenario for part in PARTS for scenario in part.SCENARIOS), *cases_topics.LAST_SCENARIOS)
 
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def report(theirs: Peer, ours: Peer, tried: Tried, *, is_whole: bool) -> int:
-    """Print what is not meant, and what is said to be meant and does not differ; the exit status."""
+    """Print unintended differences, and listed ones that no longer occur; returns the exit status."""
     unused, count = {pattern: why for pattern, why in EXPECTED.items() if pattern not in tried.used}, tried.differences
     for label, answer in theirs.answers.items():
         for path, one, other in differences(answer, ours.answers[label]):
@@ -83,9 +83,9 @@ def report(theirs: Peer, ours: Peer, tried: Tried, *, is_whole: bool) -> int:
                 unused.pop(pattern, None)
     stale = [pattern for pattern in unused if is_whole and not pattern.startswith("random")]  # Those depend on the seeds.
     for pattern in stale:
-        print(f"said to be meant, and nothing differs: {pattern}")
+        print(f"listed as intended, but nothing differs: {pattern}")
     asked = len(theirs.answers) + tried.requests
-    print(f"{asked} requests, {count} differences that are not meant, {len(EXPECTED) - len(unused)} kinds that are")
+    print(f"{asked} requests, {count} unintended differences, {len(EXPECTED) - len(unused)} kinds that are")
     return 1 if count or stale else 0
 
 

@@ -117,7 +117,7 @@ def _alter(peer: Peer, label: str, kind: int, name: str, *changes: tuple[str, in
     wanted = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resources = [{"resource_type": kind, "resource_name": name, "configs": wanted}]
     peer.ask(f"options: {label}", request("IncrementalAlterConfigs", resources=resources, **more), 1)
-    # Apache Kafka's brokers hear of it a moment later.
+    # Apache Kafka's brokers learn of it a moment later.
     peer.settle()
 
 
@@ -155,7 +155,7 @@ def _metadata(peer: Peer, name: str) -> Any:
 
 
 def _until(peer: Peer, name: str, code: int) -> None:
-    """Until the broker has heard of it; Apache Kafka answers before."""
+    """Wait until the broker knows it; Apache Kafka answers before."""
     for _ in range(50):
         found = _metadata(peer, name)
         if found.error_code == code and all(_can_be_read(peer, name, partition.partition_index) for partition in found.partitions):

@@ -112,7 +112,7 @@ def _alter_config(peer: Peer, label: str, kind: int, name: str, *changes: tuple[
     wanted = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resources = [{"resource_type": kind, "resource_name": name, "configs": wanted}]
     peer.ask(f"alter: {label}", request("IncrementalAlterConfigs", resources=resources, **more), 1)
-    peer.settle()  # Apache Kafka's brokers hear of it a moment later.
+    peer.settle()  # Apache Kafka's brokers learn of it a moment later.
 
 
 def configs(peer: Peer) -> None:

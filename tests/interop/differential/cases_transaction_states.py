@@ -77,7 +77,7 @@ def every_state_and_event(peer: Peer) -> None:
 
 
 def markers_of_others(peer: Peer) -> None:
-    """What a tool that ends a hanging transaction is told."""
+    """Responses to a tool that ends a hanging transaction."""
     name = "hanging"
     me = identity(peer.quietly(init(name), 4))
     peer.quietly(add(name, me, "compacted", 0), 3)

@@ -1,4 +1,4 @@
-"""Differences that are meant, with their reasons: a pattern of `label: path` -> why. Printed into docs/differences.md.
+"""Intended differences, with their reasons: a pattern of `label: path` -> why. Printed into docs/differences.md.
 
 A pattern may go on with `: Apache Kafka's value, ours`. The first pattern that fits counts. An entry that nothing needs any more is
 reported: the list says what is true.
@@ -13,7 +13,7 @@ from tests.interop.other_kafka import numbers
 EXPECTED: dict[str, str] = {
     r".*error_message": "Every refusal carries its reason where the protocol has room for one; Apache Kafka often leaves it out.",
     r".*partition_responses\[\d+\]\.log_start_offset": (
-        "The log's start is told whenever the partition is known; Apache Kafka leaves it out where it refuses before it looks at the log."
+        "The log start offset is returned whenever the partition is known; Apache Kafka omits it if it refuses before reading the log."
     ),
     r"ApiVersions v\d: api_keys\[17\]\.min_version": (
         "SaslHandshake 0, after which tokens come without headers as before KIP-152, is not served."
@@ -27,7 +27,7 @@ EXPECTED: dict[str, str] = {
         "Apache Kafka fails with UNKNOWN_SERVER_ERROR; the batch is at fault, INVALID_RECORD says so."
     ),
     r"produce: bytes left over: .*": (
-        "Apache Kafka stores the batch and drops the bytes behind it; bytes that nobody can read back are refused."
+        "Apache Kafka stores the batch and drops the bytes behind it; bytes that no reader could read back are refused."
     ),
     r"produce: claims append time: .*": (
         "KIP-467 has LogAppendTime set by a producer refused; Apache Kafka rewrites it when the topic has CreateTime."
@@ -40,7 +40,7 @@ EXPECTED: dict[str, str] = {
     ),
     r"alter: unknown operation: .*error_code": "Apache Kafka fails with UNKNOWN_SERVER_ERROR; INVALID_REQUEST says whose fault it is.",
     r"options: unknown to brokers: .*error_code": (
-        "An option of the broker that nobody knows is refused, as one of a topic is by both; Apache Kafka stores it for plugins."
+        "An unknown broker option is refused, as an unknown topic option is by both; Apache Kafka stores it for plugins."
     ),
     r"trimmed: place -3.*offset": (
         "The record with the latest time is one that can be read; Apache Kafka names one that DeleteRecords has deleted."
@@ -48,7 +48,7 @@ EXPECTED: dict[str, str] = {
     r"metadata: created on demand: .*": "A topic that is created on demand is there at once; Apache Kafka answers before it is.",
     r"create: collides: .*": "Two names of one request that collide are refused as they are in two requests; Apache Kafka creates both.",
     r"partitions: 10,001 more: .*error_code": (
-        "Apache Kafka fails with UNKNOWN_SERVER_ERROR; POLICY_VIOLATION, as for CreateTopics, says that so many are too many."
+        "Apache Kafka fails with UNKNOWN_SERVER_ERROR; POLICY_VIOLATION, as for CreateTopics, says that there are too many."
     ),
     r".*message\.format\.version.*": "KIP-467's rule for old formats needs the option, which Apache Kafka has dropped.",
     r".*configs\[min\.insync\.replicas\].*": (
@@ -59,7 +59,7 @@ EXPECTED: dict[str, str] = {
         "but aborts that transaction first, so its partition has one marker more."
     ),
     r"random Produce .*error_code: 48, (87|32|10)|random Produce .*record_errors\[.*: 'nothing', .*": (
-        "What is wrong with records is told before what is wrong with the transaction: these can never be stored, whatever joins it."
+        "Errors of records are reported before errors of the transaction: such records can never be stored, whatever joins it."
     ),
     r"random (OffsetCommit .*: 25, (22|69)|OffsetDelete .*(: 0, 69|topics\[[^\]]*\]: .*, 'nothing')|DeleteGroups .*: 0, 69"
     r"|JoinGroup .*: 23, 25"
@@ -97,7 +97,7 @@ SINCE: dict[tuple[int, ...], dict[str, str]] = {
 
 
 def compare_with(version: str) -> None:
-    """Take what this version of Apache Kafka has added for meant, too."""
+    """Accept the additions of this version of Apache Kafka as intended, too."""
     for since, more in SINCE.items():
         if numbers(version) >= since:
             EXPECTED.update(more)

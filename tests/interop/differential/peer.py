@@ -60,7 +60,7 @@ class Peer:
                 return self._ask(message, version)
             except ConnectionError:
                 self._close()
-                # A connection that was closed meanwhile, not because of this request, gets a second try.
+                # A connection that was closed in the meantime, not because of this request, gets a second try.
                 if is_last:
                     return Closed()
         raise AssertionError("not reached")

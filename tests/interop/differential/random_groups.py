@@ -15,7 +15,7 @@ ALL_GROUPS = (*GROUPS, CONSUMER_GROUP, CLASSIC_GROUP, "{run}-nothing", "")
 
 
 def heartbeat(model: Model) -> Step:
-    """Of KIP-848: joins, goes on, acknowledges what it was told, leaves."""
+    """KIP-848 heartbeats: join, continue, acknowledge the assignment, leave."""
     rng = model.rng
     member = rng.choice(MEMBERS)
     epoch: Any = Slot(f"{member} epoch", 0, rng.choices((0, 5), (10, 1))[0])

@@ -43,12 +43,12 @@ class Model:
         return served[-1] if self.rng.random() < 0.5 else self.rng.choice(served)
 
     def pick_partition(self) -> tuple[str, int]:
-        """A topic and a partition, seldom one that is not there."""
+        """A topic and a partition, rarely one that does not exist."""
         topic = self.rng.choices(list(TOPICS), (6, 3, 1))[0]
         return topic, self.rng.choice((0, 0, 0, 1, 1, 7, -1)) if self.rng.random() < 0.2 else self.rng.randrange(max(1, TOPICS[topic]))
 
     def identity(self, name: str) -> tuple[Slot, Slot]:
-        """A producer's id and epoch, seldom one beside it."""
+        """A producer's id and epoch, rarely a neighbouring one."""
         off = self.rng.choices((0, -1, 1), (10, 1, 1))[0]
         return Slot(f"{name} id", -1), Slot(f"{name} epoch", -1, off)
 

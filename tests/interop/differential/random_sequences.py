@@ -76,7 +76,7 @@ Found = tuple[int, Difference]
 
 
 def _differences(peers: tuple[Peer, Peer], steps: Sequence[Step], used: set[str]) -> Found | None:
-    """The first difference that is not meant: at which step, and what."""
+    """The first unintended difference: its step, and the difference."""
     name = f"r{next(_runs)}"
     with ThreadPoolExecutor(len(peers)) as pool:
         theirs, ours = pool.map(lambda peer: run(peer, steps, name), peers)

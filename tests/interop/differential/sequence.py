@@ -119,7 +119,7 @@ def _resolved(value: Any, memory: Memory) -> Any:
 
 
 def run(peer: Peer, steps: Sequence[Step], name: str) -> list[Any]:
-    """The answers of one broker; names in it begin anew with `name`."""
+    """The answers of one broker; names in it start with `name`."""
     memory: Memory = {"run": name}
     answers = []
     for step in steps:

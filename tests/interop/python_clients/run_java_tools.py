@@ -62,7 +62,7 @@ def read(servers: str, topic: str, *arguments: str, **formatter: str) -> list[st
 
 
 class Member:
-    """A verifiable consumer: it tells what it is assigned and what it reads as JSON."""
+    """A verifiable consumer: it prints its assignment and its records as JSON."""
 
     def __init__(self, servers: str, topic: str, protocol: str, seen: set[str]) -> None:
         self.assigned = 0

@@ -75,7 +75,7 @@ def headers(servers: str, name: str, _: str) -> None:
 
 
 class Member:
-    """A consumer of a group in a thread of its own: this client may join for ever when nobody polls at the moment the join ends."""
+    """A consumer of a group in a thread of its own: this client may join forever without a poll at the moment the join ends."""
 
     def __init__(self, servers: str, topic: str, seen: set[bytes]) -> None:
         self.assigned = 0

@@ -1,4 +1,4 @@
-"""What the programs of this folder share: the records of the scenarios, how facts are told, how a scenario is chosen.
+"""What the programs of this folder share: the records of the scenarios, how facts are reported, how a scenario is chosen.
 
 A program is called as `PROGRAM SCENARIO BOOTSTRAP_SERVERS NAME`. NAME is a topic made for this run alone, and the beginning of the
 names of its groups and transactional ids. A SCENARIO is `WORD` or `WORD-OPTION` (`produce-gzip`). It prints one JSON object per line;
