@@ -68,10 +68,10 @@ _ALTERED = (
     r"test_sink\.py::test_a_topic_that_changes_between_tasks_and_commit",
     r"test_sink\.py::test_broker_found_culprits_in_compressed_batches\[.*",
     r"test_sink\.py::TestStaging::test_large_dead_letters_of_broker_are_staged\[.*",
-    r"test_direct\.py::test_bad_rows_that_only_the_broker_finds",
-    r"test_direct\.py::test_a_dead_letter_topic_that_refuses_its_letters",
-    r"test_row_handler\.py::test_rows_that_only_the_broker_finds\[.*",
-    r"test_spark_write\.py::test_a_topic_whose_limits_change_while_a_stream_runs",
+    r"test_task_sender\.py::test_rows_rejected_by_broker_become_dead_letters",
+    r"test_task_sender\.py::test_rejected_dead_letters_fail_batch",
+    r"test_row_handler\.py::test_rows_rejected_by_broker_call_handler\[.*",
+    r"test_spark_write\.py::test_topic_limit_change_applies_to_running_stream",
 )
 
 EXPECTED = (
@@ -80,7 +80,7 @@ EXPECTED = (
     ),
     ExpectedDifference(test=r"test_mixed_groups\.py::test_group_of_the_consumer_protocol_is_named", why=_MIGRATED, since=(4,)),
     ExpectedDifference(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas_fails", why=_CAPPED, since=(3, 7)),
-    ExpectedDifference(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
+    ExpectedDifference(test=r"test_spark_replay\.py::test_dry_run_detects_min_insync_above_replicas", why=_NOT_TOLD),
     ExpectedDifference(
         test=r"test_recreated_topics\.py::test_recreated_topic_with_fewer_partitions_is_detected",
         why=_BY_NAME,
@@ -131,7 +131,7 @@ NOT_RUN_ON_KAFKA: Mapping[str, str] = {
     r"test_commit_shell\.py::test_brokers_older_than_the_request_do_not_delay": _INSIDE,
     r"test_commit_shell\.py::test_unsupported_codec_is_not_retried": _INSIDE,
     r"test_sink\.py::test_unavailable_broker_is_reported_with_one_time": _ENDED,
-    r"test_target\.py::test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task\[.*": _INSIDE,
+    r"test_target\.py::test_unsupported_codec_is_refused_before_tasks\[.*": _INSIDE,
 }
 """A pattern of the test's short name -> why no broker of others can have it."""
 

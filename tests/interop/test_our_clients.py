@@ -69,7 +69,7 @@ def test_difference_applies_to_its_versions_only() -> None:
 def test_skipped_tests_exist_under_their_full_names() -> None:
     assert reason_not_run("test_sink.py::test_unavailable_broker_is_reported_with_one_time")
     assert not reason_not_run("test_sink.py::test_unavailable_broker_is_reported_with_one_time_more")
-    assert not reason_not_run("test_target.py::test_an_answer_that_does_not_tell_refuses_no_codec[an error]")
+    assert not reason_not_run("test_target.py::test_response_without_versions_refuses_no_codec[an error]")
 
 
 def test_versions_page_counts_equal_results_and_lists_differences() -> None:

@@ -77,7 +77,7 @@ def before(monkeypatch: pytest.MonkeyPatch, step: Step, deed: Callable[[], objec
 
 
 @pytest.mark.parametrize("step", [Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.ADD_OFFSETS, Step.NOTE_ENDING, Step.END_TRANSACTION])
-def test_a_driver_that_is_fenced_leaves_the_file_of_the_other_alone(
+def test_fenced_driver_keeps_file_of_other_driver(
     kafka: EmbeddedBroker,
     query: Callable[..., PlayedQuery],
     letters: Callable[[], tuple[list[bytes], list[str]]],
@@ -96,7 +96,7 @@ def test_a_driver_that_is_fenced_leaves_the_file_of_the_other_alone(
     assert letters()[0] == [b"bad two"]
 
 
-def test_a_row_that_the_other_has_written_is_no_letter(
+def test_row_written_by_other_driver_is_not_a_dead_letter(
     kafka: EmbeddedBroker,
     query: Callable[..., PlayedQuery],
     letters: Callable[[], tuple[list[bytes], list[str]]],
@@ -118,7 +118,7 @@ def test_a_row_that_the_other_has_written_is_no_letter(
     assert letters()[0] == []
 
 
-def test_a_batch_without_rows_leaves_the_letters_of_another_driver_alone(
+def test_empty_batch_keeps_dead_letters_of_other_driver(
     kafka: EmbeddedBroker,
     query: Callable[..., PlayedQuery],
     letters: Callable[[], tuple[list[bytes], list[str]]],
@@ -143,7 +143,7 @@ def test_a_batch_without_rows_leaves_the_letters_of_another_driver_alone(
     ids=lambda given: given.value if isinstance(given, Step) else "",
 )
 @pytest.mark.parametrize("is_same_process", [True, False])
-def test_letters_of_a_driver_that_dies(
+def test_dead_letters_of_killed_driver_are_published_or_removed(
     kafka: EmbeddedBroker,
     query: Callable[..., PlayedQuery],
     letters: Callable[[], tuple[list[bytes], list[str]]],
@@ -169,7 +169,7 @@ def test_letters_of_a_driver_that_dies(
     assert letters() == ([b"bad each"], [])
 
 
-def test_letters_of_a_commit_that_failed_are_not_left_behind_by_the_next_one_in_its_process(
+def test_next_commit_removes_dead_letters_of_failed_commit(
     kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]]
 ) -> None:
     """Which has looked for such files before, when it had committed the batch before."""
@@ -182,7 +182,7 @@ def test_letters_of_a_commit_that_failed_are_not_left_behind_by_the_next_one_in_
     assert letters() == ([b"bad 0", b"bad 1"], [])
 
 
-def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(
+def test_late_driver_finds_pending_file_renamed(
     kafka: EmbeddedBroker,
     query: Callable[..., PlayedQuery],
     letters: Callable[[], tuple[list[bytes], list[str]]],
@@ -202,7 +202,7 @@ def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(
     assert (letters(), pq.read_table(replayed).num_rows) == (([], []), 1)
 
 
-def test_the_file_of_an_earlier_version_stays(
+def test_file_of_earlier_version_is_kept(
     query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]], tmp_path: Path
 ) -> None:
     """It was renamed before EndTxn: when its batch is run again and is in Kafka, there is nothing pending."""
@@ -214,7 +214,7 @@ def test_the_file_of_an_earlier_version_stays(
     assert (tmp_path / "kept").read_bytes() == (tmp_path / "dead" / FILE).read_bytes()
 
 
-def test_the_file_of_an_earlier_version_goes_where_the_batch_has_no_letters(
+def test_file_of_earlier_version_is_removed_if_batch_has_no_dead_letters(
     query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]], tmp_path: Path
 ) -> None:
     """It was renamed before an EndTxn that failed, and its rows are good by now: a replay of the file would double them."""

@@ -23,7 +23,7 @@ def full(folder: Folder) -> None:
 
 
 class TestFolder:
-    def test_files_are_replaced_whole(self, tmp_path: Path) -> None:
+    def test_files_are_replaced_atomically(self, tmp_path: Path) -> None:
         folder = Folder(f"file://{tmp_path}/new/folder", "checkpointLocation")
         assert folder.read("state") is None
         for text in (b"one", b"two"):
@@ -37,24 +37,24 @@ class TestFolder:
         folder.remove_all()
         assert not (tmp_path / "new" / "folder").exists()
 
-    def test_a_probe_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_probe_leaves_no_files(self, tmp_path: Path) -> None:
         Folder(str(tmp_path), "stagingLocation").probe()
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("location", ["file/below", "file"])
-    def test_what_cannot_be_written_is_named_with_its_option(self, tmp_path: Path, location: str) -> None:
+    def test_unwritable_location_error_names_option(self, tmp_path: Path, location: str) -> None:
         (tmp_path / "file").write_text("in the way")
         folder = Folder(str(tmp_path / location), "errors.dead.letter.path")
         with pytest.raises(Refusal, match=rf"errors\.dead\.letter\.path={tmp_path}/{location} cannot be written") as caught:
             folder.probe()
         assert caught.value.group is Group.INVALID_CONFIGURATION
 
-    def test_an_unknown_scheme(self) -> None:
+    def test_unknown_scheme_is_refused(self) -> None:
         with pytest.raises(Refusal, match="stagingLocation=floppy://a cannot be opened"):
             Folder("floppy://a", "stagingLocation").probe()
 
     @pytest.mark.parametrize("location", ["file://host/a", "file://tmp/a"])
-    def test_a_file_of_another_host(self, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_uri_with_host_is_refused(self, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As often two slashes instead of one or three; taken for /tmp/a, it was found nowhere."""
         monkeypatch.chdir(tmp_path)
         with pytest.raises(Refusal, match=rf"stagingLocation={location} cannot be opened: .*[Hh]ost.*{location}"):
@@ -70,7 +70,7 @@ class TestFolder:
         ],
         ids=str,
     )  # fmt: skip
-    def test_what_may_pass_is_tried_again(self, error: OSError | TimeoutError) -> None:
+    def test_transient_error_advises_retry(self, error: OSError | TimeoutError) -> None:
         """supervise starts a query again for it; a path that is wrong stays wrong."""
         refusal = Folder("s3://b/a", "stagingLocation").refusal("cannot be read", error)
         assert (refusal.group, refusal.name) == (Group.APPLICATION_RECOVERABLE, "STORAGE_FAILED")
@@ -87,22 +87,22 @@ class TestFolder:
         ],
         ids=str,
     )  # fmt: skip
-    def test_what_stays_is_to_be_corrected(self, error: Exception) -> None:
+    def test_permanent_error_advises_correction(self, error: Exception) -> None:
         refusal = Folder("s3://b/a", "stagingLocation").refusal("cannot be read", error)
         assert (refusal.group, refusal.name) == (Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE")
 
-    def test_a_disk_without_room(self) -> None:
+    def test_full_disk_is_storage_failed(self) -> None:
         """As pyarrow tells it."""
         with pytest.raises(Refusal, match=r"STORAGE_FAILED: .*/dev has a file full that cannot be written") as caught:
             full(Folder("/dev", "stagingLocation"))
         assert caught.value.group is Group.APPLICATION_RECOVERABLE
 
-    def test_a_null_character(self) -> None:
+    def test_null_character_is_refused(self) -> None:
         with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: .*cannot be opened: a path cannot contain a null character"):
             Folder("/a\0b", "stagingLocation").probe()
 
     @pytest.mark.parametrize("reason", ["Unable to load libjvm\ndlopen(/a/libjvm.so) failed", "Prior attempt to load libhdfs failed"])
-    def test_without_the_driver_for_hdfs_it_is_said_what_to_install(self, reason: str) -> None:
+    def test_missing_hdfs_driver_error_says_what_to_install(self, reason: str) -> None:
         text = Folder("hdfs://n:1/x", "stagingLocation").refusal("cannot be opened", OSError(reason)).text
         assert text.startswith("stagingLocation=hdfs://n:1/x cannot be opened: pyarrow does not find the HDFS driver libhdfs.so, or ")
         assert "set HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints; name a folder that" in text
@@ -123,12 +123,12 @@ class TestFolder:
             ("s3://bucket/a?Access_Key=S3cret&region=x", "s3://bucket/a?Access_Key=...&region=x"),
         ],
     )
-    def test_no_password_of_a_location_is_shown(self, location: str, shown: str) -> None:
+    def test_credentials_of_location_are_hidden(self, location: str, shown: str) -> None:
         assert Folder(location, "stagingLocation").shown == shown
         refusal = Folder(location, "stagingLocation").refusal("cannot be opened", ValueError(f"cannot parse {_normalized(location)}"))
         assert refusal.text.startswith(f"stagingLocation={shown} cannot be opened: cannot parse {shown}; ")
 
-    def test_a_reason_without_end_is_cut(self) -> None:
+    def test_long_reason_is_shortened(self) -> None:
         refusal = Folder("/a", "stagingLocation").refusal("cannot be opened", OSError("no such file " * 1000))
         assert len(refusal.text) < 700
         assert refusal.text.endswith("...; name a folder that driver and executors can write to")
@@ -144,10 +144,10 @@ class TestFolder:
             ("hdfs:/p", "hdfs:///p"),
         ],
     )
-    def test_spellings_of_hadoop(self, location: str, expected: str) -> None:
+    def test_hadoop_locations_are_normalized(self, location: str, expected: str) -> None:
         assert _normalized(location) == expected
 
-    def test_options_of_a_file_system_stay_at_the_end_of_its_location(self) -> None:
+    def test_file_system_options_stay_at_end_of_location(self) -> None:
         folder = Folder("s3://bucket/staging/?region=x", "stagingLocation").below("q", "3")
         assert folder.location == "s3://bucket/staging/q/3?region=x"
         assert folder.parent().location == "s3://bucket/staging/q?region=x"
@@ -179,12 +179,12 @@ class TestDurable:
         monkeypatch.setattr(os, "fsync", sync)
         return folder, asked
 
-    def test_a_file_is_synced_before_it_has_its_name_and_the_folder_after_it(self, asked: tuple[Folder, list[str]]) -> None:
+    def test_file_is_synced_before_rename_and_folder_after(self, asked: tuple[Folder, list[str]]) -> None:
         folder, done = asked
         folder.write("state", [b"one"])
         assert done == ["sync file", "move", "sync folder"]
 
-    def test_a_file_is_closed_before_it_has_its_name(self, asked: tuple[Folder, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_is_closed_before_rename(self, asked: tuple[Folder, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
         """An object store has it from then on."""
         folder, _ = asked
         closed = []
@@ -193,7 +193,7 @@ class TestDurable:
             monkeypatch.setattr(folder, "_settle", lambda *_: closed.append(out.closed))
         assert closed == [True]
 
-    def test_a_new_name_is_synced_with_its_folder(self, asked: tuple[Folder, list[str]]) -> None:
+    def test_rename_syncs_folder(self, asked: tuple[Folder, list[str]]) -> None:
         folder, done = asked
         folder.write("hidden", [b"one"])
         done.clear()
@@ -201,7 +201,7 @@ class TestDurable:
         assert done == ["move", "sync folder"]
 
 
-def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     with pytest.raises(Refusal, match="cannot be written"):
         Folder(str(tmp_path), "checkpointLocation").write("state", [b"x"])
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
 class TestPrivateFolder:
     """A folder whose name others of the machine can tell."""
 
-    def test_it_is_made_for_this_user_alone_when_something_is_written(self, tmp_path: Path) -> None:
+    def test_private_directory_is_created_on_first_write(self, tmp_path: Path) -> None:
         root = tmp_path / "own"
         folder = PrivateFolder(str(root), "stagingLocation").below("query", "0")
         assert not root.exists()
@@ -221,13 +221,13 @@ class TestPrivateFolder:
         folder.parent().remove_all()
         assert list(root.iterdir()) == []
 
-    def test_one_that_others_may_read_is_closed_to_them(self, tmp_path: Path) -> None:
+    def test_readable_private_directory_is_closed_to_others(self, tmp_path: Path) -> None:
         (tmp_path / "own").mkdir(mode=0o755)
         PrivateFolder(str(tmp_path / "own"), "stagingLocation").write("a", [b"1"])
         assert stat.filemode((tmp_path / "own").stat().st_mode) == "drwx------"
 
     @pytest.mark.parametrize("wrong", ["of another user", "writable for others", "writable for its group", "a link", "a file"])
-    def test_one_that_another_user_may_have_made_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    def test_directory_of_another_user_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
         root, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
         elsewhere.mkdir()
         match wrong:
@@ -250,7 +250,7 @@ class TestPrivateFolder:
 
 
 class TestRename:
-    def test_over_an_older_file_and_only_once(self, tmp_path: Path) -> None:
+    def test_rename_replaces_older_file_once(self, tmp_path: Path) -> None:
         folder = Folder(str(tmp_path), "errors.dead.letter.path")
         for text in (b"one", b"two"):
             folder.write("hidden", [text])
@@ -259,7 +259,7 @@ class TestRename:
         assert (folder.names(), folder.read("shown")) == (["shown"], b"two")
 
     @pytest.mark.parametrize("how", ["renamed", "written"])
-    def test_where_a_file_is_not_renamed_over_another(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    def test_rename_deletes_older_file_if_needed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         """As on HDFS."""
         folder = Folder(str(tmp_path), "errors.dead.letter.path")
         local, path = folder.opened()
@@ -281,9 +281,7 @@ class TestRename:
         assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("shown", b"two")]
 
     @pytest.mark.parametrize("kind", ["s3", "local"])
-    def test_nothing_is_removed_where_files_are_renamed_over_others(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-    ) -> None:
+    def test_rename_deletes_nothing_if_it_can_replace(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         """A driver that died behind that would have left none of the two, and a query that has forgotten itself."""
         folder = Folder(str(tmp_path), "checkpointLocation")
         local, path = folder.opened()
@@ -294,7 +292,7 @@ class TestRename:
         folder.write("state", [b"two"])
         assert (tmp_path / "state").read_bytes() == b"two"
 
-    def test_a_disk_that_fails_takes_no_older_file_with_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_failed_rename_keeps_older_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = Folder(str(tmp_path), "checkpointLocation")
         local, path = folder.opened()
         folder.write("state", [b"one"])
@@ -309,7 +307,7 @@ class TestRename:
             folder.write("state", [b"two"])
         assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("state", b"one")]
 
-    def test_what_cannot_be_renamed_is_told_with_its_option(self, tmp_path: Path) -> None:
+    def test_failed_rename_error_names_option(self, tmp_path: Path) -> None:
         (tmp_path / "hidden").write_bytes(b"one")
         (tmp_path / "shown" / "below").mkdir(parents=True)
         with pytest.raises(Refusal, match=rf"errors\.dead\.letter\.path={tmp_path} has a file hidden that cannot be renamed to shown: "):

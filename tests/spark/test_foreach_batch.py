@@ -70,7 +70,7 @@ def test_each_named_sink_writes_each_batch_once(kafka: EmbeddedBroker, write: Ca
         assert seen == (f"chaffinch-q-{name}", 2, name)
 
 
-def test_on_spark_connect_it_is_the_same_query(kafka: EmbeddedBroker, write: Callable[..., None]) -> None:
+def test_spark_connect_finds_same_query(kafka: EmbeddedBroker, write: Callable[..., None]) -> None:
     write("one", 0)
     for batch_id in (0, 1, 1):
         write("one", batch_id, is_told=False)
@@ -79,14 +79,14 @@ def test_on_spark_connect_it_is_the_same_query(kafka: EmbeddedBroker, write: Cal
         write("one", 0, is_told=False)
 
 
-def test_a_batch_older_than_the_marker_is_refused(write: Callable[..., None]) -> None:
+def test_batch_older_than_marker_is_refused(write: Callable[..., None]) -> None:
     write("one", 0)
     write("one", 1)
     with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 0 is older than batch 1"):
         write("one", 0)
 
 
-def test_a_batch_without_tasks_writes_nothing(kafka: EmbeddedBroker, write: Callable[..., None]) -> None:
+def test_batch_without_tasks_writes_nothing(kafka: EmbeddedBroker, write: Callable[..., None]) -> None:
     write("one", 0, rows=None)
     assert values(kafka, "orders") == {}
 
@@ -100,9 +100,7 @@ def test_a_batch_without_tasks_writes_nothing(kafka: EmbeddedBroker, write: Call
     ],
     ids=["option", "handler"],
 )
-def test_rows_that_are_too_large_are_left_out(
-    kafka: EmbeddedBroker, write: Callable[..., None], guarantee: str, how: Mapping[str, str]
-) -> None:
+def test_too_large_rows_are_dropped(kafka: EmbeddedBroker, write: Callable[..., None], guarantee: str, how: Mapping[str, str]) -> None:
     """KIP-1038 at default options: the limit is the topic's."""
     alter(kafka, "orders", "max.message.bytes", "1000")
     rows = {"key": ["a", "b"], "value": [Random(7).randbytes(2000), b"0"]}

@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from chaffinch.spark import interruption
 
 
-def test_ctrl_c_is_noted_and_raises_once_it_is_pressed_again() -> None:
+def test_first_ctrl_c_is_deferred_and_second_raises() -> None:
     with interruption.deferred() as presses:
         assert not presses
         signal.raise_signal(signal.SIGINT)
@@ -40,7 +40,7 @@ class Context:
         return self.running
 
 
-def test_the_log_is_off_until_the_tasks_that_were_stopped_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_silenced_until_stopped_tasks_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
     with interruption.silenced_log():
@@ -48,7 +48,7 @@ def test_the_log_is_off_until_the_tasks_that_were_stopped_have_ended(monkeypatch
     assert (context.levels, context.running) == (["OFF", "WARN"], 0)
 
 
-def test_the_log_is_on_again_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_restored_after_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
     with pytest.raises(KeyboardInterrupt), interruption.silenced_log():
@@ -57,7 +57,7 @@ def test_the_log_is_on_again_whatever_happens(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, AttributeError])
-def test_the_log_is_on_again_though_nobody_knows_of_the_tasks(
+def test_log_is_restored_if_task_status_is_unknown(
     monkeypatch: pytest.MonkeyPatch, error: type[AttributeError | KeyboardInterrupt]
 ) -> None:
     """Ctrl-C once more, or a Spark that has ended meanwhile."""
@@ -69,7 +69,7 @@ def test_the_log_is_on_again_though_nobody_knows_of_the_tasks(
     assert context.levels == ["OFF", "WARN"]
 
 
-def test_a_spark_that_has_only_connect_is_stopped_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silenced_log_works_with_spark_connect_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("pyspark.SparkContext")
     stopped = []
     with interruption.silenced_log():
@@ -78,14 +78,14 @@ def test_a_spark_that_has_only_connect_is_stopped_too(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("context", [None, Mock(_jvm=None)], ids=["Spark Connect", "Java has ended"])
-def test_where_there_is_no_log_nothing_is_asked_of_it(monkeypatch: pytest.MonkeyPatch, context: Mock | None) -> None:
+def test_silenced_log_has_no_effect_without_spark(monkeypatch: pytest.MonkeyPatch, context: Mock | None) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
     with interruption.silenced_log():
         pass
     assert context is None or not context._jsc.called
 
 
-def test_tasks_that_do_not_end_are_not_waited_for_longer_than_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_stopped_tasks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     context.running = 1 << 30
     monkeypatch.setattr(interruption, "_TASKS_STOP_S", 0.0)

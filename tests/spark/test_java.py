@@ -32,28 +32,28 @@ def fake_java(home: Path, version: str) -> Path:
         ('openjdk version "21-ea"', 21), ("something else", None), ("", None),
     ],
 )  # fmt: skip
-def test_versions(text: str, major: int | None) -> None:
+def test_java_versions_are_parsed(text: str, major: int | None) -> None:
     assert parse_java_major(text) == major
 
 
-def test_java_home_goes_first(tmp_path: Path) -> None:
+def test_java_home_is_preferred(tmp_path: Path) -> None:
     home, other = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "other", "17.0.1")
     assert find_java_home({"JAVA_HOME": str(home), "PATH": str(other / "bin")}) == home
 
 
-def test_then_the_path(tmp_path: Path) -> None:
+def test_java_on_path_is_second(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", "17.0.1")
     assert find_java_home({"PATH": str(home / "bin")}) == home
 
 
-def test_a_link_on_the_path_is_followed_to_its_home(tmp_path: Path) -> None:
+def test_link_on_path_is_resolved_to_home(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", "17.0.1")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
     assert find_java_home({"PATH": str(tmp_path / "links")}) == home
 
 
-def test_then_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_of_wheel_is_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, wheel = fake_java(tmp_path / "old", "11.0.1"), fake_java(tmp_path / "wheel", "25.0.2")
     monkeypatch.setattr(java, "_wheel_java", lambda: wheel / "bin" / "java")
     monkeypatch.setattr(java, "_cache_folder", lambda: tmp_path / "cache")
@@ -66,19 +66,19 @@ def test_then_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ("name", "version", "text"),
     [("java-8", "1.8.0_392", r"JAVA_HOME=.*java-8 is Java 8, Spark needs 17 or newer"), ("broken", "?", "is not a Java that starts")],
 )
-def test_a_java_home_that_is_unfit_is_refused_and_not_passed_over(tmp_path: Path, name: str, version: str, text: str) -> None:
+def test_unusable_java_home_is_refused(tmp_path: Path, name: str, version: str, text: str) -> None:
     home, good = fake_java(tmp_path / name, version), fake_java(tmp_path / "good", "17.0.1")
     with pytest.raises(JavaNotFound, match=text):
         find_java_home({"JAVA_HOME": str(home), "PATH": str(good / "bin")})
 
 
-def test_a_java_home_without_java(tmp_path: Path) -> None:
+def test_java_home_without_java_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JavaNotFound, match="has no bin/java; correct it or unset it"):
         find_java_home({"JAVA_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize("version", [None, "11.0.1"])
-def test_without_any_one_line_says_what_to_install(tmp_path: Path, version: str | None) -> None:
+def test_missing_java_error_says_what_to_install(tmp_path: Path, version: str | None) -> None:
     path = "" if version is None else str(fake_java(tmp_path / "old", version) / "bin")
     with pytest.raises(JavaNotFound) as caught:
         find_java_home({"PATH": path})
@@ -89,7 +89,7 @@ def test_without_any_one_line_says_what_to_install(tmp_path: Path, version: str 
     assert "pip install 'chaffinch[java]'" in text
 
 
-def test_the_environment_is_told(tmp_path: Path) -> None:
+def test_use_java_sets_java_home(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", "17.0.1")
     environment = {"PATH": str(home / "bin")}
     use_java(environment)
@@ -106,24 +106,24 @@ class TestLauncher:
         done = subprocess.run([home / "bin" / "java", *given], capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 
-    def test_it_drops_one_argument_and_passes_on_the_rest(self, tmp_path: Path) -> None:
+    def test_launcher_drops_one_argument(self, tmp_path: Path) -> None:
         given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=other", "*"]
         assert self.arguments(tmp_path, *given) == ["[-Xmx1g]", "[a b]", "[]", "[--add-modules=other]", "[*]"]
 
-    def test_it_is_written_once(self, tmp_path: Path) -> None:
+    def test_launcher_is_written_once(self, tmp_path: Path) -> None:
         self.arguments(tmp_path)
         launcher = next((tmp_path / "cache").glob("java-*/bin/java"))
         before = launcher.stat().st_ino
         self.arguments(tmp_path)
         assert launcher.stat().st_ino == before
 
-    def test_where_the_cache_cannot_be_written_the_temporary_folder_serves(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_launcher_falls_back_to_temporary_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").write_text("in the way")
         monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
         assert install_launcher(tmp_path / "java", tmp_path / "file" / "cache").is_relative_to(tmp_path)
         assert stat.filemode((tmp_path / f"chaffinch-{os.getuid()}").stat().st_mode) == "drwx------"
 
-    def test_but_not_where_others_may_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_launcher_refuses_folder_that_others_can_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its name can be told: somebody else may have put another program there."""
         (tmp_path / "file").write_text("in the way")
         (tmp_path / f"chaffinch-{os.getuid()}").mkdir()

@@ -72,7 +72,7 @@ def starting(*steps: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_java_is_ended_before_the_signal_s_exception_is_raised(
+def test_signal_ends_java_before_exception_is_raised(
     terminating: None, number: signal.Signals, error: type[SystemExit | KeyboardInterrupt]
 ) -> None:
     started = []
@@ -81,7 +81,7 @@ def test_java_is_ended_before_the_signal_s_exception_is_raised(
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_a_sigterm_ends_java_though_ctrl_c_is_ignored(terminating: None) -> None:
+def test_sigterm_ends_java_if_sigint_is_ignored(terminating: None) -> None:
     """As a shell has it of what runs in the background."""
     started = []
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -95,7 +95,7 @@ def test_a_sigterm_ends_java_though_ctrl_c_is_ignored(terminating: None) -> None
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_java_that_starts_after_the_signal_is_ended_too() -> None:
+def test_java_started_after_signal_is_ended() -> None:
     started = []
     command = [sys.executable, "-c", "import signal; signal.pause()"]
     with pytest.raises(KeyboardInterrupt):
@@ -103,7 +103,7 @@ def test_java_that_starts_after_the_signal_is_ended_too() -> None:
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_what_pyspark_s_own_handler_raises_ends_java() -> None:
+def test_exception_of_pyspark_handler_ends_java() -> None:
     """It is there as soon as the context is."""
     started = []
     with pytest.raises(KeyboardInterrupt):
@@ -111,7 +111,7 @@ def test_what_pyspark_s_own_handler_raises_ends_java() -> None:
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_java_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(interruption, "_JAVA_EXIT_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
@@ -119,7 +119,7 @@ def test_java_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> No
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_an_error_is_raised_and_java_stays() -> None:
+def test_other_error_keeps_java_running() -> None:
     started = []
     with pytest.raises(RuntimeError, match="a wrong option"):
         starting(lambda: started.append(java()))
@@ -128,7 +128,7 @@ def test_an_error_is_raised_and_java_stays() -> None:
     started[0].wait()
 
 
-def test_a_sigterm_whose_handler_only_takes_note_ends_nothing() -> None:
+def test_sigterm_handler_that_does_not_raise_keeps_java_running() -> None:
     told = []
     before = signal.signal(signal.SIGTERM, lambda *_: told.append("it"))
     try:
@@ -139,7 +139,7 @@ def test_a_sigterm_whose_handler_only_takes_note_ends_nothing() -> None:
     assert told == ["it"]
 
 
-def test_threads_have_no_handlers_to_set() -> None:
+def test_other_threads_set_no_handlers() -> None:
     found = []
 
     def run() -> None:
@@ -163,7 +163,7 @@ class Started:
 
 
 @pytest.mark.parametrize("is_there_before", [False, True])
-def test_a_session_in_a_java_that_was_there_before_is_stopped(monkeypatch: pytest.MonkeyPatch, is_there_before: bool) -> None:
+def test_interrupted_session_in_existing_java_is_stopped(monkeypatch: pytest.MonkeyPatch, is_there_before: bool) -> None:
     """Not one that was there before, too."""
     spark, module = Started(), sys.modules["chaffinch.spark.session"]
 
@@ -230,9 +230,7 @@ except KeyboardInterrupt:
     [("waiting", signal.SIGTERM, []), ("waiting", signal.SIGINT, ["Java has ended"]), ("context", signal.SIGINT, ["Java has ended", "3"])],
     ids=str,
 )
-def test_nothing_is_left_of_a_start_of_spark_s_and_the_next_one_begins_anew(
-    tmp_path: Path, place: str, number: int, says: Sequence[str]
-) -> None:
+def test_next_session_starts_after_interrupted_start(tmp_path: Path, place: str, number: int, says: Sequence[str]) -> None:
     command = [sys.executable, "-c", PROGRAM, place, str(int(number))]
     with open(tmp_path / "said", "w+") as file:  # A pipe would not end before a Java that is left.
         status = subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, check=False).returncode

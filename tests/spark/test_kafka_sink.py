@@ -62,7 +62,7 @@ def sink(**options: Any) -> Callable[[Any, Any], None]:
     return KafkaSink(SERVERS, **{"topic": "orders", **options})
 
 
-def test_it_writes_as_a_sink_of_the_query_s_batch() -> None:
+def test_call_writes_with_options_of_query_and_batch() -> None:
     frame = Frame()
     sink(checkpointLocation="/c", errors_tolerance="all", errors_dead_letter_queue_topic_name="dead", kafka_batch_size=1000)(frame, 7)
     (given,) = frame.given
@@ -71,14 +71,14 @@ def test_it_writes_as_a_sink_of_the_query_s_batch() -> None:
     assert (parsed.dead_letter_topic, parsed.batch_bytes) == ("dead", 1000)
 
 
-def test_it_travels() -> None:
+def test_sink_is_picklable() -> None:
     frame = Frame()
     pickle.loads(pickle.dumps(sink(name="a")))(frame, 0)
     assert frame.given[0]["chaffinch.sink"] == "a"
 
 
 @pytest.mark.parametrize("error", [ABORTABLE, TIMED_OUT, "KAFKA[RefreshRetriable] NOT_LEADER_OR_FOLLOWER: moved"])
-def test_what_can_be_written_again_is(error: str) -> None:
+def test_retriable_error_is_retried(error: str) -> None:
     frame = Frame(error, error)
     sink()(frame, 0)
     assert len(frame.given) == 3
@@ -93,14 +93,14 @@ def test_what_can_be_written_again_is(error: str) -> None:
         ([TIMED_OUT, LOST], 3, 2, Group.APPLICATION_RECOVERABLE),
     ],
 )
-def test_what_cannot_is_raised_under_its_tag(errors: Sequence[str], attempts_max: int, attempts: int, group: Group) -> None:
+def test_permanent_error_is_raised_with_tag(errors: Sequence[str], attempts_max: int, attempts: int, group: Group) -> None:
     frame = Frame(*errors)
     with pytest.raises(Refusal, match=r"^KAFKA\[") as caught:
         sink(attempts_max=attempts_max)(frame, 0)
     assert (len(frame.given), caught.value.group) == (attempts, group)
 
 
-def test_what_is_not_of_kafka_is_raised_as_it_is() -> None:
+def test_other_error_is_raised_unchanged() -> None:
     with pytest.raises(RuntimeError, match="division by zero"):
         sink()(Frame("division by zero"), 0)
 
@@ -114,7 +114,7 @@ def test_what_is_not_of_kafka_is_raised_as_it_is() -> None:
         "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 4 cancelled Query my own [id = a, runId = b] was stopped SQLSTATE: X",
     ],
 )
-def test_a_write_of_a_query_that_is_stopped_ends_without_java_s_trace(reason: str) -> None:
+def test_stopped_query_raises_without_java_trace(reason: str) -> None:
     """What Spark knows a stop by is there; on all the rest its regular expression overflows the stack."""
     frame, said = Frame("\n\tat ".join([f"An error occurred while calling o1.save.\n: {reason}", *["org.apache.Class.method"] * 100])), []
     try:
@@ -137,7 +137,7 @@ def test_a_write_of_a_query_that_is_stopped_ends_without_java_s_trace(reason: st
         "org.apache.spark.SparkException: Query [id = a, runId = b] was stopped",
     ],
 )
-def test_what_only_looks_like_a_stop_is_raised_as_it_is(reason: str) -> None:
+def test_error_similar_to_stop_is_raised_unchanged(reason: str) -> None:
     text = f"An error occurred while calling o1.save.\n: {reason}\n\tat org.apache.Class.method"
     with pytest.raises(RuntimeError) as caught:
         sink()(Frame(text), 0)
@@ -146,7 +146,7 @@ def test_what_only_looks_like_a_stop_is_raised_as_it_is(reason: str) -> None:
 
 class TestTwoOutputs:
     @pytest.mark.parametrize("is_same_object", [True, False])
-    def test_under_one_name_are_refused_before_the_second_is_taken_for_written(self, is_same_object: bool) -> None:
+    def test_two_outputs_with_same_name_are_refused(self, is_same_object: bool) -> None:
         frame, first = Frame(), sink()
         second = first if is_same_object else sink()
         first(frame, 0)
@@ -156,24 +156,24 @@ class TestTwoOutputs:
         assert len(frame.given) == 1
         first(frame, 1)
 
-    def test_under_two_names(self) -> None:
+    def test_two_outputs_with_different_names_are_written(self) -> None:
         frame = Frame()
         for name in ("a", "b"):
             sink(name=name)(frame, 0)
         assert [given["chaffinch.sink"] for given in frame.given] == ["a", "b"]
 
-    def test_a_batch_that_failed_may_be_given_again(self) -> None:
+    def test_failed_batch_can_be_written_again(self) -> None:
         frame, output = Frame(INVALID), sink()
         with pytest.raises(Refusal, match="ROWS_REJECTED"):
             output(frame, 0)
         output(frame, 0)
 
-    def test_the_same_batch_in_another_run_of_the_query(self) -> None:
+    def test_same_batch_in_another_run_is_written(self) -> None:
         output = sink()
         output(Frame(run="one"), 0)
         output(Frame(run="two"), 0)
 
-    def test_a_transactional_id_is_of_one_output(self) -> None:
+    def test_transactional_id_of_another_output_is_refused(self) -> None:
         """Whoever commits asks how its own last transaction ended, which would be the other's."""
         frame = Frame()
         first, second = (sink(name=name, kafka_transactional_id="mine") for name in ("a", "b"))
@@ -203,7 +203,7 @@ class TestOnConnect:
             (tmp_path / name).touch()
         return tmp_path
 
-    def test_the_checkpoint_says_which_query_it_is(self, checkpoint: Path) -> None:
+    def test_query_id_is_read_from_checkpoint(self, checkpoint: Path) -> None:
         frame = ConnectFrame()
         sink(checkpointLocation=str(checkpoint))(frame, 1)
         options = SinkOptions.parse(frame.given[0], is_stream=False)
@@ -218,13 +218,13 @@ class TestOnConnect:
             (1, "metadata", "has no file metadata"),
         ],
     )
-    def test_one_of_another_query_is_refused(self, checkpoint: Path, batch_id: int, missing: str | None, text: str) -> None:
+    def test_checkpoint_of_another_query_is_refused(self, checkpoint: Path, batch_id: int, missing: str | None, text: str) -> None:
         if missing:
             (checkpoint / missing).unlink()
         self.refused(checkpoint, batch_id, text)
 
     @pytest.mark.parametrize("metadata", ["", "[]", '{"name":"q"}'])
-    def test_one_that_is_damaged_is_refused(self, checkpoint: Path, metadata: str) -> None:
+    def test_damaged_checkpoint_is_refused(self, checkpoint: Path, metadata: str) -> None:
         (checkpoint / "metadata").write_text(metadata)
         self.refused(checkpoint, 1, r"has a file metadata that is damaged \(b.*\)")
 
@@ -235,17 +235,17 @@ class TestOnConnect:
             sink(checkpointLocation=str(checkpoint))(frame, batch_id)
         assert frame.given == []
 
-    def test_without_a_checkpoint(self) -> None:
+    def test_missing_checkpoint_option_is_refused(self) -> None:
         with pytest.raises(Refusal, match="QUERY_UNKNOWN: with Spark Connect a KafkaSink needs the option checkpointLocation"):
             sink()(ConnectFrame(), 0)
 
-    def test_two_outputs_under_one_name(self, checkpoint: Path) -> None:
+    def test_two_outputs_with_same_name_are_refused_on_connect(self, checkpoint: Path) -> None:
         sink(name="twice", checkpointLocation=str(checkpoint))(ConnectFrame(), 1)
         with pytest.raises(Refusal, match="DUPLICATE_OUTPUT"):
             sink(name="twice", checkpointLocation=str(checkpoint))(ConnectFrame(), 1)
 
 
-def test_outside_of_foreach_batch() -> None:
+def test_call_outside_foreach_batch_is_refused() -> None:
     frame = Frame(query=None)
     with pytest.raises(Refusal, match="QUERY_UNKNOWN: a KafkaSink was called outside of foreachBatch"):
         sink()(frame, 0)
@@ -260,7 +260,7 @@ def test_outside_of_foreach_batch() -> None:
         (Frame(), -1, "batch_id cannot be -1"),
     ],
 )
-def test_called_with_what_is_no_batch(frame: object, batch_id: object, text: str) -> None:
+def test_wrong_call_arguments_are_refused(frame: object, batch_id: object, text: str) -> None:
     with pytest.raises(Refusal, match=text) as caught:
         sink()(frame, batch_id)
     tag = tag_in(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: {type(caught.value).__name__}: {caught.value} SQLSTATE: 39000")
@@ -321,6 +321,6 @@ def test_called_with_what_is_no_batch(frame: object, batch_id: object, text: str
         (SERVERS | {5: "x"}, {"topic": "t"}, "an option has the name 5, which is not a string"),
     ],
 )
-def test_refused_when_it_is_made(options: Any, keywords: Mapping[str, Any], text: str) -> None:
+def test_wrong_constructor_arguments_are_refused(options: Any, keywords: Mapping[str, Any], text: str) -> None:
     with pytest.raises(ConfigException, match=re.escape(text)):
         KafkaSink(options, **keywords)

@@ -28,7 +28,7 @@ def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaffinch.spark.options._logged", set())
 
 
-def test_what_has_no_effect_is_said_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_option_without_effect_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Of a stream, options are read twice per micro-batch."""
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -37,7 +37,7 @@ def test_what_has_no_effect_is_said_once_in_the_log(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("table", [*TABLES.values(), SOURCE, STREAM_SOURCE], ids=[*TABLES, "source", "stream"])
-def test_an_option_in_two_cases_is_refused_and_its_value_not_told(table: OptionTable) -> None:
+def test_option_given_in_two_cases_is_refused_without_value(table: OptionTable) -> None:
     given = {**LEAST, "kafka.sasl.password": "S3cret", "kafka.SASL.password": "other"}
     text = r"^option kafka.sasl.password is given twice, as 'kafka.sasl.password' and as 'kafka.SASL.password': give it once$"
     with pytest.raises(ConfigException, match=text):
@@ -53,7 +53,7 @@ def test_an_option_in_two_cases_is_refused_and_its_value_not_told(table: OptionT
         ("snappy", "snappy: kafka.compression.gzip.level, kafka.compression.zstd.level"),
     ],
 )
-def test_the_level_of_another_codec_has_no_effect(guarantee: str, codec: str | None, said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_level_of_other_codec_has_no_effect(guarantee: str, codec: str | None, said: str, caplog: pytest.LogCaptureFixture) -> None:
     given = {"deliveryGuarantee": guarantee, "kafka.compression.zstd.level": "7", "kafka.compression.gzip.level": "2"}
     chosen = {} if codec is None else {"kafka.compression.type": codec}
     with caplog.at_level(logging.WARNING):
@@ -61,7 +61,7 @@ def test_the_level_of_another_codec_has_no_effect(guarantee: str, codec: str | N
     assert [record.message for record in caplog.records] == [f"options without effect with kafka.compression.type={said}"]
 
 
-def test_the_level_of_the_codec_in_use_has_its_effect(caplog: pytest.LogCaptureFixture) -> None:
+def test_level_of_codec_in_use_has_effect(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         SinkOptions.parse({**LEAST, "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"}, is_stream=True)
     assert caplog.records == []
@@ -70,14 +70,14 @@ def test_the_level_of_the_codec_in_use_has_its_effect(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("table", "text"), [(SINK, "named by the option topic"), (SOURCE, "give topics with one of subscribe")], ids=["sink", "source"]
 )
-def test_a_path_is_refused(table: OptionTable, text: str) -> None:
+def test_path_option_is_refused(table: OptionTable, text: str) -> None:
     """What `.save(path)`, `.start(path)` and `.load(path)` make of it."""
     with pytest.raises(ConfigException, match=text):
         parse(table, {"kafka.bootstrap.servers": "a:1", "path": "/orders"})
 
 
 @pytest.mark.parametrize("table", [SINK, SOURCE, STREAM_SOURCE], ids=["sink", "source", "stream source"])
-def test_without_any_option_it_is_told_which_tables_hand_on_none(table: OptionTable) -> None:
+def test_missing_options_error_names_sql_statements(table: OptionTable) -> None:
     """Spark hands the options of CREATE TABLE to no format in Python."""
     with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers is missing: .*CREATE TEMPORARY VIEW"):
         parse(table, {})
@@ -92,7 +92,7 @@ def known_of_clients() -> list[str]:
 
 
 @pytest.mark.parametrize("table", [SINK, SOURCE], ids=["sink", "source"])
-def test_every_option_of_clients_is_known_whatever_its_case(table: OptionTable) -> None:
+def test_client_options_are_case_insensitive(table: OptionTable) -> None:
     accepted = {option.name for option in table.options} | table.without_effect
     assert [name for name in known_of_clients() if name not in accepted] == []
     idle = {"kafka.METADATA.recovery.strategy": "none", "kafka.metadata.recovery.rebootstrap.trigger.ms": "1"}
@@ -107,7 +107,7 @@ def test_every_option_of_clients_is_known_whatever_its_case(table: OptionTable) 
     [(SOURCE, CONSUMER_OPTIONS), (STREAM_SOURCE, CONSUMER_OPTIONS), *((table, PRODUCER_OPTIONS) for table in TABLES.values())],
     ids=["source", "stream source", *TABLES],
 )
-def test_what_a_client_knows_no_query_is_refused_for_as_unknown(table: OptionTable, clients: OptionTable) -> None:
+def test_client_options_are_never_unknown(table: OptionTable, clients: OptionTable) -> None:
     """Of Spark's own source and sink some come with `kafka.session.timeout.ms`; what cannot be is said with the reason."""
     known = {option.name for option in table.options} | table.without_effect | table.hinted
     names = {option.name for option in clients.options} | clients.without_effect
@@ -128,7 +128,7 @@ def test_what_a_client_knows_no_query_is_refused_for_as_unknown(table: OptionTab
         ({"kafka.custom.exception.handler.class": "no.such"}, "option kafka.custom.exception.handler.class cannot be 'no.such'"),
     ],
 )
-def test_what_clients_refuse_is_named_as_it_was_typed(given: Mapping[str, str], text: str) -> None:
+def test_client_error_names_option_as_typed(given: Mapping[str, str], text: str) -> None:
     def begin() -> None:
         options = SinkOptions.parse({**LEAST, **given}, is_stream=True)
         handler_for(options.handler)
@@ -149,7 +149,7 @@ def test_every_option_is_documented() -> None:
 @pytest.mark.parametrize(
     "module", ["pyspark_chaffinch", "chaffinch.spark.session", "chaffinch.spark.sink.writers", "chaffinch.spark.source.stream_reader"]
 )
-def test_an_import_loads_nothing_heavy(module: str) -> None:
+def test_import_loads_no_heavy_module(module: str) -> None:
     """Spark imports these in every worker that it starts. PySpark 4.1 itself loads NumPy."""
     heavy = "{'pandas', 'numba', 'pyarrow', 'numpy', 'confluent_kafka'}"
     code = f"import sys, pyspark; before = set(sys.modules); import {module}; print(sorted({heavy} & set(sys.modules) - before))"

@@ -119,7 +119,7 @@ def begin(options: SinkOptions | SourceOptions) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_by_the_tables(part: str) -> None:
+def test_wrong_values_are_refused_by_tables(part: str) -> None:
     table, parse, _ = PARTS[part]
     for option in table.options:
         for value, allowed in wrong_values(option):
@@ -130,7 +130,7 @@ def test_by_the_tables(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_texts(part: str) -> None:
+def test_refusal_texts(part: str) -> None:
     table, parse, texts = PARTS[part]
     free = [option.name for option in table.options if not list(wrong_values(option)) or option.name in texts]
     for name in free:
@@ -177,7 +177,7 @@ WITHOUT_EFFECT = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_has_no_effect_must_be_right_all_the_same(part: str) -> None:
+def test_options_without_effect_are_validated(part: str) -> None:
     _, parse, _ = PARTS[part]
     for name, value in WITHOUT_EFFECT[part].items():
         assert refused(parse, {name: value}).startswith(f"option {name} cannot be {value!r}: it must be ")
@@ -193,7 +193,7 @@ def test_what_has_no_effect_must_be_right_all_the_same(part: str) -> None:
         (EXACTLY_ONCE, "errors.tolerance.max", "9" * 5_000, "is neither a count (100) nor a share"),
     ],
 )
-def test_what_python_itself_cannot_take(part: str, name: str, value: str, says: str) -> None:
+def test_values_that_python_rejects_are_refused(part: str, name: str, value: str, says: str) -> None:
     _, parse, _ = PARTS[part]
     beside = {**LETTERS, "errors.dead.letter.path": "/d"} if part == EXACTLY_ONCE else {"subscribe": None}
     text = refused(parse, {**({} if "Offsets" in name or "Delay" in name else beside), name: value})
@@ -202,12 +202,12 @@ def test_what_python_itself_cannot_take(part: str, name: str, value: str, says: 
 
 
 @pytest.mark.parametrize(("part", "name"), list(itertools.product(PARTS, ["kafka.bach.size", "Topics", "failOnDataLos"])))
-def test_an_unknown_name_is_refused_with_the_nearest(part: str, name: str) -> None:
+def test_unknown_name_error_has_nearest_name(part: str, name: str) -> None:
     _, parse, _ = PARTS[part]
     assert refused(parse, {name: "x"}).startswith(f"unknown option {name!r}: ")
 
 
-def test_the_least_is_taken() -> None:
+def test_minimum_value_is_accepted() -> None:
     """Else the tests above would see refusals of something else."""
     for _, parse, _ in PARTS.values():
         begin(parse({}))
@@ -226,7 +226,7 @@ OF_ONE_SIDE = [
 
 @pytest.mark.parametrize("guarantee", TABLES)
 @pytest.mark.parametrize(("side", "name"), OF_ONE_SIDE)
-def test_option_of_the_other_side_is_named_as_one_in_its_own_spelling(side: str, name: str, guarantee: str) -> None:
+def test_option_of_other_side_is_named_in_proper_case(side: str, name: str, guarantee: str) -> None:
     """Spark hands over names in small letters."""
     given = {"kafka.bootstrap.servers": "a:1", name.lower(): "1"}
     parses: list[Callable[[], object]] = [
@@ -250,7 +250,7 @@ def test_option_of_the_other_side_is_named_as_one_in_its_own_spelling(side: str,
         ("none", "all", "for acknowledged rows set deliveryGuarantee to exactly-once or at-least-once"),
     ],
 )
-def test_acks_that_do_not_fit_point_to_the_guarantee(guarantee: str | None, acks: str, says: str) -> None:
+def test_wrong_acks_error_names_delivery_guarantee(guarantee: str | None, acks: str, says: str) -> None:
     chosen = {} if guarantee is None else {"deliveryGuarantee": guarantee}
     with pytest.raises(ConfigException, match=f"option kafka.acks cannot be '{acks}': it must be .*; {says}"):
         SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": acks, **chosen}, is_stream=True)

@@ -53,7 +53,7 @@ def restored(query: PlayedQuery, copy: Path) -> None:
     shutil.copytree(copy, query.checkpoint)
 
 
-def test_two_queries_into_one_topic_keep_apart(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+def test_two_queries_to_one_topic_are_independent(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
     one, two = query("one"), query("two")
     for batch_id in range(2):
         one.run(row(f"one {batch_id}"), batch_id=batch_id)
@@ -62,7 +62,7 @@ def test_two_queries_into_one_topic_keep_apart(kafka: EmbeddedBroker, query: Cal
     assert values(kafka, "orders") == {"one 0": 1, "one 1": 1, "two 0": 1, "two 1": 1}
 
 
-def test_one_query_into_several_topics(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+def test_one_query_writes_several_topics(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
     both = query("both", markerTopic="others")
     del both.options["topic"]
     table = {"value": [b"to orders", b"to others"], "topic": ["orders", "others"]}
@@ -71,7 +71,7 @@ def test_one_query_into_several_topics(kafka: EmbeddedBroker, query: Callable[..
     assert (values(kafka, "orders"), values(kafka, "others")) == ({"to orders": 1}, {"to others": 1})
 
 
-def test_a_query_that_goes_to_another_topic_and_back(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+def test_query_can_change_topic_and_return(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
     """The marker of the first topic is old by then; the checkpoint knows where batch 1 is."""
     one = query("one")
     one.run(row("0"))
@@ -81,7 +81,7 @@ def test_a_query_that_goes_to_another_topic_and_back(kafka: EmbeddedBroker, quer
     assert (values(kafka, "orders"), values(kafka, "others")) == ({"0": 1, "2": 1}, {"1": 1})
 
 
-def test_a_renamed_query_is_the_same_query(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+def test_renamed_query_continues(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
     """Its id is in the checkpoint; the name is only for people."""
     query("one", queryName="before").run(row("0"))
     renamed = query("one", run_id="run-2", queryName="after")
@@ -90,7 +90,7 @@ def test_a_renamed_query_is_the_same_query(kafka: EmbeddedBroker, query: Callabl
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_a_checkpoint_that_was_moved_goes_on(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_moved_checkpoint_continues(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.move(tmp_path / "one", tmp_path / "elsewhere")
@@ -100,7 +100,7 @@ def test_a_checkpoint_that_was_moved_goes_on(kafka: EmbeddedBroker, query: Calla
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_a_copied_checkpoint_beside_the_first(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_copied_checkpoint_is_refused(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     """Both have one id: where they are at the same batch, one of them writes it. The one that is behind is told so."""
     one = query("one")
     one.run(row("0"))
@@ -114,7 +114,7 @@ def test_a_copied_checkpoint_beside_the_first(kafka: EmbeddedBroker, query: Call
     assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
 
-def test_a_copied_checkpoint_with_other_rows(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_copied_checkpoint_with_other_rows_is_refused(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     """The same batch of the copy covers other offsets of the source: neither written nor skipped silently."""
     one = query("one")
     one.run(row("0"))
@@ -127,7 +127,7 @@ def test_a_copied_checkpoint_with_other_rows(kafka: EmbeddedBroker, query: Calla
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_a_restored_checkpoint(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_restored_checkpoint_writes_no_duplicates(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.copytree(tmp_path / "one", tmp_path / "backup")
@@ -139,7 +139,7 @@ def test_a_restored_checkpoint(kafka: EmbeddedBroker, query: Callable[..., Playe
     assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
 
-def test_a_deleted_checkpoint_is_a_new_query(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_deleted_checkpoint_starts_new_query(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     """Spark gives it a new id, and begins where its source begins: the rows are written again."""
     query("one").run(row("0"))
     shutil.rmtree(tmp_path / "one")
@@ -147,7 +147,7 @@ def test_a_deleted_checkpoint_is_a_new_query(kafka: EmbeddedBroker, query: Calla
     assert values(kafka, "orders") == {"0": 2}
 
 
-def test_only_the_folder_of_the_sink_was_deleted(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_deleted_sink_folder_is_detected(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.rmtree(tmp_path / "one" / "chaffinch")
@@ -156,7 +156,7 @@ def test_only_the_folder_of_the_sink_was_deleted(kafka: EmbeddedBroker, query: C
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_another_checkpoint_named_by_mistake_is_not_used(
+def test_wrong_checkpoint_location_is_not_used(
     kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The option names the checkpoint of another query: its notes are not this query's, so they are neither read nor written."""
@@ -169,7 +169,7 @@ def test_another_checkpoint_named_by_mistake_is_not_used(
     assert values(kafka, "orders") == {"0": 1, "two 0": 1}
 
 
-def test_a_second_run_while_the_first_one_commits(
+def test_second_run_during_commit_fences_first(
     kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one is fenced in the middle; the second one has written the batch, so the first one is told who did."""
@@ -196,7 +196,7 @@ def failing(folder: Folder, name: str, parts: Sequence[bytes]) -> None:
     raise folder.refusal("cannot be written", OSError(errno.EIO, "Input/output error"))
 
 
-def test_a_folder_that_fails_once_the_batch_is_in_kafka_fails_nothing(
+def test_storage_failure_after_commit_does_not_fail_batch(
     kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The marker says that it is written; the note is for people."""
@@ -216,7 +216,7 @@ def test_a_folder_that_fails_once_the_batch_is_in_kafka_fails_nothing(
 
 
 @pytest.mark.parametrize("at", range(len(BEFORE_THE_END)), ids=BEFORE_THE_END)
-def test_a_folder_that_fails_before_has_the_query_started_again(
+def test_storage_failure_before_commit_advises_restart(
     kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = query("one")

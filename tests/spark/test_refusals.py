@@ -51,7 +51,7 @@ RAISED = f"chaffinch.spark.refusals.Refusal: {REFUSAL}"
     ],
     ids=["alone", "traceback", "Spark's state", "line ends written out", "state on the line", "the first of two"],
 )  # fmt: skip
-def test_a_tag_is_found_in_any_text(text: str) -> None:
+def test_tag_is_found_in_any_text(text: str) -> None:
     assert tag_in(text) == TAG
 
 
@@ -79,7 +79,7 @@ OF_A_QUERY = f"[STREAM_FAILED] Query [id = a, runId = b] terminated with excepti
         "--repair key=x: [CAST_INVALID_INPUT] cannot be cast. SQLSTATE: 22018; nothing was written",
     ],
 )
-def test_what_our_own_line_quotes_does_not_end_it(reason: str, spark_s: str, quoted: Callable[[str], str]) -> None:
+def test_quoted_line_end_does_not_end_tag(reason: str, spark_s: str, quoted: Callable[[str], str]) -> None:
     refusal = Refusal(Group.INVALID_CONFIGURATION, "CONFIG", reason, Remedy.CORRECT)
     found = tag_in(quoted(spark_s.format(refusal)))
     assert found == ErrorTag(group=refusal.group, name="CONFIG", text=refusal.text)
@@ -93,7 +93,7 @@ def test_every_group_is_found(group: Group) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no tag", "KAFKA[Nonsense] X: y", "KAFKA[Retriable]: no name", "[PYTHON_VERSION_MISMATCH] 3.11"])
-def test_a_text_without_a_tag(text: str) -> None:
+def test_text_without_tag_has_none(text: str) -> None:
     assert tag_in(text) is None
 
 
@@ -116,7 +116,7 @@ def test_a_text_without_a_tag(text: str) -> None:
         (ConfigException("wrong"), "KAFKA[InvalidConfiguration] ConfigException: wrong; correct"),
     ],
 )
-def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error: KafkaException, text: str) -> None:
+def test_client_error_is_one_line_with_code_and_advice(error: KafkaException, text: str) -> None:
     refusal = refusal_of(error)
     assert str(refusal).startswith(text)
     assert str(refusal).count(refusal.name) == 1
@@ -124,19 +124,19 @@ def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error: K
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
-def test_every_group_has_an_advice(group: Group) -> None:
+def test_every_group_has_advice(group: Group) -> None:
     assert advised(group, "X", "it failed;").text == f"it failed; {ADVICE[REMEDIES[group]][Kind.QUERY]}"
 
 
 @pytest.mark.parametrize("code", [codes.OFFSET_OUT_OF_RANGE, codes.REBALANCE_IN_PROGRESS])
-def test_what_kip_1050_puts_in_no_group_is_recoverable(code: ErrorCode) -> None:
+def test_error_without_kip_1050_group_is_recoverable(code: ErrorCode) -> None:
     assert code.group is Group.NONE
     for refusal in (refusal_for(code, "it failed"), refusal_of(exception_for(code, message="it failed"))):
         assert str(refusal) == f"KAFKA[ApplicationRecoverable] {code.name}: it failed; {ADVICE[Remedy.AGAIN][Kind.QUERY]}"
 
 
 @pytest.mark.parametrize("remedy", Remedy)
-def test_only_who_has_a_query_is_told_to_start_it(remedy: Remedy) -> None:
+def test_advice_mentions_query_only_for_streams(remedy: Remedy) -> None:
     refusal = pickle.loads(pickle.dumps(Refusal(Group.RETRIABLE, "X", "it failed.", remedy)))
     texts = {}
     for kind in Kind:
@@ -148,7 +148,7 @@ def test_only_who_has_a_query_is_told_to_start_it(remedy: Remedy) -> None:
     assert [kind for kind, text in texts.items() if "query" in text or "restart" in text] == [Kind.QUERY]
 
 
-def test_what_says_by_itself_what_to_do_is_left_as_it_is() -> None:
+def test_reason_with_own_advice_is_unchanged() -> None:
     assert REFUSAL.worded_for(Kind.BATCH).text == REFUSAL.text
 
 

@@ -30,7 +30,7 @@ COMMAND.command()(command.replay)
 IDLE = cast(SparkSession, SimpleNamespace(createDataFrame=lambda *_: pytest.fail("Spark was asked")))
 
 
-def test_the_page_has_every_field_with_its_option() -> None:
+def test_document_lists_every_field_of_plan() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (`--.*`) \|", page, re.MULTILINE)
     assert [name for name, _ in rows] == [field.name for field in fields(ReplayPlan)]
@@ -40,7 +40,7 @@ def test_the_page_has_every_field_with_its_option() -> None:
     assert re.findall(r"`(\w+)`", report) == [field.name for field in fields(ReplayReport)]
 
 
-def test_the_page_s_example_is_a_plan() -> None:
+def test_example_of_document_is_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(plan = ReplayPlan\(.*?)```", page, re.DOTALL)
     found: dict[str, Any] = {"ReplayPlan": ReplayPlan}
@@ -76,7 +76,7 @@ def test_the_page_s_example_is_a_plan() -> None:
         ({"repairs": {"key": " "}}, "--repair key= is empty: give it an SQL expression; without a value the column is key=NULL"),
     ],
 )
-def test_a_plan_that_cannot_be(given: Mapping[str, Any], says: str) -> None:
+def test_wrong_plan_is_refused(given: Mapping[str, Any], says: str) -> None:
     with pytest.raises(ConfigException) as caught:
         ReplayPlan(**{"client": CLIENT_OPTIONS, "topic": "d", **given})
     assert says in str(caught.value)
@@ -89,7 +89,7 @@ def test_a_plan_that_cannot_be(given: Mapping[str, Any], says: str) -> None:
         (None, ReplayPlan(client=CLIENT_OPTIONS, topic="d"), "spark cannot be None: it must be a SparkSession"),
     ],
 )
-def test_what_is_no_plan_or_no_session(spark: Any, plan: Any, says: str) -> None:
+def test_wrong_argument_types_are_refused(spark: Any, plan: Any, says: str) -> None:
     with pytest.raises(ConfigException, match=says):
         replay(spark, plan)
 
@@ -101,7 +101,7 @@ def test_what_is_no_plan_or_no_session(spark: Any, plan: Any, says: str) -> None
         ({"path": "/p", "to": "nope"}, "--to", lambda plan: replay(IDLE, plan)),
     ],
 )
-def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(
+def test_unknown_topic_error_names_option(
     broker: EmbeddedBroker, named: Mapping[str, Any], option: str, look: Callable[[ReplayPlan], object]
 ) -> None:
     with pytest.raises(Refusal) as caught:
@@ -110,12 +110,12 @@ def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(
     assert str(caught.value) == f"KAFKA[InvalidConfiguration] UNKNOWN_TOPIC_OR_PARTITION: {said}"
 
 
-def test_a_folder_that_does_not_exist_is_told_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_missing_folder_is_refused_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*/gone: there is no such folder"):
         check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "gone")))
 
 
-def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_file_instead_of_folder_is_refused_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """With what it is, and where letters are: a folder that could be written to is of no use to who replays."""
     (tmp_path / "letters.parquet").write_text("")
     said = r"/letters\.parquet: it is a file, give its folder; give the value of errors\.dead\.letter\.path$"
@@ -132,7 +132,7 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker: Embe
         ([".letters.parquet.run.pending"], False),
     ],
 )  # fmt: skip
-def test_the_folder_above_that_of_the_letters_is_told_before_java_starts(tmp_path: Path, files: Sequence[str], is_refused: bool) -> None:
+def test_parent_folder_is_refused_before_java_starts(tmp_path: Path, files: Sequence[str], is_refused: bool) -> None:
     """One that holds no letters may wait for its first, or have no more."""
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -142,9 +142,7 @@ def test_the_folder_above_that_of_the_letters_is_told_before_java_starts(tmp_pat
         check_folder(str(tmp_path))
 
 
-def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(
-    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_folder_is_refused_before_java_starts(broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(folder: DeadLetterFolder) -> None:
         raise folder.refusal("cannot be listed", PermissionError("Permission denied"))
 
@@ -154,7 +152,7 @@ def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(
         check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path)))
 
 
-def test_a_place_that_cannot_be_opened_is_not_one_to_be_written_to() -> None:
+def test_unopenable_location_error_does_not_ask_for_write_access() -> None:
     with pytest.raises(Refusal, match=r"--parquet=nosuch://letters cannot be opened: .*; give the value of errors\.dead\.letter\.path$"):
         check_folder("nosuch://letters")
 
@@ -179,7 +177,7 @@ def interrupted_behind_the_write() -> None:
     ],
     ids=["while it is written", "while it is asked what became of it"],
 )
-def test_an_interruption_notes_what_is_written(work: Callable[[], object], note: str) -> None:
+def test_interruption_has_note_about_writes(work: Callable[[], object], note: str) -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         work()
     assert caught.value.__notes__ == [note]
@@ -189,7 +187,7 @@ def test_an_interruption_notes_what_is_written(work: Callable[[], object], note:
     ("at", "is_dry_run", "notes"),
     [("a.parquet", False, []), ("b.parquet", False, ["the files before b.parquet, by name, are replayed"]), ("b.parquet", True, [])],
 )
-def test_an_interruption_notes_which_files_are_replayed(
+def test_interruption_has_note_about_replayed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, is_dry_run: bool, notes: Sequence[str]
 ) -> None:
     for name in ("a.parquet", "b.parquet"):

@@ -26,7 +26,7 @@ def options_for(broker: str, root: str) -> dict[str, str]:
     }
 
 
-def test_driver_and_tasks_get_in(tmp_path: Path) -> None:
+def test_driver_and_tasks_authenticate(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     config = {"security.protocol": "SASL_SSL", "ssl.keystore.location": certificates.server}
     with EmbeddedBroker(topics=["orders"], config=config, users={"alice": "s3cret"}) as broker:
@@ -43,7 +43,7 @@ def test_driver_and_tasks_get_in(tmp_path: Path) -> None:
             forget_client(travelled)
 
 
-def test_what_is_missing_is_said_before_the_query_begins() -> None:
+def test_missing_security_option_is_refused_before_query_starts() -> None:
     given = options_for("a:1", "/nowhere")
     del given["kafka.sasl.password"]
     with pytest.raises(ConfigException, match=r"sasl\.password is missing"):

@@ -37,7 +37,7 @@ MASTERS = "it must be local[*], local[N], spark://HOST:PORT, k8s://HOST:PORT or 
         ({"PYSPARK_GATEWAY_PORT": "40001"}, None),
     ],
 )
-def test_what_spark_submit_has_set_stays(environment: Mapping[str, str], master: str | None) -> None:
+def test_master_of_spark_submit_is_kept(environment: Mapping[str, str], master: str | None) -> None:
     assert master_of(None, environment) == master
     assert master_of("local[3]", environment) == "local[3]"
 
@@ -68,25 +68,25 @@ def test_what_spark_submit_has_set_stays(environment: Mapping[str, str], master:
         ),
     ],
 )
-def test_what_no_session_can_be_made_of(arguments: Mapping[str, Any], text: str) -> None:
+def test_wrong_arguments_are_refused(arguments: Mapping[str, Any], text: str) -> None:
     with pytest.raises(ConfigException, match=re.escape(text)):
         session(**arguments)
 
 
-def test_a_server_that_the_environment_names_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_spark_remote_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "http://a")
     with pytest.raises(ConfigException, match=r"SPARK_REMOTE cannot be 'http://a': it must be sc://HOST:PORT"):
         session()
 
 
 @pytest.mark.parametrize("value", [np.datetime64("2026-01-01"), np.array([1])])
-def test_what_of_numpy_is_no_number_is_refused(value: object) -> None:
+def test_numpy_array_in_config_is_refused(value: object) -> None:
     with pytest.raises(ConfigException, match=r"config's spark.cores.max cannot be .*: it must be a string, a number, True or False"):
         session(config={"spark.cores.max": value})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"remote": "sc://host:15002"}], ids=str)
-def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: Mapping[str, Any]) -> None:
+def test_missing_pyspark_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: Mapping[str, Any]) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(ModuleNotFoundError, match=r"^pyspark is not installed: pip install 'chaffinch\[spark\]'$") as raised:
         session("x", **arguments)
@@ -106,7 +106,7 @@ PANDAS = "PySpark does not yet fully support pandas >= 3.0.0. Some features may 
         ("PySpark does something else.", FutureWarning, "pyspark.testing.utils", True),
     ],
 )
-def test_that_pyspark_looks_for_pandas_without_need_is_not_told(
+def test_pandas_warning_of_test_module_is_ignored(
     builder: Builder, text: str, kind: type[FutureWarning | DeprecationWarning], module: str, is_shown: bool
 ) -> None:
     """What it says where pandas is used is; and nothing else is kept back."""
@@ -118,7 +118,7 @@ def test_that_pyspark_looks_for_pandas_without_need_is_not_told(
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith("4.1."), reason="PySpark 4.1 says nothing of pandas 3")
-def test_pyspark_says_of_pandas_3_what_we_have_it_keep_back() -> None:
+def test_pandas_warning_still_has_expected_text() -> None:
     """In the module that each session loads, whatever the release of pandas is."""
     program = (
         "import pandas; pandas.__version__ = '3.0.0'; from chaffinch.spark import session as made; import sys;"
@@ -184,7 +184,7 @@ def unfit(spark: Connected | Running) -> None:
 
 
 @pytest.mark.parametrize("is_there_before", [False, True])
-def test_a_session_that_fails_leaves_nothing(builder: Builder, monkeypatch: pytest.MonkeyPatch, is_there_before: bool) -> None:
+def test_failed_session_restores_environment(builder: Builder, monkeypatch: pytest.MonkeyPatch, is_there_before: bool) -> None:
     """Neither itself, which the next one would be, nor a Python, nor Spark Connect, which a builder of Spark's own would find."""
     from pyspark import SparkContext
 
@@ -219,7 +219,7 @@ class Connected:
 
 @pytest.mark.parametrize("is_there_before", [False, True])
 @pytest.mark.parametrize("fails_at_once", [False, True])
-def test_a_server_that_fails_leaves_no_session(
+def test_failed_connect_session_is_stopped(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, is_there_before: bool, fails_at_once: bool
 ) -> None:
     """PySpark keeps it before it has asked the server for anything, and gives it to whoever names another server."""
@@ -240,7 +240,7 @@ def test_a_server_that_fails_leaves_no_session(
     assert Connected.made is before
 
 
-def test_the_master_that_the_configuration_names(builder: Builder) -> None:
+def test_master_in_config_is_used(builder: Builder) -> None:
     """Taken for this machine's, the driver would listen where no executor reaches it."""
     session(config={"spark.master": "spark://host:7077", "spark.cores.max": None}, check=False)
     assert builder.configured["spark.master"] == "spark://host:7077"
@@ -249,7 +249,7 @@ def test_the_master_that_the_configuration_names(builder: Builder) -> None:
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_numbers_of_numpy_are_numbers(builder: Builder) -> None:
+def test_numpy_numbers_are_accepted(builder: Builder) -> None:
     numbers = {"int": np.int64(-5), "uint": np.uint8(5), "float": np.float64(0.5), "half": np.float16(0.5), "true": np.bool_(True)}
     session(config={"spark.master": "spark://host:7077", **numbers}, check=False)
     expected = {"int": "-5", "uint": "5", "float": "0.5", "half": "0.5", "true": "true"}
@@ -271,7 +271,7 @@ class Turns:
         self.lock.release()
 
 
-def test_a_session_that_fails_takes_nothing_from_another_thread_s(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_session_keeps_environment_of_other_thread(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one begins when the first has set its Python and not failed yet."""
     turns = Turns()
     monkeypatch.setattr(sys.modules["chaffinch.spark.session"], "_session_lock", turns)
@@ -296,7 +296,7 @@ def test_a_session_that_fails_takes_nothing_from_another_thread_s(builder: Build
 
 
 @pytest.mark.spark
-def test_a_job_that_is_submitted_runs_where_it_was_submitted_to(tmp_path: Path) -> None:
+def test_submitted_job_uses_its_master(tmp_path: Path) -> None:
     import pyspark
 
     job = tmp_path / "job.py"
@@ -309,7 +309,7 @@ def test_a_job_that_is_submitted_runs_where_it_was_submitted_to(tmp_path: Path) 
 
 
 @pytest.mark.spark
-def test_a_python_without_the_package_is_refused_on_one_machine_too(tmp_path: Path) -> None:
+def test_python_without_package_is_refused_in_local_mode(tmp_path: Path) -> None:
     """Else the first write says that Spark finds no format of this name, or that Arrow is missing, in a traceback of Java's."""
     python = tmp_path / "bare" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)

@@ -28,7 +28,7 @@ class LeaveOutNine(ProducerExceptionHandler):
         return NonRetriableResponse.SWALLOW if record.value == b"9" else NonRetriableResponse.FAIL
 
 
-def test_a_stream_whose_tasks_send_goes_back_to_transactions(
+def test_stream_changes_from_at_least_once_to_exactly_once(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
 ) -> None:
     stream = Stream(
@@ -45,7 +45,7 @@ def test_a_stream_whose_tasks_send_goes_back_to_transactions(
     assert [row["error_name"] for row in spark.read.parquet(str(tmp_path / "dead")).collect()] == ["INVALID_COMPACTION_KEY"]
 
 
-def test_a_handler_in_the_tasks(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
+def test_exception_handler_runs_in_tasks(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value")
     write(
         frame, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead,
@@ -64,7 +64,7 @@ def test_a_handler_in_the_tasks(spark: SparkSession, broker: EmbeddedBroker, top
         ("AddOffsetsToTxn", "NOT_COORDINATOR", Group.REFRESH_RETRIABLE, "; run it again"),
     ],
 )  # fmt: skip
-def test_an_error_of_each_class_reaches_the_user_in_one_line(
+def test_error_of_each_group_reaches_user_in_one_line(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, api: str, error: str, group: Group, text: str
 ) -> None:
     broker.faults.add(api=api, error=error, count=10_000)
@@ -84,7 +84,7 @@ def test_an_error_of_each_class_reaches_the_user_in_one_line(
     assert [(text in line, line.count(error)) for line in lines] == [(True, 1)] * 2
 
 
-def test_a_path_is_refused(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_path_is_refused(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(1).selectExpr("'v' as value")
     with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*save\(\) and start\(\) take no path here"):
         frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).save(f"/{topic}")

@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_the_cleaning_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+def test_cleaning_pipeline(spark: SparkSession, tmp_path: Path) -> None:
     """Lines of one writer are good, those of another name their key otherwise, one has none."""
     folder = tmp_path / "orders"
     folder.mkdir()

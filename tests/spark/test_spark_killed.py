@@ -26,7 +26,7 @@ EVENTS = [
 ]
 
 
-def test_each_row_is_in_one_place_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_killed_query_writes_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
     """The committing worker dies in the middle of the push, the broker before the commit, the driver when Kafka has committed."""
     with KilledBroker(tmp_path / "broker", flush_policy="os", topics=TOPICS, config=BROKER_CONFIG) as broker:
         run = Run(tmp_path, broker, random.Random(1))
@@ -42,7 +42,7 @@ def test_each_row_is_in_one_place_once(spark: SparkSession, tmp_path: Path) -> N
         assert len(run.good) == len(EVENTS) * 285
 
 
-def test_a_query_that_is_stopped_in_the_middle_of_a_task_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_stopped_in_task_continues_from_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     with KilledBroker(tmp_path / "broker", flush_policy="os", topics=TOPICS, config=BROKER_CONFIG) as broker:
         run = Run(tmp_path, broker, random.Random(1))
         try:

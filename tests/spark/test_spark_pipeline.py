@@ -54,7 +54,7 @@ class WordCounts:
         )  # fmt: skip
 
 
-def test_update_mode_to_two_topics_each_row_once(
+def test_update_mode_writes_each_row_to_two_topics_once(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
 ) -> None:
     """Then two outputs under one name stop the query before rows are lost."""
@@ -84,9 +84,7 @@ def test_update_mode_to_two_topics_each_row_once(
     assert broker.read(dead).num_rows == 2
 
 
-def test_jobs_that_the_function_describes_are_still_those_of_the_query(
-    spark: SparkSession, broker: EmbeddedBroker, dead: str, tmp_path: Path
-) -> None:
+def test_custom_job_description_keeps_query_identity(spark: SparkSession, broker: EmbeddedBroker, dead: str, tmp_path: Path) -> None:
     """Else each run would be taken for the one before, whose batch failed behind the sink, and two drivers for one."""
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "checkpointLocation": str(tmp_path / "checkpoint")}
     (tmp_path / "input").mkdir()
@@ -111,7 +109,7 @@ def test_jobs_that_the_function_describes_are_still_those_of_the_query(
     assert [row["value"] for row in broker.read(dead).to_pylist()] == [b"a"]
 
 
-def test_threads_that_have_not_begun_the_session_write_too(spark: SparkSession, broker: EmbeddedBroker, dead: str, tmp_path: Path) -> None:
+def test_writes_work_in_other_threads(spark: SparkSession, broker: EmbeddedBroker, dead: str, tmp_path: Path) -> None:
     """Spark looks for formats that are written in the session of the thread, and says there that there is no format chaffinch."""
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": dead}
     (tmp_path / "input").mkdir()
@@ -133,7 +131,7 @@ def test_threads_that_have_not_begun_the_session_write_too(spark: SparkSession, 
     assert broker.read(dead).column("value").to_pylist() == [b"a", b"b"]
 
 
-def test_a_line_that_quotes_the_end_of_one_is_told_to_its_end(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_message_with_quoted_line_end_is_complete(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     """As the name of a topic, of a folder, or what somebody's handler raises may."""
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.txt").write_text("a")
@@ -150,7 +148,7 @@ def test_a_line_that_quotes_the_end_of_one_is_told_to_its_end(spark: SparkSessio
     assert caught.value.tag.text.endswith("; correct the data, the options or the topic, a restart alone fails again")
 
 
-def test_a_worker_that_dies_is_told_by_what_spark_says(spark: SparkSession, tmp_path: Path) -> None:
+def test_died_worker_is_reported_as_worker_lost(spark: SparkSession, tmp_path: Path) -> None:
     """Spark gives a task one attempt in local mode, so the query fails."""
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.json").write_text('{"word": "a"}')

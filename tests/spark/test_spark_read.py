@@ -39,13 +39,11 @@ def plain(broker: EmbeddedBroker, topic: str) -> str:
 
 
 @pytest.mark.parametrize(("headers", "schema"), [("false", READ_SCHEMA), ("true", READ_SCHEMA + HEADERS_SCHEMA)])
-def test_the_schema_is_that_of_spark_s_kafka_source(
-    spark: SparkSession, broker: EmbeddedBroker, plain: str, headers: str, schema: str
-) -> None:
+def test_schema_equals_kafka_source_of_spark(spark: SparkSession, broker: EmbeddedBroker, plain: str, headers: str, schema: str) -> None:
     assert read(spark, broker, subscribe=plain, includeHeaders=headers).schema == StructType.fromDDL(schema)
 
 
-def test_of_the_session_s_kind_of_timestamp_the_schema_knows_nothing(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
+def test_schema_ignores_timestamp_type_of_session(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     """Spark's own source has one schema, too, whatever `timestamp` means in SQL."""
     schema = read(spark, broker, subscribe=plain).schema
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
@@ -58,7 +56,7 @@ def test_of_the_session_s_kind_of_timestamp_the_schema_knows_nothing(spark: Spar
         spark.conf.unset("spark.sql.timestampType")
 
 
-def test_every_column(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
+def test_all_columns_have_values(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     rows = read(spark, broker, subscribe=plain, includeHeaders="true").orderBy("partition", "offset").collect()
     assert [bytes(row["value"]) for row in rows] == [b"value %d" % number for number in range(15)]
     row = rows[12]
@@ -77,7 +75,7 @@ def test_every_column(spark: SparkSession, broker: EmbeddedBroker, plain: str) -
         ({"startingOffsets": {"0": 10, "1": 5}}, []),
     ],
 )
-def test_offsets(
+def test_offset_options_limit_read(
     spark: SparkSession, broker: EmbeddedBroker, plain: str, options: Mapping[str, Mapping[str, int]], expected: Sequence[int]
 ) -> None:
     given = {name: json.dumps({plain: offsets}) for name, offsets in options.items()}
@@ -85,12 +83,12 @@ def test_offsets(
     assert sorted(int(bytes(row["key"])) for row in rows) == list(expected)
 
 
-def test_assign(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
+def test_assigned_partitions_are_read(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     rows = read(spark, broker, assign=json.dumps({plain: [1]})).collect()
     assert sorted(int(bytes(row["key"])) for row in rows) == [10, 11, 12, 13, 14]
 
 
-def test_what_a_transaction_aborted_is_left_out(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
+def test_aborted_records_are_skipped(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"t-{plain}", enable_idempotence=True)
     producer.init_transactions()
     for number, commits in ((100, False), (101, True), (102, False)):
@@ -104,7 +102,7 @@ def test_what_a_transaction_aborted_is_left_out(spark: SparkSession, broker: Emb
     assert sorted(int(bytes(row["key"])) for row in everything) == [*range(15), 100, 101, 102]
 
 
-def test_a_topic_copied_row_by_row(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
+def test_rows_can_be_copied_to_another_topic(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     """What is read can be written as it is; the columns that say where it came from are not in the way."""
     broker.create_topic(f"{plain}-copy", 2, 1, {})
     frame = read(spark, broker, subscribe=plain, includeHeaders="true")
@@ -115,7 +113,7 @@ def test_a_topic_copied_row_by_row(spark: SparkSession, broker: EmbeddedBroker, 
     assert broker.read(f"{plain}-copy").select(kept).to_pylist() == broker.read(plain).select(kept).to_pylist()
 
 
-def test_a_view_hands_its_options_on_and_a_table_of_the_catalog_does_not(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
+def test_view_passes_options_and_catalog_table_does_not(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     view, table = f"view_{plain}".replace("-", "_"), f"table_{plain}".replace("-", "_")
     options = f"`kafka.bootstrap.servers` '{broker.bootstrap_servers}', subscribe '{plain}'"
     spark.sql(f"CREATE TEMPORARY VIEW {view} USING chaffinch OPTIONS ({options})")
@@ -130,13 +128,13 @@ def test_a_view_hands_its_options_on_and_a_table_of_the_catalog_does_not(spark: 
 
 
 class TestDataLoss:
-    def test_offsets_that_are_gone_fail(self, spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
+    def test_missing_offsets_fail(self, spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
         given = json.dumps({plain: {"0": 5, "1": 99}})
         with pytest.raises(Exception, match="set failOnDataLoss=false to read what is left") as caught:
             read(spark, broker, subscribe=plain, endingOffsets=given).collect()
         assert f"endingOffsets: {plain}-1 ends at offset 5, offset 99 was requested" in str(caught.value)
 
-    def test_or_are_left_out(self, spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
+    def test_missing_offsets_are_skipped_without_fail_on_data_loss(self, spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
         given = json.dumps({plain: {"0": 0, "1": 99}})
         assert read(spark, broker, subscribe=plain, endingOffsets=given, failOnDataLoss="false").count() == 5
 
@@ -151,7 +149,7 @@ class TestBadInput:
             ({"subscribe": "no-such-topic"}, r"topic 'no-such-topic' \(option subscribe\) does not exist on"),
         ],
     )
-    def test_it_is_refused(self, spark: SparkSession, broker: EmbeddedBroker, options: Mapping[str, str], text: str) -> None:
+    def test_wrong_options_are_refused(self, spark: SparkSession, broker: EmbeddedBroker, options: Mapping[str, str], text: str) -> None:
         with pytest.raises(Exception, match=text) as caught:
             read(spark, broker, **options).collect()
         assert "KAFKA[InvalidConfiguration]" in str(caught.value)

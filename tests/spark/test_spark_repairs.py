@@ -31,7 +31,7 @@ pytestmark = [
         ("explode(array('a', 'b'))", r"UNSUPPORTED_GENERATOR"),
     ],
 )
-def test_a_repair_that_cannot_be_is_refused_before_anything_is_read(
+def test_invalid_repair_is_refused_before_read(
     spark: SparkSession, broker: EmbeddedBroker, dead: str, monkeypatch: pytest.MonkeyPatch, expression: str, says: str
 ) -> None:
     monkeypatch.setattr(topic_replay, "read_ledger", None)
@@ -47,7 +47,7 @@ FAILED = (
 
 
 @pytest.mark.parametrize("is_dry_run", [True, False])
-def test_a_repair_that_fails_is_named_with_what_is_written(
+def test_failing_repair_is_named_with_written_state(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, is_dry_run: bool
 ) -> None:
     """Not those before it, which do not fail by themselves, nor those behind it."""
@@ -63,7 +63,7 @@ def test_a_repair_that_fails_is_named_with_what_is_written(
     assert outcome(replay(spark, plan(broker, topic=dead, repairs={"key": "value"}))) == (1, 1, {})
 
 
-def test_a_repair_that_fails_for_a_later_file(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+def test_repair_failing_for_later_file_is_named(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     good = spark.sql("SELECT cast(null as string) as key, cast('1' as binary) as value")
     for rows_of, name in ((bad_rows(spark, 1), "b.parquet"), (good, "a.parquet")):
         write(rows_of, broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
@@ -76,7 +76,7 @@ def test_a_repair_that_fails_for_a_later_file(spark: SparkSession, broker: Embed
     assert [path.name for path in tmp_path.glob("*.parquet")] == ["b.parquet"]
 
 
-def test_what_fails_beside_the_repairs_is_told_as_it_is(
+def test_other_failure_is_raised_unchanged(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)

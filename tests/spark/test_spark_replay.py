@@ -59,7 +59,7 @@ def outcome(report: ReplayReport) -> tuple[int, int, Mapping[str, int]]:
     return report.read, report.written, report.still_rejected
 
 
-def test_a_topic_of_dead_letters(
+def test_topic_is_replayed_once(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As they are, repaired in part, in whole, and again: each letter is written once; what is rejected again is a letter again."""
@@ -116,7 +116,7 @@ def test_a_topic_of_dead_letters(
     assert broker.read(f"{topic}-copy").num_rows == 4
 
 
-def test_options_of_the_writing(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
+def test_writing_options_have_effect(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     """They hold for what is tried and for what is written."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     narrow = plan(broker, topic=dead, repairs={"key": "'k'", "value": "repeat('x', 500)"}, writing={"kafka.max.request.size": "400"})
@@ -127,7 +127,7 @@ def test_options_of_the_writing(spark: SparkSession, broker: EmbeddedBroker, top
     assert outcome(replay(spark, replace(narrow, writing={"kafka.max.request.size": "900"}))) == (2, 2, {})
 
 
-def test_two_replays_of_the_same_letters_at_once(
+def test_only_one_of_two_concurrent_replays_writes(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have the same token, and would leave the same notes but for their run: what one has written the other does not claim."""
@@ -149,7 +149,7 @@ def test_two_replays_of_the_same_letters_at_once(
     assert outcome(replay(spark, second)) == (0, 0, {})
 
 
-def test_what_fails_behind_the_write_says_that_it_is_written(
+def test_failure_after_write_says_that_replay_was_written(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
@@ -166,7 +166,7 @@ def test_what_fails_behind_the_write_says_that_it_is_written(
     assert outcome(replay(spark, keyed)) == (0, 0, {})
 
 
-def test_no_option_of_the_writing_limits_notes(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
+def test_writing_options_do_not_limit_notes(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     """They are no rows: one that became a letter would leave the next replay to write all again."""
     write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     narrow = plan(broker, topic=dead, repairs={"key": "value"}, writing={"kafka.max.request.size": "120"})
@@ -174,7 +174,7 @@ def test_no_option_of_the_writing_limits_notes(spark: SparkSession, broker: Embe
     assert values(broker, topic) == {"v0": 1, "v1": 1, "v2": 1}
 
 
-def test_a_topic_of_letters_that_takes_no_note(
+def test_topic_that_rejects_note_gets_no_rows(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told before anything is written; where that cannot be, the topic refuses the note, and the rows with it."""
@@ -198,7 +198,7 @@ def test_a_topic_of_letters_that_takes_no_note(
 
 
 @pytest.mark.parametrize("named", ["cast('' as binary)", "cast(null as binary)"], ids=["empty", "null"])
-def test_a_letter_that_names_no_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, named: str) -> None:
+def test_letter_without_topic_needs_option(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, named: str) -> None:
     """It is a letter, and its reason says what a replay can do about it."""
     letter = f"array(named_struct('key', '__connect.errors.topic', 'value', {named})) as headers"
     write(spark.range(1).selectExpr("cast('v' as binary) as value", letter), broker, dead)
@@ -209,7 +209,7 @@ def test_a_letter_that_names_no_topic(spark: SparkSession, broker: EmbeddedBroke
     assert values(broker, topic) == {"v": 1}
 
 
-def test_headers_of_a_row_stay_whatever_their_names(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
+def test_row_headers_with_reserved_names_are_kept(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     """Of one that was read from another dead letter topic: they say nothing about this letter."""
     own = {"mine": "1", "__connect.errors.topic": "elsewhere", "chaffinch.error.timestamp": "5", "chaffinch.error.value.sha256": "00"}
     pairs = ", ".join(f"named_struct('key', '{name}', 'value', cast('{value}' as binary))" for name, value in own.items())
@@ -221,7 +221,7 @@ def test_headers_of_a_row_stay_whatever_their_names(spark: SparkSession, broker:
     assert (row["key"], row["timestamp"].timestamp()) == (b"INVALID_COMPACTION_KEY", 1_700_000_000)
 
 
-def test_a_topic_of_something_else(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_topic_without_dead_letters_is_refused(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     """Its records would else be appended to it once more, as dead letters that name no topic."""
     write(rows(spark, 0).where("key is not null and length(value) < 1000"), broker, topic)
     with pytest.raises(Refusal, match=rf"NOT_DEAD_LETTERS: none of the 3 records in {topic} has the header __connect.errors.topic"):
@@ -229,9 +229,7 @@ def test_a_topic_of_something_else(spark: SparkSession, broker: EmbeddedBroker, 
     assert broker.read(topic).num_rows == 3
 
 
-def test_what_others_have_written_among_letters_is_left_where_it_is(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str
-) -> None:
+def test_foreign_records_among_letters_are_skipped(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     non_letters = spark.range(2).selectExpr("cast(id as string) as key", "'stranger' as value")
     write(non_letters, broker, dead)
@@ -248,7 +246,7 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(
     assert outcome(replay(spark, keyed)) == (0, 0, {})
 
 
-def test_a_dry_run_asks_the_users_handler(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_dry_run_calls_exception_handler(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value", f"'{topic}' as topic")
     handler = {"kafka.custom.exception.handler.class": "tests.spark.test_spark_direct.LeaveOutNine"}
     tried = writing.dry_run(plan(broker, topic="letters", writing=handler), frame)
@@ -257,7 +255,7 @@ def test_a_dry_run_asks_the_users_handler(spark: SparkSession, broker: EmbeddedB
     )  # fmt: skip
 
 
-def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_waits_for_topic_like_sink(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else letters whose topic comes late are said to be rejected still, and are written."""
     asked = []
     monkeypatch.setattr(target, "client_for", lambda options: None)
@@ -269,7 +267,7 @@ def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch: pytes
     assert asked == [("late", 9_000, 7_000)]
 
 
-def test_a_dry_run_finds_min_insync_above_the_replicas(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_dry_run_detects_min_insync_above_replicas(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     broker.create_topic(f"{topic}-two", 1, 1, {"min.insync.replicas": 2})
     with pytest.raises(
         Exception, match=r"KAFKA\[InvalidConfiguration\] INCONSISTENT_REPLICATION_FACTOR: topic .*-two has replication factor 1"
@@ -277,7 +275,7 @@ def test_a_dry_run_finds_min_insync_above_the_replicas(spark: SparkSession, brok
         writing.dry_run(plan(broker, topic="letters"), spark.range(10).selectExpr("cast(id as string) as value", f"'{topic}-two' as topic"))
 
 
-def test_letters_that_are_removed_while_they_are_read(
+def test_letters_removed_during_read_fail_replay(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
@@ -302,7 +300,7 @@ def test_letters_that_are_removed_while_they_are_read(
     assert rows_there() == before
 
 
-def test_a_topic_whose_notes_have_expired(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
+def test_topic_with_expired_notes_is_replayed(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     """What was replayed is gone with the note of it: what comes then is replayed, although nothing tells it from the first time."""
     for first in (0, 10):
         write(rows(spark, first), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)

@@ -102,7 +102,7 @@ class LeaveOutLarge(ProducerExceptionHandler):
     ],
     ids=["option", "handler"],
 )
-def test_letters_that_are_too_large_are_offered_to_the_handler(
+def test_handler_is_called_for_too_large_letters(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, place: str, handler: Mapping[str, str]
 ) -> None:
     """KIP-1038, by what the topic takes; what it swallows is done with, in both places."""
@@ -123,7 +123,9 @@ def test_letters_that_are_too_large_are_offered_to_the_handler(
     assert values(broker, topic) == {"v0": 1, "v2": 1, "v3": 1}
 
 
-def test_the_topic_then_the_files(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str) -> None:
+def test_topic_replay_then_file_replay_writes_letters_once(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str
+) -> None:
     """What the topic holds cut comes from the files, and nothing is written twice."""
     of_topic_, of_files_ = both
     (first,) = written(spark, of_topic_)
@@ -138,7 +140,7 @@ def test_the_topic_then_the_files(spark: SparkSession, broker: EmbeddedBroker, t
     assert values(broker, topic) == ALL
 
 
-def test_the_files_then_the_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
+def test_file_replay_then_topic_replay_writes_letters_once(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
     of_topic_, of_files_ = both
     assert written(spark, of_files_) == [(11, 11, 0, 0)]
     tried = replay(spark, replace(of_topic_, is_dry_run=True))
@@ -150,7 +152,7 @@ def test_the_files_then_the_topic(spark: SparkSession, broker: EmbeddedBroker, t
 
 
 @pytest.mark.parametrize("order", ["ttff", "ffft", "tfft", "fttf"])
-def test_selected_letters_then_the_rest(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, order: str) -> None:
+def test_selection_then_rest_writes_letters_once(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, order: str) -> None:
     """Of either place, after a selection in either."""
     of_topic_, of_files_ = both
     places = {"t": of_topic_, "f": of_files_}
@@ -168,7 +170,7 @@ def test_selected_letters_then_the_rest(spark: SparkSession, broker: EmbeddedBro
     assert values(broker, topic) == ALL
 
 
-def test_a_condition_that_is_another_one_each_time(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
+def test_nondeterministic_condition_is_evaluated_once(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
     """What is written and what is noted are the same letters."""
     for place in both:
         replay(spark, replace(place, where="rand() < 0.5"))
@@ -177,7 +179,7 @@ def test_a_condition_that_is_another_one_each_time(spark: SparkSession, broker: 
     assert values(broker, topic) == ALL
 
 
-def test_a_replay_of_files_that_dies_at_each_step(
+def test_file_replay_killed_at_each_step_writes_letters_once(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the write, the note in the topic says that the file is done with, and what became of its letters."""
@@ -204,7 +206,7 @@ def test_a_replay_of_files_that_dies_at_each_step(
     assert values(broker, topic) == ALL
 
 
-def test_letters_that_wait_for_their_name_behind_the_write(
+def test_pending_file_after_write_is_renamed(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Those that were not selected are in a pending file only: the next replay gives it its name, as the note says."""
@@ -225,7 +227,7 @@ def test_letters_that_wait_for_their_name_behind_the_write(
 
 
 @pytest.mark.parametrize("late", ["topic", "files"])
-def test_replays_of_both_places_at_once(
+def test_concurrent_topic_and_file_replays_write_once(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     """One of them writes; a replay of files reads again what is left for it, one of the topic says so."""
@@ -250,7 +252,7 @@ def test_replays_of_both_places_at_once(
     assert values(broker, topic) == ALL
 
 
-def test_what_is_rejected_again_is_a_letter_in_both_places(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
+def test_rejected_again_becomes_letter_in_topic_and_file(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
     """Replayed files leave their letters where the query left them, and these are known by each other too."""
     of_topic_, of_files_ = both
     as_it_is = {"timestamp": "timestamp_millis(1700000000000)"}
@@ -262,7 +264,7 @@ def test_what_is_rejected_again_is_a_letter_in_both_places(spark: SparkSession, 
     assert values(broker, topic) == ALL
 
 
-def test_letters_of_an_earlier_version(
+def test_letters_of_earlier_version_are_matched_by_count(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have no row in the topic, and the file does not name it: with both named, those that are alike are counted off."""
@@ -285,7 +287,7 @@ def test_letters_of_an_earlier_version(
     assert values(broker, topic) == {"same": 3, "v": 1, LARGE: 1}
 
 
-def test_files_of_an_earlier_version_by_themselves(
+def test_files_of_earlier_version_are_replayed_without_topic(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
 ) -> None:
     """Without columns for the letter's origin, and without a topic: as ever."""
@@ -300,7 +302,9 @@ def test_files_of_an_earlier_version_by_themselves(
     assert list(folder.glob("*.parquet")) == []
 
 
-def test_letters_that_the_topic_has_no_more(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str) -> None:
+def test_letters_missing_in_replayed_topic_are_refused(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str
+) -> None:
     """Retention took them after a replay of the topic: nobody can tell whether they are written, and nothing is."""
     of_topic_, of_files_ = both
     replay(spark, replace(of_topic_, only=["INVALID_TIMESTAMP"]))
@@ -313,9 +317,7 @@ def test_letters_that_the_topic_has_no_more(spark: SparkSession, broker: Embedde
     assert values(broker, topic) == {"good": 1, "old": 1}
 
 
-def test_a_topic_of_the_same_name_that_is_another_one(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str
-) -> None:
+def test_recreated_topic_is_not_matched(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str) -> None:
     """As in another cluster: its letters are not those of the file, and no note is left there."""
     from chaffinch.admin.topics import delete_topics
 
@@ -328,9 +330,7 @@ def test_a_topic_of_the_same_name_that_is_another_one(
     assert values(broker, topic) == ALL
 
 
-def test_a_file_of_a_later_version_is_refused_by_name(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, tmp_path: Path
-) -> None:
+def test_file_of_later_version_is_refused(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, tmp_path: Path) -> None:
     (path,) = (tmp_path / "letters").glob("*.parquet")
     pq.write_table(pq.read_table(path).replace_schema_metadata({"chaffinch.letters.format": "3"}), path)
     with pytest.raises(Refusal, match=r"FORMAT_NEWER: --parquet=.*: chaffinch-.*.parquet cannot be read: it has format version 3, this Ch"):
@@ -338,9 +338,7 @@ def test_a_file_of_a_later_version_is_refused_by_name(
     assert values(broker, topic) == {"good": 1}
 
 
-def test_a_note_of_a_later_version_is_refused_by_name(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str
-) -> None:
+def test_note_of_later_version_is_refused(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str) -> None:
     headers = ", ".join(
         f"named_struct('key', '{key}', 'value', cast('{value}' as binary))"
         for key, value in {"chaffinch.replayed": json.dumps({"a later format": 3}), "chaffinch.replayed.by": "later"}.items()
@@ -363,13 +361,13 @@ def test_a_note_of_a_later_version_is_refused_by_name(
         ("true) or (true", "--where true"),
     ],
 )
-def test_a_condition_that_cannot_be(spark: SparkSession, broker: EmbeddedBroker, both: Both, where: str, says: str) -> None:
+def test_invalid_condition_is_refused(spark: SparkSession, broker: EmbeddedBroker, both: Both, where: str, says: str) -> None:
     for place in both:
         with pytest.raises(Exception, match=says):
             replay(spark, replace(place, where=where))
 
 
-def test_a_condition_that_fails_for_a_letter(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
+def test_failing_condition_is_named(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
     for place in both:
         with pytest.raises(Refusal, match=r"CONFIG: --where cast\(cast\(value as string\) as int\) = 1: \[CAST_INVALID_INPUT\].*nothing"):
             replay(spark, replace(place, where="cast(cast(value as string) as int) = 1"))

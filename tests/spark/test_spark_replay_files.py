@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 
-def test_a_file_of_letters_that_name_no_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+def test_letters_without_topic_need_option(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     nameless = spark.range(1).selectExpr("'k' as key", "cast('v' as binary) as value", "cast(null as string) as topic")
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "errors.tolerance": "all", "errors.dead.letter.path": str(tmp_path)}
     nameless.write.format("chaffinch").mode("append").options(**given).save()
@@ -45,7 +45,7 @@ def test_a_file_of_letters_that_name_no_topic(spark: SparkSession, broker: Embed
     assert values(broker, topic) == {"v": 1}
 
 
-def test_a_file_system_that_spark_does_not_know(
+def test_file_system_unknown_to_spark_is_refused(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pyarrow knows more of them: the folder is found, and its files are no fault of the sink's."""
@@ -59,7 +59,7 @@ def test_a_file_system_that_spark_does_not_know(
         replay(spark, plan(broker, path=str(tmp_path)))
 
 
-def test_folders_of_something_else(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_folder_without_dead_letters_is_refused(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     def asked(folder: Path) -> ReplayReport:
         return replay(spark, plan(broker, path=str(folder)))
 
@@ -77,7 +77,7 @@ def test_folders_of_something_else(spark: SparkSession, broker: EmbeddedBroker, 
         asked(tmp_path)
 
 
-def test_parquet_files_one_transaction_each(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path) -> None:
+def test_each_file_is_one_transaction(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path) -> None:
     """Also when a replay died before it could move a file that it had written: the next one moves it, and writes nothing."""
     folder = tmp_path / r"letters [of] {a,b}\*?"  # A name, although Spark has patterns with these marks.
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
@@ -101,7 +101,7 @@ def test_parquet_files_one_transaction_each(spark: SparkSession, broker: Embedde
 
 
 @pytest.mark.parametrize("step", ["_is_of_another", "_move_to_replayed"])
-def test_a_file_that_is_written_and_an_interruption_behind_that(
+def test_interruption_after_write_has_note(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
@@ -117,7 +117,7 @@ def test_a_file_that_is_written_and_an_interruption_behind_that(
     assert values(broker, topic) == {"v0": 1}
 
 
-def test_two_replays_of_one_file_to_different_topics(
+def test_only_one_of_two_replays_to_different_topics_writes(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marker lies where both look for it, whatever their repairs: what one has written meanwhile the other skips."""
@@ -139,7 +139,7 @@ def test_two_replays_of_one_file_to_different_topics(
 
 
 @pytest.mark.parametrize("is_marker_seen", [True, False])
-def test_a_file_that_another_replay_moves_once_it_is_read(
+def test_file_moved_after_read_is_not_written_again(
     spark: SparkSession,
     broker: EmbeddedBroker,
     topic: str,
@@ -168,7 +168,7 @@ def test_a_file_that_another_replay_moves_once_it_is_read(
     assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == ["_replayed"]
 
 
-def test_a_file_that_another_replay_moves_before_it_is_read(
+def test_file_moved_before_read_is_skipped(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
@@ -186,7 +186,7 @@ def test_a_file_that_another_replay_moves_before_it_is_read(
     assert values(broker, topic) == {"v0": 1, "v1": 1}
 
 
-def test_a_file_that_is_removed_is_not_blamed_on_a_repair(
+def test_removed_file_is_not_reported_as_failing_repair(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Spark says of it is shown as it is."""
@@ -206,7 +206,7 @@ def test_a_file_that_is_removed_is_not_blamed_on_a_repair(
 
 
 @pytest.mark.parametrize("token", [None, "again"])
-def test_a_replay_that_died_before_its_letters_had_their_name(
+def test_replay_killed_before_rename_is_completed(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
 ) -> None:
     """Its transaction has ended: the next one writes nothing, and gives the letters their name before the file of the old ones goes."""
@@ -242,7 +242,7 @@ def die(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, plan: ReplayPlan, 
             replay(spark, plan)
 
 
-def test_a_replay_that_died_before_its_transaction_ended(
+def test_replay_killed_before_commit_is_repeated(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has left a file with the letters of another one, which is still there: they are replayed once."""
@@ -262,7 +262,7 @@ def test_a_replay_that_died_before_its_transaction_ended(
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, "X"), ("X", None), ("X", "Y")])
-def test_a_replay_that_died_and_one_under_another_token(
+def test_killed_replay_and_replay_with_other_token(
     spark: SparkSession,
     broker: EmbeddedBroker,
     topic: str,
@@ -295,9 +295,7 @@ def test_a_replay_that_died_and_one_under_another_token(
     assert values(broker, topic) == {"v0": 1, "v1": 1}
 
 
-def test_letters_that_a_replay_with_a_token_has_left_are_replayed(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
-) -> None:
+def test_letters_left_by_replay_with_token_are_replayed(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     """Its transaction has ended, so that what it has left is no copy."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
@@ -308,7 +306,7 @@ def test_letters_that_a_replay_with_a_token_has_left_are_replayed(
     assert values(broker, topic) == {"v0": 1, "v1": 1}
 
 
-def test_of_what_another_replay_has_read_only_what_it_wrote_is_counted(
+def test_report_counts_only_written_letters_of_other_replay(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of its two letters was rejected once more. A broker that is away now changes the count alone."""

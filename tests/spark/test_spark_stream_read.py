@@ -50,7 +50,7 @@ def finished(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
     return query
 
 
-def test_supervise_starts_a_query_again_whose_source_process_was_killed(
+def test_supervise_restarts_query_with_killed_source_process(
     spark: SparkSession, broker: EmbeddedBroker, source: str, tmp_path: Path
 ) -> None:
     """Spark has one process for as long as the query runs, which it asks for offsets, and says in no words that it died."""
@@ -82,9 +82,7 @@ def rows(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
     return broker.read(topic).select(["partition", "timestamp", "value"]).to_pylist()
 
 
-def test_from_topic_to_topic_in_limited_batches_and_on_after_a_restart(
-    spark: SparkSession, broker: EmbeddedBroker, source: str, tmp_path: Path
-) -> None:
+def test_limited_batches_continue_after_restart(spark: SparkSession, broker: EmbeddedBroker, source: str, tmp_path: Path) -> None:
     """Source and sink in one query, with offsets and batch ids of one checkpoint."""
     copy = f"{source}-copy"
     broker.create_topic(copy, 3, 1, {})
@@ -110,7 +108,7 @@ def test_from_topic_to_topic_in_limited_batches_and_on_after_a_restart(
     assert rows(broker, copy) == rows(broker, source)
 
 
-def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(
+def test_query_killed_in_first_batch_continues_at_its_start(
     spark: SparkSession, broker: EmbeddedBroker, source: str, tmp_path: Path
 ) -> None:
     """By default with what comes next; Spark keeps where a micro-batch ends, and asks anew where the first one starts."""
@@ -139,6 +137,6 @@ def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(
     assert seen == [(0, []), (1, came)]
 
 
-def test_what_cannot_be_read_is_said_to_the_user(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_unreadable_topic_error_reaches_user(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*'endingOffsets': a stream has no end"):
         finished(stream(spark, broker, subscribe="a", endingOffsets="latest").writeStream.format("noop"), tmp_path / "checkpoint")

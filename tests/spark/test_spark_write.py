@@ -76,7 +76,7 @@ def text_of(error: pytest.ExceptionInfo[Exception]) -> str:
     return str(error.value)
 
 
-def test_a_batch_write_with_every_column(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_batch_write_with_all_columns(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(100).selectExpr(
         "cast(id as string) as key",
         "cast(concat('value ', id) as binary) as value",
@@ -93,14 +93,14 @@ def test_a_batch_write_with_every_column(spark: SparkSession, broker: EmbeddedBr
     assert row["timestamp"].timestamp() == 1_700_000_000.007
 
 
-def test_a_token_is_written_once(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_token_is_written_once(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(10).selectExpr(*GOOD)
     for _ in range(2):
         write(frame, broker, topic, idempotencyToken=f"monday-{topic}")
     assert set(values(broker, topic).values()) == {1}
 
 
-def test_keys_go_where_every_kafka_client_puts_them(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_keys_are_partitioned_like_kafka_clients(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     from kafka.partitioner.default import murmur2
 
     write(spark.range(50).selectExpr(*GOOD), broker, topic)
@@ -108,7 +108,7 @@ def test_keys_go_where_every_kafka_client_puts_them(spark: SparkSession, broker:
         assert row["partition"] == (murmur2(row["key"]) & 0x7FFFFFFF) % 4
 
 
-def test_rows_that_name_their_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
+def test_topic_column_selects_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     frame = spark.range(20).selectExpr(*GOOD, f"if(id % 2 = 0, '{topic}', '{dead}') as topic")
     frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).save()
     assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (10, 10)
@@ -118,7 +118,7 @@ def test_rows_that_name_their_topic(spark: SparkSession, broker: EmbeddedBroker,
     assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (20, 20)
 
 
-def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(
+def test_stream_with_dead_letters_continues_from_checkpoint(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
 ) -> None:
     stream = Stream(
@@ -144,9 +144,7 @@ def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(
     assert {bytes(row["value"]).decode() for row in files} == set(letters)
 
 
-def test_a_broker_killed_in_the_middle_of_a_stream_and_started_again(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
-) -> None:
+def test_stream_survives_broker_kill(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     """Between two answers of the commit of batch 1; the clients find it again under its old address."""
     stream = Stream(spark, broker, topic, tmp_path)
     for number in range(3):
@@ -161,7 +159,7 @@ def test_a_broker_killed_in_the_middle_of_a_stream_and_started_again(
     assert values(broker, topic) == {f"{number}-{row}": 1 for number in range(3) for row in range(20)}
 
 
-def test_the_checkpoint_restored_from_an_older_copy(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+def test_checkpoint_restored_from_older_copy_is_refused(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     stream = Stream(spark, broker, topic, tmp_path)
     stream.add(0, [("k0", "zero")])
     stream.run()
@@ -179,9 +177,7 @@ def test_the_checkpoint_restored_from_an_older_copy(spark: SparkSession, broker:
     assert values(broker, topic) == {"zero": 1, "one": 1}
 
 
-def test_large_tasks_are_staged_in_files_and_leave_none_behind(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
-) -> None:
+def test_staging_files_of_large_tasks_are_removed(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     staging = tmp_path / "staging"
     frame = spark.range(0, 30_000, 1, 2).selectExpr("cast(id as string) as key", "cast(repeat('x', 100) as binary) as value")
     write(frame, broker, topic, stagingLocation=f"file:{staging}", kafka__compression__type="none")
@@ -189,9 +185,7 @@ def test_large_tasks_are_staged_in_files_and_leave_none_behind(
     assert [path.name for path in staging.rglob("*") if path.is_file()] == [probe_file_name()]
 
 
-def test_output_mode_complete_appends_the_whole_result_each_time(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
-) -> None:
+def test_output_mode_complete_appends_whole_result(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     stream = Stream(spark, broker, topic, tmp_path)
     stream.add(0, [("a", "x"), ("b", "x")])
     stream.add(1, [("a", "x")])
@@ -205,7 +199,7 @@ def test_output_mode_complete_appends_the_whole_result_each_time(
 
 
 class TestBadRows:
-    def test_without_tolerance_the_batch_fails_with_the_reasons(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    def test_bad_rows_without_tolerance_fail_batch(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         frame = spark.range(20).selectExpr("if(id % 5 = 0, null, cast(id as string)) as key", "cast(id as string) as value")
         with pytest.raises(Exception, match="KAFKA") as caught:
             write(frame, broker, topic)
@@ -215,12 +209,12 @@ class TestBadRows:
         assert "set errors.tolerance=all" in text
         assert broker.read(topic).num_rows == 0
 
-    def test_all_rows_bad(self, spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
+    def test_batch_of_bad_rows_only(self, spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
         frame = spark.range(20).selectExpr("cast(null as string) as key", "cast(id as string) as value")
         write(frame, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
         assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (0, 20)
 
-    def test_a_cap_keeps_a_batch_from_emptying_itself_into_the_dead_letters(
+    def test_tolerance_max_fails_batch_with_too_many_bad_rows(
         self, spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str
     ) -> None:
         frame = spark.range(20).selectExpr("cast(null as string) as key", "cast(id as string) as value")
@@ -230,7 +224,7 @@ class TestBadRows:
             )
         assert broker.read(dead).num_rows == 0
 
-    def test_no_rows_at_all(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    def test_write_without_rows(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         write(spark.range(0).selectExpr(*GOOD), broker, topic, idempotencyToken=f"empty-{topic}")
         assert broker.read(topic).num_rows == 0
 
@@ -253,7 +247,7 @@ class TestBadInput:
         text = self.refused(spark, broker, topic, kafka__compression__typ="lz4")
         assert "unknown option 'kafka.compression.typ': the nearest known one is 'kafka.compression.type'" in text
 
-    def test_a_query_with_nothing_to_read_is_not_asked_and_a_write_without_rows_is(
+    def test_planning_checks_run_only_for_batches_with_input(
         self, spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
     ) -> None:
         """Spark makes the sink of a stream for its first micro-batch with rows, the one of a batch write at once."""
@@ -286,7 +280,7 @@ class TestBadInput:
         assert "127.0.0.1:1" in text_of(caught)
         assert "refused" in text_of(caught)
 
-    def test_an_address_that_is_none(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+    def test_invalid_bootstrap_address(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, topic, kafka__bootstrap__servers="nonsense")
         assert "KAFKA[InvalidConfiguration]" in text
         assert "nonsense" in text
@@ -304,7 +298,7 @@ class TestBadInput:
             ).option("topic", topic).save()
 
 
-def test_a_topic_whose_limits_change_while_a_stream_runs(
+def test_topic_limit_change_applies_to_running_stream(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
 ) -> None:
     """The planner's snapshot of the next batch sees it; what changes after the snapshot is `commit/test_culprits.py`."""

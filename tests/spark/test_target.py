@@ -33,13 +33,13 @@ def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("policy", ["kip579", "legacy"])
-def test_more_replicas_in_sync_than_there_are(policy: str) -> None:
+def test_min_insync_above_replicas_is_refused(policy: str) -> None:
     with pytest.raises(Refusal, match=r"topic orders has replication factor 1, below its min\.insync\.replicas of 3: lower") as caught:
         check_replication(INCONSISTENT, policy)
     assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "INCONSISTENT_REPLICATION_FACTOR")
 
 
-def test_a_broker_that_does_not_say_what_it_does_is_only_mentioned_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_replication_policy_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             check_replication(INCONSISTENT, None)
@@ -61,7 +61,7 @@ def kafka(policy: str) -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def test_it_is_told_before_any_row_is_taken(kafka: EmbeddedBroker, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_min_insync_is_checked_before_tasks(kafka: EmbeddedBroker, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SyncClient([kafka.bootstrap_servers]) as client:
         seen = take_snapshot(client, [("orders", "topic"), ("plain", "topic")], 5000)
     assert (seen.replication_policy, [(topic.replica_count, topic.in_sync_min) for topic in seen.topics]) == (
@@ -93,7 +93,7 @@ def of_2_0(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once", "none"])
-def test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task(
+def test_unsupported_codec_is_refused_before_tasks(
     guarantee: str, of_2_0: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     query = PlayedQuery(monkeypatch, of_2_0.bootstrap_servers, tmp_path, deliveryGuarantee=guarantee)
@@ -114,7 +114,7 @@ def client_told(answer: ApiVersionsResponse) -> SyncClient:
     return cast(SyncClient, SimpleNamespace(request=lambda request, timeout_ms: answer, cluster=SimpleNamespace(nodes=nodes)))
 
 
-def test_one_broker_s_answer_accuses_no_other() -> None:
+def test_unsupported_codec_of_one_broker_names_that_broker() -> None:
     with pytest.raises(Refusal, match=r"zstd is not supported by a broker of old:9092, new:9092, it needs"):
         check_codec(client_told(ApiVersionsResponse(api_keys=[PRODUCE_OF_2_0])), "zstd", 1)
 
@@ -128,13 +128,11 @@ def test_one_broker_s_answer_accuses_no_other() -> None:
     ],
     ids=["an error", "an error with a version", "without Produce"],
 )
-def test_an_answer_that_does_not_tell_refuses_no_codec(answer: ApiVersionsResponse) -> None:
+def test_response_without_versions_refuses_no_codec(answer: ApiVersionsResponse) -> None:
     check_codec(client_told(answer), "zstd", 1)
 
 
-def test_a_long_wait_is_told_with_the_option_that_names_the_brokers(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_wait_is_logged_with_bootstrap_option(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     made = {}
     monkeypatch.setattr(target, "SyncClient", lambda *_, **given: made.update(given))
     monkeypatch.setattr(target, "_clients", LruCache(lambda _: None))
@@ -145,9 +143,7 @@ def test_a_long_wait_is_told_with_the_option_that_names_the_brokers(
 
 
 @pytest.mark.parametrize(("guarantee", "is_refused"), [("exactly-once", True), ("at-least-once", True), ("none", False)])
-def test_a_topic_that_rows_name_needs_its_replicas_where_they_acknowledge(
-    monkeypatch: pytest.MonkeyPatch, guarantee: str, is_refused: bool
-) -> None:
+def test_min_insync_is_checked_for_topic_column_with_acks(monkeypatch: pytest.MonkeyPatch, guarantee: str, is_refused: bool) -> None:
     few = TopicSnapshot(topic="few", topic_id=bytes(16), partition_count=1, replica_count=1, in_sync_min=2)
     monkeypatch.setattr(target, "client_for", lambda _: None)
     monkeypatch.setattr(target, "find_topic", lambda *_: few)

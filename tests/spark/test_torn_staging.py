@@ -58,7 +58,7 @@ def tear(query: PlayedQuery, staged: StagedBytes, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 100_000], ids=["in their head", "in a value"])
-def test_torn_rows_of_the_file_of_dead_letters(kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path, at: int) -> None:
+def test_torn_dead_letter_rows_fail_batch(kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path, at: int) -> None:
     messages = query.write(ROWS)
     tear(query, messages[0].outcome.dead_rows[0], at)
     with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] STAGING_LOST: staged file .* have checksum [0-9a-f]{8}, "):
@@ -69,7 +69,7 @@ def test_torn_rows_of_the_file_of_dead_letters(kafka: EmbeddedBroker, query: Pla
 
 
 @pytest.mark.parametrize("at", [0, 100_000], ids=["in its header", "in a record"])
-def test_a_torn_record_batch_is_not_sent(kafka: EmbeddedBroker, query: PlayedQuery, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torn_record_batch_is_not_sent(kafka: EmbeddedBroker, query: PlayedQuery, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = query.write({"key": [str(number) for number in range(3000)], "value": [b"x" * 1000] * 3000})
     tear(query, messages[0].outcome.batches[0].bytes, at)
     sent = []
@@ -80,7 +80,7 @@ def test_a_torn_record_batch_is_not_sent(kafka: EmbeddedBroker, query: PlayedQue
 
 
 @pytest.mark.parametrize("step", [Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.NOTE_ENDING])
-def test_what_nobody_thought_of_aborts_the_transaction_and_has_a_tag(
+def test_unexpected_error_aborts_transaction_with_tag(
     kafka: EmbeddedBroker, query: PlayedQuery, step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     perform = CommitShell._perform

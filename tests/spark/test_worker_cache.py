@@ -23,7 +23,7 @@ class Counting(ProducerExceptionHandler):
         raise RuntimeError("its own fault")
 
 
-def test_the_one_not_asked_for_the_longest_is_closed() -> None:
+def test_least_recently_used_entry_is_closed() -> None:
     closed: list[str] = []
     kept: LruCache[str, str] = LruCache(closed.append, count_max=2)
     for key in "abab":
@@ -38,7 +38,7 @@ def test_the_one_not_asked_for_the_longest_is_closed() -> None:
     assert (closed, len(kept)) == (["B", "A", "C"], 0)
 
 
-def test_what_could_not_be_made_is_not_kept() -> None:
+def test_failed_creation_is_not_cached() -> None:
     kept: LruCache[str, object] = LruCache(lambda thing: None, count_max=1)
     kept.get("a", lambda: "A")
     with pytest.raises(ZeroDivisionError):
@@ -46,7 +46,7 @@ def test_what_could_not_be_made_is_not_kept() -> None:
     assert kept.get("a", lambda: "never made") == "A"
 
 
-def test_producers_are_closed() -> None:
+def test_evicted_producers_are_closed() -> None:
     made = [(("bootstrap.servers", "a:1"), ("linger.ms", number)) for number in range(ENTRIES_MAX + 1)]
     producers = [producer_for(options) for options in made]
     assert ["closed" in repr(producer) for producer in producers] == [True] + [False] * ENTRIES_MAX
@@ -54,7 +54,7 @@ def test_producers_are_closed() -> None:
         forget_producer(options)
 
 
-def test_handlers_are_closed_and_their_faults_are_theirs(caplog: pytest.LogCaptureFixture) -> None:
+def test_evicted_handlers_are_closed_and_errors_logged(caplog: pytest.LogCaptureFixture) -> None:
     name = f"{Counting.__module__}.{Counting.__qualname__}"
     for number in range(ENTRIES_MAX + 2):
         handler_for(HandlerOptions(class_name=name, drops_large=False, settings=(("linger.ms", number),)))
@@ -62,7 +62,7 @@ def test_handlers_are_closed_and_their_faults_are_theirs(caplog: pytest.LogCaptu
     assert "close() of the exception handler Counting failed" in caplog.text
 
 
-def test_clients_are_closed() -> None:
+def test_evicted_clients_are_closed() -> None:
     made = [
         ClientOptions.of(parse(SOURCE, {"kafka.bootstrap.servers": f"a:{port}", "subscribe": "t"})) for port in range(1, ENTRIES_MAX + 2)
     ]

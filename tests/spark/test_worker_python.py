@@ -40,37 +40,37 @@ def installed(place: Path) -> tuple[str, str]:
 
 
 class TestThePath:
-    def test_archives_of_the_installed_pyspark_are_left_out(self, tmp_path: Path) -> None:
+    def test_archives_of_installed_pyspark_are_removed(self, tmp_path: Path) -> None:
         place, archive = installed(tmp_path / "site")
         library = archive.replace("pyspark.zip", "py4j-0.10-src.zip")
         assert without_archives(["/job", archive, library, "/jars/a.jar", place]) == ["/job", "/jars/a.jar", place]
 
-    def test_without_py4j_beside_it_they_are_needed(self, tmp_path: Path) -> None:
+    def test_archives_stay_without_py4j(self, tmp_path: Path) -> None:
         place, archive = installed(tmp_path / "site")
         shutil.rmtree(tmp_path / "site" / "py4j")
         assert without_archives([archive, place]) == [archive, place]
 
-    def test_those_of_another_spark_stay_where_they_are(self, tmp_path: Path) -> None:
+    def test_archives_of_another_spark_stay(self, tmp_path: Path) -> None:
         place, _ = installed(tmp_path / "site")
         _, other = installed(tmp_path / "spark")
         assert without_archives([other, place]) == [other, place]
 
-    def test_a_pyspark_that_shadows_the_installed_one_is_not_taken(self, tmp_path: Path) -> None:
+    def test_shadowing_pyspark_keeps_archives(self, tmp_path: Path) -> None:
         place, archive = installed(tmp_path / "site")
         shadow, _ = installed(tmp_path / "shadow")
         assert without_archives([archive, shadow, place]) == [archive, shadow, place]
 
-    def test_without_an_installed_pyspark_the_archive_is_the_only_one(self, tmp_path: Path) -> None:
+    def test_archive_stays_without_installed_pyspark(self, tmp_path: Path) -> None:
         _, archive = installed(tmp_path / "site")
         assert without_archives([archive, "/elsewhere"]) == [archive, "/elsewhere"]
 
-    def test_other_archives_are_the_user_s(self, tmp_path: Path) -> None:
+    def test_other_archives_stay(self, tmp_path: Path) -> None:
         place, _ = installed(tmp_path / "site")
         assert without_archives(["/elsewhere/own.zip", place]) == ["/elsewhere/own.zip", place]
 
 
 class TestTheProgram:
-    def test_it_runs_a_module_as_python_does(self, tmp_path: Path) -> None:
+    def test_module_runs_like_python_m(self, tmp_path: Path) -> None:
         place, archive = installed(tmp_path / "site")
         (tmp_path / "told.py").write_text(TELL)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([archive, place])}
@@ -83,7 +83,7 @@ class TestTheProgram:
         assert told["python"] == [f"{archive}/pyspark/__init__.py", "__main__", "['a', '-b']", str(tmp_path)]
         assert told["ours"] == [f"{place}/pyspark/__init__.py", *told["python"][1:]]
 
-    def test_modules_can_be_listed_once_caches_are_forgotten(self, tmp_path: Path) -> None:
+    def test_modules_are_listed_after_invalidate_caches(self, tmp_path: Path) -> None:
         """What Spark does to find data sources: Python 3.13 raises KeyError for an archive that stays behind on the path."""
         place, archive = installed(tmp_path / "site")
         (tmp_path / "listing.py").write_text(LISTING)
@@ -92,7 +92,7 @@ class TestTheProgram:
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert (done.stdout, done.stderr) == ("True\n", "")
 
-    def test_it_runs_where_there_is_no_working_directory_any_more(self, tmp_path: Path) -> None:
+    def test_program_runs_in_deleted_working_directory(self, tmp_path: Path) -> None:
         gone = tmp_path / "gone"
         gone.mkdir()
         code = "import os; from chaffinch.spark.worker_python import main; os.rmdir(os.getcwd()); main()"
@@ -100,10 +100,10 @@ class TestTheProgram:
         assert subprocess.run(command, cwd=gone, capture_output=True, text=True, check=True).stdout.startswith("usage: ")
 
     @pytest.mark.parametrize("arguments", [["-c", "print(6 * 7)"], ["-c", "print(*__import__('sys').argv[1:])", "42"]])
-    def test_other_arguments_are_python_s_own(self, arguments: Sequence[str]) -> None:
+    def test_other_arguments_run_python(self, arguments: Sequence[str]) -> None:
         assert subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=True).stdout == "42\n"
 
-    def test_it_loads_nothing_that_starts_threads(self) -> None:
+    def test_program_imports_no_module_with_threads(self) -> None:
         """Spark forks from what it runs."""
         heavy = "{'numpy', 'pyarrow', 'pyspark'} & set(sys.modules)"
         code = f"import sys, threading, chaffinch.spark.worker_python; print({heavy}, threading.active_count())"
@@ -129,57 +129,57 @@ class TestTheEnvironment:
     def named() -> list[str]:
         return [Path(os.environ[name]).name for name in VARIABLES]
 
-    def test_on_one_machine_spark_runs_the_program(self) -> None:
+    def test_local_mode_uses_program(self) -> None:
         use_python(is_one_machine=True)
         assert self.named() == [PROGRAM, PROGRAM]
 
-    def test_on_a_cluster_it_runs_the_interpreter_even_after_a_session_on_one_machine(self) -> None:
+    def test_cluster_uses_interpreter_after_local_session(self) -> None:
         use_python(is_one_machine=True)
         use_python(is_one_machine=False)
         assert self.named() == ["python", "python"]
 
     @pytest.mark.parametrize(("name", "expected"), [(VARIABLES[0], ["mine", "python"]), (VARIABLES[1], ["python", "mine"])])
-    def test_what_the_user_has_named_stays(self, name: str, expected: Sequence[str]) -> None:
+    def test_variables_of_user_are_kept(self, name: str, expected: Sequence[str]) -> None:
         self.given(name, "/opt/mine")
         use_python(is_one_machine=True)
         assert self.named() == expected
 
     @pytest.mark.parametrize("first_line", ["#!/gone/python", "#!/bin/sh", ""], ids=["moved", "long path", "empty"])
-    def test_a_program_of_another_interpreter_is_not_run(self, first_line: str) -> None:
+    def test_program_of_other_interpreter_is_not_used(self, first_line: str) -> None:
         self.program.write_text(first_line + "\n")
         use_python(is_one_machine=True)
         assert self.named() == ["python", "python"]
 
-    def test_a_link_to_the_interpreter_in_the_same_folder_is_the_interpreter(self, tmp_path: Path) -> None:
+    def test_link_in_same_folder_counts_as_interpreter(self, tmp_path: Path) -> None:
         (tmp_path / "python3").symlink_to(self.python)
         self.program.write_text(f"#!{tmp_path / 'python3'}\n")
         use_python(is_one_machine=True)
         assert self.named() == [PROGRAM, PROGRAM]
 
-    def test_that_of_another_python_in_the_same_folder_is_not_run(self, tmp_path: Path) -> None:
+    def test_program_of_other_python_in_same_folder_is_not_used(self, tmp_path: Path) -> None:
         (tmp_path / "python3.99").touch(mode=0o755)
         self.program.write_text(f"#!{tmp_path / 'python3.99'}\n")
         use_python(is_one_machine=True)
         assert self.named() == ["python", "python"]
 
-    def test_a_link_from_another_folder_is_another_environment(self, tmp_path: Path) -> None:
+    def test_link_from_other_folder_is_not_used(self, tmp_path: Path) -> None:
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "python").symlink_to(self.python)
         self.program.write_text(f"#!{tmp_path / 'other' / 'python'}\n")
         use_python(is_one_machine=True)
         assert self.named() == ["python", "python"]
 
-    def test_a_program_that_may_not_be_run_is_not(self) -> None:
+    def test_unexecutable_program_is_not_used(self) -> None:
         self.program.chmod(0o644)
         use_python(is_one_machine=True)
         assert self.named() == ["python", "python"]
 
-    def test_without_the_program_it_is_the_interpreter(self) -> None:
+    def test_missing_program_falls_back_to_interpreter(self) -> None:
         self.program.unlink()
         use_python(is_one_machine=True)
         assert self.named() == ["python", "python"]
 
-    def test_a_program_that_has_python_inside_names_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_program_without_interpreter_line_is_not_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "executable", "")
         use_python(is_one_machine=True)
         assert self.named() == ["", ""]
@@ -187,7 +187,7 @@ class TestTheEnvironment:
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # PySpark leaves the socket of `collect` to the garbage collector.
-def test_workers_import_the_pyspark_that_the_driver_imports(spark: SparkSession) -> None:
+def test_workers_import_pyspark_of_driver(spark: SparkSession) -> None:
     program = Path(sys.executable).with_name(PROGRAM)
     if NAMED_BEFORE or not program.exists():
         pytest.skip("PYSPARK_PYTHON is set, or the program is not installed: make setup")

@@ -36,7 +36,7 @@ def worker(host: str = "host-a", **versions: str | None) -> Worker:
         ([worker("b", chaffinch=None), worker("a", pyarrow=None)], "on a lacks pyarrow"),
     ],
 )
-def test_what_keeps_workers_from_taking_part(workers: Sequence[Worker], reason: str | None) -> None:
+def test_unfit_worker_is_reported(workers: Sequence[Worker], reason: str | None) -> None:
     found = unfit(workers, "1.0")
     assert (found is None) == (reason is None)
     assert (reason or "") in (found or "")
@@ -77,7 +77,7 @@ def test_what_keeps_workers_from_taking_part(workers: Sequence[Worker], reason: 
         ("", None),
     ],
 )
-def test_advice(text: str, advice: str | None) -> None:
+def test_spark_error_has_advice(text: str, advice: str | None) -> None:
     found = advice_for(text)
     assert (found is None) == (advice is None)
     assert (advice or "") in (found or "")
@@ -106,7 +106,7 @@ def asked_server(error: str) -> SparkSession:
     return cast(SparkSession, Server(error))
 
 
-def test_a_server_that_knows_the_format_misses_options() -> None:
+def test_server_that_knows_format_is_accepted() -> None:
     check_server(asked_server("KAFKA[InvalidConfiguration] CONFIG: option kafka.bootstrap.servers is missing"), "sc://a")
 
 
@@ -121,12 +121,12 @@ def test_a_server_that_knows_the_format_misses_options() -> None:
         ("[INTERNAL_ERROR] a bug", RuntimeError, "a bug"),
     ],
 )
-def test_a_server_that_does_not(error: str, kind: type[Exception], text: str) -> None:
+def test_server_without_format_is_refused(error: str, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         check_server(asked_server(error), "sc://a")
 
 
-def test_what_a_worker_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_probe_reports_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setenv("SPARK_LOCAL_HOSTNAME", "host-b")
     look = pickle.loads(dumps(_version_probe()))

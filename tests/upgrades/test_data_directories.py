@@ -76,7 +76,7 @@ def check_all(fixture: Fixture, broker: EmbeddedBroker, added: dict[TopicPartiti
         assert {key: f"{key} {version}" for key, version in latest.items()} == values
 
 
-def test_every_record_is_there_after_two_starts(fixture: Fixture, broker: EmbeddedBroker) -> None:
+def test_all_records_are_readable_after_two_starts(fixture: Fixture, broker: EmbeddedBroker) -> None:
     """The second start is on what this tree has written, after a kill."""
     for place, values in expected_in(fixture, "committed", "aborted", "open").items():
         assert sorted(values_in(broker, *place, "read_uncommitted")) == sorted(values), "before anything is aborted"
@@ -86,7 +86,7 @@ def test_every_record_is_there_after_two_starts(fixture: Fixture, broker: Embedd
     check_all(fixture, broker, {})
 
 
-def test_transactional_ids_go_on(fixture: Fixture, broker: EmbeddedBroker) -> None:
+def test_transactional_ids_continue(fixture: Fixture, broker: EmbeddedBroker) -> None:
     """The transaction that is open is never committed, also by a new one of the same id."""
     added = []
     for transactional_id in (OPEN_WRITER, WRITER):
@@ -100,7 +100,7 @@ def test_transactional_ids_go_on(fixture: Fixture, broker: EmbeddedBroker) -> No
     check_all(fixture, broker, {TopicPartition("paid", 0): added})
 
 
-def test_a_producer_that_has_outlived_the_broker_repeats_nothing(fixture: Fixture, broker: EmbeddedBroker) -> None:
+def test_surviving_producer_writes_no_duplicates(fixture: Fixture, broker: EmbeddedBroker) -> None:
     """Its newest batch, sent again because its answer was lost, is recognised; the next one follows."""
     known = fixture.facts["retried"]
     identity, sequence = ProducerIdentity(known["producer_id"], known["epoch"]), known["sequence"]
@@ -110,7 +110,7 @@ def test_a_producer_that_has_outlived_the_broker_repeats_nothing(fixture: Fixtur
     assert values_in(broker, "retried", 0, "read_committed") == [f"retried {number}" for number in range(sequence + 2)]
 
 
-def test_offsets_of_groups(fixture: Fixture, broker: EmbeddedBroker) -> None:
+def test_group_offsets_are_kept(fixture: Fixture, broker: EmbeddedBroker) -> None:
     with SyncClient([broker.bootstrap_servers]) as client:
         for group, known in fixture.facts["groups"].items():
             found = committed_offsets(client, group)
@@ -119,7 +119,7 @@ def test_offsets_of_groups(fixture: Fixture, broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("protocol", GROUPS)
-def test_a_new_member_reads_from_there(fixture: Fixture, broker: EmbeddedBroker, protocol: str) -> None:
+def test_new_member_continues_at_group_offsets(fixture: Fixture, broker: EmbeddedBroker, protocol: str) -> None:
     """The members that were killed with the broker, or before it, do not come back: their sessions end first."""
     group, _ = GROUPS[protocol]
     wanted = sum(ORDERS - offset for offset in fixture.facts["groups"][group]["offsets"].values())

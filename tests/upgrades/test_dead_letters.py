@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("is_topic_first", [True, False])
 @pytest.mark.parametrize("name", fixtures_of("query_stopped"))
-def test_a_letter_that_is_in_both_places_is_written_once(spark: Any, tmp_path: Path, name: str, *, is_topic_first: bool) -> None:
+def test_letter_in_topic_and_file_is_written_once(spark: Any, tmp_path: Path, name: str, *, is_topic_first: bool) -> None:
     """Files of the first format do not name the topic, and letters in it have no row: the topic is named."""
     fixture = unpacked(name, tmp_path / "moved")
     good, bad = fixture.facts["good"], fixture.facts["bad"]
@@ -45,7 +45,7 @@ def test_a_letter_that_is_in_both_places_is_written_once(spark: Any, tmp_path: P
 
 @pytest.mark.parametrize("order", ["topic files topic", "files topic files"])
 @pytest.mark.parametrize("name", fixtures_of("both_places"))
-def test_replays_of_both_places_go_on(spark: Any, tmp_path: Path, name: str, order: str) -> None:
+def test_topic_and_file_replays_continue(spark: Any, tmp_path: Path, name: str, order: str) -> None:
     """Some are replayed from the topic, some from a file that was not moved behind that; some are in the topic by a digest alone."""
     fixture = unpacked(name, tmp_path / "moved")
     with served(fixture) as broker:

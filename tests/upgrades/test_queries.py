@@ -36,7 +36,7 @@ def keys_in_files(folder: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", [*fixtures_of("query"), *fixtures_of("for_each_batch")])
-def test_a_query_goes_on_from_its_checkpoint(spark: Any, tmp_path: Path, name: str) -> None:
+def test_query_continues_from_checkpoint(spark: Any, tmp_path: Path, name: str) -> None:
     fixture = unpacked(name, tmp_path / "moved")
     good, bad = list(fixture.facts["good"]), list(fixture.facts["bad"])
     with served(fixture) as broker:

@@ -49,7 +49,7 @@ class TestDataDirectories:
         ],
     )
     @pytest.mark.parametrize("name", fixtures_of("broker_stopped"))
-    def test_a_later_format_is_refused_by_name(self, tmp_path: Path, name: str, pattern: str, change: Callable[[bytes], bytes]) -> None:
+    def test_later_format_is_refused(self, tmp_path: Path, name: str, pattern: str, change: Callable[[bytes], bytes]) -> None:
         fixture = unpacked(name, tmp_path)
         found = sorted((tmp_path / "broker").rglob(pattern))
         assert found
@@ -81,11 +81,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 class TestCheckpoints:
     """What users read: tests/spark/sink/test_sink.py, tests/spark/commit/test_protocol.py."""
 
-    def test_a_state_of_a_later_format(self) -> None:
+    def test_state_of_later_format_is_refused(self) -> None:
         with pytest.raises(NewerFormat, match=f"it has format version {LATER}, this Chaffinch knows versions up to 1"):
             CheckpointState.from_text(f'{{"version": {LATER}, "batches": []}}')
 
-    def test_a_marker_of_a_later_format(self) -> None:
+    def test_marker_of_later_format_is_refused(self) -> None:
         with pytest.raises(NewerFormat, match=f"it has format version {LATER}, this Chaffinch knows versions up to 1"):
             Marker.from_text(f'{{"version": {LATER}, "batches": [1]}}')
         assert Marker.from_text('{"batch":3,"writer":"w","digest":"d"}').batch_id == 3, "one without a version is of the first"
@@ -119,7 +119,7 @@ class TestExecutors:
 
     @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
     @pytest.mark.parametrize("kind", MADE)
-    def test_one_version_on_both_sides(self, kind: str, dumps: Callable[[Any], bytes]) -> None:
+    def test_same_version_is_accepted(self, kind: str, dumps: Callable[[Any], bytes]) -> None:
         made = MADE[kind]()
         found = pickle.loads(dumps(made))
         assert (type(found), found.__dict__.keys()) == (type(made), made.__dict__.keys())
@@ -127,7 +127,7 @@ class TestExecutors:
 
     @pytest.mark.parametrize("change", DRIVERS.values(), ids=DRIVERS)
     @pytest.mark.parametrize("kind", MADE)
-    def test_another_driver(self, kind: str, change: Callable[[bytes], bytes]) -> None:
+    def test_other_driver_version_is_refused(self, kind: str, change: Callable[[bytes], bytes]) -> None:
         sent = pickle.dumps(MADE[kind](), protocol=0)  # A later protocol counts the bytes of the text.
         assert change(sent) != sent
         received = pickle.loads(change(sent).replace(b"_options", b"_neither"))
@@ -139,13 +139,13 @@ class TestExecutors:
 
     @pytest.mark.parametrize("kind", MADE)
     @pytest.mark.parametrize("name", fixtures_of("messages"))
-    def test_a_driver_of_an_earlier_tree(self, tmp_path: Path, name: str, kind: str) -> None:
+    def test_driver_of_earlier_tree_is_refused(self, tmp_path: Path, name: str, kind: str) -> None:
         sent = (unpacked(name, tmp_path).folder / "to_executors" / f"{kind}.pickle").read_bytes()
         with pytest.raises(Refusal, match=rf"VERSIONS_DIFFER: \S+ has chaffinch {VERSION} .*, the driver has "):
             work(pickle.loads(sent))
 
     @pytest.mark.parametrize("kind", ["stream_writer", "batch_writer"])
-    def test_an_earlier_tree_understands_who_asks(self, kind: str) -> None:
+    def test_earlier_tree_reports_version_difference(self, kind: str) -> None:
         """It knows the name of this function, and compares its second argument with its own version."""
         function, (made, version, state) = MADE[kind]().__reduce__()
         assert (function.__module__, function.__qualname__) == ("chaffinch.spark.sink.writers", "_unpickled")
@@ -156,7 +156,7 @@ class TestForeachBatch:
     """On Spark Connect a client pickles its sink for a process beside the server."""
 
     @pytest.mark.parametrize("change", [lambda fields: fields | {"_made_with": "0.0.9"}, lambda fields: {"_options": fields["_options"]}])
-    def test_a_sink_of_another_version(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    def test_sink_of_other_version_is_refused(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         sink = pickle.loads(pickle.dumps(KafkaSink(kafka_bootstrap_servers="a:1", topic="rows")))
         fields = change(dict(sink.__dict__))
         sink.__dict__.clear()
@@ -166,7 +166,7 @@ class TestForeachBatch:
 
 
 class TestOffsetsOfTheSource:
-    def test_they_stay_those_of_sparks_kafka_source(self) -> None:
+    def test_source_offsets_have_format_of_spark_kafka_source(self) -> None:
         """The ids of topics are beside them in a form that has no partitions, so that others pass over it."""
         offsets = {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): 5, TopicPartition("paid", 0): 7}
         fields = to_checkpoint(offsets, {"orders": UUID(int=1), "paid": UUID(int=2)})
@@ -181,7 +181,7 @@ class TestDriver:
 
     @pytest.mark.parametrize("name", fixtures_of("messages"))
     @pytest.mark.parametrize("kind", ["outcome", "versions_differ"])
-    def test_a_message_of_an_earlier_tree(self, tmp_path: Path, name: str, kind: str) -> None:
+    def test_message_of_earlier_tree_is_refused(self, tmp_path: Path, name: str, kind: str) -> None:
         path = unpacked(name, tmp_path).folder / "to_driver" / f"{kind}.pickle"
         if not path.exists():
             pytest.skip("this tree raises it")
@@ -192,11 +192,11 @@ class TestDriver:
         with pytest.raises(Refusal, match=text):
             MADE["batch_writer"]().commit([message])
 
-    def test_a_message_of_a_later_tree(self) -> None:
+    def test_message_of_later_tree_is_refused(self) -> None:
         message = writers.CommitMessage(None, "9.0.9 (messages 00000000)")  # type: ignore[arg-type]
         with pytest.raises(Refusal, match=rf"an executor has chaffinch 9.0.9 \(messages 0{{8}}\), the driver has {VERSION} "):
             MADE["stream_writer"]().commit([message], 0)
 
-    def test_a_message_of_another_class(self) -> None:
+    def test_message_of_other_class_is_refused(self) -> None:
         with pytest.raises(Refusal, match="an executor has chaffinch an earlier version, the driver has"):
             MADE["stream_writer"]().commit([WriterCommitMessage()], 0)

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def test_each_record_is_read_once_by_one_of_the_two(tmp_path: Path) -> None:
+def test_both_sources_read_each_record_once(tmp_path: Path) -> None:
     with EmbeddedBroker(topics={"read": {"partitions": 2}, "written": {"partitions": 1}}) as broker:
         spark = session("moved", master="local[1]", config={"spark.jars": connector_jars()})
         options = {"kafka.bootstrap.servers": broker.bootstrap_servers}

@@ -98,40 +98,38 @@ class TestStandalone:
         assert "error" not in (found[scenario] or {}), found[scenario]
         assert rows_once(broker, scenario, SPECULATED_ROWS if scenario == "speculated" else ROWS)
 
-    def test_a_stream_restarted_from_a_checkpoint_that_all_share(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
+    def test_stream_continues_from_shared_checkpoint(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
         assert found["stream"] == 1
         assert rows_once(broker, "stream", 2 * ROWS)
 
     @pytest.mark.parametrize("scenario", SENT)
-    def test_rows_that_tasks_send(self, found: dict[str, Any], broker: EmbeddedBroker, scenario: str) -> None:
+    def test_at_least_once_write(self, found: dict[str, Any], broker: EmbeddedBroker, scenario: str) -> None:
         """At least once: what attempts that failed had sent, and what copies of slow tasks send, may be there twice."""
         assert "error" not in (found[scenario] if isinstance(found[scenario], dict) else {}), found[scenario]
         count = 2 * ROWS if "stream" in scenario else ROWS
         assert times_by_row(broker, scenario).keys() == set(range(count))
 
-    def test_a_stream_from_a_topic_into_a_topic(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
+    def test_stream_from_topic_to_topic(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
         *first, last = found["source"]
         assert (sum(first), last) == (ROWS, 1000)
         assert rows_once(broker, "source", ROWS + 1000)
 
-    def test_a_sink_in_foreach_batch(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
+    def test_sink_in_foreach_batch(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
         assert found["sinks"] is None
         assert rows_once(broker, "sinks", 2 * ROWS)
 
-    def test_a_supervised_query_is_started_again(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
+    def test_supervised_query_is_restarted(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
         assert found["supervised"] == {"restarts": ["REQUEST_TIMED_OUT"], "batch": 0}
         assert rows_once(broker, "supervised")
 
-    def test_it_was_an_executor_that_was_killed(self, found: dict[str, Any]) -> None:
+    def test_killed_process_was_an_executor(self, found: dict[str, Any]) -> None:
         assert "CoarseGrainedExecutorBackend" in found["executor_killed"]["command"]
 
-    def test_a_copy_was_started_on_the_other_host_and_both_had_staged_the_rows(self, found: dict[str, Any]) -> None:
+    def test_speculative_copy_on_other_host_staged_same_rows(self, found: dict[str, Any]) -> None:
         assert {found["speculated"]["first"], found["speculated"]["copy"]} == set(HOSTS)
         assert found["speculated"]["files"] == 2
 
-    def test_a_staging_folder_that_is_not_shared_is_refused(
-        self, found: dict[str, Any], broker: EmbeddedBroker, cluster: StandaloneCluster
-    ) -> None:
+    def test_unshared_staging_folder_is_refused(self, found: dict[str, Any], broker: EmbeddedBroker, cluster: StandaloneCluster) -> None:
         text = found["batch_unshared"]["error"]
         assert "KAFKA[InvalidConfiguration] STAGING_NOT_SHARED" in text
         assert "stagingLocation=unshared is not shared: task 0 on 127.0.0." in text
@@ -158,13 +156,13 @@ class TestShipping:
         assert [place["host"] for place in found["places"]] == list(HOSTS)
         return [place["chaffinch"] for place in found["places"]]
 
-    def test_by_a_path_that_all_have(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    def test_package_on_shared_path(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         source = ROOT / "src"
         environment = {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare")), "PYTHONPATH": str(source)}
         at = self.shipped(cluster, broker, "by_path", {"spark.executorEnv.PYTHONPATH": source}, environment)
         assert at == [str(source / "chaffinch" / "__init__.py")] * 2
 
-    def test_by_py_files(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    def test_package_shipped_by_py_files(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "chaffinch.zip", "w") as packed:
             for package in ("chaffinch", "pyspark_chaffinch"):
                 for path in (ROOT / "src" / package).rglob("*.py"):
@@ -173,7 +171,7 @@ class TestShipping:
         at = self.shipped(cluster, broker, "by_py_files", {"spark.submit.pyFiles": tmp_path / "chaffinch.zip"}, environment)
         assert all(place.endswith("chaffinch.zip/chaffinch/__init__.py") for place in at), at
 
-    def test_by_a_packed_environment(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    def test_package_shipped_in_packed_environment(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         bare_python(tmp_path / "packed")
         for package in ("chaffinch", "pyspark_chaffinch"):
             target = site_packages(tmp_path / "packed") / package
@@ -184,7 +182,7 @@ class TestShipping:
         at = self.shipped(cluster, broker, "by_archive", config, {"PYSPARK_PYTHON": "./environment/bin/python"})
         assert [cluster.work_of(host) in Path(place).parents for host, place in zip(HOSTS, at, strict=True)] == [True, True], at
 
-    def test_workers_that_lack_it_are_named_before_any_query(self, cluster: StandaloneCluster, tmp_path: Path) -> None:
+    def test_workers_without_package_are_named_before_queries(self, cluster: StandaloneCluster, tmp_path: Path) -> None:
         found = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare"))})
         text = found["session"]["error"]
         python = f"the worker's Python {tmp_path}/bare/bin/python"
@@ -192,7 +190,7 @@ class TestShipping:
         assert text.startswith(tuple(f"WorkersUnfit: {python} on {host} lacks chaffinch: install it" for host in HOSTS))
         assert "\n" not in text
 
-    def test_a_python_that_workers_do_not_have(self, cluster: StandaloneCluster) -> None:
+    def test_missing_python_of_workers_is_reported(self, cluster: StandaloneCluster) -> None:
         text = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": "./environment/bin/python"})["session"][
             "error"
         ]

@@ -61,21 +61,21 @@ def found(client: Client, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         return without | client(server, *WITH_CHAFFINCH, path=[SOURCES])
 
 
-def test_a_batch_a_stream_a_refusal_and_what_is_read_back(found: dict[str, Any]) -> None:
+def test_batch_stream_refusal_and_read(found: dict[str, Any]) -> None:
     refused = found["format"].pop("refused")
     assert "KAFKA[InvalidConfiguration] ROWS_REJECTED: 1 of 1 rows are rejected (1 INVALID_COMPACTION_KEY)" in refused
     assert found["format"] == {"keys": 200, "records": 200, "session": "pyspark.sql.connect.session"}
 
 
-def test_rows_that_tasks_send(found: dict[str, Any], broker: EmbeddedBroker) -> None:
+def test_at_least_once_write(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     assert rows_once(broker, "direct", 200)
 
 
-def test_a_stream_from_a_topic_into_a_topic(found: dict[str, Any], broker: EmbeddedBroker) -> None:
+def test_stream_from_topic_to_topic(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     assert rows_once(broker, "source", 250)
 
 
-def test_a_sink_in_foreach_batch_knows_its_query_by_the_checkpoint(found: dict[str, Any], broker: EmbeddedBroker) -> None:
+def test_sink_in_foreach_batch_finds_query_by_checkpoint(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     assert rows_once(broker, "sinks", 200)
     assert (
         "KAFKA[InvalidConfiguration] QUERY_UNKNOWN: on Spark Connect a KafkaSink knows its query by the option" in found["sinks"]["unknown"]
@@ -83,7 +83,7 @@ def test_a_sink_in_foreach_batch_knows_its_query_by_the_checkpoint(found: dict[s
     assert "has committed batch 0 already: set it to the checkpoint of the query that calls the KafkaSink" in found["sinks"]["strange"]
 
 
-def test_a_supervised_query_is_started_again_and_one_that_cannot_be_is_not(found: dict[str, Any], broker: EmbeddedBroker) -> None:
+def test_supervised_query_is_restarted_unless_permanent(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     ended = found["supervised"].pop("ended")
     assert ended.startswith("KAFKA[InvalidConfiguration] ROWS_REJECTED: 100 of 100 rows are rejected (100 INVALID_COMPACTION_KEY)")
     assert "; not started again: a restart alone fails again" in ended
@@ -91,7 +91,7 @@ def test_a_supervised_query_is_started_again_and_one_that_cannot_be_is_not(found
     assert times_by_row(broker, "supervised").total() == 100
 
 
-def test_a_server_that_lacks_chaffinch_is_named_before_any_query(client: Client, tmp_path: Path) -> None:
+def test_server_without_chaffinch_is_refused_before_queries(client: Client, tmp_path: Path) -> None:
     with connect_server(tmp_path, bare_python(tmp_path / "bare")) as server:
         (text,) = client(server, "unfit", path=[SOURCES]).values()
     assert text.startswith("WorkersUnfit: the server sc://127.0.0.1:")

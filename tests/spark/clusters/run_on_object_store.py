@@ -60,7 +60,7 @@ def query(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     played.close()
 
 
-def test_a_folder_is_as_one_of_the_machine(folder: Folder) -> None:
+def test_object_store_folder_behaves_like_local_folder(folder: Folder) -> None:
     assert (folder.names(), folder.read("state")) == ([], None)
     folder.probe()
     for text in (b"one", b"two"):
@@ -76,7 +76,7 @@ def test_a_folder_is_as_one_of_the_machine(folder: Folder) -> None:
     assert folder.names() == []
 
 
-def test_tasks_stage_there_and_the_committer_reads_and_removes_it(broker: EmbeddedBroker, query: PlayedQuery, folder: Folder) -> None:
+def test_staging_files_are_written_read_and_removed(broker: EmbeddedBroker, query: PlayedQuery, folder: Folder) -> None:
     messages = query.write(LARGE, LARGE)
     staged = {name for message in messages for name in message.outcome.files()}
     assert set(folder.below("q", "0").names()) == staged
@@ -86,7 +86,7 @@ def test_tasks_stage_there_and_the_committer_reads_and_removes_it(broker: Embedd
     assert set(folder.names()) == {probe_file_name(), "letters"}
 
 
-def test_dead_letters_as_parquet_lie_there(query: PlayedQuery, folder: Folder) -> None:
+def test_dead_letter_parquet_files_are_written(query: PlayedQuery, folder: Folder) -> None:
     query.run({"key": ["a", None], "value": [b"1", b"2"]})
     letters = folder.below("letters")
     (name,) = letters.names()
@@ -96,7 +96,7 @@ def test_dead_letters_as_parquet_lie_there(query: PlayedQuery, folder: Folder) -
     assert (found.column("value").to_pylist(), found.column("error_name").to_pylist()) == ([b"2"], ["INVALID_COMPACTION_KEY"])
 
 
-def test_what_is_gone_is_said_and_nothing_is_written(broker: EmbeddedBroker, query: PlayedQuery, folder: Folder) -> None:
+def test_missing_staging_file_is_reported_and_nothing_written(broker: EmbeddedBroker, query: PlayedQuery, folder: Folder) -> None:
     messages = query.write(LARGE)
     folder.below("q").remove_all()
     with pytest.raises(Refusal, match=STAGING_LOST):
@@ -104,7 +104,7 @@ def test_what_is_gone_is_said_and_nothing_is_written(broker: EmbeddedBroker, que
     assert broker.read("orders").num_rows == 0
 
 
-def test_a_bucket_that_is_not_there_is_refused_before_any_task(query: PlayedQuery, store: str) -> None:
+def test_missing_bucket_is_refused_before_tasks(query: PlayedQuery, store: str) -> None:
     location = f"s3://key:secret@nowhere/staging?{store.replace('&allow_bucket_creation=true', '')}"
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=s3://\.\.\.@nowhere/.* cannot be written: ") as caught:
         query.writer(stagingLocation=location)

@@ -17,21 +17,21 @@ from tests.spark.source.source_topics import drop_first, numbers
 
 
 class TestBatches:
-    def test_tasks(self, kafka: SimpleNamespace) -> None:
+    def test_ranges_are_divided_into_tasks(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 30, 1: 10})
         reader = kafka.stream(is_batch=True, minPartitions="7")
         parts = reader.partitions()
         assert len(parts) == 7
         assert rows_of(reader, parts) == {"a-0": numbers(30), "a-1": numbers(10)}
 
-    def test_an_end_before_the_start_is_refused(self, kafka: SimpleNamespace) -> None:
+    def test_end_before_start_is_refused(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 9, 1: 9})
         positions = {"startingOffsets": {"a": {"0": 5, "1": 0}}, "endingOffsets": {"a": {"0": 4, "1": 0}}}
         with pytest.raises(Refusal, match="endingOffsets ends a-0 at offset 4, before its start 5 of startingOffsets; choose an end"):
             kafka.stream(is_batch=True, **positions).partitions()
 
     @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
-    def test_a_beginning_that_moves_while_the_read_is_planned_is_no_loss(
+    def test_start_that_moves_during_planning_is_not_a_loss(
         self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_batch: bool
     ) -> None:
         kafka.fill("a", {0: 10, 1: 2})
@@ -50,7 +50,7 @@ class TestBatches:
         else:
             assert plain(reader.initialOffset()) == {"a": {"0": 4, "1": 0}}
 
-    def test_only_the_first_part_of_what_is_divided_begins_where_the_partition_does(self, kafka: SimpleNamespace) -> None:
+    def test_only_first_part_has_optional_start(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 4, 1: 2})
         chosen = {"startingOffsets": {"a": {"0": -2, "1": 0}}, "minPartitions": "3"}
         parts = kafka.stream(is_batch=True, **chosen).partitions()
@@ -58,7 +58,7 @@ class TestBatches:
             (("a", 0), 0, False), (("a", 0), 2, True), (("a", 1), 0, True),
         ]  # fmt: skip
 
-    def test_what_is_gone_when_the_read_is_planned(self, kafka: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
+    def test_records_missing_at_planning_are_a_loss(self, kafka: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:
         kafka.fill("a", {0: 9})
         drop_first(kafka.client, TopicPartition("a", 0), 4)
         positions = {"startingOffsets": {"a": {"0": 2, "1": 0}}}
@@ -71,7 +71,7 @@ class TestBatches:
         assert f"{text}; reading what is left" in caplog.text
 
     @pytest.mark.parametrize("fails", ["true", "false"])
-    def test_a_topic_that_is_deleted_before_it_is_read(self, kafka: SimpleNamespace, fails: str, caplog: pytest.LogCaptureFixture) -> None:
+    def test_topic_deleted_before_read_is_a_loss(self, kafka: SimpleNamespace, fails: str, caplog: pytest.LogCaptureFixture) -> None:
         kafka.fill("a", {0: 3})
         kafka.fill("b", {0: 2})
         reader = kafka.stream(is_batch=True, subscribe="a,b", failOnDataLoss=fails)
@@ -86,7 +86,7 @@ class TestBatches:
             assert f"{text}; reading what is left" in caplog.text
 
     @pytest.mark.parametrize("ends", ["in time", "never"])
-    def test_an_end_that_is_named_behind_an_open_transaction_is_waited_for(
+    def test_end_after_open_transaction_is_waited_for(
         self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, ends: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """It is no loss: what is committed a moment later would be left out for good by who lets losses pass."""

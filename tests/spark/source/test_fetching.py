@@ -121,20 +121,22 @@ GONE = NetworkException("gone", stored=Stored.NO, api="Fetch")
     ],
     ids=["ahead", "nothing at first", "lost", "moved", "nothing ahead", "more than the range"],
 )
-def test_what_is_asked(script: Sequence[bytes | NetworkException | codes.ErrorCode], expected: Sequence[tuple[str, int]]) -> None:
+def test_fetch_request_has_options(
+    script: Sequence[bytes | NetworkException | codes.ErrorCode], expected: Sequence[tuple[str, int]]
+) -> None:
     cluster = Cluster(*script)
     assert read(cluster, 0, 7) == list(range(7))
     assert (cluster.log, cluster.script) == (expected, [])
 
 
-def test_a_partition_that_gives_nothing_is_given_up_in_time() -> None:
+def test_partition_without_records_times_out() -> None:
     cluster = Cluster(records(0, 3))
     with pytest.raises(Refusal, match=r"REQUEST_TIMED_OUT: t-0 returned no record at offset 3 for 1000 ms; offsets up to 6 existed"):
         read(cluster, 0, 7)
     assert cluster.clock.steady_ms() == 1000
 
 
-def test_partition_that_gives_nothing_is_logged_within_3_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_partition_without_records_is_logged_within_3_seconds(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT"):
         read(Cluster(records(0, 3)), 0, 7, {"kafka.default.api.timeout.ms": "9000"})
     assert caplog.messages == [
@@ -143,7 +145,7 @@ def test_partition_that_gives_nothing_is_logged_within_3_seconds(caplog: pytest.
     ]
 
 
-def test_answer_that_does_not_come_is_logged_within_3_seconds(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_response_is_logged_within_3_seconds(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the request that was sent ahead."""
     cluster = Cluster(records(0, 3))
     monkeypatch.setattr(cluster, "pump", cluster.clock.advance)
@@ -154,18 +156,18 @@ def test_answer_that_does_not_come_is_logged_within_3_seconds(caplog: pytest.Log
     )
 
 
-def test_what_comes_late_is_waited_for_anew() -> None:
+def test_late_record_restarts_deadline() -> None:
     """Patience is for each stretch without progress, not for all of the range."""
     silence = [b""] * 15
     assert read(Cluster(records(0, 1), *silence, records(1, 1), *silence, records(2, 1)), 0, 3) == [0, 1, 2]
 
 
-def test_where_offsets_have_gaps_nothing_behind_the_range_is_read() -> None:
+def test_range_with_offset_gaps_ends_at_its_end() -> None:
     assert read(Cluster(records(0, 2) + records(5, 2)), 0, 6) == [0, 1, 5]
     assert read(Cluster(records(5, 2)), 2, 4) == []
 
 
-def test_damage_is_named() -> None:
+def test_corrupt_batch_is_reported() -> None:
     damaged = bytearray(records(0, 3))
     damaged[-1] ^= 1
     with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] CORRUPT_MESSAGE: t-0: .*checksum"):
@@ -182,7 +184,7 @@ def test_damage_is_named() -> None:
         (10, (8 << 20, 1), 16 << 20),
     ],
 )
-def test_no_more_is_asked_for_than_the_range_needs(count: int, seen: tuple[int, int], expected: int) -> None:
+def test_request_size_is_limited_to_range(count: int, seen: tuple[int, int], expected: int) -> None:
     assert bytes_wanted(count, *seen, 16 << 20) == max(expected, FETCH_BYTES_MIN)
 
 
@@ -199,21 +201,21 @@ class TestLoss:
             yield client, broker.bootstrap_servers
             forget_client(chosen.client)
 
-    def test_it_is_an_error(self, found: tuple[SyncClient, str]) -> None:
+    def test_missing_start_fails(self, found: tuple[SyncClient, str]) -> None:
         client, servers = found
         with pytest.raises(
             Refusal, match=r"InvalidConfiguration\] OFFSET_OUT_OF_RANGE: t-0 begins at offset 4, offset 0 was requested; set"
         ):
             read(client, 0, 10, {"kafka.bootstrap.servers": servers})
 
-    def test_a_beginning_that_has_moved_is_none(self, found: tuple[SyncClient, str], caplog: pytest.LogCaptureFixture) -> None:
+    def test_moved_optional_start_is_not_a_loss(self, found: tuple[SyncClient, str], caplog: pytest.LogCaptureFixture) -> None:
         """As in Spark's source, where tasks look up the earliest offset themselves."""
         client, servers = found
         assert read(client, 0, 10, {"kafka.bootstrap.servers": servers}, is_start_required=False) == [4, 5, 6, 7, 8, 9]
         assert read(client, 0, 3, {"kafka.bootstrap.servers": servers}, is_start_required=False) == []
         assert "reading what is left" not in caplog.text
 
-    def test_what_is_gone_behind_the_first_record_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_records_missing_after_first_are_a_loss(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.admin.offsets.list_offsets", lambda *asked, **given: {TopicPartition("t", 0): 8})
         gone = [codes.OFFSET_OUT_OF_RANGE] * 2
         with pytest.raises(Refusal, match="t-0 begins at offset 8, offset 6 was requested"):
@@ -223,7 +225,7 @@ class TestLoss:
     @pytest.mark.parametrize(
         ("ends_at", "name"), [(3, "OFFSET_OUT_OF_RANGE: t-0 ends before offset 3, offsets up to 6 existed"), (7, "TIMED_OUT")]
     )
-    def test_an_end_within_the_range_is_lost_when_patience_is_over(
+    def test_end_within_range_is_a_loss_after_deadline(
         self, monkeypatch: pytest.MonkeyPatch, ends_at: int, name: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Not before: the first leader knows of all only at the fifth question. Nor where what is there is only not given."""
@@ -248,13 +250,13 @@ class TestLoss:
             with pytest.raises(Refusal, match=name):
                 read(lenient, 0, 7, {"failOnDataLoss": "false"})
 
-    def test_an_end_before_a_beginning_that_was_not_promised_is_lost_all_the_same(self, found: tuple[SyncClient, str]) -> None:
+    def test_end_before_optional_start_is_a_loss(self, found: tuple[SyncClient, str]) -> None:
         client, servers = found
         with pytest.raises(Refusal, match="t-0 ends before offset 12"):
             read(client, 12, 15, {"kafka.bootstrap.servers": servers}, is_start_required=False)
 
     @pytest.mark.parametrize(("start", "end", "left"), [(0, 10, [4, 5, 6, 7, 8, 9]), (0, 3, []), (12, 15, [])])
-    def test_or_what_is_left_is_read(
+    def test_remaining_records_are_read_without_fail_on_data_loss(
         self, found: tuple[SyncClient, str], start: int, end: int, left: Sequence[int], caplog: pytest.LogCaptureFixture
     ) -> None:
         client, servers = found

@@ -23,7 +23,7 @@ def progress(draw: st.DrawFn, size_max: int = 10**6) -> tuple[dict[TopicPartitio
 
 class TestLimited:
     @given(progress(), st.integers(1, 10**6))
-    def test_the_limit_is_kept_or_one_offset_of_each_partition_is_given(
+    def test_limit_is_kept_or_each_partition_gets_one_offset(
         self, given_progress: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]], limit: int
     ) -> None:
         start, latest = given_progress
@@ -45,12 +45,12 @@ class TestLimited:
         ],
         ids=["as to what they have", "never nothing", "all of it", "cut off", "large numbers"],
     )
-    def test_examples(
+    def test_limited_examples(
         self, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], limit: int, expected: Mapping[TopicPartition, int]
     ) -> None:
         assert limited(start, latest, limit) == expected
 
-    def test_backlog_counts_no_partition_twice_and_nothing_below_none(self) -> None:
+    def test_backlog_counts_each_partition_once(self) -> None:
         assert backlog({A0: 5, A1: 9}, {A0: 8, A1: 2, B0: 4}) == 7
 
 
@@ -64,7 +64,7 @@ spans = st.lists(
 
 class TestDivided:
     @given(spans, st.integers(1, 50), st.none() | st.integers(1, 30))
-    def test_every_offset_is_read_once_in_order_by_tasks_that_are_small_and_many(
+    def test_divided_ranges_cover_each_offset_once(
         self, given_spans: Sequence[OffsetRange], parts_min: int, offsets_max: int | None
     ) -> None:
         parts = divided(given_spans, parts_min, offsets_max)
@@ -75,10 +75,10 @@ class TestDivided:
         assert len(parts) >= min(parts_min, len(offsets))
 
     @given(spans)
-    def test_without_options_there_is_one_task_per_partition(self, given_spans: Sequence[OffsetRange]) -> None:
+    def test_default_is_one_task_per_partition(self, given_spans: Sequence[OffsetRange]) -> None:
         assert divided(given_spans, 1, None) == [span for span in given_spans if span.start < span.end]
 
-    def test_the_largest_is_divided_first(self) -> None:
+    def test_largest_range_is_divided_first(self) -> None:
         parts = divided([OffsetRange(A0, 0, 100), OffsetRange(A1, 50, 60)], 4, None)
         assert parts == [(A0, 0, 33), (A0, 33, 66), (A0, 66, 100), (A1, 50, 60)]
 
@@ -95,7 +95,7 @@ class TestLosses:
             ({A0: 9}, {A0: 5}, {}, (), ["a-0 ends at offset 5, offset 9 came next: it was truncated, or deleted and created again"]),
         ],
     )
-    def test_words(
+    def test_losses_have_texts(
         self,
         start: Mapping[TopicPartition, int],
         end: Mapping[TopicPartition, int],
@@ -105,11 +105,11 @@ class TestLosses:
     ) -> None:
         assert losses(start, end, first_of_new, expected) == texts
 
-    def test_what_is_left(self) -> None:
+    def test_remaining_ranges_are_read(self) -> None:
         found = ranges({A0: 9, B0: 4}, {A1: 7, A0: 12}, {A1: 3})
         assert found == [(A0, 9, 12), (A1, 3, 7)]
 
-    def test_places_outside_of_what_there_is_are_moved_into_it(self) -> None:
+    def test_positions_are_clamped_to_available_range(self) -> None:
         moved, texts = clamp_to_available("endingOffsets", {A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
         assert moved == {A0: 3, A1: 8, B0: 5}
         assert texts == [
@@ -129,7 +129,7 @@ def histories(draw: st.DrawFn) -> list[dict[TopicPartition, int]]:
 
 
 @given(histories(), st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 20))
-def test_a_query_reads_everything_once_and_in_order(
+def test_batches_read_everything_once_in_order(
     steps: Sequence[Mapping[TopicPartition, int]], limit: int, parts_min: int, offsets_max: int | None
 ) -> None:
     position: Mapping[TopicPartition, int] = {A0: 0}

@@ -20,7 +20,7 @@ def parsed(*, is_stream: bool = False, **given: Any) -> SourceOptions:
 
 
 class TestOffsets:
-    def test_words_and_json(self) -> None:
+    def test_offsets_are_parsed_from_words_and_json(self) -> None:
         assert parse_offsets("o", " Earliest", words=[OFFSET_EARLIEST]).of([A2]) == {A2: OFFSET_EARLIEST}
         choice = parse_offsets("o", '{"a":{"0":5,"1":-1}}', words=[OFFSET_LATEST])
         assert choice.of([A1, A0]) == {A0: 5, A1: -1}
@@ -33,39 +33,39 @@ class TestOffsets:
         "text",
         ["latest", "", "{}", "[]", '{"a":5}', '{"a":{"x":5}}', '{"a":{"0":-1}}', '{"a":{"0":-3}}', '{"a":{"0":"5"}}', '{"a":{"0":true}}'],
     )
-    def test_what_cannot_be_a_beginning(self, text: str) -> None:
+    def test_wrong_offsets_are_refused(self, text: str) -> None:
         with pytest.raises(ConfigException, match="startingOffsets"):
             parse_offsets("startingOffsets", text, words=[OFFSET_EARLIEST])
 
     @pytest.mark.parametrize("text", ['{"a":{"00":5}}', f'{{"a":{{"{"9" * 5000}":5}}}}', '{"a":{"12345678901":5}}'])
-    def test_a_partition_is_named_by_its_number_as_kafka_writes_it(self, text: str) -> None:
+    def test_partition_number_must_be_canonical(self, text: str) -> None:
         with pytest.raises(ConfigException, match="is not a partition number; allowed: earliest, or JSON"):
             parse_offsets("o", text, words=[OFFSET_EARLIEST])
 
     @pytest.mark.parametrize(("text", "name"), [('{"a":{"0":5,"1":6,"0":7}}', "0"), ('{"a":{"0":5},"a":{"1":6}}', "a")])
-    def test_what_is_said_twice(self, text: str, name: str) -> None:
+    def test_duplicate_json_keys_are_refused(self, text: str, name: str) -> None:
         """JSON takes the last, and who has written it by hand may have meant the other."""
         with pytest.raises(ConfigException) as caught:
             parse_offsets("o", text, words=[OFFSET_EARLIEST])
         assert str(caught.value) == f"o={text!r} has {name!r} twice: remove one of them"
 
-    def test_a_stream_may_begin_with_either(self) -> None:
+    def test_stream_accepts_earliest_and_latest(self) -> None:
         choice = parse_offsets("o", '{"a":{"0":-2,"1":-1}}', words=EITHER)
         assert choice.of([A0, A1]) == {A0: OFFSET_EARLIEST, A1: OFFSET_LATEST}
         assert parse_offsets("o", "latest", words=EITHER).everywhere == OFFSET_LATEST
 
     @pytest.mark.parametrize("text", ["1700000000000", "{}", '{"a":{"0":-1}}', '{"a":{"0":1.5}}', '{"a":[0]}'])
-    def test_what_cannot_be_times(self, text: str) -> None:
+    def test_wrong_times_are_refused(self, text: str) -> None:
         with pytest.raises(ConfigException, match="startingOffsetsByTimestamp"):
             parse_times("startingOffsetsByTimestamp", text)
 
-    def test_assignments(self) -> None:
+    def test_assignments_are_parsed(self) -> None:
         assert parse_assignment("assign", '{"b":[1,0],"a":[2]}') == (("a", 2), ("b", 0), ("b", 1))
         for text in ("", "{}", '{"a":0}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}'):
             with pytest.raises(ConfigException, match="assign"):
                 parse_assignment("assign", text)
 
-    def test_what_a_checkpoint_keeps_is_always_in_the_same_order(self) -> None:
+    def test_checkpoint_json_has_fixed_order(self) -> None:
         kept = to_checkpoint({TopicPartition("b", 0): 1, TopicPartition("a", 10): 2, TopicPartition("a", 9): 3})
         assert str(kept) == "{'a': {'9': 3, '10': 2}, 'b': {'0': 1}}"
         assert from_checkpoint(kept) == {("b", 0): 1, ("a", 10): 2, ("a", 9): 3}
@@ -79,7 +79,7 @@ class TestPrecedence:
         assert parsed(is_stream=True).starting.everywhere == OFFSET_LATEST
 
     @pytest.mark.parametrize("side", ["starting", "ending"])
-    def test_the_first_given_counts(self, side: str) -> None:
+    def test_time_options_override_offsets(self, side: str) -> None:
         offsets, times, time = f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp"
         given: dict[str, Any] = {offsets: '{"a":{"0":5}}', times: '{"a":{"0":6}}', time: "7"}
         for option, expected in ((time, {A0: 7}), (times, {A0: 6}), (offsets, {A0: 5})):
@@ -110,7 +110,7 @@ class TestPrecedence:
         ({"startingOffsets": "latest"}, False, "startingOffsets cannot be 'latest'; allowed: earliest, or JSON"),
     ],
 )
-def test_what_is_refused(given: Mapping[str, str | None], is_stream: bool, text: str) -> None:
+def test_wrong_options_are_refused(given: Mapping[str, str | None], is_stream: bool, text: str) -> None:
     if given.get("endingtimestamp") or given.get("endingOffsets"):
         given = {name.lower(): value for name, value in given.items()}
     with pytest.raises(ConfigException, match=text):
@@ -118,11 +118,11 @@ def test_what_is_refused(given: Mapping[str, str | None], is_stream: bool, text:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("15m", 900_000), ("10 s", 10_000), ("250ms", 250), ("250", 250), ("2H", 7_200_000)])
-def test_delays(text: str, expected: int) -> None:
+def test_trigger_delays_are_parsed(text: str, expected: int) -> None:
     assert parsed(is_stream=True, maxTriggerDelay=text).trigger_delay_max_ms == expected
 
 
-def test_spellings_as_spark_takes_them() -> None:
+def test_spellings_of_spark_are_accepted() -> None:
     assert parsed(startingOffsetsByTimestampStrategy="LATEST").starts_with_latest
     assert includes_headers({"includeheaders": "TRUE"})
     assert not includes_headers({})
@@ -138,7 +138,7 @@ def test_spellings_as_spark_takes_them() -> None:
         ({"startingOffsets": '{"a":{"0":1795901875}}', "endingOffsets": '{"a":{"0":1795901876}}'}, None),
     ],
 )
-def test_times_that_look_like_seconds_are_told_once(
+def test_times_that_look_like_seconds_are_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any], said: str | None
 ) -> None:
     monkeypatch.setattr("chaffinch.spark.options._logged", set())
@@ -148,14 +148,14 @@ def test_times_that_look_like_seconds_are_told_once(
     assert [record.message for record in caplog.records] == told
 
 
-def test_what_a_batch_has_no_use_for_is_said_in_the_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_options_of_batch_are_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaffinch.spark.options._logged", set())
     with caplog.at_level(logging.WARNING):
         parsed(maxOffsetsPerTrigger="5")
     assert "options without effect here: maxOffsetsPerTrigger" in caplog.text
 
 
-def test_batches_and_streams_share_most_options() -> None:
+def test_batch_and_stream_share_most_options() -> None:
     batch, stream = ({option.name for option in table.options} for table in (SOURCE, STREAM_SOURCE))
     assert batch - stream == {"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"}
     assert stream - batch == {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
@@ -172,7 +172,7 @@ def test_batches_and_streams_share_most_options() -> None:
         ({"maxTriggerDelay": "1m", "minOffsetsPerTrigger": "5"}, None),
     ],
 )  # fmt: skip
-def test_an_option_that_only_qualifies_another_is_told_where_that_is_missing(
+def test_dependent_option_without_its_other_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any], said: str | None
 ) -> None:
     monkeypatch.setattr("chaffinch.spark.options._logged", set())

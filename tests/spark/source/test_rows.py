@@ -16,7 +16,7 @@ def rows_read(columns: RecordColumns, **given: bool) -> pa.RecordBatch:
     return batch_read(with_offsets, "orders", 0, 0, **{"include_headers": False, **given})
 
 
-def test_a_record_without_headers_has_null_there() -> None:
+def test_record_without_headers_has_null_headers() -> None:
     headers: list[list[tuple[str, bytes | None]]] = [[], [("h", b"1"), ("h", None)], [], [("i", b"")], []]
     columns = RecordColumns.from_lists(None, [b"v"] * 5, [0] * 5, headers)
     assert rows_read(columns, include_headers=True)["headers"].to_pylist() == [
@@ -26,7 +26,7 @@ def test_a_record_without_headers_has_null_there() -> None:
 
 
 @pytest.mark.parametrize("beyond", [TIMESTAMP_MAX_MS + 1, 1_700_000_000_000_000_000, -TIMESTAMP_MAX_MS - 1, 2**63 - 1, -(2**63)])
-def test_a_time_that_spark_cannot_have_is_null(beyond: int) -> None:
+def test_timestamp_out_of_range_is_null(beyond: int) -> None:
     """Such as nanoseconds that somebody has taken for milliseconds; multiplied, they would be another time."""
     columns = RecordColumns.from_lists(None, [b"v"] * 4, [beyond, -1, TIMESTAMP_MAX_MS, -TIMESTAMP_MAX_MS])
     found = rows_read(columns)["timestamp"]

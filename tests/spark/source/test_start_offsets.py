@@ -24,7 +24,7 @@ NEXT = pytest.mark.parametrize(
 
 
 @NEXT
-def test_what_comes_while_it_is_asked_is_read(kafka: SimpleNamespace, chosen: Mapping[str, Any]) -> None:
+def test_records_written_during_planning_are_read(kafka: SimpleNamespace, chosen: Mapping[str, Any]) -> None:
     reader = kafka.stream(**chosen)
     first = reader.initialOffset()
     kafka.fill("a", {1: 2})
@@ -38,9 +38,7 @@ def test_what_comes_while_it_is_asked_is_read(kafka: SimpleNamespace, chosen: Ma
 
 @NEXT
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(
-    kafka: SimpleNamespace, chosen: Mapping[str, Any], fails: str
-) -> None:
+def test_query_killed_in_first_batch_continues_at_its_start(kafka: SimpleNamespace, chosen: Mapping[str, Any], fails: str) -> None:
     died = kafka.stream(**chosen)
     end = latest(died, died.initialOffset())
     kafka.fill("a", {1: 5})
@@ -52,7 +50,7 @@ def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(
     assert values(reader, end, latest(reader, end)) == {"a-1": numbers(5), "a-2": numbers(3)}
 
 
-def test_what_comes_while_the_batch_of_a_restart_runs_is_in_the_next_one(kafka: SimpleNamespace) -> None:
+def test_records_written_during_restart_batch_are_in_next_batch(kafka: SimpleNamespace) -> None:
     """The batch of the restart was the query's first: the next one is not to end where the query would start now."""
     died = kafka.stream()
     end = latest(died, died.initialOffset())
@@ -63,7 +61,7 @@ def test_what_comes_while_the_batch_of_a_restart_runs_is_in_the_next_one(kafka: 
     assert values(reader, end, latest(reader, end)) == {"a-0": [0, 1, 0]}
 
 
-def test_one_that_starts_with_the_earliest_reads_the_same_batch_again(kafka: SimpleNamespace) -> None:
+def test_query_from_earliest_repeats_same_first_batch(kafka: SimpleNamespace) -> None:
     """Though partitions have come since, of which that batch knows nothing."""
     kafka.fill("a", {0: 2, 1: 1})
     died = kafka.stream(startingOffsets="earliest")
@@ -84,7 +82,7 @@ def test_one_that_starts_with_the_earliest_reads_the_same_batch_again(kafka: Sim
     ],
     ids=["offsets", "a time"],
 )
-def test_one_that_died_in_its_first_batch_goes_on_though_options_do_not_fit_a_partition_that_came_since(
+def test_restarted_query_ignores_options_of_new_partition(
     kafka: SimpleNamespace, chosen: Mapping[str, Any], read: Mapping[str, Sequence[int]]
 ) -> None:
     """Nobody can edit the options of a query that is started again by itself; where the batch ends stands in the checkpoint."""
@@ -99,7 +97,7 @@ def test_one_that_died_in_its_first_batch_goes_on_though_options_do_not_fit_a_pa
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["all that there was", "and the topic goes on"])
-def test_a_first_batch_whose_records_were_removed_before_it_is_read_again(kafka: SimpleNamespace, goes_on: bool) -> None:
+def test_first_batch_with_removed_records_is_a_loss(kafka: SimpleNamespace, goes_on: bool) -> None:
     """Of a starting time its end alone is known: it is told where nothing of it is left in a partition."""
     chosen = {"startingTimestamp": str(FIRST_MS + 1)}
     kafka.fill("a", {0: 2, 1: 2})
@@ -118,7 +116,7 @@ def test_a_first_batch_whose_records_were_removed_before_it_is_read_again(kafka:
     assert values(reader, end, latest(reader, end)) == ({"a-0": [0, 1]} if goes_on else {})
 
 
-def test_a_topic_that_is_gone_with_what_the_first_batch_had_read_of_it(kafka: SimpleNamespace) -> None:
+def test_deleted_topic_of_first_batch_is_a_loss(kafka: SimpleNamespace) -> None:
     chosen = {"subscribePattern": "a|b", "startingTimestamp": str(FIRST_MS), "failOnDataLoss": "false"}
     kafka.fill("a", {0: 2, 1: 1})
     kafka.fill("b", {0: 2})
@@ -130,7 +128,7 @@ def test_a_topic_that_is_gone_with_what_the_first_batch_had_read_of_it(kafka: Si
 
 
 @pytest.mark.parametrize("dropped", [2, 3])
-def test_a_first_batch_that_had_nothing_to_read_has_lost_nothing(kafka: SimpleNamespace, dropped: int) -> None:
+def test_empty_first_batch_has_no_loss(kafka: SimpleNamespace, dropped: int) -> None:
     """It ends where it starts, which may be where a partition begins."""
     chosen = {"startingTimestamp": str(FIRST_MS), "startingOffsetsByTimestampStrategy": "latest"}
     kafka.fill("a", {0: 3, 1: 3})
@@ -144,7 +142,7 @@ def test_a_first_batch_that_had_nothing_to_read_has_lost_nothing(kafka: SimpleNa
     assert values(reader, end, latest(reader, end)) == {"a-0": [2], "a-1": [0, 1, 2]} if dropped == 2 else {"a-1": [0, 1, 2]}
 
 
-def test_a_first_batch_that_is_planned_and_read_by_one_run_has_lost_nothing(kafka: SimpleNamespace) -> None:
+def test_first_batch_of_one_run_has_no_loss(kafka: SimpleNamespace) -> None:
     """Nor where a partition of it, as one that an open transaction closes, has nothing to read."""
     kafka.fill("a", {0: 3, 1: 3})
     drop_first(kafka.client, TopicPartition("a", 0), 2)
@@ -155,7 +153,7 @@ def test_a_first_batch_that_is_planned_and_read_by_one_run_has_lost_nothing(kafk
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_partition_that_came_while_the_first_batch_was_planned_is_no_loss(kafka: SimpleNamespace, count: int) -> None:
+def test_partition_created_during_planning_is_not_a_loss(kafka: SimpleNamespace, count: int) -> None:
     """It is read from its beginning, though it has no record of the starting time."""
     chosen = {"startingTimestamp": str(FIRST_MS + 1)}
     kafka.fill("a", {0: 2, 1: 2})
@@ -169,7 +167,7 @@ def test_a_partition_that_came_while_the_first_batch_was_planned_is_no_loss(kafk
 
 
 @pytest.mark.parametrize("asks_first", [False, True], ids=["for the beginning first", "for the end first, as PySpark 4.1"])
-def test_one_that_has_not_begun_is_told_that_options_do_not_fit(kafka: SimpleNamespace, asks_first: bool) -> None:
+def test_new_query_with_wrong_options_is_refused(kafka: SimpleNamespace, asks_first: bool) -> None:
     reader = kafka.stream(startingOffsets={"a": {"0": 0}})
     if asks_first:
         reader.latestOffset()
@@ -177,7 +175,7 @@ def test_one_that_has_not_begun_is_told_that_options_do_not_fit(kafka: SimpleNam
         latest(reader, reader.initialOffset())
 
 
-def test_the_batch_behind_an_empty_first_one_is_told_what_is_lost(kafka: SimpleNamespace) -> None:
+def test_batch_after_empty_first_batch_reports_loss(kafka: SimpleNamespace) -> None:
     """It starts where the query does, too. So asks PySpark 4.1, to which losses are told when ranges are planned."""
     kafka.fill("b", {0: 3})
     reader = kafka.stream(subscribe="b")
@@ -192,7 +190,7 @@ def test_the_batch_behind_an_empty_first_one_is_told_what_is_lost(kafka: SimpleN
         values(reader, end, reader.latestOffset())
 
 
-def test_a_pyspark_that_asks_for_the_end_first(kafka: SimpleNamespace) -> None:
+def test_latest_offset_before_initial_offset(kafka: SimpleNamespace) -> None:
     """As 4.1 does."""
     reader = kafka.stream()
     end = reader.latestOffset()
@@ -202,7 +200,7 @@ def test_a_pyspark_that_asks_for_the_end_first(kafka: SimpleNamespace) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_is_lost_before_the_first_batch_is_told(kafka: SimpleNamespace) -> None:
+def test_loss_before_first_batch_is_reported(kafka: SimpleNamespace) -> None:
     kafka.fill("b", {0: 3})
     died = kafka.stream(subscribe="b", startingOffsets="earliest")
     end = latest(died, died.initialOffset())

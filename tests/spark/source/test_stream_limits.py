@@ -28,7 +28,7 @@ def ends_of(reader: TopicStreamReader, start: dict[str, dict[str, int]], limit: 
     return ends
 
 
-def test_a_limit_is_shared_and_reached_to_the_end(kafka: SimpleNamespace) -> None:
+def test_limit_is_shared_by_partitions_until_end(kafka: SimpleNamespace) -> None:
     kafka.fill("a", {0: 30, 1: 10})
     reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20")
     limit = reader.getDefaultReadLimit()
@@ -39,7 +39,7 @@ def test_a_limit_is_shared_and_reached_to_the_end(kafka: SimpleNamespace) -> Non
     assert plain(reader.latestOffset(start, ReadAllAvailable())) == {"a": {"0": 30, "1": 10}}
 
 
-def test_the_batch_behind_that_of_a_restart_keeps_to_the_limit(kafka: SimpleNamespace) -> None:
+def test_batch_after_restart_keeps_limit(kafka: SimpleNamespace) -> None:
     """The query died in its first one: all that has come until the restart is still to be read."""
     died = kafka.stream(maxOffsetsPerTrigger="3")
     end = died.latestOffset(died.initialOffset(), ReadMaxRows(3))
@@ -49,7 +49,7 @@ def test_the_batch_behind_that_of_a_restart_keeps_to_the_limit(kafka: SimpleName
     assert ends_of(reader, end, ReadMaxRows(3)) == [{"a": {"0": 3, "1": 0}}, {"a": {"0": 5, "1": 0}}]
 
 
-def test_what_is_there_now_is_all_that_is_read(kafka: SimpleNamespace) -> None:
+def test_available_now_ends_at_current_offsets(kafka: SimpleNamespace) -> None:
     kafka.fill("a", {0: 30})
     reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="20")
     reader.prepareForTriggerAvailableNow()
@@ -60,7 +60,7 @@ def test_what_is_there_now_is_all_that_is_read(kafka: SimpleNamespace) -> None:
     assert [plain(first), *ends_of(reader, first, ReadMaxRows(20))] == [{"a": {"0": 20, "1": 0}}, {"a": {"0": 30, "1": 0}}]
 
 
-def test_what_comes_between_the_two_questions_for_offsets_is_no_loss(kafka: SimpleNamespace) -> None:
+def test_records_between_offset_requests_are_not_a_loss(kafka: SimpleNamespace) -> None:
     reader = kafka.stream()
     reader.prepareForTriggerAvailableNow()
     kafka.fill("a", {0: 5})
@@ -68,7 +68,7 @@ def test_what_comes_between_the_two_questions_for_offsets_is_no_loss(kafka: Simp
     assert ends_of(reader, start, ReadAllAvailable()) == []
 
 
-def test_a_small_backlog_waits_for_more_or_until_it_is_late(kafka: SimpleNamespace) -> None:
+def test_small_backlog_waits_until_delay_is_over(kafka: SimpleNamespace) -> None:
     reader = kafka.stream(minOffsetsPerTrigger="10", maxTriggerDelay="30s")
     assert reader.getDefaultReadLimit() == ReadMinRows(10)
     start = begun(reader)
@@ -85,7 +85,7 @@ def test_a_small_backlog_waits_for_more_or_until_it_is_late(kafka: SimpleNamespa
     assert end(0) == 11
 
 
-def test_new_partitions_have_their_share_of_a_limit(kafka: SimpleNamespace) -> None:
+def test_new_partitions_share_limit(kafka: SimpleNamespace) -> None:
     reader = kafka.stream(maxOffsetsPerTrigger="3")
     start = begun(reader)
     add_partitions(kafka.client, "a", 3)
@@ -93,7 +93,7 @@ def test_new_partitions_have_their_share_of_a_limit(kafka: SimpleNamespace) -> N
     assert plain(reader.latestOffset(start, ReadMaxRows(3))) == {"a": {"0": 0, "1": 0, "2": 3}}
 
 
-def test_who_has_read_uncommitted_records_before_goes_on_where_it_was(kafka: SimpleNamespace) -> None:
+def test_query_after_read_uncommitted_keeps_position(kafka: SimpleNamespace) -> None:
     """And loses nothing, though the last stable offset lies before."""
     reader, everything = kafka.stream(), kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
     with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:

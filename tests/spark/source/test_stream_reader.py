@@ -38,7 +38,7 @@ Loss: TypeAlias = Callable[[Callable[[], object], dict[str, dict[str, int]]], tu
 
 
 class TestStreams:
-    def test_a_query_starts_with_the_latest_and_reads_what_comes(self, kafka: SimpleNamespace) -> None:
+    def test_query_starts_with_latest_and_reads_new_records(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 3})
         reader = kafka.stream()
         start = reader.initialOffset()
@@ -50,7 +50,7 @@ class TestStreams:
         assert values(reader, start, end) == {"a-0": [0, 1], "a-1": [0]}
         assert reader.partitions(end, end) == []
 
-    def test_tasks(self, kafka: SimpleNamespace) -> None:
+    def test_micro_batch_is_divided_into_tasks(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 30, 1: 10})
         start, end = {"a": {"0": 0, "1": 0}}, {"a": {"0": 30, "1": 10}}
         for given, expected in (({}, 2), ({"minPartitions": "5"}, 5), ({"maxRecordsPerPartition": "10"}, 4)):
@@ -58,7 +58,7 @@ class TestStreams:
             assert len(reader.partitions(start, end)) == expected
             assert values(reader, start, end) == {"a-0": numbers(30), "a-1": numbers(10)}
 
-    def test_an_open_transaction_is_not_waited_for_nor_read(self, kafka: SimpleNamespace) -> None:
+    def test_open_transaction_is_not_read(self, kafka: SimpleNamespace) -> None:
         reader, everything = kafka.stream(), kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
             producer.init_transactions()
@@ -77,7 +77,7 @@ class TestStreams:
                 assert values(reader, start, end) == ({"a-0": [1]} if commits else {})
                 start = end
 
-    def test_what_a_transaction_has_written_is_waited_for(self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_records_of_open_transaction_in_batch_are_waited_for(self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         """As `replay` does: brokers end a transaction everywhere only after they have said that it is ended."""
         given = {"kafka.bootstrap.servers": kafka.servers, "kafka.default.api.timeout.ms": "5000"}
         clock, pauses = ManualClock(), []
@@ -104,7 +104,7 @@ class TestStreams:
                     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-1 has had an open transaction for 5000 ms"):
                         writing.wait_for_ends(given, "a")
 
-    def test_options_without_which_a_stream_cannot_be_read(self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_wrong_stream_options_are_refused(self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}
         with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: give exactly one of"):
             planned_stream_reader({**least, "assign": '{"a":[0]}'}, SCHEMA)
@@ -115,7 +115,7 @@ class TestStreams:
             with pytest.raises(Refusal, match=f"{option} needs PySpark 4.2 or newer, this is "):
                 planned_stream_reader({**least, option: "5"}, SCHEMA)
 
-    def test_a_pyspark_that_tells_nothing_gets_all_there_is(self, kafka: SimpleNamespace) -> None:
+    def test_pyspark_without_limits_gets_latest(self, kafka: SimpleNamespace) -> None:
         """4.1 calls `latestOffset()`, with no start and no limit."""
         kafka.fill("a", {0: 3})
         reader = kafka.stream(startingOffsets="earliest")
@@ -125,7 +125,7 @@ class TestStreams:
 
 
 @pytest.mark.parametrize("plan", [planned_reader, planned_stream_reader], ids=["batch", "stream"])
-def test_a_schema_of_somebody_s_own_is_refused(plan: Callable[[dict[str, str], StructType], object]) -> None:
+def test_user_schema_is_refused(plan: Callable[[dict[str, str], StructType], object]) -> None:
     options = {"kafka.bootstrap.servers": "a:1", "subscribe": "a"}
     with_headers = StructType([*SCHEMA.fields, StructField("headers", HEADERS)])
     plan(options, SCHEMA)
@@ -136,7 +136,7 @@ def test_a_schema_of_somebody_s_own_is_refused(plan: Callable[[dict[str, str], S
 
 
 class TestChoices:
-    def test_a_pattern_finds_topics_that_come_later(self, kafka: SimpleNamespace) -> None:
+    def test_pattern_finds_new_topics(self, kafka: SimpleNamespace) -> None:
         kafka.broker.create_topic("sold-eu", 1)
         kafka.broker.create_topic("old-sold-eu", 1)
         reader = kafka.stream(subscribePattern="sold-.*")
@@ -148,7 +148,7 @@ class TestChoices:
         assert plain(end) == {"sold-eu": {"0": 0}, "sold-us": {"0": 2}}
         assert values(reader, start, end) == {"sold-us-0": [0, 1]}
 
-    def test_a_pattern_never_finds_what_kafka_keeps_for_itself(self) -> None:
+    def test_pattern_never_finds_internal_topics(self) -> None:
         partitions = [MetadataResponsePartition(partition_index=0, leader_id=1)]
         answer = MetadataResponse(
             topics=[
@@ -160,10 +160,10 @@ class TestChoices:
         client = cast(SyncClient, SimpleNamespace(request=lambda *asked, timeout_ms: answer))
         assert TopicDiscovery(client, options).partitions().partitions == (("a", 0),)
 
-    def test_a_pattern_may_match_nothing_yet(self, kafka: SimpleNamespace) -> None:
+    def test_pattern_without_match_is_accepted(self, kafka: SimpleNamespace) -> None:
         assert kafka.stream(subscribePattern="none-.*").initialOffset() == {}
 
-    def test_partitions_by_name(self, kafka: SimpleNamespace) -> None:
+    def test_assigned_partitions_are_read(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 2, 1: 2})
         reader = kafka.stream(assign={"a": [1], "b": [0]}, startingOffsets="earliest")
         assert plain(latest(reader, reader.initialOffset())) == {"a": {"1": 2}, "b": {"0": 0}}
@@ -186,7 +186,9 @@ class TestChoices:
         ],
     )
     @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
-    def test_what_is_not_there(self, kafka: SimpleNamespace, given: Mapping[str, Any], text: str, is_batch: bool) -> None:
+    def test_missing_topics_and_partitions_are_refused(
+        self, kafka: SimpleNamespace, given: Mapping[str, Any], text: str, is_batch: bool
+    ) -> None:
         reader = kafka.stream(is_batch=is_batch, **given)
         with pytest.raises(Refusal, match=rf"KAFKA\[InvalidConfiguration\] \w+: {text}"):
             reader.partitions() if is_batch else latest(reader, reader.initialOffset())
@@ -204,18 +206,18 @@ class TestTimes:
             ({"startingTimestamp": str(FIRST_MS + 7), "startingOffsetsByTimestampStrategy": "latest"}, {"a-0": [7, 8, 9]}),
         ],
     )
-    def test_batches(self, kafka: SimpleNamespace, given: Mapping[str, Any], expected: Mapping[str, Sequence[int]]) -> None:
+    def test_batch_read_by_times(self, kafka: SimpleNamespace, given: Mapping[str, Any], expected: Mapping[str, Sequence[int]]) -> None:
         kafka.fill("a", {0: 10, 1: 5})
         reader = kafka.stream(is_batch=True, **given)
         assert rows_of(reader, reader.partitions()) == expected
 
-    def test_a_stream_starts_with_the_first_record_of_a_time(self, kafka: SimpleNamespace) -> None:
+    def test_stream_starts_at_first_record_of_time(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 10, 1: 5})
         chosen = {"startingTimestamp": str(FIRST_MS + 7), "startingOffsetsByTimestampStrategy": "latest"}
         assert plain(kafka.stream(**chosen).initialOffset()) == {"a": {"0": 7, "1": 5}}
 
     @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
-    def test_a_record_behind_an_open_transaction_is_there(self, kafka: SimpleNamespace, is_batch: bool) -> None:
+    def test_record_after_open_transaction_counts_for_time(self, kafka: SimpleNamespace, is_batch: bool) -> None:
         """A start that was refused for it would be refused until the transaction ends, under a text that is not true."""
         reader = kafka.stream(is_batch=is_batch, startingTimestamp="1")
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
@@ -254,7 +256,7 @@ def refused(reader: TopicStreamReader, start: dict[str, dict[str, int]]) -> str:
 class TestChanges:
     """Topics that change while a query runs."""
 
-    def test_new_partitions_are_read_from_their_beginning(self, kafka: SimpleNamespace) -> None:
+    def test_new_partitions_are_read_from_start(self, kafka: SimpleNamespace) -> None:
         reader = kafka.stream()
         start = begun(reader)
         add_partitions(kafka.client, "a", 3)
@@ -281,7 +283,7 @@ class TestChanges:
 
         return play
 
-    def test_a_deleted_topic(self, kafka: SimpleNamespace, loss: Loss, caplog: pytest.LogCaptureFixture) -> None:
+    def test_deleted_topic_is_a_loss(self, kafka: SimpleNamespace, loss: Loss, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.WARNING)
         text, end, rows = loss(lambda: delete_topics(kafka.client, ["b"]), START)
         said = f"{GONE}: offset 5 came next" if IS_LIMITED else f"topic 'b' (option subscribe) does not exist on {kafka.servers}"
@@ -289,11 +291,11 @@ class TestChanges:
         assert (end, rows) == ({"a": {"0": 5, "1": 0}}, {})
         assert caplog.text.count("b-0 is missing") == 1, "each loss is said once"
 
-    def test_a_topic_that_is_not_subscribed_to_any_more(self, kafka: SimpleNamespace, loss: Loss) -> None:
+    def test_unsubscribed_topic_is_a_loss(self, kafka: SimpleNamespace, loss: Loss) -> None:
         fewer = kafka.stream(subscribe="a")
         assert f"{GONE}: offset 5 came next; set failOnDataLoss=false" in refused(fewer, START)
 
-    def test_a_topic_deleted_and_made_again(self, kafka: SimpleNamespace, loss: Loss) -> None:
+    def test_shorter_recreated_topic_is_a_loss(self, kafka: SimpleNamespace, loss: Loss) -> None:
         def change() -> None:
             delete_topics(kafka.client, ["b"])
             kafka.broker.create_topic("b", 1)
@@ -305,9 +307,7 @@ class TestChanges:
 
     @pytest.mark.usefixtures("impatient")
     @pytest.mark.parametrize(("count", "left"), [(2, []), (4, [3]), (5, [3, 4])])
-    def test_the_batch_of_a_restart_whose_topic_was_made_again_and_ends_within_it(
-        self, kafka: SimpleNamespace, count: int, left: Sequence[int]
-    ) -> None:
+    def test_restart_batch_with_recreated_topic_is_a_loss(self, kafka: SimpleNamespace, count: int, left: Sequence[int]) -> None:
         """The batch is of offsets 3 to 7."""
         kafka.fill("b", {0: 8})
         delete_topics(kafka.client, ["b"])
@@ -319,7 +319,7 @@ class TestChanges:
         for _ in range(2):  # Spark plans it once more where the query is started again.
             assert values(kafka.stream(subscribe="b", failOnDataLoss="false"), start, end) == ({"b-0": left} if left else {})
 
-    def test_new_partitions_that_have_lost_something_already(self, kafka: SimpleNamespace, loss: Loss) -> None:
+    def test_new_partition_with_removed_records_is_a_loss(self, kafka: SimpleNamespace, loss: Loss) -> None:
         def change() -> None:
             add_partitions(kafka.client, "a", 3)
             kafka.fill("a", {2: 4})
@@ -330,7 +330,7 @@ class TestChanges:
         assert (end["a"]["2"], rows) == (4, {"a-2": [3]})
 
     @pytest.mark.parametrize("fails", ["true", "false"])
-    def test_the_batch_of_a_restart_whose_topic_is_gone(self, kafka: SimpleNamespace, fails: str) -> None:
+    def test_restart_batch_with_deleted_topic_is_a_loss(self, kafka: SimpleNamespace, fails: str) -> None:
         """`partitions` comes first then: nobody has asked for offsets before."""
         kafka.fill("a", {0: 5})
         kafka.fill("b", {0: 5})
@@ -344,7 +344,7 @@ class TestChanges:
             assert values(reader, start, end) == {"a-0": numbers(5)}
 
 
-def test_offsets_of_spark_s_own_source_are_continued(kafka: SimpleNamespace) -> None:
+def test_checkpoint_of_spark_kafka_source_is_continued(kafka: SimpleNamespace) -> None:
     """Its checkpoint has the same form, written without spaces."""
     kafka.fill("a", {0: 5, 1: 5})
     reader = kafka.stream()
@@ -354,14 +354,14 @@ def test_offsets_of_spark_s_own_source_are_continued(kafka: SimpleNamespace) -> 
 
 
 @pytest.mark.parametrize("fields", [{"logOffset": 3}, {"a": {"first": 3}}, 17])
-def test_offsets_of_another_source_are_refused(kafka: SimpleNamespace, fields: int | Mapping[str, Any]) -> None:
+def test_checkpoint_of_other_source_is_refused(kafka: SimpleNamespace, fields: int | Mapping[str, Any]) -> None:
     text = "CONFIG: the checkpoint was written by another source, it has no offsets of topics but "
     for asked in (partial(kafka.stream().latestOffset, fields), partial(kafka.stream().partitions, fields, fields)):
         with pytest.raises(Refusal, match=re.escape(text + json.dumps(fields))):
             asked()
 
 
-def test_a_topic_that_cannot_be_looked_at_is_not_taken_for_gone(kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_topic_is_not_treated_as_deleted(kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be skipped with failOnDataLoss=false, and read from its beginning when it is there again."""
     reader = kafka.stream(failOnDataLoss="false")
     start = reader.initialOffset()
@@ -374,9 +374,7 @@ def test_a_topic_that_cannot_be_looked_at_is_not_taken_for_gone(kafka: SimpleNam
 
 
 @pytest.mark.parametrize("times", [1, 99])
-def test_a_leader_that_does_not_know_its_partition_yet_is_asked_again(
-    kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
+def test_leader_without_new_partition_is_retried(kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     reader, pauses = kafka.stream(startingOffsets="earliest"), list[int]()
     unknown = UnknownTopicOrPartitionException("unknown", api="ListOffsets", topic_partition=TopicPartition("a", 0))
     answers, ask = [unknown] * times, offsets.list_offsets
@@ -397,7 +395,7 @@ def test_a_leader_that_does_not_know_its_partition_yet_is_asked_again(
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_pyspark_that_tells_nothing_goes_back_to_where_the_committed_records_end(kafka: SimpleNamespace, fails: str) -> None:
+def test_pyspark_without_limits_returns_to_last_stable_offset(kafka: SimpleNamespace, fails: str) -> None:
     """4.1 notes what a reader calls the latest offset, also where it lies before: what was read would be read again."""
     everything = kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
     reader = kafka.stream(failOnDataLoss=fails)

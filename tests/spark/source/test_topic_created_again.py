@@ -58,7 +58,7 @@ def five(kafka: SimpleNamespace) -> dict[str, dict[str, int]]:
 
 @pytest.mark.parametrize("count", [3, 5, 8], ids=["shorter", "as long", "longer"])
 @pytest.mark.parametrize("chosen", [{}, {"subscribePattern": "a"}, {"assign": '{"a":[0,1]}'}], ids=["name", "pattern", "assign"])
-def test_new_topic_is_read_from_its_beginning_or_the_query_fails(
+def test_new_topic_is_read_from_start_or_query_fails(
     kafka: SimpleNamespace,
     five: dict[str, dict[str, int]],
     create_again: Callable[..., str],
@@ -81,7 +81,7 @@ def test_new_topic_is_read_from_its_beginning_or_the_query_fails(
     assert read_on(kafka.stream(**chosen), end)[1] == {"a-0": [0]}, "after a restart, too"
 
 
-def test_running_query_notices_it(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
+def test_running_query_detects_recreated_topic(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
     reader = kafka.stream(startingOffsets="earliest", **LENIENT)
     kafka.fill("a", {0: 2})
     end, _ = read_on(reader, reader.initialOffset())
@@ -89,7 +89,7 @@ def test_running_query_notices_it(kafka: SimpleNamespace, create_again: Callable
     assert read_on(reader, end)[1] == {"a-0": numbers(4)}
 
 
-def test_new_topic_has_fewer_partitions(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
+def test_recreated_topic_with_fewer_partitions(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
     reader = kafka.stream(startingOffsets="earliest", **LENIENT)
     kafka.fill("a", {0: 2, 1: 2})
     end, _ = read_on(reader, reader.initialOffset())
@@ -98,7 +98,7 @@ def test_new_topic_has_fewer_partitions(kafka: SimpleNamespace, create_again: Ca
     assert (plain(end), rows) == ({"a": {"0": 3}}, {"a-0": numbers(3)})
 
 
-def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everything(
+def test_batch_planned_before_recreation_reads_nothing_of_new_topic(
     kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a restart in the middle of the batch. The log has one reason for it."""
@@ -115,7 +115,7 @@ def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everyt
     assert read_on(reader, planned)[1] == {"a-0": numbers(9)}
 
 
-def test_first_batch_of_a_query_that_died_in_it(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
+def test_first_batch_repeated_after_recreation(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
     """Spark asks for the beginning again then, which is the new topic's."""
     kafka.fill("a", {0: 3})
     died = kafka.stream(startingOffsets="earliest")
@@ -130,7 +130,7 @@ def test_first_batch_of_a_query_that_died_in_it(kafka: SimpleNamespace, create_a
 
 @pytest.mark.parametrize("version", [fetching.LAST_VERSION, 12], ids=["by id", "by name, as brokers before 3.1 take it"])
 @pytest.mark.parametrize("is_batch", [False, True], ids=["stream", "batch"])
-def test_task_that_comes_after_it_reads_nothing_of_the_new_topic(
+def test_task_after_recreation_reads_nothing_of_new_topic(
     kafka: SimpleNamespace, create_again: Callable[..., str], version: int, is_batch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "LAST_VERSION", version)
@@ -153,7 +153,7 @@ def test_task_that_comes_after_it_reads_nothing_of_the_new_topic(
 
 
 @pytest.mark.skipif(not IS_LIMITED, reason="PySpark 4.1 has no trigger that ends")
-def test_query_that_ends_with_what_there_was(
+def test_available_now_query_with_recreated_topic(
     kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., str]
 ) -> None:
     """The new topic came after the query began, so the next start reads it."""
@@ -167,7 +167,7 @@ def test_query_that_ends_with_what_there_was(
     assert read_on(kafka.stream(**LENIENT), end)[1] == {"a-0": numbers(9)}
 
 
-def test_checkpoint_without_ids_gets_them_from_a_batch_without_rows(
+def test_checkpoint_without_ids_gets_them_by_empty_batch(
     kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., str]
 ) -> None:
     """One of an earlier version, of Spark's Kafka source, or of a broker before 2.8: no new record is needed."""
@@ -183,14 +183,14 @@ def test_checkpoint_without_ids_gets_them_from_a_batch_without_rows(
     assert read_on(kafka.stream(**LENIENT), end)[1] == {"a-0": numbers(8)}
 
 
-def test_checkpoint_without_ids_reads_on_where_it_was(kafka: SimpleNamespace, five: dict[str, dict[str, int]]) -> None:
+def test_checkpoint_without_ids_continues_at_its_offsets(kafka: SimpleNamespace, five: dict[str, dict[str, int]]) -> None:
     kafka.fill("a", {1: 2})
     end, rows = read_on(kafka.stream(), plain(five))
     assert rows == {"a-1": [0, 1]}
     assert end.keys() - plain(end).keys() == {f"a@{shown(topic_id(kafka))}"}
 
 
-def test_brokers_without_ids(kafka: SimpleNamespace, five: dict[str, dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_without_topic_ids(kafka: SimpleNamespace, five: dict[str, dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.8: the checkpoint's offsets count, and ids that it has do no harm."""
     monkeypatch.setattr("chaffinch.client.cluster.ClusterState.topic_id", lambda self, name: ZERO_UUID)
     kafka.fill("a", {0: 1})

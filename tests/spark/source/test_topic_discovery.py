@@ -82,9 +82,7 @@ def count(discovery: TopicDiscovery) -> int:
 
 
 @pytest.mark.parametrize("behind", [{"a": 2}, {"a": 0}])
-def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_knows_more(
-    discovery: Callable[[Cluster], TopicDiscovery], behind: Mapping[str, int]
-) -> None:
+def test_stale_broker_with_fewer_partitions_is_verified(discovery: Callable[[Cluster], TopicDiscovery], behind: Mapping[str, int]) -> None:
     cluster = Cluster({"a": 3}, {"a": 3})
     asked = discovery(cluster)
     assert count(asked) == 3
@@ -93,14 +91,14 @@ def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_know
     assert (cluster.asked, len(cluster.pauses)) == (["any", "any", 1], 1)
 
 
-def test_what_a_checkpoint_has_is_expected_too(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
+def test_partitions_of_checkpoint_are_expected(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
     """After a restart nobody has asked before."""
     asked = discovery(Cluster({"a": 2}, {"a": 3}))
     asked.expect([TopicPartition("a", 2), TopicPartition("a", 0)])
     assert count(asked) == 3
 
 
-def test_a_broker_that_is_away_says_nothing(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
+def test_unavailable_broker_is_skipped(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
     cluster = Cluster({"a": 3}, AWAY)
     asked = discovery(cluster)
     assert count(asked) == 3
@@ -112,7 +110,7 @@ def test_a_broker_that_is_away_says_nothing(discovery: Callable[[Cluster], Topic
     assert len(cluster.pauses) == before, "what was waited for in vain is believed from then on"
 
 
-def test_partitions_that_are_gone_may_come_again(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
+def test_removed_partitions_can_return(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
     cluster = Cluster({"a": 3}, {"a": 3})
     asked = discovery(cluster)
     for known, expected in ((3, 3), (0, 0), (2, 2), (1, 1)):
@@ -120,7 +118,7 @@ def test_partitions_that_are_gone_may_come_again(discovery: Callable[[Cluster], 
         assert count(asked) == expected
 
 
-def test_another_id_is_believed_when_both_brokers_have_it(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
+def test_new_id_is_accepted_if_both_brokers_have_it(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
     """The one that still knows the deleted topic may be asked first, or the one that does not know the new topic yet."""
     old, new = UUID(int=1), UUID(int=2)
     cluster = Cluster({"a": 1}, {"a": 1}, ids=(old, new))
@@ -136,7 +134,7 @@ def test_another_id_is_believed_when_both_brokers_have_it(discovery: Callable[[C
     assert len(cluster.pauses) == before, "it is not doubted a second time"
 
 
-def test_those_of_a_checkpoint_that_are_left() -> None:
+def test_existing_partitions_of_checkpoint() -> None:
     options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "a"})
     cluster = Cluster({"a": 1}, {"a": 2})
     wanted = [TopicPartition("a", number) for number in range(2)]
@@ -146,7 +144,7 @@ def test_those_of_a_checkpoint_that_are_left() -> None:
 
 
 @pytest.mark.parametrize("discovery", ["subscribePattern"], indirect=True)
-def test_a_pattern_that_no_topic_matches_is_told(discovery: Callable[[Cluster], TopicDiscovery], caplog: pytest.LogCaptureFixture) -> None:
+def test_pattern_without_match_is_logged(discovery: Callable[[Cluster], TopicDiscovery], caplog: pytest.LogCaptureFixture) -> None:
     """Else a read of no row at all looks like one of empty topics."""
     assert discovery(Cluster({"ab": 3})).partitions_at_start() == ()
     told = "no topic on a:1 has a name that option subscribePattern='a' matches as a whole: there is nothing to read now"

@@ -30,15 +30,15 @@ def tag(group: Group, name: str = "NAME") -> ErrorTag:
         (Group.NONE, "UNKNOWN_SERVER_ERROR", True),
     ],
 )
-def test_by_the_class_of_the_error(group: Group, name: str, is_started_again: bool) -> None:
+def test_decision_by_error_group(group: Group, name: str, is_started_again: bool) -> None:
     assert isinstance(decide(tag(group, name), [], 0, LIMITS), Restart) is is_started_again
 
 
-def test_every_class_is_decided() -> None:
+def test_every_group_has_decision() -> None:
     assert {type(decide(tag(group), [], 0, LIMITS)) for group in Group} == {Restart, Stop}
 
 
-def test_an_error_that_is_not_of_kafka() -> None:
+def test_other_error_stops() -> None:
     assert decide(None, [], 0, LIMITS) == Stop("this is not an error of Kafka, and a restart may not help")
 
 
@@ -56,21 +56,21 @@ def test_an_error_that_is_not_of_kafka() -> None:
         ([-500, -400, -300, -200, 0], 1, Restart(4)),
     ],
 )
-def test_pauses_grow_and_restarts_are_counted_within_the_window(restarts: Sequence[int], now_s: float, expected: Restart | Stop) -> None:
+def test_pauses_grow_and_restarts_count_within_window(restarts: Sequence[int], now_s: float, expected: Restart | Stop) -> None:
     assert decide(tag(Group.RETRIABLE), restarts, now_s, LIMITS) == expected
 
 
-def test_no_restart_at_all() -> None:
+def test_restarts_max_0_never_restarts() -> None:
     assert decide(tag(Group.RETRIABLE), [], 0, Limits(restarts_max=0)) == Stop("0 restarts within 3600 s are the limit (restarts_max=0)")
 
 
-def test_ten_thousand_restarts_have_a_pause() -> None:
+def test_pause_is_bounded_for_many_restarts() -> None:
     assert decide(tag(Group.RETRIABLE), [0.0] * 10_000, 1, Limits(restarts_max=20_000)) == Restart(60)
 
 
 @pytest.mark.parametrize("name", ["restarts_max", "window_s", "pause_s", "pause_max_s"])
 @pytest.mark.parametrize("value", [-1, float("nan"), "1"])
-def test_limits_that_are_none(name: str, value: Any) -> None:
+def test_wrong_limits_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigException, match=rf"{name} cannot be .*: it must be a (whole )?number, 0 or more"):
         Limits(**{name: value})
 
@@ -90,5 +90,5 @@ def test_limits_that_are_none(name: str, value: Any) -> None:
         ("x" * 1000, "x" * 297 + "..."),
     ],
 )  # fmt: skip
-def test_one_line_for_an_error(text: str, expected: str) -> None:
+def test_first_line_of_error(text: str, expected: str) -> None:
     assert first_line(tag_of(text), text) == expected

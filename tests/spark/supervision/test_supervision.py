@@ -84,13 +84,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def test_a_query_that_ends_well_is_returned(clock: SimpleNamespace) -> None:
+def test_query_without_error_is_returned(clock: SimpleNamespace) -> None:
     queries = Queries(None)
     assert supervise(queries) is queries.started[0]
     assert clock.pauses == []
 
 
-def test_it_is_started_again_after_growing_pauses(clock: SimpleNamespace) -> None:
+def test_failed_query_restarts_after_growing_pauses(clock: SimpleNamespace) -> None:
     queries = Queries(*[RETRIABLE] * 4, None)
     told = []
     ended = supervise(queries, pause_s=2, pause_max_s=10, on_restart=lambda *what: told.append(what))
@@ -113,7 +113,7 @@ def test_it_is_started_again_after_growing_pauses(clock: SimpleNamespace) -> Non
          "install it for that Python on every worker, or ship it with the query (docs/spark-cluster.md)"),
     ],
 )  # fmt: skip
-def test_errors_that_end_it(clock: SimpleNamespace, error: str, tag: str | None, text: str) -> None:
+def test_permanent_errors_end_supervision(clock: SimpleNamespace, error: str, tag: str | None, text: str) -> None:
     queries = Queries(RETRIABLE, error)
     with pytest.raises(SupervisionEnded) as caught:
         supervise(queries)
@@ -123,13 +123,13 @@ def test_errors_that_end_it(clock: SimpleNamespace, error: str, tag: str | None,
     assert caught.value.__cause__ is queries.endings[1]
 
 
-def test_the_limit(clock: SimpleNamespace) -> None:
+def test_restart_limit_ends_supervision(clock: SimpleNamespace) -> None:
     with pytest.raises(SupervisionEnded, match=r"^KAFKA\[Retriable\] REQUEST_TIMED_OUT: no answer; not started again: 3 restarts within"):
         supervise(Queries(*[RETRIABLE] * 4), restarts_max=3)
     assert clock.pauses == [1, 2, 4]
 
 
-def test_restarts_that_are_long_ago_are_forgotten(clock: SimpleNamespace) -> None:
+def test_old_restarts_do_not_count(clock: SimpleNamespace) -> None:
     queries = Queries(*[RETRIABLE] * 9, None)
 
     def start() -> Query:
@@ -141,7 +141,7 @@ def test_restarts_that_are_long_ago_are_forgotten(clock: SimpleNamespace) -> Non
 
 
 @pytest.mark.parametrize("raised", [RuntimeError(RETRIABLE)])
-def test_start_that_fails_for_kafka_s_sake_is_called_again(clock: SimpleNamespace, raised: RuntimeError) -> None:
+def test_start_with_kafka_error_is_retried(clock: SimpleNamespace, raised: RuntimeError) -> None:
     calls: list[None] = []
 
     def start() -> Query:
@@ -154,7 +154,7 @@ def test_start_that_fails_for_kafka_s_sake_is_called_again(clock: SimpleNamespac
     assert clock.pauses == [1]
 
 
-def test_a_mistake_in_start_is_shown_as_it_is(clock: SimpleNamespace) -> None:
+def test_other_error_of_start_is_raised_unchanged(clock: SimpleNamespace) -> None:
     def start() -> NoReturn:
         raise ZeroDivisionError
 
@@ -162,7 +162,7 @@ def test_a_mistake_in_start_is_shown_as_it_is(clock: SimpleNamespace) -> None:
         supervise(start)
 
 
-def test_an_interruption_stops_the_query(clock: SimpleNamespace) -> None:
+def test_interruption_stops_query(clock: SimpleNamespace) -> None:
     queries = Queries(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         supervise(queries)
@@ -178,7 +178,7 @@ def test_an_interruption_stops_the_query(clock: SimpleNamespace) -> None:
          "checkpointLocation must be specified; not started again: this is not an error of Kafka"),
     ],
 )  # fmt: skip
-def test_what_spark_cannot_start_is_told_in_one_line(clock: SimpleNamespace, error: AnalysisException | Py4JError, text: str) -> None:
+def test_spark_start_error_is_one_line(clock: SimpleNamespace, error: AnalysisException | Py4JError, text: str) -> None:
     def start() -> NoReturn:
         raise error
 
@@ -189,7 +189,7 @@ def test_what_spark_cannot_start_is_told_in_one_line(clock: SimpleNamespace, err
     assert caught.value.__cause__ is error
 
 
-def test_a_java_that_has_gone_before_the_query_starts_is_told_in_one_line(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_java_before_start_is_one_line(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Py4JNetworkError("Answer from Java side is empty")
 
     def activate() -> None:
@@ -201,7 +201,7 @@ def test_a_java_that_has_gone_before_the_query_starts_is_told_in_one_line(clock:
     assert caught.value.__cause__ is gone
 
 
-def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock: SimpleNamespace) -> None:
+def test_ctrl_c_during_java_call_is_deferred(clock: SimpleNamespace) -> None:
     """PySpark's handler would ask Java too, in the middle of that call."""
     queries = Queries(None)
 
@@ -217,7 +217,7 @@ def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock: Simple
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_while_a_query_starts_leaves_none_running(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_start_stops_query(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """`start` has no query to give back yet, so nobody else could stop it."""
     queries = Queries(None)
 
@@ -233,7 +233,7 @@ def test_ctrl_c_while_a_query_starts_leaves_none_running(clock: SimpleNamespace,
 
 
 @pytest.mark.parametrize("asks_spark", [True, False], ids=["start makes the session", "it is there before"])
-def test_ctrl_c_is_noted_whoever_makes_the_session(
+def test_ctrl_c_is_deferred_if_start_creates_session(
     clock: SimpleNamespace, asks_spark: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySpark sets a handler of its own, which would ask Java in the midst of another call to it."""
@@ -263,7 +263,7 @@ def test_ctrl_c_is_noted_whoever_makes_the_session(
     assert [record.message for record in caplog.records] == [line]
 
 
-def test_ctrl_c_while_a_query_starts_that_ends_at_once(clock: SimpleNamespace) -> None:
+def test_ctrl_c_during_start_of_ended_query_is_raised(clock: SimpleNamespace) -> None:
     def start() -> Query:
         signal.raise_signal(signal.SIGINT)
         return Queries(None)()
@@ -272,7 +272,7 @@ def test_ctrl_c_while_a_query_starts_that_ends_at_once(clock: SimpleNamespace) -
         supervise(start)
 
 
-def test_ctrl_c_ends_supervision_though_the_query_failed_by_it(clock: SimpleNamespace) -> None:
+def test_ctrl_c_that_fails_query_is_raised(clock: SimpleNamespace) -> None:
     def start() -> NoReturn:
         signal.raise_signal(signal.SIGINT)
         raise RuntimeError(RETRIABLE)
@@ -282,7 +282,7 @@ def test_ctrl_c_ends_supervision_though_the_query_failed_by_it(clock: SimpleName
     assert clock.pauses == []
 
 
-def test_ctrl_c_once_more_ends_a_start_that_does_not_come_back(clock: SimpleNamespace) -> None:
+def test_second_ctrl_c_ends_blocked_start(clock: SimpleNamespace) -> None:
     def start() -> NoReturn:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -294,9 +294,7 @@ def test_ctrl_c_once_more_ends_a_start_that_does_not_come_back(clock: SimpleName
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_query_whose_counts_cannot_be_watched_is_not_left_running(
-    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_query_is_stopped_if_metrics_fail(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Metrics, "watch", lambda self, query: 1 / 0)
     queries = Queries(None)
     with pytest.raises(ZeroDivisionError):
@@ -313,7 +311,7 @@ Caused by: java.io.EOFException
 
 
 @pytest.mark.parametrize(("trace", "restarts"), [(SOURCE_LOST, 1), (SOURCE_LOST.replace("EOFException", "Error"), 0), (None, 0)])
-def test_a_source_whose_process_died_is_started_again(clock: SimpleNamespace, trace: str | None, restarts: int) -> None:
+def test_died_source_process_restarts_query(clock: SimpleNamespace, trace: str | None, restarts: int) -> None:
     """Spark's text says nothing of it: it is in Java's trace, which PySpark keeps beside it."""
     died = RuntimeError("[STREAM_FAILED] Query [id = x] terminated with exception:  SQLSTATE: XXKST")
     vars(died)["_stackTrace"] = trace
@@ -323,7 +321,7 @@ def test_a_source_whose_process_died_is_started_again(clock: SimpleNamespace, tr
     assert told == ["WORKER_LOST"] * restarts
 
 
-def test_what_is_not_to_be_interrupted_is_not(clock: SimpleNamespace) -> None:
+def test_ignored_sigint_stays_ignored(clock: SimpleNamespace) -> None:
     queries = Queries(None)
 
     def start() -> Query:
@@ -338,7 +336,7 @@ def test_what_is_not_to_be_interrupted_is_not(clock: SimpleNamespace) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_an_interruption_comes_through_whatever_becomes_of_the_query(
+def test_interruption_is_raised_even_if_stop_fails(
     clock: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Query, "stop", lambda self: 1 / 0)
@@ -363,7 +361,7 @@ def test_an_interruption_comes_through_whatever_becomes_of_the_query(
         ({"metrics": "127.0.0.1:0", "checkpoint": " "}, "checkpoint cannot be ' ': it must be a string such as /data/checkpoint"),
     ],
 )
-def test_options_that_cannot_be(options: Mapping[str, Any], text: str) -> None:
+def test_wrong_options_are_refused(options: Mapping[str, Any], text: str) -> None:
     queries = Queries()
     with pytest.raises(ConfigException, match=re.escape(text)):
         supervise(queries, **options)
@@ -377,7 +375,7 @@ def test_options_that_cannot_be(options: Mapping[str, Any], text: str) -> None:
         (lambda: None, "start returned None: it must return the query that it has started"),
     ],
 )
-def test_a_start_that_cannot_be(start: Any, text: str) -> None:
+def test_wrong_start_is_refused(start: Any, text: str) -> None:
     with pytest.raises(ConfigException, match=re.escape(text)):
         supervise(start)
 
@@ -393,7 +391,7 @@ class TestMetrics:
         with urllib.request.urlopen(f"http://{metrics.address}{path}") as answer:
             return answer.headers["Content-Type"], answer.read().decode()
 
-    def test_what_the_checkpoint_says_is_read_when_somebody_asks(self, tmp_path: Path, clock: SimpleNamespace) -> None:
+    def test_metrics_read_checkpoint_on_request(self, tmp_path: Path, clock: SimpleNamespace) -> None:
         seen: list[None] = []
         checkpoint = tmp_path / "checkpoint"
 
@@ -427,7 +425,7 @@ class TestMetrics:
             'chaffinch_spark_push_seconds{query="4711",sink="bills.eu"} 0.25',
         ]
 
-    def test_a_checkpoint_is_where_the_session_says_that_paths_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_metrics_use_default_file_system_of_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             SparkSession, "getActiveSession", lambda: SimpleNamespace(conf={"spark.hadoop.fs.defaultFS": "hdfs://names:8020/"})
         )
@@ -436,7 +434,7 @@ class TestMetrics:
             metrics.watch(Query(None))
             assert metrics._folder.location == "hdfs://names:8020/checkpoints/1/chaffinch"
 
-    def test_a_web_page_cannot_read_them(self, tmp_path: Path) -> None:
+    def test_metrics_refuse_dns_rebinding(self, tmp_path: Path) -> None:
         with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
             for host, status in (("evil.example", 403), ("localhost:9464", 200), ("10.0.0.7", 200)):
                 request = urllib.request.Request(f"http://{metrics.address}/metrics", headers={"Host": host})
@@ -448,7 +446,7 @@ class TestMetrics:
                     error.close()
                 assert found == status, host
 
-    def test_what_others_reach_is_warned_of_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_public_metrics_address_is_logged_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         for address, count in (("0.0.0.0:0", 1), ("127.0.0.1:0", 0)):
             caplog.clear()
             with Metrics(address, str(tmp_path)):
@@ -456,7 +454,7 @@ class TestMetrics:
             assert len(warnings) == count
             assert all("metrics=0.0.0.0:" in text and "can be reached from other machines" in text for text in warnings)
 
-    def test_on_an_address_of_ipv6(self, tmp_path: Path) -> None:
+    def test_metrics_listen_on_ipv6(self, tmp_path: Path) -> None:
         try:
             metrics = Metrics("[::1]:0", str(tmp_path))
         except ConfigException as error:
@@ -465,7 +463,7 @@ class TestMetrics:
             assert metrics.address.startswith("[::1]:")
             assert "chaffinch_spark_last_batch_id" in self.read(metrics)[1]
 
-    def test_a_damaged_state_is_logged_and_the_rest_is_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_damaged_state_is_logged_and_other_metrics_are_served(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         (tmp_path / "chaffinch").mkdir()
         (tmp_path / "chaffinch" / "state.json").write_text("{")
         with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
@@ -473,7 +471,7 @@ class TestMetrics:
             assert 'restarts_total{query="",group="Retriable"} 1' in self.read(metrics)[1]
         assert "cannot be read" in caplog.text
 
-    def test_what_cannot_be_answered_is_a_line_in_the_log(
+    def test_failed_metrics_response_is_logged(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
     ) -> None:
         class Broken(Metrics):
@@ -486,7 +484,7 @@ class TestMetrics:
         assert "no text" in caplog.text
         assert capsys.readouterr().err == ""
 
-    def test_another_path_and_the_head_alone(self, tmp_path: Path) -> None:
+    def test_other_paths_and_head_requests(self, tmp_path: Path) -> None:
         with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
             with pytest.raises(urllib.error.HTTPError) as caught:
                 self.read(metrics, "/")
@@ -496,6 +494,6 @@ class TestMetrics:
             with urllib.request.urlopen(head) as answer:
                 assert (answer.status, answer.read()) == (200, b"")
 
-    def test_rows_that_a_handler_dropped(self) -> None:
+    def test_metrics_count_dropped_rows(self) -> None:
         (family,) = (found for found in families("q", {"": self.state(0, BatchCounts(dropped={"X": 3}))}, {}) if "dropped" in found.name)
         assert family.text.splitlines()[-1] == 'chaffinch_spark_rows_dropped_total{query="q",error="X"} 3'

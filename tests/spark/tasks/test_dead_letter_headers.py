@@ -50,7 +50,7 @@ def each(columns: RecordColumns) -> list[tuple[bytes | None, bytes | None, int, 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_many_at_once_are_as_each_alone(seed: int) -> None:
+def test_headers_of_many_rows_equal_those_of_single_rows(seed: int) -> None:
     columns, rejections = rows(40, seed)
     is_late = columns.timestamps > NOW_MS
     together = with_reasons(columns, rejections, ORIGIN, is_late, NOW_MS)
@@ -61,7 +61,7 @@ def test_many_at_once_are_as_each_alone(seed: int) -> None:
     assert each(together) == [row for one in alone for row in each(one)]
 
 
-def test_what_one_row_gets() -> None:
+def test_headers_of_one_row() -> None:
     columns = RecordColumns.from_lists([b"k"], [b"v"], [NOW_MS + 10**9], [[("own", b"x"), ("empty", None)]])
     rejection = Rejection(row=3, topic_partition=TopicPartition("orders", -1), code=codes.INVALID_TIMESTAMP, message="late")
     letters = with_reasons(columns, [rejection], ORIGIN, np.array([True]), NOW_MS)
@@ -90,7 +90,7 @@ def test_what_one_row_gets() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_those_that_are_too_large_stay_in_their_places(seed: int) -> None:
+def test_too_large_letters_keep_their_order(seed: int) -> None:
     columns, rejections = rows(60, seed, value_bytes=800)
     target = TopicSnapshot(topic="dead", topic_id=bytes(16), partition_count=1, batch_bytes_max=1100)
     letters = dead_letter_records(columns, rejections, ORIGIN, target, NOW_MS)
@@ -106,7 +106,7 @@ def test_those_that_are_too_large_stay_in_their_places(seed: int) -> None:
 
 
 @pytest.mark.parametrize("highest", [3, 2**15])
-def test_picked_records_are_grouped_as_if_the_others_were_not_there(highest: int) -> None:
+def test_picked_records_are_grouped_like_a_table_of_them(highest: int) -> None:
     dice = np.random.default_rng(7)
     columns, _ = rows(200, 7)
     picked = np.flatnonzero(dice.random(200) < 0.8)

@@ -22,7 +22,7 @@ def record(notes: ReplayNotes) -> tuple[bytes | None, bytes | None, dict[str, by
 
 
 @pytest.mark.parametrize("notes", [ENDS, RANGES, replace(RANGES, ranges={})])
-def test_as_an_option(notes: ReplayNotes) -> None:
+def test_notes_round_trip_as_option(notes: ReplayNotes) -> None:
     assert ReplayNotes.of_option(notes.to_option()) == notes
 
 
@@ -37,17 +37,17 @@ def test_as_an_option(notes: ReplayNotes) -> None:
         '{"run": "r", "file": "f", "number": 1, "partitions": 1}',
     ],
 )
-def test_what_is_no_option(text: str) -> None:
+def test_wrong_notes_options_are_none(text: str) -> None:
     assert ReplayNotes.of_option(text) is None
 
 
-def test_format_1_is_as_every_version_reads_it() -> None:
+def test_format_1_is_readable_by_every_version() -> None:
     assert record(ENDS) == (None, b"a", {NOTE: b'{"0":23,"2":5}', NOTE_TOKEN: b"token"})
     assert [batch.topic_partition for batch in ENDS.staged("dead", "token", 5)] == [TopicPartition("dead", 0), TopicPartition("dead", 2)]
     assert _notes("dead", '{"0":23,"2":5}', "a") == ENDS
 
 
-def test_format_2_is_read_by_this_version_and_stops_those_that_know_format_1_only() -> None:
+def test_format_2_is_readable_and_stops_earlier_versions() -> None:
     _, value, headers = record(RANGES)
     text, body = (headers[NOTE] or b"").decode(), (value or b"").decode()
     assert _notes("dead", text, body) == replace(RANGES, partition_count=0)
@@ -60,7 +60,7 @@ def test_format_2_is_read_by_this_version_and_stops_those_that_know_format_1_onl
 
 
 @pytest.mark.parametrize("header", ['{"another format":3}', '{"0":1,"format":9}'])
-def test_a_later_format_is_refused_by_name(header: str) -> None:
+def test_later_format_is_refused(header: str) -> None:
     with pytest.raises(
         Refusal, match=r"FORMAT_NEWER: a note of a replay in dead cannot be read: it has format version \d, this Chaffinch knows"
     ):
@@ -68,11 +68,11 @@ def test_a_later_format_is_refused_by_name(header: str) -> None:
 
 
 @pytest.mark.parametrize(("header", "value"), [("x", ""), ("[]", ""), ('{"0":"x"}', ""), ('{"format":2}', "{}"), ("5", ""), (None, "")])
-def test_what_only_looks_like_a_note(header: str | None, value: str) -> None:
+def test_record_similar_to_note_is_ignored(header: str | None, value: str) -> None:
     assert _notes("dead", header, value) is None
 
 
-def test_who_has_written_what() -> None:
+def test_ranges_are_attributed_to_replays() -> None:
     """Whole replays pass over what lies between their ends; the others name it."""
     replays = [
         Replay(notes=notes, token="t", at_ms=0)
@@ -82,7 +82,7 @@ def test_who_has_written_what() -> None:
     assert _ranges_of(replays) == {0: [(3, 7, 1), (9, 10, 1)]}
 
 
-def test_the_token_changes_with_each_note_and_not_with_letters() -> None:
+def test_token_changes_with_notes_and_not_with_letters() -> None:
     ledger = Ledger(topic="dead", spans=(Span(partition=0, start=0, end=9, replayed=0),), replays=())
     after = ledger.with_notes(RANGES, "t", 0)
     more_letters = replace(ledger, spans=(Span(partition=0, start=0, end=20, replayed=0),))
@@ -97,7 +97,7 @@ def test_the_token_changes_with_each_note_and_not_with_letters() -> None:
     assert after.of_file("replay-g") is None
 
 
-def test_rows_that_are_kept() -> None:
+def test_retained_rows_round_trip_as_option() -> None:
     kept = RetainedRows(name="x.parquet", ranges=((0, 2), (5, 6)))
     assert RetainedRows.of_option(kept.to_option()) == kept
     assert RetainedRows.of_option('{"name": "../x", "ranges": []}') is None

@@ -125,48 +125,48 @@ def made(options: HandlerOptions) -> RowHandler:
 
 
 class TestWhatIsAsked:
-    def test_without_one_nothing_is_left_out(self) -> None:
+    def test_no_handler_drops_no_row(self) -> None:
         assert handler_for(None) is None
         handler = RowHandler(ProducerExceptionHandler())
         assert (handler.too_large(*blamed()), handler.rejected(*blamed())) == (frozenset(), frozenset())
         columns, rejections = blamed()
         assert handler.unknown_topic(columns, rejections[0]) is RetriableResponse.RETRY
 
-    def test_the_option_leaves_out_large_records_and_no_others(self) -> None:
+    def test_drop_option_drops_only_large_records(self) -> None:
         handler = made(options(drops_large=True))
         assert (handler.too_large(*blamed()), handler.rejected(*blamed())) == (frozenset(range(3)), frozenset())
 
-    def test_a_handler_decides_row_by_row(self) -> None:
+    def test_handler_decides_row_by_row(self) -> None:
         handler = made(options(f"{HERE}.SwallowOdd"))
         assert handler.rejected(*blamed()) == {1}
         assert asked == [(b"0", "INVALID_COMPACTION_KEY"), (b"1", "INVALID_COMPACTION_KEY"), (b"2", "INVALID_COMPACTION_KEY")]
         assert isinstance(handler._handler, SwallowOdd)
         assert handler._handler.client_id == "me"
 
-    def test_it_is_one_object_for_a_process(self) -> None:
+    def test_handler_is_created_once_per_process(self) -> None:
         assert made(options(f"{HERE}.SwallowOdd")) is made(options(f"{HERE}.SwallowOdd"))
 
     @pytest.mark.parametrize("name", ["Raises", "Nonsense", "Leaves"])
-    def test_one_that_raises_or_answers_nonsense_has_said_fail(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def test_failing_handler_counts_as_fail(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
         handler = RowHandler(globals()[name]())
         assert handler.rejected(*blamed()) == frozenset()
         (line,) = caplog.messages  # Once, however many rows it is asked about.
         assert line.startswith(f"the exception handler {name} failed, its rows stay bad rows: ")
         assert line.endswith(", called for row 10 for orders-0: INVALID_COMPACTION_KEY: why")
 
-    def test_ctrl_c_is_nobody_s_answer(self) -> None:
+    def test_keyboard_interrupt_of_handler_is_raised(self) -> None:
         with pytest.raises(KeyboardInterrupt):
             RowHandler(IsInterrupted()).rejected(*blamed())
 
-    def test_a_close_that_would_end_the_process_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_system_exit_of_close_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         RowHandler(Leaves()).close()
         assert caplog.messages == ["close() of the exception handler Leaves failed"]
 
-    def test_errors_that_are_no_rejection_are_not_asked_about(self) -> None:
+    def test_handler_is_not_called_for_other_errors(self) -> None:
         assert made(options(f"{HERE}.SwallowOdd")).rejected(*blamed(codes.TOPIC_AUTHORIZATION_FAILED)) == frozenset()
         assert asked == []
 
-    def test_record_for_a_partition_that_does_not_exist_is_asked_about_as_one_for_an_unknown_topic(self) -> None:
+    def test_missing_partition_calls_unknown_topic_handler(self) -> None:
         columns, rejections = blamed(codes.UNKNOWN_TOPIC_OR_PARTITION, 2)
         rejections[1] = replace(rejections[1], topic_partition=TopicPartition("gone", 9))
         assert made(options(f"{HERE}.SwallowOdd")).rejected(columns, rejections) == {1}
@@ -174,7 +174,7 @@ class TestWhatIsAsked:
         assert RowHandler(RetriesTopics()).rejected(columns, rejections) == frozenset(), "RETRY finds no partition"
         assert made(options(drops_large=True)).rejected(columns, rejections) == frozenset()
 
-    def test_record_larger_than_the_topic_takes_is_asked_about_as_too_large(self) -> None:
+    def test_record_above_topic_limit_calls_too_large_handler(self) -> None:
         """Only a handler without an answer to that is asked by its method for rejected records."""
         large = blamed(codes.MESSAGE_TOO_LARGE)
         assert made(options(f"{HERE}.SwallowOdd")).rejected(*large) == {0, 1, 2}
@@ -212,7 +212,7 @@ OURS: dict[str, Any] = {"kafka__custom__exception__handler__class": f"{HERE}.Swa
 
 
 @GUARANTEES
-def test_rows_that_the_task_finds(query: HandledQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
+def test_rows_rejected_by_task_call_handler(query: HandledQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
     alter(query.broker, query.topic, "cleanup.policy", "compact")
     with caplog.at_level(logging.INFO, "chaffinch.spark"):
         query.run(ROWS, deliveryGuarantee=guarantee, **TOLERANT, **OURS)
@@ -222,7 +222,7 @@ def test_rows_that_the_task_finds(query: HandledQuery, caplog: pytest.LogCapture
 
 
 @GUARANTEES
-def test_rows_that_only_the_broker_finds(query: HandledQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
+def test_rows_rejected_by_broker_call_handler(query: HandledQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
     changes = {"deliveryGuarantee": guarantee, **TOLERANT, **OURS}
     before = query.writer(**changes)
     query._monkeypatch.setattr(query, "writer", lambda **_: before)
@@ -250,7 +250,7 @@ def test_swallowed_rows_need_no_tolerance(query: HandledQuery, guarantee: str) -
 
 @GUARANTEES
 @pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
-def test_rows_above_the_largest_request(query: HandledQuery, guarantee: str, how: dict[str, Any]) -> None:
+def test_rows_above_max_request_size_call_handler(query: HandledQuery, guarantee: str, how: dict[str, Any]) -> None:
     rows = {"key": ["a", "b"], "value": [b"x" * 2000, b"0"]}
     query.run(rows, deliveryGuarantee=guarantee, kafka__max__request__size="1000", **how)
     assert values(query.broker, query.topic) == {"0": 1}
@@ -261,7 +261,9 @@ def test_rows_above_the_largest_request(query: HandledQuery, guarantee: str, how
 @GUARANTEES
 @pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
 @pytest.mark.parametrize("request_size", [{}, {"kafka__max__request__size": "5000"}], ids=["default", "above the topic's"])
-def test_rows_above_what_the_topic_takes(query: HandledQuery, guarantee: str, how: dict[str, Any], request_size: dict[str, Any]) -> None:
+def test_rows_above_topic_limit_call_handler(
+    query: HandledQuery, guarantee: str, how: dict[str, Any], request_size: dict[str, Any]
+) -> None:
     """The limit that counts is the smaller one."""
     alter(query.broker, query.topic, "max.message.bytes", "1000")
     rows = {"key": ["a", "b"], "value": [random.Random(7).randbytes(2000), b"0"]}
@@ -272,7 +274,7 @@ def test_rows_above_what_the_topic_takes(query: HandledQuery, guarantee: str, ho
 
 
 @pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
-def test_rows_above_what_the_topic_takes_when_it_is_committed(query: HandledQuery, how: dict[str, Any]) -> None:
+def test_rows_above_topic_limit_at_commit_call_handler(query: HandledQuery, how: dict[str, Any]) -> None:
     messages = query.write({"key": ["a", "b"], "value": [random.Random(7).randbytes(2000), b"0"]}, **how)
     alter(query.broker, query.topic, "max.message.bytes", "1000")
     query.commit(messages, **how)
@@ -280,7 +282,7 @@ def test_rows_above_what_the_topic_takes_when_it_is_committed(query: HandledQuer
 
 
 @GUARANTEES
-def test_rows_for_partitions_that_do_not_exist(query: HandledQuery, guarantee: str) -> None:
+def test_rows_for_missing_partitions_call_handler(query: HandledQuery, guarantee: str) -> None:
     rows = {"value": [b"0", b"1"], "partition": pa.array([0, 7], pa.int32())}
     handler: dict[str, Any] = {"kafka__custom__exception__handler__class": f"{HERE}.SwallowsTopics"}
     query.run(rows, deliveryGuarantee=guarantee, **handler)
@@ -290,7 +292,7 @@ def test_rows_for_partitions_that_do_not_exist(query: HandledQuery, guarantee: s
 
 
 @GUARANTEES
-def test_topics_that_nobody_knows(query: HandledQuery, guarantee: str) -> None:
+def test_unknown_topics_call_handler(query: HandledQuery, guarantee: str) -> None:
     """Asked once per topic, with its first row; the handler's FAIL waits for no topic, so the long wait is not begun."""
     del query.options["topic"]
     marker: dict[str, Any] = {"markerTopic": query.topic} if guarantee == "exactly-once" else {}
@@ -302,12 +304,12 @@ def test_topics_that_nobody_knows(query: HandledQuery, guarantee: str) -> None:
 
 
 @pytest.mark.parametrize(("retry_ms", "block_ms", "looks_ms"), [("600000", "5000", 5_000), ("300", "5000", 300)])
-def test_no_topic_is_looked_for_beyond_max_block_ms(query: HandledQuery, retry_ms: str, block_ms: str, looks_ms: int) -> None:
+def test_wait_for_topic_ends_at_max_block_ms(query: HandledQuery, retry_ms: str, block_ms: str, looks_ms: int) -> None:
     writer = query.writer(kafka__retry__unknown__topic__partition__ms=retry_ms, kafka__max__block__ms=block_ms)
     assert writer._options.topic_wait_ms == looks_ms
 
 
-def test_a_topic_that_comes_while_it_is_waited_for(query: HandledQuery) -> None:
+def test_topic_created_during_wait_is_used(query: HandledQuery) -> None:
     del query.options["topic"]
     new = f"{query.topic}-new"
     query.broker.faults.add(api="Metadata", error="UNKNOWN_TOPIC_OR_PARTITION", topic=new, count=2)
@@ -330,7 +332,7 @@ def test_a_topic_that_comes_while_it_is_waited_for(query: HandledQuery) -> None:
         (f"{HERE}.LeavesAtOnce", r"LeavesAtOnce\(\) raised SystemExit\('a script'\)"),
     ],
 )
-def test_what_is_no_handler_is_refused_before_any_task(name: str, text: str) -> None:
+def test_wrong_handler_class_is_refused_before_tasks(name: str, text: str) -> None:
     with pytest.raises(ConfigException, match=text):
         made(options(name))
 
@@ -338,9 +340,7 @@ def test_what_is_no_handler_is_refused_before_any_task(name: str, text: str) -> 
 @pytest.mark.parametrize(
     ("name", "text", "says"), [("half_written", "class Handler(:", "SyntaxError"), ("script", "import sys; sys.exit(2)", "SystemExit")]
 )
-def test_a_module_that_fails_when_it_is_imported_is_refused_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, says: str
-) -> None:
+def test_failing_handler_module_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, says: str) -> None:
     (tmp_path / f"{name}_handlers.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigException, match=rf"it cannot be imported \({says}\("):
@@ -348,7 +348,7 @@ def test_a_module_that_fails_when_it_is_imported_is_refused_in_words(
 
 
 @GUARANTEES
-def test_a_handler_that_would_end_the_task_leaves_a_bad_row(query: HandledQuery, guarantee: str) -> None:
+def test_system_exit_of_handler_leaves_bad_row(query: HandledQuery, guarantee: str) -> None:
     leaves: dict[str, Any] = {"kafka__custom__exception__handler__class": f"{HERE}.Leaves", "kafka__max__request__size": "1000"}
     query.run({"key": ["a", "b"], "value": [b"x" * 2000, b"0"]}, deliveryGuarantee=guarantee, **leaves, **TOLERANT)
     assert values(query.broker, query.topic) == {"0": 1}

@@ -26,7 +26,7 @@ def staged(folder: Folder, parts: Sequence[bytes], inline_bytes_max: int = 100) 
 
 
 @pytest.mark.parametrize("size", [1, 50, 100, 101, 5000])
-def test_what_is_staged_is_read_back(tmp_path: Path, size: int) -> None:
+def test_staged_bytes_are_read_back(tmp_path: Path, size: int) -> None:
     parts = [bytes([65 + number]) * size for number in range(3)] + [b""]
     folder = Folder(str(tmp_path / "staging"), "stagingLocation")
     found = staged(folder, parts)
@@ -40,7 +40,7 @@ def test_what_is_staged_is_read_back(tmp_path: Path, size: int) -> None:
     reader.close()
 
 
-def test_no_more_than_some_files_are_open_however_many_tasks_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_staging_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "FILES_OPEN_MAX", 3)
     folder = Folder(str(tmp_path), "stagingLocation")
     parts = [bytes([65 + number]) * 200 for number in range(8)]
@@ -61,13 +61,13 @@ def open_below(path: Path) -> list[str]:
     return [found for found in paths if found.startswith(str(path))]
 
 
-def test_attempts_of_one_task_do_not_meet(tmp_path: Path) -> None:
+def test_task_attempts_use_different_files(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "stagingLocation")
     first, second = staged(folder, [b"a" * 200]), staged(folder, [b"b" * 200])
     assert first[0].file != second[0].file
 
 
-def test_a_place_is_needed_only_when_it_is_used() -> None:
+def test_staging_folder_is_only_needed_for_spilling() -> None:
     def nowhere() -> Folder:
         raise Refusal(Group.INVALID_CONFIGURATION, "STAGING_LOCATION_MISSING", "name a place")
 
@@ -82,7 +82,7 @@ def test_a_place_is_needed_only_when_it_is_used() -> None:
         staged_nowhere(b"a" * 101)
 
 
-def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path: Path) -> None:
+def test_missing_or_short_staging_file_is_reported(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "stagingLocation")
     found = staged(folder, [b"a" * 200])[0]
     assert found.file is not None
@@ -95,7 +95,7 @@ def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path: Path) -> None:
         StagedReader(folder).read(found)
 
 
-def test_a_parquet_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_parquet_file_is_replaced_atomically(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -114,7 +114,7 @@ def test_a_parquet_file_is_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "dead").iterdir()] == ["x.parquet"]
 
 
-def test_rows_that_are_kept_of_an_older_file_come_first(tmp_path: Path) -> None:
+def test_retained_rows_of_older_file_come_first(tmp_path: Path) -> None:
     """By their numbers, over its row groups; a column that it did not have is null there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -134,13 +134,13 @@ def test_rows_that_are_kept_of_an_older_file_come_first(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "y.parquet").num_rows == 6
 
 
-def test_a_file_says_which_topic_has_its_letters() -> None:
+def test_parquet_metadata_names_dead_letter_topic() -> None:
     target = TopicSnapshot(topic="dead", topic_id=bytes(range(16)), partition_count=1)
     assert DeadLetterFileInfo.of(dead_letter_metadata(target)) == DeadLetterFileInfo(format=2, topic="dead", topic_id=bytes(range(16)))
     assert DeadLetterFileInfo.of(None) == DeadLetterFileInfo(format=1)
 
 
-def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_parquet_write_leaves_no_file(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "dead"), "errors.dead.letter.path")
 
     def streams() -> Iterator[bytes]:
@@ -155,7 +155,7 @@ def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -
 class TestLetters:
     """What the committing process sets aside itself."""
 
-    def test_beyond_a_limit_they_lie_in_files_of_about_that_size(self, tmp_path: Path) -> None:
+    def test_dead_letters_above_limit_spill_to_files(self, tmp_path: Path) -> None:
         letters = DeadLetterStore(Folder(str(tmp_path), "stagingLocation"), inline_bytes_max=100)
         data = [bytes([number]) * 30 for number in range(20)]
         kept = [letters.keep(part) for part in data]
@@ -171,7 +171,7 @@ class TestLetters:
         letters.discard()
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_folder_that_cannot_be_written_is_said(self, tmp_path: Path) -> None:
+    def test_unwritable_folder_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         letters = DeadLetterStore(Folder(str(tmp_path / "file"), "stagingLocation"), inline_bytes_max=10)
         with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=.*file cannot be written"):

@@ -61,7 +61,7 @@ def state_of(query: PlayedQuery) -> dict[str, Any]:
 
 
 @GUARANTEES
-def test_tasks_send(kafka: EmbeddedBroker, query: PlayedQuery, guarantee: str) -> None:
+def test_tasks_send_rows(kafka: EmbeddedBroker, query: PlayedQuery, guarantee: str) -> None:
     messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]}, deliveryGuarantee=guarantee)
     if guarantee == "at-least-once":
         assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1, "4": 1}
@@ -72,7 +72,7 @@ def test_tasks_send(kafka: EmbeddedBroker, query: PlayedQuery, guarantee: str) -
     assert state_of(query)["totals"]["rows_written"] == (4 if guarantee == "at-least-once" else 7)
 
 
-def test_rows_go_where_those_of_exactly_once_go(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+def test_rows_get_same_partitions_as_exactly_once(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
     table = {"key": [f"k{number}" for number in range(50)], "value": [b"v"] * 50}
     query.run(table)
     direct = {row["key"]: row["partition"] for row in kafka.read("orders").to_pylist()}
@@ -96,7 +96,7 @@ def test_headers_and_timestamps_arrive(kafka: EmbeddedBroker, query: PlayedQuery
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_a_header_key_that_is_no_utf_8_arrives_as_it_is(
+def test_header_key_with_invalid_utf_8_is_unchanged(
     kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
     """Spark's strings may hold any bytes, and so may Kafka's headers. What shows tables of them would replace some."""
@@ -128,7 +128,7 @@ def test_bad_rows_found_before_sending_become_dead_letters(
     assert (row["value"], row["error_name"], row["task"], row["row"]) == (b"2", "INVALID_COMPACTION_KEY", 0, 1)
 
 
-def test_bad_rows_that_only_the_broker_finds(kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path) -> None:
+def test_rows_rejected_by_broker_become_dead_letters(kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path) -> None:
     """The topic changes between the plan and the task."""
     writer = query.writer(errors__dead__letter__path=str(tmp_path / "dead"), **LETTERS)
     query._monkeypatch.setattr(query, "writer", lambda **_: writer)
@@ -141,9 +141,7 @@ def test_bad_rows_that_only_the_broker_finds(kafka: EmbeddedBroker, query: Playe
     assert state_of(query)["batch"]["counts"]["rejected"] == {"INVALID_COMPACTION_KEY": 1}
 
 
-def test_bytes_of_rows_that_the_broker_refuses_are_not_counted(
-    kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_of_rejected_rows_are_not_counted(kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are neither in the topic nor, with Parquet alone, among the letters."""
 
     def counted() -> int:
@@ -159,7 +157,7 @@ def test_bytes_of_rows_that_the_broker_refuses_are_not_counted(
     assert counted() == good
 
 
-def test_dead_letters_are_not_all_kept_until_the_end(kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_in_flight_are_limited(kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task whose rows are all bad has many more of them than it can hold."""
     alter(kafka, "orders", "cleanup.policy", "compact")
     monkeypatch.setattr(row_check, "BAD_ROWS_PER_STEP", 1)
@@ -176,7 +174,7 @@ def test_dead_letters_are_not_all_kept_until_the_end(kafka: EmbeddedBroker, quer
     assert values(kafka, "dead") == {str(number): 1 for number in range(20)}
 
 
-def test_without_tolerance_the_error_says_what_stays(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+def test_error_without_tolerance_says_that_rows_stay(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
     alter(kafka, "orders", "cleanup.policy", "compact")
     messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]})
     with pytest.raises(
@@ -192,9 +190,7 @@ def test_without_tolerance_the_error_says_what_stays(kafka: EmbeddedBroker, quer
     ("error", "group"),
     [("TOPIC_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION), ("UNSUPPORTED_FOR_MESSAGE_FORMAT", Group.INVALID_CONFIGURATION)],
 )
-def test_an_error_of_no_row_fails_the_batch_and_ends_the_producer(
-    kafka: EmbeddedBroker, query: PlayedQuery, error: str, group: Group
-) -> None:
+def test_cluster_error_fails_batch_and_closes_producer(kafka: EmbeddedBroker, query: PlayedQuery, error: str, group: Group) -> None:
     kafka.faults.add(api="Produce", error=error, count=1)
     rows = {**ROWS, "key": ["a"] * 3}  # In one request: others would be written all the same.
     messages = query.write(rows)
@@ -207,7 +203,7 @@ def test_an_error_of_no_row_fails_the_batch_and_ends_the_producer(
 
 
 @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-def test_a_connection_cut_costs_no_row_and_doubles_none(
+def test_lost_connection_writes_each_row_once(
     kafka: EmbeddedBroker, query: PlayedQuery, action: Literal["drop_before", "drop_after"]
 ) -> None:
     kafka.faults.add(api="Produce", action=action, count=1)
@@ -216,9 +212,7 @@ def test_a_connection_cut_costs_no_row_and_doubles_none(
 
 
 @pytest.mark.parametrize("given", [{}, LETTERS], ids=["no row may be bad", "letters"])
-def test_a_topic_that_goes_while_its_rows_are_sent_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str]
-) -> None:
+def test_topic_deleted_during_send_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str]) -> None:
     topics = {"orders": {"partitions": 2}, "dead": {"partitions": 1}}
     with EmbeddedBroker(topics=topics, config={"auto.create.topics.enable": False}) as broker:
         servers = broker.bootstrap_servers
@@ -237,7 +231,7 @@ def test_a_topic_that_goes_while_its_rows_are_sent_is_told_once(
         query.close()
 
 
-def test_a_dead_letter_topic_that_refuses_its_letters(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+def test_rejected_dead_letters_fail_batch(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
     alter(kafka, "orders", "cleanup.policy", "compact")
     writer = query.writer(**LETTERS)
     query._monkeypatch.setattr(query, "writer", lambda **_: writer)
@@ -254,7 +248,7 @@ def test_one_producer_serves_all_tasks_of_a_process(query: PlayedQuery) -> None:
     assert len(_producers) == 2
 
 
-def test_options_of_the_producer_have_their_effect(query: PlayedQuery) -> None:
+def test_producer_options_have_effect(query: PlayedQuery) -> None:
     query.run(ROWS, kafka__linger__ms="3", kafka__buffer__memory="5000000", kafka__compression__type="zstd")
     (producer,) = _producers._entries.values()
     told = {name: producer.settings[name] for name in ("linger.ms", "buffer.memory", "compression.type", "acks", "batch.size", "client.id")}
@@ -276,7 +270,7 @@ def test_rows_above_the_largest_request_are_bad(kafka: EmbeddedBroker, query: Pl
 class TestAnotherGuarantee:
     """One checkpoint, first under one guarantee, then under another."""
 
-    def test_batches_sent_by_tasks_are_known_when_transactions_come_back(self, kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+    def test_batches_sent_without_transactions_are_known_to_exactly_once(self, kafka: EmbeddedBroker, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1, deliveryGuarantee="exactly-once")
@@ -285,12 +279,12 @@ class TestAnotherGuarantee:
         assert state_of(query)["transactional.id"] == "chaffinch-q"
         assert state_of(query)["totals"]["rows_written"] == 3
 
-    def test_what_kafka_acknowledged_before_tasks_sent_is_kept(self, query: PlayedQuery) -> None:
+    def test_earlier_committed_batch_is_remembered(self, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         assert state_of(query)["acknowledged"] == {"id": 0, "marker": "orders-0"}
 
-    def test_a_transaction_that_a_dead_driver_has_left_open_is_ended(
+    def test_open_transaction_of_killed_driver_is_ended(
         self, kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Else readers would wait behind it until it times out."""
@@ -313,20 +307,20 @@ class TestAnotherGuarantee:
         kafka.faults.clear()
         assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
-    def test_where_it_cannot_be_ended_the_batch_is_none_the_worse(self, kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+    def test_failure_to_end_open_transaction_does_not_fail_batch(self, kafka: EmbeddedBroker, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         messages = query.write({"key": ["a"], "value": [b"1"]}, batch_id=1)
         kafka.faults.add(api="InitProducerId", error="TRANSACTIONAL_ID_AUTHORIZATION_FAILED", count=1)
         query.commit(messages, batch_id=1)
         assert values(kafka, "orders") == {"0": 1, "1": 1}
 
-    def test_an_older_checkpoint_is_refused_then(self, query: PlayedQuery) -> None:
+    def test_older_checkpoint_is_refused(self, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"5"]}, batch_id=5)
         with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 3 is older than batch 5"):
             query.run({"key": ["a"], "value": [b"3"]}, batch_id=3, deliveryGuarantee="exactly-once")
 
-    def test_without_the_note_it_is_refused_with_words(self, query: PlayedQuery) -> None:
+    def test_checkpoint_without_note_is_refused(self, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         (query.checkpoint / "chaffinch" / "state.json").unlink()
         with pytest.raises(Refusal, match="MARKER_MISSING"):
@@ -334,7 +328,7 @@ class TestAnotherGuarantee:
 
 
 @GUARANTEES
-def test_the_line_of_a_batch(query: PlayedQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
+def test_batch_is_logged_in_one_line(query: PlayedQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
     query.query_id = f"q-{guarantee}"
     with caplog.at_level(logging.INFO, "chaffinch.spark"):
         for batch_id in range(2):

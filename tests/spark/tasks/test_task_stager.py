@@ -84,14 +84,14 @@ def keyed(count: int) -> dict[str, Any]:
     return {"key": [f"k{number}" for number in range(count)], "value": [b"v%d" % number for number in range(count)]}
 
 
-def test_batches_carry_the_transactional_bit_and_no_producer() -> None:
+def test_batches_are_transactional_without_producer_id() -> None:
     header = batches.read_header(run(keyed(1)).batches[0].bytes.data or b"")
     assert header.is_transactional
     assert not header.has_producer_id
     assert header.base_sequence == -1
 
 
-def test_keys_decide_the_partition_as_in_every_client() -> None:
+def test_keys_are_partitioned_like_kafka_clients() -> None:
     outcome = run(keyed(200))
     expected = batches.decode(
         run(keyed(200), snapshots=[topic_snapshot("orders", bytes(16), 1, {})]).batches[0].bytes.data or b""
@@ -102,7 +102,7 @@ def test_keys_decide_the_partition_as_in_every_client() -> None:
     assert outcome.row_count == 200
 
 
-def test_order_within_a_partition_is_that_of_the_rows() -> None:
+def test_order_in_partition_is_order_of_rows() -> None:
     found = records(run(keyed(500), batch_bytes=300, chunks=7).batches)
     for partition in range(4):
         numbers = [int(value[1:]) for where, _, value in found if where == partition and value is not None]
@@ -110,14 +110,14 @@ def test_order_within_a_partition_is_that_of_the_rows() -> None:
         assert len(numbers) > 50
 
 
-def test_batches_stay_below_the_limits() -> None:
+def test_batches_respect_size_limits() -> None:
     outcome = run(keyed(500), snapshots=[COMPACTED])
     assert all(batch.bytes.byte_count <= 1000 for batch in outcome.batches)
     assert len(records(outcome.batches)) == 500
 
 
 @pytest.mark.parametrize("task", [0, 1, 5])
-def test_null_keys_stick_to_a_partition_for_about_a_batch_and_spread(task: int) -> None:
+def test_null_keys_stick_to_partition_for_about_one_batch(task: int) -> None:
     rows = {"value": [b"x" * 100 for _ in range(1000)]}
     first, again = (records(run(rows, batch_bytes=5000, task=task).batches) for _ in range(2))
     assert first == again
@@ -126,14 +126,14 @@ def test_null_keys_stick_to_a_partition_for_about_a_batch_and_spread(task: int) 
     assert max(counts.values()) - min(counts.values()) < 60
 
 
-def test_null_keys_of_one_chunk_after_another_go_to_one_partition_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_null_keys_of_chunks_rotate_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little each has: else all rows of a long task would lie on one."""
     monkeypatch.setattr(row_check, "CHUNK_ROWS", 10)
     outcome = run({"value": [b"x"] * 40}, chunks=4)
     assert sorted(partition for partition, _, _ in records(outcome.batches)) == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 10
 
 
-def test_small_tasks_of_null_keys_go_to_one_partition_each_and_to_every_one_in_time() -> None:
+def test_small_tasks_of_null_keys_spread_over_partitions() -> None:
     """Tasks beside each other, micro-batches one after the other, and queries: else few tasks would fill few partitions for ever."""
 
     def partition(task: int = 0, batch_id: int = 0, query: str = "q") -> int:
@@ -147,7 +147,7 @@ def test_small_tasks_of_null_keys_go_to_one_partition_each_and_to_every_one_in_t
     assert partition(task=2, batch_id=3) == partition(task=2, batch_id=3)
 
 
-def test_the_level_of_the_codec() -> None:
+def test_compression_level_has_effect() -> None:
     sizes = [
         sum(batch.bytes.byte_count for batch in run(keyed(3000), compression_type="zstd", compression_level=level).batches)
         for level in (1, 19)
@@ -155,7 +155,7 @@ def test_the_level_of_the_codec() -> None:
     assert sizes[0] > sizes[1]
 
 
-def test_a_partition_column_decides_where_it_is_not_null() -> None:
+def test_partition_column_overrides_key() -> None:
     outcome = run({"key": ["a", "b", None], "value": [b"1", b"2", b"3"], "partition": pa.array([3, None, 2], pa.int32())})
     found = {value: partition for partition, _, value in records(outcome.batches)}
     assert (found[b"1"], found[b"3"]) == (3, 2)
@@ -163,7 +163,7 @@ def test_a_partition_column_decides_where_it_is_not_null() -> None:
 
 
 @pytest.mark.parametrize(("codec", "smaller"), [("none", False), ("gzip", True), ("snappy", True), ("lz4", True), ("zstd", True)])
-def test_codecs(codec: str, smaller: bool) -> None:
+def test_every_codec_is_readable(codec: str, smaller: bool) -> None:
     rows = {"key": ["k"] * 200, "value": [b"the same again and again"] * 200}
     outcome = run(rows, compression_type=codec)
     assert len(records(outcome.batches)) == 200
@@ -171,7 +171,7 @@ def test_codecs(codec: str, smaller: bool) -> None:
 
 
 class TestRejected:
-    def test_each_kind_with_its_code_and_reason(self) -> None:
+    def test_each_rejection_has_code_and_reason(self) -> None:
         rows = {
             "key": ["good", None, "late", "large", "elsewhere", "below"],
             "value": [b"1", b"2", b"3", b"4" * 1000, b"5", b"6"],
@@ -192,12 +192,12 @@ class TestRejected:
         assert outcome.row_count == 6
         assert sum(outcome.rejected_by_code.values()) == 5
 
-    def test_rows_count_over_chunks(self) -> None:
+    def test_row_numbers_continue_over_chunks(self) -> None:
         rows = {"key": [None if number % 10 == 9 else "k" for number in range(100)], "value": [b"v"] * 100}
         outcome = run(rows, snapshots=[COMPACTED], chunks=5)
         assert [found.row for found in outcome.rejections] == list(range(9, 100, 10))[:REJECTIONS_NAMED_MAX]
 
-    def test_headers_of_which_one_is_null_or_has_no_key_are_a_bad_row_alone(self) -> None:
+    def test_null_header_rejects_only_its_row(self) -> None:
         """Also behind a null list that has pairs all the same, as Arrow allows."""
         pairs = pa.array(
             [("a", b"1"), ("b", b"2"), None, (None, b"3"), ("c", b"4")], pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -209,7 +209,7 @@ class TestRejected:
         assert [found.row for found in outcome.rejections] == [2, 3]
         assert sum(outcome.rejected_by_code.values()) == 2
 
-    def test_dead_letters_keep_key_value_and_headers_and_say_why(self) -> None:
+    def test_dead_letters_have_content_and_reason(self) -> None:
         pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
         rows = {
             "key": pa.array([None], pa.binary()), "value": [b"v"], "headers": pa.array([[{"key": "mine", "value": b"1"}]], pa.list_(pair)),
@@ -234,7 +234,7 @@ class TestRejected:
             (b"k" * 3000, b"v" * 3000, b"h" * 3000, (None, None, False)),
         ],
     )
-    def test_one_too_large_for_its_topic_carries_digests(
+    def test_too_large_dead_letter_has_digests(
         self, key: bytes, value: bytes, header: bytes, expected: tuple[bytes | None, None, bool]
     ) -> None:
         pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -251,7 +251,7 @@ class TestRejected:
         assert headers["chaffinch.error.value.sha256"] == hashlib.sha256(value).hexdigest().encode()
         assert ("chaffinch.error.key.sha256" in headers) is (found_key is None)
 
-    def test_a_time_that_the_dead_letter_topic_refuses_too_becomes_a_header(self) -> None:
+    def test_timestamp_refused_by_dead_letter_topic_becomes_header(self) -> None:
         late = NOW_MS + 7_200_000
         outcome = run({"value": [b"v"], "timestamp": pa.array([late], pa.timestamp("ms"))})
         columns = batches.decode(outcome.dead_batches[0].bytes.data or b"")
@@ -259,14 +259,14 @@ class TestRejected:
         assert headers_of(outcome.dead_batches[0])[0]["chaffinch.error.timestamp"] == str(late).encode()
 
     @pytest.mark.parametrize("timestamp_ms", [-1, -315_619_200_000])
-    def test_a_time_before_1970_is_refused_and_becomes_a_header(self, timestamp_ms: int) -> None:
+    def test_timestamp_before_1970_is_rejected_and_becomes_header(self, timestamp_ms: int) -> None:
         outcome = run({"value": [b"v", b"w"], "timestamp": pa.array([timestamp_ms, 0], pa.timestamp("ms"))})
         (found,) = outcome.rejections
         assert (found.row, found.code.name, found.message) == (0, "INVALID_TIMESTAMP", f"timestamp {timestamp_ms} ms is before 1970")
         assert headers_of(outcome.dead_batches[0])[0]["chaffinch.error.timestamp"] == str(timestamp_ms).encode()
         assert [value for _, _, value in records(outcome.batches)] == [b"w"]
 
-    def test_rows_for_parquet_have_the_value_whole(self) -> None:
+    def test_parquet_rows_have_whole_value(self) -> None:
         outcome = run({"key": ["k"], "value": [b"v" * 3000]}, snapshots=[COMPACTED], keeps_dead_rows=True)
         row = pa.ipc.open_stream(outcome.dead_rows[0].data or b"").read_all().to_pylist()[0]
         assert (row["key"], row["value"], row["topic"], row["row"], row["task"]) == (b"k", b"v" * 3000, "orders", 0, 0)
@@ -274,7 +274,7 @@ class TestRejected:
         assert (row["query"], row["batch"]) == ("q", 5)
         assert row["timestamp"].timestamp() * 1000 == NOW_MS
 
-    def test_many_are_made_letters_of_some_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_bad_rows_become_dead_letters_in_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Else those of a whole chunk would be in memory at once; what becomes of them is the same."""
         rows = {"key": [None] * 5, "value": [b"%d" % number for number in range(4)] + [b"x" * 1500]}
         at_once = run(rows, snapshots=[COMPACTED], keeps_dead_rows=True)
@@ -289,7 +289,7 @@ class TestRejected:
         assert pa.concat_tables(found[1:]).equals(found[0])
         assert (in_parts.rejections, in_parts.rejected_by_code) == (at_once.rejections, at_once.rejected_by_code)
 
-    def test_short_rows_are_taken_in_chunks_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_short_rows_are_chunked_by_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of 16 MiB of them a million may be bad, each with its reason."""
         chunks = []
         validate = validate_columns
@@ -304,14 +304,14 @@ class TestRejected:
         assert chunks == [30, 30, 30, 10]
         assert sum(batch.record_count for batch in outcome.batches) == 100
 
-    def test_without_a_place_rows_are_counted_only(self) -> None:
+    def test_bad_rows_without_target_are_counted(self) -> None:
         outcome = run({"value": [b"v"] * 20}, snapshots=[COMPACTED], dead=None)
         assert (outcome.dead_batches, outcome.dead_rows, outcome.rejected_by_code) == ((), (), {"INVALID_COMPACTION_KEY": 20})
         assert len(outcome.rejections) == REJECTIONS_NAMED_MAX
 
 
 class TestTopicColumn:
-    def test_each_row_goes_where_it_says(self) -> None:
+    def test_topic_column_selects_topic(self) -> None:
         other = topic_snapshot("other", bytes(16), 1, {"cleanup.policy": "compact,delete"})
         rows = {"key": ["a", None, "c", None], "value": [b"1", b"2", b"3", b"4"], "topic": ["orders", "orders", "other", "other"]}
         outcome = run(rows, snapshots=[PLAIN, other], topic=None)
@@ -321,7 +321,7 @@ class TestTopicColumn:
         assert outcome.rejections[0].row == 3
         assert {snapshot.topic for snapshot in outcome.snapshots} == {"orders", "other"}
 
-    def test_unknown_and_missing_topics_are_rows_rejected(self) -> None:
+    def test_unknown_and_null_topics_reject_rows(self) -> None:
         outcome = run({"value": [b"1", b"2", b"3"], "topic": ["orders", "nowhere", None]}, topic=None)
         assert [(found.row, found.code) for found in outcome.rejections] == [
             (2, codes.INVALID_TOPIC_EXCEPTION), (1, codes.UNKNOWN_TOPIC_OR_PARTITION),
@@ -329,7 +329,7 @@ class TestTopicColumn:
         no_topic = "the row has no topic and the option topic is not set; set it in a replay with --to or --repair topic=..."
         assert [found.message for found in outcome.rejections] == [no_topic, "there is no topic 'nowhere'"]
 
-    def test_a_name_that_no_topic_can_have_is_never_looked_for(self) -> None:
+    def test_illegal_topic_name_is_not_looked_up(self) -> None:
         looked_for = []
         names = ["a b/c", "", "..", "n" * 250]
         outcome = run({"value": [b"1"] * 4, "topic": names}, topic=None, snapshot_of=lambda *asked: looked_for.append(asked))
@@ -338,7 +338,7 @@ class TestTopicColumn:
         assert outcome.rejections[0].message == f"topic 'a b/c' is not a legal name: {LEGAL}"
         assert looked_for == []
 
-    def test_a_text_in_place_of_a_topic_may_have_any_length(self) -> None:
+    def test_illegal_topic_name_can_have_any_length(self) -> None:
         """As where topic and value were taken for each other: its letter fits, and whoever is told reads the begin."""
         text = "n" * 3000
         outcome = run({"key": ["k"], "value": ["orders"], "topic": [text]}, topic=None, keeps_dead_rows=True)
@@ -353,13 +353,13 @@ class TestTopicColumn:
         row = pa.ipc.open_stream(outcome.dead_rows[0].data or b"").read_all().to_pylist()[0]
         assert (row["key"], row["value"], row["topic"]) == (b"k", b"orders", text)
 
-    def test_a_letter_that_fits_has_its_topic_whole(self) -> None:
+    def test_dead_letter_that_fits_has_whole_topic(self) -> None:
         text = "n" * 300
         outcome = run({"value": ["v"], "topic": [text]}, topic=None)
         assert headers_of(outcome.dead_batches[0])[0]["__connect.errors.topic"] == text.encode()
 
     @pytest.mark.parametrize(("chunks", "waits"), [(1, 1), (2, 2), (3, 3)])
-    def test_unknown_topics_of_a_chunk_are_waited_for_together(self, monkeypatch: pytest.MonkeyPatch, chunks: int, waits: int) -> None:
+    def test_unknown_topics_of_chunk_share_one_wait(self, monkeypatch: pytest.MonkeyPatch, chunks: int, waits: int) -> None:
         """A column of wrong names may hold thousands, each of which would have its second."""
         monkeypatch.setattr(row_check, "CHUNK_ROWS", 1)
         looked_for = []
@@ -371,7 +371,7 @@ class TestTopicColumn:
         assert [name for name, patience_ms in looked_for if not patience_ms] == [f"nowhere-{number}" for number in range(6)]
         assert [name for name, patience_ms in looked_for if patience_ms] == [f"nowhere-{number}" for number in range(0, 6, 6 // waits)]
 
-    def test_a_wait_that_finds_its_topic_says_nothing_of_the_next_one(self) -> None:
+    def test_successful_wait_does_not_shorten_next_wait(self) -> None:
         found = {"late": topic_snapshot("late", bytes(16), 1, {}), "later": topic_snapshot("later", bytes(16), 1, {})}
         outcome = run(
             {"value": [b"1", b"2"], "topic": ["late", "later"]}, topic=None, topic_wait_ms=1000,
@@ -379,7 +379,7 @@ class TestTopicColumn:
         )  # fmt: skip
         assert {batch.topic_partition.topic for batch in outcome.batches} == {"late", "later"}
 
-    def test_a_name_that_is_no_utf_8_is_its_row_s_fault_alone(self) -> None:
+    def test_topic_with_invalid_utf_8_rejects_only_its_row(self) -> None:
         """Strings of Spark hold whatever bytes they were cast from."""
         names = pa.Array.from_buffers(pa.string(), 3, [None, *pa.array([b"orders", b"\xffA", b"\xfeA"]).buffers()[1:]])
         outcome = run({"value": [b"1", b"2", b"3"], "topic": names}, topic=None)
@@ -388,13 +388,13 @@ class TestTopicColumn:
         ]
         assert [value for _, _, value in records(outcome.batches)] == [b"1"]
 
-    def test_the_option_wins_over_the_column(self) -> None:
+    def test_topic_option_overrides_column(self) -> None:
         outcome = run({"value": [b"1"], "topic": ["nowhere"]}, topic="orders")
         assert outcome.batches[0].topic_partition.topic == "orders"
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 5])
-def test_a_header_without_a_key_is_its_row_s_fault_alone(chunks: int) -> None:
+def test_header_without_key_rejects_only_its_row(chunks: int) -> None:
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
     good, bad = [{"key": "h", "value": b"1"}], [{"key": "h", "value": b"1"}, {"key": None, "value": b"2"}]
     rows = {"value": [b"a", b"b", b"c", b"d", b"e"], "headers": pa.array([good, bad, None, [], bad], pa.list_(pair))}
@@ -406,7 +406,7 @@ def test_a_header_without_a_key_is_its_row_s_fault_alone(chunks: int) -> None:
     assert [dict(headers) for batch in outcome.batches for headers in headers_of(batch)].count({"h": b"1"}) == 1
 
 
-def test_names_in_headers_have_any_case() -> None:
+def test_header_field_names_are_case_insensitive() -> None:
     """As in Spark's own sink, which compares types so."""
     of_spark = types.StructType().add("Key", "string").add("VALUE", "binary")
     check_schema(types.StructType().add("value", "binary").add("headers", types.ArrayType(of_spark)), has_topic=True)
@@ -417,7 +417,7 @@ def test_names_in_headers_have_any_case() -> None:
     assert [headers for staged in outcome.batches for headers in headers_of(staged) if headers] == [{"h": b"1"}]
 
 
-def test_how_strings_are_compared_does_not_matter() -> None:
+def test_collation_does_not_matter() -> None:
     collated = types.StringType("UTF8_LCASE")
     pair = types.StructType().add("key", collated).add("value", collated)
     schema = types.StructType().add("value", collated).add("key", collated).add("topic", collated).add("headers", types.ArrayType(pair))
@@ -425,22 +425,22 @@ def test_how_strings_are_compared_does_not_matter() -> None:
     check_schema(schema, has_topic=False)
 
 
-def test_no_rows() -> None:
+def test_task_without_rows() -> None:
     outcome = run({"value": pa.array([], pa.binary())})
     assert (outcome.row_count, outcome.batches) == (0, ())
 
 
-def test_tasks_that_saw_one_topic_differently_are_found() -> None:
+def test_different_topic_snapshots_are_detected() -> None:
     assert changed_topic((PLAIN, DEAD, PLAIN)) is None
     assert changed_topic((PLAIN, DEAD, COMPACTED)) == (PLAIN, COMPACTED)
 
 
-def test_reasons_are_told_without_the_place_in_a_batch() -> None:
+def test_reasons_omit_batch_position() -> None:
     assert reason_of("record 3 of 9 for orders-0 rejected: null key") == "null key"
     assert reason_of("anything else") == "anything else"
 
 
-def test_a_batch_has_one_file_of_its_own() -> None:
+def test_batch_has_its_own_parquet_file() -> None:
     assert parquet_name(Origin(query="q", batch_id=7, task=1)) == parquet_name(Origin(query="q", batch_id=7, task=-1))
 
 
@@ -449,7 +449,7 @@ def test_a_batch_has_one_file_of_its_own() -> None:
     [(pa.string(), pa.binary()), (pa.large_string(), pa.large_binary()), (pa.string_view(), pa.binary_view())],
     ids=["string", "large_string", "string_view"],
 )
-def test_strings_and_bytes_in_each_form_that_spark_may_give_them(text: pa.DataType, binary: pa.DataType) -> None:
+def test_all_arrow_string_and_binary_types_are_accepted(text: pa.DataType, binary: pa.DataType) -> None:
     """Spark's `spark.sql.execution.arrow.useLargeVarTypes`."""
     headers = pa.list_(pa.struct([("key", text), ("value", binary)]))
     columns = {
