@@ -73,8 +73,7 @@ class Consumer:
         Args:
             options: values by Kafka option name, with dots.
             keywords: the same options as keywords, with underscores. `bootstrap.servers` is required; `subscribe` and commits need
-                `group.id`.
-                Option values are in milliseconds where the name ends in `ms`. All options: docs/consumer.md.
+                `group.id`. Values are in milliseconds where the name ends in `ms`. All options: docs/consumer.md.
 
         Raises:
             ConfigException: an option is unknown, has an invalid value, or contradicts another option; the message names it.
@@ -263,8 +262,8 @@ class Consumer:
 
         Returns:
             A pyarrow.Table with the columns topic, partition, offset, timestamp, timestampType, key, value and headers. Keys and values are
-            binary:
-            deserializers are not called. At most 100000 rows, or `max.poll.records` if that option is given; no rows after the timeout.
+            binary: deserializers are not called. At most 100000 rows, or `max.poll.records` if that option is given; no rows after the
+            timeout.
 
         Raises:
             KafkaException: as `poll`.
@@ -443,8 +442,8 @@ class Consumer:
 
         Args:
             offsets: mapping of TopicPartition to the offset of the next record to read, an int or OffsetAndMetadata; None: the positions of
-                all
-                assigned partitions.
+                all assigned
+                partitions.
             asynchronous: send the commit once, without a retry, and return immediately.
             on_commit: called with (offsets, error) within this call or a later `poll`, `commit` or `close`; error is None after success.
             timeout: limit in seconds; None: `default.api.timeout.ms`.
@@ -625,8 +624,7 @@ class Consumer:
 
         Returns:
             A mapping of names to numbers. Names that end in `total` count since the consumer was created, the others are current values.
-            All names:
-            docs/consumer.md.
+            All names: docs/consumer.md.
         """
         return self._read("metrics", lambda: read_all(METRICS, self._core, self._clock.steady_ms()))
 
