@@ -42,6 +42,7 @@ SLOW = frozenset(
         "soak",
         "spark",
         "storage",
+        "testing",
         "test_documents.py",
         "upgrades",
     }

@@ -63,6 +63,10 @@ def _is_path(value: object) -> bool:
     return value is None or (isinstance(value, str | os.PathLike) and os.fspath(value) not in ("", b""))
 
 
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
 _COUNT: Final = (lambda value: type(value) is int and (value == -1 or value > 0), "a whole number of at least 1, or -1 for the default")
 
 _RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
@@ -74,6 +78,12 @@ _RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "name": (lambda value: isinstance(value, str), "a string, the name of a topic"),
     "topic": (lambda value: isinstance(value, str), "a string, the name of a topic"),
     "node_id": (lambda value: type(value) is int, "a whole number, as in nodes()"),
+    "partition": (lambda value: value is None or (type(value) is int and value >= 0), "the number of a partition, or None for all"),
+    "key": (lambda value: value is None or isinstance(value, bytes | str), "bytes, a string, or None for all keys"),
+    "from_offset": (lambda value: type(value) is int and value >= 0, "a whole number of at least 0"),
+    "count": (lambda value: type(value) is int and value >= 0, "a whole number of at least 0"),
+    "timeout": (_is_seconds, "a number of seconds, at least 0"),
+    "seconds": (_is_seconds, "a number of seconds, at least 0"),
     "isolation": (lambda value: value in ("read_committed", "read_uncommitted"), "'read_committed' or 'read_uncommitted'"),
 }
 

@@ -24,7 +24,7 @@ from chaffinch.broker.core.events import (
     ThrottleConnection,
     TimePassed,
 )
-from chaffinch.runtime.clock import Clock
+from chaffinch.runtime.clock import Clock, ShiftedClock
 from chaffinch.storage.file_system import StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
@@ -169,6 +169,16 @@ class EffectRunner:
         else:
             self.run(effects)
 
+    def advance(self, clock: ShiftedClock, by_ms: int) -> None:
+        """Let time pass at once. Each deadline on the way is processed at its own time, in order, like in that much real time."""
+        end_ms = self.time.steady_ms() + by_ms
+        while (steady_ms := self.time.steady_ms()) < end_ms:
+            deadline_ms = self._core.next_deadline_ms
+            next_ms = end_ms if deadline_ms is None else min(max(deadline_ms, steady_ms + 1), end_ms)
+            clock.advance(next_ms - steady_ms)
+            self._time_passed()
+        self.time.rearm()
+
     def log_rate_limited(self, peer: Peer, what: str, text: str) -> None:
         """Log a line about this connection, rate-limited: many lines of one kind are counted instead."""
         self.log_for_address(what, peer.address.rpartition(":")[0], text)
@@ -249,6 +259,13 @@ class CoreTime:
         self._timer_ms = deadline_ms
         delay_ms = max(0, deadline_ms - self.steady_ms())
         self._timer = self._loop.call_later(delay_ms / 1000, self._wake)
+
+    def rearm(self) -> None:
+        """Set the timer again after the clock was moved: the previous timer counts real time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._timer_ms = None
+        self.arm()
 
     def _wake(self) -> None:
         self._timer = self._timer_ms = None

@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 
-from chaffinch.broker import arguments
+from chaffinch.broker import arguments, seeding
 from chaffinch.broker.arguments import TopicArgument, Topics, config_texts, parse_python
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.counters import ALL_TOPICS
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.listeners import Address, listen, nodes_of
+from chaffinch.broker.seeding import Rows
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.foreign_names import BROKER_HINTS, missing_attributes
 from chaffinch.records import batch
 from chaffinch.records.batch import BatchView
 from chaffinch.records.control_batch import committed
+from chaffinch.runtime.clock import ShiftedClock
 from chaffinch.runtime.loop import LoopThread
 from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
 from chaffinch.storage.files import BytesLike
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HOST = "127.0.0.1"
+POLL_S: Final = 0.002
+"""How often `wait_for` looks: a look takes 0.1 ms of the broker's thread."""
 
 T = TypeVar("T")
 
@@ -87,6 +92,7 @@ class EmbeddedBroker:
         self._server: BrokerServer | None = None
         self._process_id = os.getpid()
         self._thread = LoopThread("chaffinch-broker")
+        self._clock = ShiftedClock()
         self.faults = Faults(self)
         try:
             listeners = listen(Address(host=HOST, port=port), brokers)
@@ -153,7 +159,14 @@ class EmbeddedBroker:
         nodes, rng = nodes_of(listeners, HOST), random.SystemRandom()
         self._server = self._thread.run(
             BrokerServer.start(
-                self._file_system, self._config, listeners=listeners, nodes=nodes, rng=rng, stopped=stopped, users=self._users
+                self._file_system,
+                self._config,
+                listeners=listeners,
+                nodes=nodes,
+                rng=rng,
+                clock=self._clock,
+                stopped=stopped,
+                users=self._users,
             )
         )
 
@@ -186,25 +199,76 @@ class EmbeddedBroker:
         snapshot = self._call(lambda core: core.counters.snapshot())
         return snapshot.get(ALL_TOPICS if topic is None else topic, dict.fromkeys(snapshot[ALL_TOPICS], 0))
 
-    def read(self, topic: str, isolation: Literal["read_committed", "read_uncommitted"] = "read_committed") -> pa.Table:
-        """All records of a topic.
+    def read(
+        self,
+        topic: str,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        *,
+        partition: int | None = None,
+        key: bytes | str | None = None,
+        from_offset: int = 0,
+    ) -> pa.Table:
+        """Read the records of a topic, in offset order within each partition.
 
         Args:
             topic: name of the topic.
             isolation: `read_committed` leaves out records of aborted and open transactions.
+            partition: only this partition.
+            key: only records with this key.
+            from_offset: only records from this offset on, in each partition.
 
         Returns:
-            A table with the columns partition, offset, timestamp, key, value, headers, in offset order within each partition.
+            A table with the columns partition (int32), offset (int64), key, value (binary), timestamp (ms, UTC) and headers.
 
         Raises:
-            UnknownTopicOrPartitionException: there is no such topic.
-            ConfigException: an invalid `isolation`.
+            ConfigException: an argument is of a wrong type or value.
+            UnknownTopicOrPartitionException: the topic does not exist.
             RuntimeError: the broker is closed.
         """
-        arguments.check(isolation=isolation)
+        arguments.check(isolation=isolation, partition=partition, key=key, from_offset=from_offset)
         self._check_topic(topic)
         parts = self._call(lambda core: collect(core, topic, is_committed=isolation == "read_committed"))
-        return to_table(parts)
+        table = to_table([part for part in parts if partition in (None, part.partition)])
+        return _filtered(table, key.encode() if isinstance(key, str) else key, from_offset)
+
+    def wait_for(
+        self,
+        topic: str,
+        count: int,
+        *,
+        timeout: float = 10.0,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    ) -> pa.Table:
+        """Wait until a topic has at least `count` readable records.
+
+        Args:
+            topic: name of the topic; it may not exist yet.
+            count: number of records.
+            timeout: seconds to wait at most.
+            isolation: as in `read`.
+
+        Returns:
+            All readable records, as `read` returns them.
+
+        Raises:
+            TimeoutError: the topic has fewer records after `timeout`; the text says how many.
+            ConfigException: an argument is of a wrong type or value.
+        """
+        arguments.check(topic=topic, count=count, timeout=timeout, isolation=isolation)
+        deadline_s = time.monotonic() + timeout
+        ends, seen = -1, 0
+        while True:
+            now_ends = self._call(lambda core: _readable_ends(core, topic))
+            if now_ends != ends:
+                ends = now_ends
+                table = self.read(topic, isolation)
+                seen = table.num_rows
+                if seen >= count:
+                    return table
+            if time.monotonic() >= deadline_s:
+                state = f"has {seen} of {count} records" if ends >= 0 else "does not exist"
+                raise TimeoutError(f"topic {topic!r} {state} after {timeout:g} s")
+            time.sleep(POLL_S)
 
     def nodes(self) -> dict[int, str]:
         """States of the declared nodes.
@@ -237,6 +301,70 @@ class EmbeddedBroker:
         arguments.check(name=name, partitions=partitions, replication=replication)
         arguments.check_config("config", config)
         self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=config_texts(config)))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records and the offsets that groups committed for it.
+
+        Raises:
+            UnknownTopicOrPartitionException: the topic does not exist.
+            StorageError: the disk failed.
+        """
+        self._check_topic(name)
+        self._change(lambda server: server.delete_topic(name), "DeleteTopics")
+
+    def reset_topic(self, name: str) -> None:
+        """Delete a topic and create it again with the same partitions, replication and options: it is empty, its offsets start at 0, its id
+        is new.
+
+        Raises:
+            UnknownTopicOrPartitionException: the topic does not exist.
+            StorageError: the disk failed.
+        """
+        self._check_topic(name)
+
+        def reset(server: BrokerServer) -> None:
+            topic = server.core.topics.get(name)
+            assert topic is not None, "checked before"
+            replication = len(topic.partitions[0].replicas.assigned)
+            same = TopicArgument(name=name, partitions=len(topic.partitions), replication=replication, config=dict(topic.overrides))
+            server.delete_topic(name)
+            server.create_topic(same)
+
+        self._change(reset, "CreateTopics")
+
+    def seed(self, topic: str, rows: Rows) -> None:
+        """Write test data to an existing topic without a client. The broker validates the rows like those of a producer.
+
+        Args:
+            topic: name of the topic.
+            rows: an Arrow table, a data frame with the Arrow stream interface, or a list. A table has the columns of `Producer.send_table`
+                except topic: value, and if wanted key, headers, timestamp and partition. An entry of a list is a value, a pair
+                (key, value), or a mapping with these names; strings are written as UTF-8, timestamps are milliseconds since 1970.
+                A row without a partition goes to the partition of its key, as in Java's client; without a key, round robin.
+
+        Raises:
+            UnknownTopicOrPartitionException: the topic does not exist.
+            ConfigException: a row or column is of a wrong type, or a partition does not exist.
+            ApiException: the topic refuses a row, for example a null key on a compacted topic. Nothing is written then.
+            StorageError: the disk failed.
+        """
+        self._check_topic(topic)
+        table = seeding.to_table(rows)
+        self._change(lambda server: server.seed(topic, table), "Produce")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass at once on the broker's clock: sessions and transactions time out, records and offsets expire, delayed responses
+        become due. Every deadline on the way is processed at its own time. Clients keep their own clocks.
+
+        Args:
+            seconds: at least 0, in steps of a millisecond.
+
+        Raises:
+            ConfigException: `seconds` is negative or not a number.
+        """
+        arguments.check(seconds=seconds)
+        server = self._running
+        self._thread.call(lambda: server.advance(self._clock, round(1000 * seconds)))
 
     def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
         """Stop a declared node: its connections are closed, its port refuses new ones, its leaderships move, in-sync sets shrink.
@@ -287,11 +415,15 @@ class EmbeddedBroker:
             self._thread.call(lambda: server.log_differences(topic))
 
     def _create(self, topic: TopicArgument) -> None:
+        self._change(lambda server: server.create_topic(topic), "CreateTopics")
+
+    def _change(self, change: Callable[[BrokerServer], None], api: str) -> None:
+        """Change something on the broker's thread. A refusal is raised as if a client had requested it with this API."""
         server = self._running
         try:
-            self._thread.call(lambda: server.create_topic(topic))
+            self._thread.call(lambda: change(server))
         except RequestRefused as refused:
-            raise refused.as_exception("CreateTopics") from None
+            raise refused.as_exception(api) from None
 
     # Internal -------------------------------------------------------------------------------------------------------------------------
 
@@ -418,6 +550,20 @@ class Faults:
 
 
 READ_BYTES = 8 << 20
+
+
+def _readable_ends(core: BrokerCore, topic: str) -> int:
+    """Sum of the offsets up to which the partitions can be read; -1 if the topic does not exist."""
+    found = core.topics.get(topic)
+    return -1 if found is None else sum(part.log.last_stable_offset + part.log.high_watermark for part in found.partitions)
+
+
+def _filtered(table: pa.Table, key: bytes | None, from_offset: int) -> pa.Table:
+    import pyarrow.compute as pc
+
+    if key is not None:
+        table = table.filter(pc.equal(table["key"], key))
+    return table.filter(pc.greater_equal(table["offset"], from_offset)) if from_offset else table
 
 
 @dataclass(frozen=True, slots=True)

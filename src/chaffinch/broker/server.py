@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch import plain_text
 from chaffinch.broker.arguments import TopicArgument, check_replication
@@ -21,12 +21,18 @@ from chaffinch.broker.connections import Peer
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.events import NodeStarted, NodeStopped, TimePassed
+from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import RandomSource
 from chaffinch.broker.effect_runner import EffectRunner
 from chaffinch.broker.listeners import Listener, LogRateLimited
-from chaffinch.runtime.clock import Clock, SystemClock
+from chaffinch.broker.seeding import seed
+from chaffinch.errors import codes
+from chaffinch.runtime.clock import Clock, ShiftedClock, SystemClock
 from chaffinch.storage.file_system import FileSystem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LOG = plain_text.logger("chaffinch.broker")
 
@@ -157,6 +163,26 @@ class BrokerServer:
         """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
         self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, steady_ms=self._time.steady_ms())
         self._effect_runner.run(self.core.state.refusals.take())
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic as DeleteTopics does. Raises RequestRefused, StorageError."""
+        self.core.delete_topic(name)
+        self._effect_runner.run_now(self.core.apply(TimePassed(), self._time.steady_ms()))
+
+    def seed(self, name: str, table: pa.Table) -> None:
+        """Append the rows of a table to a topic, see `seeding.seed`. Raises RequestRefused, ConfigException, StorageError."""
+        topic = self.core.topics.get(name)
+        if topic is None:
+            raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        steady_ms = self._time.steady_ms()
+        try:
+            seed(self.core, topic, table, steady_ms)
+        finally:
+            self._effect_runner.run_now(self.core.apply(TimePassed(), steady_ms))
+
+    def advance(self, clock: ShiftedClock, by_ms: int) -> None:
+        """Let time pass at once on the clock that this server was started with."""
+        self._effect_runner.advance(clock, by_ms)
 
     def log_differences(self, argument: TopicArgument) -> None:
         """Log how an existing topic differs from the requested one; the topic is not changed."""

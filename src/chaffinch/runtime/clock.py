@@ -34,6 +34,28 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+class ShiftedClock:
+    """The machine's clocks plus a shift that only grows: a program can let hours pass at once."""
+
+    __slots__ = ("_clock", "_shift_ms")
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._shift_ms = 0
+
+    def steady_ms(self) -> int:
+        return self._clock.steady_ms() + self._shift_ms
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + self._shift_ms
+
+    def advance(self, by_ms: int) -> None:
+        """Let `by_ms` milliseconds pass at once; never backwards."""
+        if by_ms < 0:
+            raise ValueError(f"time does not go back, not even by {-by_ms} ms")
+        self._shift_ms += by_ms
+
+
 class ManualClock:
     """A clock set by hand, for tests and the simulation. Both times advance together until the wall clock is set."""
 

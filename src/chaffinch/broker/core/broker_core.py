@@ -37,10 +37,12 @@ from chaffinch.broker.core.events import (
     TimePassed,
 )
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_targets
-from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
+from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS, delete_topics
+from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.response_size_limit import ResponseTooLarge
 from chaffinch.broker.core.topics.registry import ACCEPT_LOSS, Partition, RandomSource, Topic, TopicRegistry
+from chaffinch.errors import codes
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.settings import Settings
@@ -241,6 +243,17 @@ class BrokerCore:
         startup.log_replication_warnings(self.state, [created.topic])
         self._metadata.sync()
         return created.topic
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its offsets, as DeleteTopics does. Raises RequestRefused, StorageError."""
+        topic = self.state.topics.get(name)
+        if topic is None:
+            raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        refusal = delete_topics.delete(self.state, topic)
+        if refusal is not None:
+            raise refusal
+        self._metadata.sync()
+        self.state.offsets.forget_deleted()
 
     # Requests -------------------------------------------------------------------------------------------------------------------------
 

@@ -95,14 +95,15 @@ def _result(
     result = DeletableTopicResult(name=requested.name, topic_id=requested.topic_id)
     if topic is not None:
         result.name, result.topic_id = topic.name, topic.topic_id
-        refusal = refusal or _delete(broker, topic)
+        refusal = refusal or delete(broker, topic)
     if refusal is not None:
         result.error_code, result.error_message = refusal.code.number, refusal.message
         log_refusal(broker, event, steady_ms, subject=result.name or requested.topic_id, code=refusal.code, reason=refusal.logged)
     return result
 
 
-def _delete(broker: BrokerState, topic: Topic) -> RequestRefused | None:
+def delete(broker: BrokerState, topic: Topic) -> RequestRefused | None:
+    """Delete a topic. The caller syncs the deletion, and then removes the topic's offsets (`forget_deleted`)."""
     broker.grown.extend(topic.partitions)  # Waiting fetches of these partitions must be completed.
     try:
         broker.topics.delete(topic.name)
