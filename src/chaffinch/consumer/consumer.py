@@ -442,8 +442,7 @@ class Consumer:
 
         Args:
             offsets: mapping of TopicPartition to the offset of the next record to read, an int or OffsetAndMetadata; None: the positions of
-                all assigned
-                partitions.
+                all assigned partitions.
             asynchronous: send the commit once, without a retry, and return immediately.
             on_commit: called with (offsets, error) within this call or a later `poll`, `commit` or `close`; error is None after success.
             timeout: limit in seconds; None: `default.api.timeout.ms`.
