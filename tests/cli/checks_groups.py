@@ -96,8 +96,8 @@ def offsets_are_reset_only_with_execute(shell: Shell) -> None:
         assert (plan["is_done"], [entry["before"] for entry in plan["offsets"]]) == (False, [2, 2])
         assert [entry["after"] for entry in plan["offsets"]] == after, arguments
     for arguments, after, says in [
-        (("--to-offset", "99"), [3, 3], "has no offset 99: it is set to its end offset, 3"),
-        (("--shift-by", "-9"), [0, 0], "has no offset -7: it is set to its first offset, 0"),
+        (("--to-offset", "99"), [3, 3], "has no offset 99: its end offset 3 is used"),
+        (("--shift-by", "-9"), [0, 0], "has no offset -7: its first offset 0 is used"),
     ]:
         ended = shell("groups", "reset-offsets", "--group", group, "--topic", topic, *arguments, "--json")
         assert (ended.status, [entry["after"] for entry in ended.json["offsets"]]) == (0, after)
@@ -116,15 +116,15 @@ def offsets_are_reset_only_with_execute(shell: Shell) -> None:
 def incomplete_or_contradicting_reset_is_refused(shell: Shell) -> None:
     topic, group = with_offsets(shell, "unclear")
     command = ("groups", "reset-offsets", "--group", group)
-    shell.refused(*command, "--topic", topic, says="where to?", status=2)
+    shell.refused(*command, "--topic", topic, says="no unique target", status=2)
     shell.refused(*command, "--topic", topic, "--to-latest", "--to-earliest", says="--to-earliest, --to-latest", status=2)
-    shell.refused(*command, "--to-latest", says="which partitions?", status=2)
+    shell.refused(*command, "--to-latest", says="no partitions given", status=2)
     for name in ("reset-offsets", "delete-offsets"):
         shell.refused("groups", name, "--group", "", "--topic", topic, says="--group is empty", status=2)
     both = "--topic and --all-topics contradict each other: give one"
     shell.refused(*command, "--topic", topic, "--all-topics", "--to-latest", says=both, status=2)
     shell.refused(*command, "--topic", f"{topic}:x", "--to-latest", says="NAME:0,1,2", status=2)
-    shell.refused(*command, "--topic", f"{topic}:7", "--to-latest", says="partitions 0 to 1, and no 7", status=2)
+    shell.refused(*command, "--topic", f"{topic}:7", "--to-latest", says="partitions 0 to 1, but not 7", status=2)
     shell.refused(*command, "--topic", topic, "--by-duration", "7 days", says="P7D", status=2)
     shell.refused(*command, "--topic", topic, "--by-duration", "P99999D", says="before 1970", status=2)
     shell.refused(*command, "--topic", topic, "--to-datetime", "1969-07-20T20:17:00Z", says="before 1970", status=2)
@@ -143,10 +143,10 @@ def reset_warns_of_partitions_without_offset(shell: Shell) -> None:
     shell.ok("groups", "delete-offsets", "--group", group, "--topic", f"{topic}:1")
     ended = shell("groups", "reset-offsets", "--group", group, "--topic", topic, "--shift-by", "-1", "--json")
     assert (ended.status, [entry["partition"] for entry in ended.json["offsets"]]) == (0, [0])
-    says = f"group '{group}' has committed nothing for {topic}-1: there is nothing to shift, it is left out"
+    says = f"group '{group}' has no committed offset for {topic}-1: it cannot be shifted and is left out"
     assert ended.err == f"chaffinch: warning: {says}\n"
     nobody = ("groups", "reset-offsets", "--group", f"{group}s", "--all-topics", "--to-earliest")
-    shell.refused(*nobody, says=f"group '{group}s' has committed no offsets: name topics with --topic")
+    shell.refused(*nobody, says=f"group '{group}s' has no committed offsets: name topics with --topic")
 
 
 def no_group_is_deleted_if_one_is_unknown(shell: Shell) -> None:
@@ -166,7 +166,7 @@ def offsets_of_a_topic_are_deleted(shell: Shell) -> None:
     assert offsets_of(shell, group) == {1: (2, 3, 1)}
     again = shell("groups", "delete-offsets", "--group", group, "--topic", topic, "--json")
     assert again.json == {"group": group, "deleted": [{"topic": topic, "partition": 1}]}
-    assert (again.status, again.err) == (0, f"chaffinch: warning: group '{group}' has committed nothing for {topic}-0\n")
+    assert (again.status, again.err) == (0, f"chaffinch: warning: group '{group}' has no committed offset for {topic}-0\n")
     shell.refused("groups", "delete-offsets", "--group", f"{group}s", "--topic", topic, says="does not exist")
 
 

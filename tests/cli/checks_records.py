@@ -40,7 +40,7 @@ def lines_become_values(shell: Shell) -> None:
     assert made.out == f"4 rows written to {topic}\n"
     assert shell.ok("consume", "--topic", topic).lines == ["one", "two", "", "four"]
     assert shell.ok("produce", "--topic", topic, stdin=b"").out == f"0 rows written to {topic}\n"
-    untold = f"2 rows sent to {topic}: with acks=0 no broker says whether they are written\n"
+    untold = f"2 rows sent to {topic}: with acks=0 the broker does not acknowledge them\n"
     assert shell.ok("produce", "--topic", topic, "--acks", "0", stdin=b"1\n2\n").out == untold
 
 
@@ -116,7 +116,7 @@ def malformed_rows_are_reported_with_line_numbers(shell: Shell) -> None:
     file = str(shell.folder / "rejected.parquet")
     made = shell("produce", "--topic", topic, "--format", "json", "--rejected", file, stdin=rows)
     assert made.status == 1
-    assert "5 rows rejected, 2 written; line 2: no JSON: Expecting value at character 10; all" in made.err
+    assert "5 rows rejected, 2 written; line 2: invalid JSON: Expecting value at character 10; all" in made.err
     found = pq.read_table(file).to_pylist()
     assert [row["row"] for row in found] == [2, 4, 5, 6, 7]
     assert found[1]["value"] == b'{"values":"v4"}'
@@ -203,10 +203,10 @@ def malformed_csv_rows_are_rejected(shell: Shell) -> None:
     topic = topic_of(shell, "csv")
     rows = b'key,value,timestamp\na,1,1700000000000\nb,2\n"c\nd",3,never\n,"",\ne\n'
     made = shell("produce", "--topic", topic, "--format", "csv", "--rejected", str(shell.folder / "r.jsonl"), stdin=rows)
-    assert (made.status, "3 rows rejected, 2 written; row 2: 2 fields, the first line names 3" in made.err) == (1, True)
+    assert (made.status, "3 rows rejected, 2 written; row 2: 2 fields, the header line has 3" in made.err) == (1, True)
     kept = [json.loads(line) for line in (shell.folder / "r.jsonl").read_text().splitlines()]
     assert sorted((row["row"], row["value"]) for row in kept) == [(2, "b,2"), (3, "c\nd,3,never"), (5, "e")]
-    assert [row["error_message"] for row in kept if row["row"] == 5] == ["1 field, the first line names 3"]
+    assert [row["error_message"] for row in kept if row["row"] == 5] == ["1 field, the header line has 3"]
     assert pairs(shell, topic) == [("a", "1"), (None, "")]
 
 
@@ -299,7 +299,7 @@ def unknown_suffixes_are_refused(shell: Shell) -> None:
     known = ".json, .jsonl, .ndjson, .csv, .parquet, .arrow, .feather, .ipc, .log, .txt"
     for name in ("b.avro", "b.csv.gz", "b.CVS"):
         path = shell.folder / name
-        stands_for = f"{str(path)!r}: the suffix {path.suffix.lower()} stands for no format: known are {known}; or say with --format"
+        stands_for = f"{str(path)!r}: unknown suffix {path.suffix.lower()}: known are {known}; or give the format with --format"
         shell.refused("consume", "--topic", topic, "--output", str(path), says=f"--output {stands_for}", status=2)
         assert not path.exists()
         shell.ok("consume", "--topic", topic, "--output", str(path), "--format", "json")

@@ -89,7 +89,7 @@ def invalid_transaction_arguments_are_refused(shell: Shell) -> None:
     shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
     shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)
     for option in ("--producer-epoch", "--coordinator-epoch"):
-        shell.refused("transactions", "abort", *place, "--start-offset", "7", option, "0", says="--start-offset looks the", status=2)
+        shell.refused("transactions", "abort", *place, "--start-offset", "7", option, "0", says="--start-offset looks up the", status=2)
     for option in ("--producer-id", "--duration-filter"):
         shell.refused("transactions", "list", option, str(2**63), says=f"{option}: '{2**63}' is more than {2**63 - 1}", status=2)
     shell.refused("transactions", "abort", *place, "--start-offset", "7", says="none is open there")

@@ -122,4 +122,4 @@ def test_demo_prints_the_documented_output() -> None:
     status, out, err = run_bytes(["demo"])
     assert (status, err) == (0, "")
     assert b"99 written, 1 failed" in out
-    assert b"0 written, 100 failed, 99 of them with nothing wrong" in out
+    assert b"0 written, 100 failed, 99 of them valid" in out

@@ -127,7 +127,7 @@ def test_unwritable_record_keeps_records_before_it(shell: Shell) -> None:
     path, group = shell.folder / "two.csv", shell.name("texts")
     status, err = consume(shell, "", path, "--group", group, topic="two")
     assert (status, "two-1, offset 0: column value has bytes that are not UTF-8" in err) == (1, True)
-    assert err.endswith(f"; 1 record in {path}; group {group!r} stays where it was in two-1\n")
+    assert err.endswith(f"; 1 record in {path}; group {group!r} keeps its offset in two-1\n")
     assert rows_of(path) == ["text"]
     assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == PARTITIONS[1:]
 
@@ -138,9 +138,9 @@ def test_unwritable_record_reports_group_position(shell: Shell) -> None:
     rows = b'{"value":"a","partition":1}\n{"value":"b","partition":1}\n{"value":"/w==","value_encoding":"base64","partition":1}\n'
     shell.ok("produce", "--topic", topic, "--format", "json", stdin=rows)
     status, err = consume(shell, "", path, "--group", group, topic=topic)
-    assert (status, err.endswith(f"; 2 records in {path}; group {group!r} goes on at {topic}-1, offset 2\n")) == (1, True)
+    assert (status, err.endswith(f"; 2 records in {path}; group {group!r} continues at {topic}-1, offset 2\n")) == (1, True)
     status, err = consume(shell, "", path, "--group", group, topic=topic)
-    assert (status, err.endswith(f"; nothing written; group {group!r} stays where it was in {topic}-1\n")) == (1, True)
+    assert (status, err.endswith(f"; nothing written; group {group!r} keeps its offset in {topic}-1\n")) == (1, True)
     assert rows_of(path) == ["a", "b"]
 
 

@@ -68,7 +68,7 @@ def test_error_is_found_by_number_name_class_or_alias(capsys: pytest.CaptureFixt
 def test_ambiguous_number_names_both_numberings(
     capsys: pytest.CaptureFixture[str], asked: str, numbers: list[int | tuple[int, int]]
 ) -> None:
-    words = "{} with error.numbering=apache, as Apache Kafka has it; {} with error.numbering=kip, answering Produce"
+    words = "{} with error.numbering=apache, as in Apache Kafka; {} with error.numbering=kip, in Produce responses"
     _, out, _ = run(capsys, asked)
     said = [line.removeprefix("number").strip() for line in out.splitlines() if line.startswith("number ")]
     assert said == [words.format(*each) if isinstance(each, tuple) else str(each) for each in numbers]
@@ -138,8 +138,8 @@ def test_own_error_without_group_is_explained(capsys: pytest.CaptureFixture[str]
         ("nonsense", "no error is called 'nonsense'; without an argument the command lists them all"),
         ("non", "no error is called 'non'; without an argument the command lists them all"),
         ("NOSUCH", "no error is called 'NOSUCH'; without an argument the command lists them all"),
-        ("", "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),
-        (" ", "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),
+        ("", "the name of the error is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),
+        (" ", "the name of the error is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),
         ("200", "no error has the number 200; they run from -1 to 133"),
     ],
 )
@@ -183,4 +183,4 @@ def test_markdown_excludes_json_and_codes(capsys: pytest.CaptureFixture[str]) ->
     for other in ("--json", "87"):
         status, out, err = run(capsys, "--markdown", other)
         assert (status, out) == (2, "")
-        assert err == "chaffinch: --markdown prints the whole page: it goes neither with --json nor with a code\n"
+        assert err == "chaffinch: --markdown prints the whole page: give neither --json nor a code with it\n"

@@ -118,9 +118,9 @@ def test_sigterm_completes_the_file_and_commits_it(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("consume --topic lines >&-", "stdout is closed: send it to /dev/null to do without it"),
-        ("topics list >&-", "stdout is closed: send it to /dev/null to do without it"),
-        ("produce --topic orders <&-", "stdin is closed: name a file, or send something to it"),
+        ("consume --topic lines >&-", "stdout is closed: redirect it to /dev/null to discard the output"),
+        ("topics list >&-", "stdout is closed: redirect it to /dev/null to discard the output"),
+        ("produce --topic orders <&-", "stdin is closed: name a file, or redirect stdin"),
     ],
 )
 def test_closed_streams_are_reported_in_one_line(shell: Shell, words: str, says: str) -> None:
@@ -185,15 +185,15 @@ def test_typed_lines_are_sent_at_once(shell: Shell) -> None:
         assert reader.wait(timeout=60) == 0
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
-        text = "chaffinch: interrupted: 1 row written (input lines 1 to 1), nothing of what follows\n"
+        text = "chaffinch: interrupted: 1 row written (input lines 1 to 1), later ones were not sent\n"
         assert pipe(process.stderr).read().decode() == text
 
 
 @pytest.mark.parametrize(
     ("number", "options", "says"),
     [
-        (signal.SIGINT, (), "interrupted: 2 rows written (input lines 1 to 2), nothing of what follows"),
-        (signal.SIGTERM, (), "interrupted: 2 rows written (input lines 1 to 2), nothing of what follows"),
+        (signal.SIGINT, (), "interrupted: 2 rows written (input lines 1 to 2), later ones were not sent"),
+        (signal.SIGTERM, (), "interrupted: 2 rows written (input lines 1 to 2), later ones were not sent"),
         (signal.SIGINT, ("--transactional-id", "cut"), "interrupted: transaction aborted, nothing written"),
         (signal.SIGTERM, ("--transactional-id", "cut"), "interrupted: transaction aborted, nothing written"),
     ],
@@ -222,7 +222,7 @@ def test_rows_rejected_after_ctrl_c_are_in_the_file(shell: Shell, name: str) -> 
         assert pipe(process.stdout).readline() == b"sent 2\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
-        text = "chaffinch: interrupted: 1 row written, 1 rejected (input lines 1 to 2), nothing of what follows\n"
+        text = "chaffinch: interrupted: 1 row written, 1 rejected (input lines 1 to 2), later ones were not sent\n"
         assert pipe(process.stderr).read().decode() == text
     found = pq.read_table(file).to_pylist() if file.suffix == ".parquet" else [json.loads(line) for line in file.read_text().splitlines()]
     assert [(row["row"], row["error_name"]) for row in found] == [(2, "INVALID_COMPACTION_KEY")]
@@ -260,7 +260,7 @@ OldFormatRun._send = interrupt
         (
             INTERRUPT_AFTER_TWO,
             ("--message-format", "1", "--format", "arrow"),
-            "interrupted: 2 rows written (input rows 1 to 2), some of rows 3 to 4 may be, nothing of what follows",
+            "interrupted: 2 rows written (input rows 1 to 2), rows 3 to 4 may be written in part, later ones were not sent",
         ),
     ],
     ids=["connecting", "producer", "connecting-old", "old"],
@@ -300,7 +300,9 @@ def test_interrupted_produce_names_lines_without_outcome() -> None:
         with pytest.raises(KeyboardInterrupt):
             run.send(iter([piece(1, 2), piece(3), piece(4, 5)]))
         run.collect_done()
-        assert run.describe_progress() == "2 rows written (input lines 1 to 2), some of lines 3 to 5 may be, nothing of what follows"
+        assert (
+            run.describe_progress() == "2 rows written (input lines 1 to 2), lines 3 to 5 may be written in part, later ones were not sent"
+        )
 
 
 def test_unreachable_broker_is_named_at_once(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_unknown_sub_command_offers_the_nearest(capsys: pytest.CaptureFixture[st
 
 NO_TOPIC = "cannot be a topic: a name has letters, digits, '.', '_' and '-', at most 249 of them"
 NO_FOLDER = "cannot be a topic: '.' and '..' are names of directories"
-PARTITION_OPTION = "the partition goes into an option of its own: --topic {} --partition {}"
+PARTITION_OPTION = "give the partition in its own option: --topic {} --partition {}"
 PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
 
 NOT_UTF_8 = [
@@ -76,9 +76,9 @@ NOT_UTF_8 = [
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["consume", "--topic", "t", "--max-messages", "x"], "option --max-messages: 'x' is no integer"),
+        (["consume", "--topic", "t", "--max-messages", "x"], "option --max-messages: 'x' is not an integer"),
         (["consume", "--topic", "t", "--max-messages=0"], "option --max-messages: '0' is less than 1"),
-        (["transactions", "list", "--producer-id", "1", "--producer-id", "y"], "option --producer-id: 'y' is no integer"),
+        (["transactions", "list", "--producer-id", "1", "--producer-id", "y"], "option --producer-id: 'y' is not an integer"),
         (["produce", "--topic", "t", "--message-format", "7"], "option --message-format: '7' is more than 1"),
         (["consume"], "option --topic is missing"),
         (["nodes", "list"], "option --control is missing (or the variable CHAFFINCH_CONTROL)"),
@@ -93,22 +93,22 @@ NOT_UTF_8 = [
             "no such option: --bootstrap-server before the command: options go after it,"
             " as in chaffinch topics COMMAND --bootstrap-server ...",
         ),
-        (["topics", "describe", "orders"], "got unexpected extra argument(s) (orders): a topic is named by --topic"),
-        (["groups", "describe", "billing"], "got unexpected extra argument(s) (billing): a group is named by --group"),
+        (["topics", "describe", "orders"], "got unexpected extra argument(s) (orders): give a topic with --topic"),
+        (["groups", "describe", "billing"], "got unexpected extra argument(s) (billing): give a group with --group"),
         (
             ["consume", "--topic", "orders", "more"],
-            "got unexpected extra argument(s) (more): a topic is named by --topic, a group is named by --group",
+            "got unexpected extra argument(s) (more): give a topic with --topic, give a group with --group",
         ),
         (["topics", "alter", "--topic", "a", "--topic", "b"], "option --topic is given twice: give it once"),
         (["produce", "--topic", "a", "--topic=a"], "option --topic is given twice: give it once"),
         *(
-            (["consume", *given], "got unexpected extra argument(s) (orders): a topic is named by --topic, a group is named by --group")
+            (["consume", *given], "got unexpected extra argument(s) (orders): give a topic with --topic, give a group with --group")
             for given in (["orders"], ["--max-messages", "1", "orders"])
         ),
-        (["topics", "create", "orders"], "got unexpected extra argument(s) (orders): a topic is named by --topic"),
+        (["topics", "create", "orders"], "got unexpected extra argument(s) (orders): give a topic with --topic"),
         (["nodes", "stop"], "argument ID is missing"),
         (["errors", "87", "88"], "got unexpected extra argument(s) (88)"),
-        *((given, f"{says}: expected a text, and character {place} is not UTF-8") for given, says, place in NOT_UTF_8),
+        *((given, f"{says}: not UTF-8 at character {place}") for given, says, place in NOT_UTF_8),
         (["topics", "nowhere"], "no such command 'nowhere'"),
         (["consume", "--topic", ""], "--topic is empty"),
         (["consume", "--topic", "a b:0"], f"--topic 'a b:0' {NO_TOPIC}"),
@@ -319,7 +319,7 @@ def test_environment_variable_not_utf8_is_named(capsys: pytest.CaptureFixture[st
     assert run(capsys, "topics", "list") == (
         2,
         "",
-        "chaffinch: CHAFFINCH_BOOTSTRAP_SERVER '\\udcff:1': expected a text, and character 0 is not UTF-8\n",
+        "chaffinch: CHAFFINCH_BOOTSTRAP_SERVER '\\udcff:1': not UTF-8 at character 0\n",
     )
 
 

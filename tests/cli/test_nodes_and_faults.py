@@ -176,7 +176,7 @@ def test_no_or_foreign_server_at_control_port(shell: Shell) -> None:
     for host in ("a b", "a..b"):  # Nobody was asked, so that nobody answered.
         shell.control = f"{host}:1"
         status, line = shell.refused("nodes", "list")
-        assert (status, line.partition(": a HOST")[0]) == (2, f"chaffinch: --control {shell.control!r}: no machine has such a name")
+        assert (status, line.partition(": a HOST")[0]) == (2, f"chaffinch: --control {shell.control!r}: not a valid host name")
     shell.control = control
     assert states(shell) == ["running"] * 3
 

@@ -129,7 +129,7 @@ def test_broker_without_old_formats_is_reported(tmp_path: Path) -> None:
 
     with ScriptedServer(script) as server:
         shell = Shell(server.bootstrap_servers, tmp_path, "new")
-        shell.refused("produce", "--topic", "orders", "--message-format", "0", says="format 0 goes with Produce 1 and older", stdin=b"a\n")
+        shell.refused("produce", "--topic", "orders", "--message-format", "0", says="format 0 needs Produce 1 or older", stdin=b"a\n")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_unreadable_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_empty_file_name_is_refused() -> None:
-    with pytest.raises(ConfigException, match="--command-config is empty: expected a file of options"):
+    with pytest.raises(ConfigException, match="--command-config is empty: expected the name of a file of options"):
         properties.load("", "--command-config")
 
 

@@ -118,13 +118,13 @@ def test_invalid_writing_options_are_refused(fake_replay: FakeReplay, tmp_path: 
 
 
 def test_report_is_printed(fake_replay: FakeReplay) -> None:
-    lines = "d: 3 letters read: 1 {}, 2 {} (2 INVALID_RECORD)\n  topic orders: INVALID_RECORD: too old\n"
+    lines = "d: 3 dead letters read: 1 {}, 2 {} (2 INVALID_RECORD)\n  topic orders: INVALID_RECORD: too old\n"
     assert run(*SERVER, "--topic", "d") == (1, lines.format("written now", "still rejected"), "")
     assert run(*SERVER, "--topic", "d", "--dry-run") == (1, lines.format("would be written", "would still be rejected"), "")
     fake_replay.report = ReplayReport(read=1, written=1)
-    assert run(*SERVER, "--parquet", "/p") == (0, "/p: 1 letter read: 1 written now, 0 still rejected\n", "")
+    assert run(*SERVER, "--parquet", "/p") == (0, "/p: 1 dead letter read: 1 written now, 0 still rejected\n", "")
     fake_replay.report = ReplayReport(is_repetition=True)
-    assert run(*SERVER, "--topic", "d", "--token", "n") == (0, "d: nothing written: it was replayed under the token n before\n", "")
+    assert run(*SERVER, "--topic", "d", "--token", "n") == (0, "d: nothing written: already replayed under the token n\n", "")
 
 
 def test_json_output(fake_replay: FakeReplay) -> None:
@@ -186,7 +186,7 @@ def test_failing_spark_stop_does_not_hide_interruption(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("more", "says"), [((), "replaying the letters of d"), (("--dry-run",), "replaying the letters of d, to write nothing")]
+    ("more", "says"), [((), "replaying the dead letters of d"), (("--dry-run",), "replaying the dead letters of d (dry run)")]
 )
 def test_status_line_reports_each_phase(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], says: str) -> None:
     """From before Spark starts, whose stderr is led elsewhere, to the result."""
@@ -281,28 +281,28 @@ def test_earlier_replays_are_named(fake_replay: FakeReplay) -> None:
     fake_replay.report = ReplayReport(read=11, written=11, written_before=9, written_before_by=by, not_selected=4)
     (before,) = (f"{count} by {name}" for name, count in by.items())
     assert run(*SERVER, "--parquet", "/p")[1] == (
-        f"/p: 11 letters read: 2 written now, 9 written before ({before}), 0 still rejected; 4 not selected\n"
+        f"/p: 11 dead letters read: 2 written now, 9 written before ({before}), 0 still rejected; 4 not selected\n"
     )
     fake_replay.report = replace(fake_replay.report, written=10, dropped={"MESSAGE_TOO_LARGE": 1})
     assert run(*SERVER, "--parquet", "/p")[1] == (
-        f"/p: 11 letters read: 1 written now, 9 written before ({before}), 1 left out by the handler (1 MESSAGE_TOO_LARGE), "
+        f"/p: 11 dead letters read: 1 written now, 9 written before ({before}), 1 left out by the handler (1 MESSAGE_TOO_LARGE), "
         "0 still rejected; 4 not selected\n"
     )
     fake_replay.report = replace(fake_replay.report, written=11, dropped={})
     assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == (
-        f"/p: 11 letters read: 2 would be written, 9 were written before ({before}), 0 would still be rejected; 4 not selected\n"
+        f"/p: 11 dead letters read: 2 would be written, 9 were written before ({before}), 0 would still be rejected; 4 not selected\n"
     )
 
 
 def test_rows_of_other_replays_are_reported(fake_replay: FakeReplay) -> None:
     fake_replay.report = ReplayReport(read=3, written=3, written_before=1)
-    lines = "/p: 3 letters read: 2 {}, 1 {} before (by another replay), 0 {} rejected\n"
+    lines = "/p: 3 dead letters read: 2 {}, 1 {} before (by another replay), 0 {} rejected\n"
     assert run(*SERVER, "--parquet", "/p")[1] == lines.format("written now", "written", "still")
     assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == lines.format("would be written", "was written", "would still be")
 
 
 def test_dry_run_does_not_count_earlier_rows(fake_replay: FakeReplay) -> None:
     fake_replay.report = ReplayReport(read=10, written=10, written_before=10)
-    line = "/p: 10 letters read: 0 written now, 10 written before (by another replay), 0 still rejected\n"
+    line = "/p: 10 dead letters read: 0 written now, 10 written before (by another replay), 0 still rejected\n"
     assert run(*SERVER, "--parquet", "/p") == (0, line, "")
     assert json.loads(run(*SERVER, "--parquet", "/p", "--json")[1])["written"] == 10

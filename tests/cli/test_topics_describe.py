@@ -22,6 +22,6 @@ def test_unknown_offsets_have_reason_and_status_1(monkeypatch: pytest.MonkeyPatc
         for options in ((), ("--json",)):
             ended = shell("topics", "describe", *options)
             assert ended.status == 1
-            assert ended.err.startswith("chaffinch: the offsets of 3 partitions are not known: ListOffsets")
+            assert ended.err.startswith("chaffinch: the offsets of 3 partitions are unknown: ListOffsets")
             assert "no broker reachable at 127.0.0.1:1 (refused)" in ended.err
         assert [topic["partitions"][0]["end_offset"] for topic in ended.json] == [None, None]

@@ -1,8 +1,8 @@
-"""`chaffinch broker`: run a broker in this process until it is told to stop.
+"""`chaffinch broker`: runs a broker in this process until SIGTERM or SIGINT, which shut it down cleanly.
 
-Prints one line, `ready bootstrap.servers=HOST:PORT[,...]`, once it accepts, with ` control=HOST:PORT` and ` metrics=HOST:PORT` behind it if
-asked for. Says why in one line and exits with 1 when it cannot (port in use, data directory in use, foreign or damaged), with 2 when the
-arguments are wrong. SIGTERM and SIGINT end it in order.
+Prints one line once it accepts connections: `ready bootstrap.servers=HOST:PORT[,...]`, followed by ` control=HOST:PORT` and
+` metrics=HOST:PORT` if requested. If it cannot start it prints the reason in one line and exits with 1 (port or data directory in use,
+foreign or damaged data directory), or with 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -60,56 +60,57 @@ from chaffinch.storage.data_directory import META_NAME, DamagedDirectory, Emptie
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
-# So long a thread may keep the interpreter while another one wants it. With Python's 5 ms requests wait that long, again and again, while
-# the compiled loops are loaded beside them.
+# How long a thread may hold the interpreter while another one waits for it. With the default of 5 ms, requests would repeatedly wait
+# that long while another thread loads the compiled loops.
 SWITCH_INTERVAL_S: Final = 0.0005
 
 EVERY_ADDRESS: Final = "0.0.0.0"
 _RESTORE: Final = "put a copy of the whole --data-dir in its place, start with another directory, "
 _RESTORE_OR_ACCEPT_LOSS: Final = f"{_RESTORE}or start without what is missing: --config {ACCEPT_LOSS}=true"
-_RESTORE_OR_NEW_CLUSTER: Final = f"{_RESTORE}or begin a new cluster there, without any of its data: --config {ACCEPT_LOSS}=true"
+_RESTORE_OR_NEW_CLUSTER: Final = f"{_RESTORE}or create a new cluster there, without its data: --config {ACCEPT_LOSS}=true"
 _RESTORE_ONLY: Final = f"put a copy of the whole --data-dir in its place or start with another directory; {ACCEPT_LOSS} does not accept "
-# An argument that is wrong is shown up to here.
+# Number of characters of an invalid argument that an error shows.
 SHOWN_MAX: Final = 100
 
 
 def broker(
     listen_at: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where node 0 listens; port 0 takes a free one.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address of node 0; port 0 takes a free one.")
     ] = "127.0.0.1:9092",
     data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", help="Where everything is kept; without it, in memory.")
+        str | None, typer.Option("--data-dir", metavar="DIR", help="Data directory; without it all data is in memory.")
     ] = None,
     brokers: Annotated[
-        int, typer.Option("--brokers", min=1, max=BROKERS_MAX, help="Declared nodes; the others listen on the next ports.")
+        int, typer.Option("--brokers", min=1, max=BROKERS_MAX, help="Number of declared nodes; the others listen on the next ports.")
     ] = 1,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="NAME[:PARTITIONS[:REPLICATION]][,option=value...]", help="A topic to create if it is not there."),
+        typer.Option("--topic", metavar="NAME[:PARTITIONS[:REPLICATION]][,option=value...]", help="A topic to create if missing."),
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="option=value", help="A broker option, named as in Apache Kafka.")
     ] = None,
     config_file: Annotated[
-        str | None, typer.Option("--config-file", metavar="FILE", help="Broker options as a Java properties file; --config wins over it.")
+        str | None, typer.Option("--config-file", metavar="FILE", help="Broker options as a Java properties file; --config overrides it.")
     ] = None,
     listener_security: Annotated[
         str | None,
-        typer.Option("--listener-security", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: docs/security.md."),
+        typer.Option("--listener-security", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; see docs/security.md."),
     ] = None,
     users: Annotated[
-        str | None, typer.Option("--users", metavar="FILE", help="Who may log in: a properties file of name=password lines.")
+        str | None, typer.Option("--users", metavar="FILE", help="Users that may log in: a properties file of name=password lines.")
     ] = None,
-    advertise: Annotated[str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients are told.")] = None,
+    advertise: Annotated[str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients connect to.")] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds /metrics; without it, nowhere.")
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Address of /metrics for Prometheus; without it there is none.")
     ] = None,
     control: Annotated[
         str | None,
-        typer.Option("--control", metavar="HOST:PORT", help="Where `chaffinch nodes` and `faults` find it; without it, nowhere."),
+        typer.Option("--control", metavar="HOST:PORT", help="Address for `chaffinch nodes` and `faults`; without it there is none."),
     ] = None,
     control_from_anywhere: Annotated[
-        bool, typer.Option("--control-from-anywhere", help="Allow --control on an address that other machines reach. There is no password.")
+        bool,
+        typer.Option("--control-from-anywhere", help="Allow --control on an address that other machines can reach. It has no password."),
     ] = False,
 ) -> None:
     """Run a broker that speaks Kafka's protocol."""
@@ -118,9 +119,9 @@ def broker(
         if first is not None:
             check_ports(first, brokers)
     if data_dir == "":
-        raise ConfigException("--data-dir '': expected the name of a directory; without the option everything is kept in memory")
+        raise ConfigException("--data-dir '': expected the name of a directory; without the option all data is in memory")
     if control_from_anywhere and control is None:
-        raise ConfigException("--control-from-anywhere says from where, not which port: give --control HOST:PORT too")
+        raise ConfigException("--control-from-anywhere needs --control HOST:PORT")
     ports = Ports(
         control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
         metrics=None if metrics is None else listening_address("--metrics", metrics),
@@ -141,14 +142,14 @@ def broker(
 
 
 def _advice_for(error: StorageError) -> str:
-    """About a data directory that is refused."""
+    """Advice about a refused data directory."""
     match error:
         case CorruptLog():
-            return "; the file is as it was: " + (_RESTORE_OR_ACCEPT_LOSS if error.is_loss else f"{_RESTORE_ONLY}damage in the middle")
+            return "; the file is unchanged: " + (_RESTORE_OR_ACCEPT_LOSS if error.is_loss else f"{_RESTORE_ONLY}damage in the middle")
         case EmptiedDirectory():
-            return f"; nothing was made in its place: {_RESTORE_OR_NEW_CLUSTER}"
+            return f"; nothing was created instead: {_RESTORE_OR_NEW_CLUSTER}"
         case MissingLog():
-            return f"; nothing was made in its place: {_RESTORE_OR_ACCEPT_LOSS}"
+            return f"; nothing was created instead: {_RESTORE_OR_ACCEPT_LOSS}"
         case DamagedDirectory():
             return f"; nothing was changed: {_RESTORE_ONLY}this"
         case _:
@@ -175,7 +176,7 @@ async def _main(
     is_new = data_dir is not None and not os.path.exists(os.path.join(data_dir, META_NAME))
     server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, rng=random.SystemRandom(), users=users)
     if is_new:
-        LOG.info("made a new data directory %s, cluster id %s", file_system.describe(""), server.core.state.cluster_id)
+        LOG.info("created data directory %s, cluster id %s", file_system.describe(""), server.core.state.cluster_id)
     for text in exposure_warnings(address, ports, server.core.state.settings):
         LOG.warning("%s", text)
     try:
@@ -188,7 +189,7 @@ async def _main(
                 ready += f" {name}={Address(host=address.host, port=listener.port)}"
             for topic in topics:
                 _create_missing(server, topic)
-            gc.freeze()  # What is here now stays: the collector need not look at it again.
+            gc.freeze()  # All objects of the start-up stay alive; the collector need not scan them.
             print_line(ready, flush=True)
             await stopped.wait()
     finally:
@@ -197,7 +198,7 @@ async def _main(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Those beside the listeners of the nodes; None where none is wanted."""
+    """Addresses of the ports besides the nodes' listeners; None: no such port."""
 
     control: Address | None
     metrics: Address | None
@@ -210,11 +211,11 @@ class Ports:
 
 
 def exposure_warnings(address: Address, ports: Ports, settings: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each address that other machines reach although it lacks TLS or a login."""
+    """A warning for each address without TLS or login that other machines can reach."""
     protocol = settings["security.protocol"]
     has_tls = protocol in TLS_PROTOCOLS
     has_login = protocol in SASL_PROTOCOLS or (has_tls and settings["ssl.client.auth"] == "required")
-    risk = "passwords and records can be read on their way" if has_login else "whoever reaches it may read, write and delete everything"
+    risk = "passwords and records are sent in clear text" if has_login else "every client can read, write and delete all data"
     found = [
         warning(
             f"--listen {address} (security.protocol={protocol})",
@@ -225,8 +226,8 @@ def exposure_warnings(address: Address, ports: Ports, settings: Mapping[str, Any
         )
     ]
     for name, port, risk in (
-        ("control", ports.control, "whoever reaches it may stop nodes and add faults"),
-        ("metrics", ports.metrics, "whoever reaches it can read names of topics and numbers"),
+        ("control", ports.control, "every client can stop nodes and add faults"),
+        ("metrics", ports.metrics, "every client can read topic names and counts"),
     ):
         if port is not None:
             risk = f"{risk}; use a loopback address, or a firewall"
@@ -236,7 +237,7 @@ def exposure_warnings(address: Address, ports: Ports, settings: Mapping[str, Any
 
 @contextlib.contextmanager
 def name_option_in_errors(option: str) -> Iterator[None]:
-    """An OSError within says which option the address is from, and what helps."""
+    """Adds the option of the address, and advice, to an OSError."""
     try:
         yield
     except OSError as error:
@@ -245,18 +246,18 @@ def name_option_in_errors(option: str) -> Iterator[None]:
 
 
 def control_address(text: str, *, from_anywhere: bool) -> Address:
-    """Raises ConfigException for an address that other machines reach, unless that is meant."""
+    """Parse --control. Raises ConfigException for an address that other machines can reach, unless `from_anywhere`."""
     address = listening_address("--control", text)
     if not from_anywhere and not is_loopback(address.host):
         raise ConfigException(
-            f"--control {text} could be reached from other machines, and whoever reaches it may stop nodes: it asks for no password. "
-            "Give a loopback address such as 127.0.0.1, or say --control-from-anywhere"
+            f"--control {text}: other machines can reach it and stop nodes, since it has no password. "
+            "Give a loopback address such as 127.0.0.1, or add --control-from-anywhere"
         )
     return address
 
 
 def _create_missing(server: BrokerServer, topic: TopicArgument) -> None:
-    """Topics of an earlier start stay as they are; where that is not what was asked for, the log says so."""
+    """Create a topic if it does not exist. An existing topic is not changed; differences are logged."""
     try:
         server.create_topic(topic)
     except RequestRefused as refused:
@@ -266,14 +267,14 @@ def _create_missing(server: BrokerServer, topic: TopicArgument) -> None:
 
 
 def _allow_many_connections() -> None:
-    """Take as many descriptors as this user may have: the usual soft limit of 1024 is for programs that use select(2)."""
+    """Raise the limit of file descriptors to the hard limit: the usual soft limit of 1024 is meant for programs that use select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def parse_address(option: str, text: str) -> Address:
-    """`HOST:PORT`, `[V6]:PORT`, `:PORT` or `*:PORT`. Raises ConfigException."""
-    shown = repr(text) if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}..., {len(text)} characters of it"
+    """Parse `HOST:PORT`, `[V6]:PORT`, `:PORT` or `*:PORT`. Raises ConfigException."""
+    shown = repr(text) if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}..., {len(text)} characters"
     host, separator, port = text.rpartition(":")
     if not separator or not (port.isascii() and port.isdecimal() and len(port) < 6) or int(port) > PORT_MAX:
         raise ConfigException(f"{option} {shown}: expected HOST:PORT with a port from 0 to {PORT_MAX}")
@@ -281,42 +282,44 @@ def parse_address(option: str, text: str) -> Address:
         host = host[1:-1]
     if host not in ("", "*") and not is_host(host):
         raise ConfigException(
-            f"{option} {shown}: no machine has such a name: a HOST has letters, digits, '-' and '_', at most {NAME_LENGTH_MAX}, "
+            f"{option} {shown}: not a valid host name: a HOST has letters, digits, '-' and '_', at most {NAME_LENGTH_MAX}, "
             f"1 to {LABEL_LENGTH_MAX} of them between dots, or is an address, as in 127.0.0.1:9092 or [::1]:9092"
         )
     return Address(host=host, port=int(port))
 
 
 def listening_address(option: str, text: str) -> Address:
-    """The same; `:PORT` and `*:PORT` are every address of this machine."""
+    """As `parse_address`; `:PORT` and `*:PORT` are every address of this machine."""
     address = parse_address(option, text)
     return Address(host=EVERY_ADDRESS, port=address.port) if address.host in ("", "*") else address
 
 
 def parse_addresses(listen_at: str, advertise: str | None) -> tuple[Address, Address | None]:
-    """Where to listen, and what clients are told if it is something else. Raises ConfigException for what no client can connect to."""
+    """(address to listen on, advertised address or None). Raises ConfigException for an address that no client can connect to."""
     address = listening_address("--listen", listen_at)
     if advertise is None:
         if is_every_address(address.host):
             raise ConfigException(
-                f"--listen {listen_at} is every address of this machine: say with --advertise HOST:PORT which one clients are to use"
+                f"--listen {listen_at} is every address of this machine: give the one for clients with --advertise HOST:PORT"
             )
         return address, None
     advertised = parse_address("--advertise", advertise)
     if is_every_address(advertised.host):
-        raise ConfigException(f"--advertise {advertise} is no address that clients can connect to: give HOST:PORT as they see it")
+        raise ConfigException(f"--advertise {advertise}: clients cannot connect to it: give HOST:PORT as they see it")
     return address, advertised
 
 
 def parse_topics(texts: list[str]) -> list[TopicArgument]:
-    """`--topic` texts, each of another topic. Raises ConfigException."""
+    """Parse the `--topic` values. Raises ConfigException for an invalid value and for a repeated topic."""
     topics: dict[str, TopicArgument] = {}
     for text in texts:
         topic = parse_text(text)
         if topic.name in topics:
             raise ConfigException(f"--topic {topic.name} is given twice")
         if topic.name in INTERNAL:
-            raise ConfigException(f"--topic {topic.name}: the name is for what a broker keeps for itself, and nobody could write to it")
+            raise ConfigException(
+                f"--topic {topic.name}: the name belongs to an internal topic of the broker, which clients cannot write to"
+            )
         topics[topic.name] = topic
     return list(topics.values())
 
@@ -328,22 +331,24 @@ def warn_of_readable_secrets(users: str | None, config_file: str | None, setting
         warn_if_readable(LOG, "--config-file", config_file)
     if "ssl.keystore.location" in settings:
         warn_if_readable(LOG, "ssl.keystore.location", settings["ssl.keystore.location"])
-    if data_dir is not None and is_accessible_to_others(data_dir):  # An earlier version has made it so.
+    if data_dir is not None and is_accessible_to_others(data_dir):  # Created by an earlier version.
         warn_if_readable(LOG, "the journal with the users' credentials", f"{data_dir}/{JOURNALS}/cluster.journal")
 
 
 def load_users(path: str) -> dict[str, str]:
-    """Names and passwords of a file. Raises ConfigException for one that has no user in it, and for what is no user."""
+    """Read names and passwords from a file. Raises ConfigException for a file without users and for an invalid user."""
     users = properties.load(path, "--users", what="user", is_strict=True)
     if not users:
-        raise ConfigException(f"--users {path}: there is no user in it: expected lines of name=password")
+        raise ConfigException(f"--users {path}: it contains no users: expected lines of name=password")
     check_users(f"--users {path}", users)
     return users
 
 
 def parse_config(texts: list[str], path: str | None = None, listener_security: str | None = None) -> dict[str, str]:
-    """`option=value` texts, and what `--listener-security` says, over the options of a file. Raises ConfigException for anything else,
-    for unknown names, illegal values and what does not go together."""
+    """Merge the `--config` values and `--listener-security` with the options of a file, which they override.
+
+    Raises ConfigException for malformed texts, unknown names, illegal values and contradictions.
+    """
     command_line = [SourcedOption(name, value, "--config") for name, value in parse_pairs("--config", texts, "option=value").items()]
     file = [] if path is None else properties.read(path, "--config-file", is_strict=True)
     given = merge_options(_with_security(command_line, listener_security), file)
@@ -358,7 +363,7 @@ def _parse_broker_options(settings: Mapping[str, str]) -> Settings:
 
 
 def _with_security(command_line: list[SourcedOption], protocol: str | None) -> list[SourcedOption]:
-    """Raises ConfigException for what `--listener-security` cannot be, and where `--config` says it too."""
+    """Add `--listener-security`. Raises ConfigException for an invalid protocol, and if `--config` gives security.protocol as well."""
     if protocol is None:
         return command_line
     name = "security.protocol"
@@ -371,5 +376,5 @@ def _with_security(command_line: list[SourcedOption], protocol: str | None) -> l
 
 
 def bootstrap_servers(nodes: list[Node]) -> str:
-    """What clients put into their `bootstrap.servers`."""
+    """The `bootstrap.servers` for clients."""
     return ",".join(str(Address(host=node.host, port=node.port)) for node in nodes)

@@ -1,6 +1,6 @@
-"""What every sub-command that talks to a cluster has in common: where it is, the file of options, and how it prints.
+"""Common options of the commands that connect to a cluster (`--bootstrap-server`, `--command-config`, `--json`), and their client.
 
-`--bootstrap-server` and `--command-config` are spelled as in Kafka's own tools. What stands on the command line wins over the file.
+The options are named as in Kafka's own tools. The command line overrides the file.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ BOOTSTRAP_VARIABLE: Final = "CHAFFINCH_BOOTSTRAP_SERVER"
 
 
 class _EnvironmentText(str):
-    """A text that a variable of the shell gave."""
+    """A value that was read from an environment variable."""
 
     __slots__ = ()
 
 
 def _mark_environment_value(context: typer.Context, parameter: typer.CallbackParam, text: str | None) -> str | None:
-    """A callback of typer for an option. The same text may stand in both places, so that it does not tell where it is from."""
+    """A typer callback: marks a value from the environment, which may equal the one on the command line."""
     source = context.get_parameter_source(parameter.name or "")
     return _EnvironmentText(text) if text is not None and source is not None and source.name == "ENVIRONMENT" else text
 
@@ -46,22 +46,22 @@ BootstrapServer = Annotated[
         metavar="HOST:PORT[,...]",
         envvar=BOOTSTRAP_VARIABLE,
         callback=_mark_environment_value,
-        help="One or more brokers to start from.",
+        help="One or more brokers to connect to first.",
     ),
 ]
 CommandConfig = Annotated[
     str | None, typer.Option("--command-config", metavar="FILE", help="Client options as a Java properties file, named as in Kafka.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines: JSON with the fields of docs/cli.md.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the fields of docs/cli.md.")]
 
 
 def new_app(help_text: str) -> typer.Typer:
-    """A sub-command with sub-commands of its own."""
+    """A command with sub-commands."""
     return StrictApp(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
 
 
 def merged_options(bootstrap_server: str | None, command_config: str | None, given: Iterable[SourcedOption] = ()) -> list[SourcedOption]:
-    """The options of a file, overlaid with those of the command line (None: not given). ConfigException where no broker is named."""
+    """Merge the options of a file and of the command line (None: not given). Raises ConfigException if no broker is named."""
     command_line_options = [option for option in given if option.value is not None]
     if bootstrap_server is not None:
         source = BOOTSTRAP_VARIABLE if isinstance(bootstrap_server, _EnvironmentText) else "--bootstrap-server"
@@ -81,15 +81,17 @@ def parse_settings(
     given: Iterable[SourcedOption] = (),
     parse: Callable[[Mapping[str, Any]], Settings] | None = None,
 ) -> Settings:
-    """What these come to, as for `checked_settings`."""
+    """The settings of these options, as `checked_settings` returns them."""
     return checked_settings(table, merged_options(bootstrap_server, command_config, given), parse)
 
 
 def checked_settings(
     table: OptionTable, entries: Iterable[SourcedOption], parse: Callable[[Mapping[str, Any]], Settings] | None = None
 ) -> Settings:
-    """The settings; those without effect are logged. ConfigException for what is wrong with them, before anybody is asked anything.
-    `parse`: by what looks at all of them together, if that is more than the table does."""
+    """Validate the options before anything is sent, and log those without effect. Raises ConfigException for invalid options.
+
+    `parse` validates the options together; default: `table.parse`.
+    """
 
     def parse_all(options: Mapping[str, Any]) -> Settings:
         settings = (parse or table.parse)(options)
@@ -104,17 +106,17 @@ def checked_settings(
 
 
 def connect(bootstrap_server: str | None, command_config: str | None) -> SyncClient:
-    """A client for administration; use it with `with`."""
+    """Open an admin client; use it in a `with` statement."""
     return open_client(parse_settings(options.ADMIN_TABLE, bootstrap_server, command_config))
 
 
 def open_client(settings: Settings) -> SyncClient:
-    """A client with these settings, which says on stderr what takes long."""
+    """Open a client with these settings. It reports long waits on stderr."""
     return options.open_client(settings, on_wait=_try_print_error)
 
 
 def refuse_empty(option: str) -> Callable[[str], str]:
-    """A check for an option's text, which a variable of a shell that is not set makes empty. ConfigException then."""
+    """A typer callback that raises ConfigException for an empty value, which an unset shell variable gives."""
 
     def check(text: str) -> str:
         if not text:
@@ -125,7 +127,7 @@ def refuse_empty(option: str) -> Callable[[str], str]:
 
 
 def print_deleted(names: Iterable[str], *, as_json: bool) -> None:
-    """What is gone."""
+    """Print the names of deleted topics or groups."""
     if as_json:
         print_json({"deleted": list(names)})
     else:
@@ -134,7 +136,7 @@ def print_deleted(names: Iterable[str], *, as_json: bool) -> None:
 
 
 def print_separated(found: Sequence[T], print_one: Callable[[T], None]) -> None:
-    """Print each of several things, with an empty line between two."""
+    """Print each element, with an empty line between two."""
     for index, each in enumerate(found):
         if index:
             print_line()
@@ -142,11 +144,11 @@ def print_separated(found: Sequence[T], print_one: Callable[[T], None]) -> None:
 
 
 def warn(text: str) -> None:
-    """One line on stderr; the command goes on."""
+    """Print a warning to stderr; the command continues."""
     _try_print_error(f"warning: {text}")
 
 
 def _try_print_error(text: str) -> None:
-    # Nothing that is done, or under way, ends for want of somebody who hears of it.
+    # A closed stderr must not end a command that works otherwise.
     with suppress(OSError):
         print_error(text, flush=True)

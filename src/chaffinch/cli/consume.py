@@ -1,7 +1,7 @@
-"""`chaffinch consume`: the records of a topic as lines, JSON lines, CSV, Parquet or Arrow.
+"""`chaffinch consume`: writes the records of a topic as lines, JSON lines, CSV, Parquet or Arrow.
 
-It reads from where it is told up to where the topic ended when it began, unless it is to follow. `--group` reads from and commits the
-offsets of a group without being a member of it, as a simple consumer does: it takes every partition it is given, and shares none.
+It reads up to the end offsets at its start, or without end with `--follow`. `--group` starts from the committed offsets of a group and
+commits to it without joining it, like a simple consumer: it reads all requested partitions and shares none with members.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, Top
 from chaffinch.signals import deferred_signals
 
 NULL_TEXT: Final = "null"
-"""What stands for null in lines, unless `--null-marker` says otherwise."""
+"""Default of `--null-marker`: the text for null in lines."""
 
 _WORDS: Final = {"earliest": OFFSET_EARLIEST, "latest": OFFSET_LATEST}
 
 
 def consume(
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The topic to read.")],
-    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where to write; else, as with -, stdout.")] = None,
+    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="File to write; default, or with -: stdout.")] = None,
     file_format: Annotated[
-        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Else what the file's suffix says, else lines.")
+        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Default: by the file's suffix, else lines.")
     ] = None,
     fields: Annotated[
-        str | None, typer.Option("--fields", metavar="NAME,...", help=f"Of {','.join(SCHEMA.names)}; else all of them.")
+        str | None, typer.Option("--fields", metavar="NAME,...", help=f"Fields out of {','.join(SCHEMA.names)}; default: all.")
     ] = None,
-    key_separator: Annotated[str | None, typer.Option("--key-separator", help="Lines: print the key, and this after it.")] = None,
-    null_marker: Annotated[str | None, typer.Option("--null-marker", help="Lines: what stands for null, by default null.")] = None,
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="A partition; may be repeated. Without it: all.")
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", help="Lines: print the key, then this text, before the value.")
     ] = None,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the first record there is.")] = False,
+    null_marker: Annotated[str | None, typer.Option("--null-marker", help="Lines: text for null; default: null.")] = None,
+    partition: Annotated[list[int] | None, typer.Option("--partition", min=0, help="A partition; may be repeated. Default: all.")] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the first record.")] = False,
     offset: Annotated[
         str | None, typer.Option("--offset", metavar="N|earliest|latest", help="Start at this offset of each partition.")
     ] = None,
     from_timestamp: Annotated[
         str | None, typer.Option("--from-timestamp", metavar="MS|TIME", help="Start with the first record of this time or later.")
     ] = None,
-    max_messages: Annotated[int | None, typer.Option("--max-messages", min=1, help="End after so many records.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Do not stop at the end: wait for more.")] = False,
+    max_messages: Annotated[int | None, typer.Option("--max-messages", min=1, help="Stop after this many records.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Do not stop at the end; wait for more records.")] = False,
     isolation_level: Annotated[
-        str | None, typer.Option("--isolation-level", metavar="read_committed|read_uncommitted", help="Else read_committed.")
+        str | None, typer.Option("--isolation-level", metavar="read_committed|read_uncommitted", help="Default: read_committed.")
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="ID", help="Start where this group stopped, and commit its offsets, without joining it."),
+        typer.Option("--group", metavar="ID", help="Start at this group's committed offsets and commit to it, without joining it."),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -88,7 +88,7 @@ def consume(
         null_text = NULL_TEXT if null_marker is None else null_marker
         out = stack.enter_context(open_replacement(output, is_followed=follow))
         file: IO[bytes] = terminal_text(out.file) if out.file.isatty() and name not in BINARY_FORMATS else out.file
-        with deferred_signals():  # Python would print what is wrong with a file that is closed before its sink.
+        with deferred_signals():  # If the file were closed before its sink, Python would print an error.
             sink = stack.enter_context(
                 open_sink(name, file, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)
             )
@@ -105,7 +105,7 @@ def consume(
 
 @contextmanager
 def _report_interruption(output: str | None) -> Iterator[Callable[[ConsumeRun], None]]:
-    """One line on stderr says what a file has then; what is printed can be seen. What is given tells of the run, once there is one."""
+    """On Ctrl-C or SIGTERM: print the number of records in the output file. Yields a function that registers the run."""
     runs: list[ConsumeRun] = []
     try:
         yield runs.append
@@ -121,11 +121,11 @@ def _format_written(written_count: int, output: str | None) -> str:
 
 
 def _format_group_position(group: str | None, tp: TopicPartition, run: ConsumeRun) -> str:
-    """Where the group starts next time in the partition of a record that ended the run."""
+    """The group's next offset in the partition of the record that ended the run."""
     if group is None:
         return ""
     offset = run.committed.get(tp)
-    return f"; group {group!r} " + (f"stays where it was in {tp}" if offset is None else f"goes on at {tp}, offset {offset}")
+    return f"; group {group!r} " + (f"keeps its offset in {tp}" if offset is None else f"continues at {tp}, offset {offset}")
 
 
 def _commit(
@@ -135,7 +135,7 @@ def _commit(
     reader: RecordReader,
     positions: Mapping[TopicPartition, int],
 ) -> Mapping[TopicPartition, int]:
-    """What was written is committed, however the command ends; nothing else is. Returns what was committed."""
+    """Commit the positions of written records only, however the command ends. Returns the committed positions."""
     changed = {tp: position for tp, position in positions.items() if position != starts[tp]}
     if not changed or group is None:
         return {}
@@ -143,12 +143,12 @@ def _commit(
     return changed
 
 
-# What is asked for --------------------------------------------------------------------------------------------------------------------
+# Arguments ----------------------------------------------------------------------------------------------------------------------------
 
 
 def _format(name: str | None, output: str | None, *, as_json: bool) -> str:
     if as_json:
-        # A suffix that stands for no format contradicts none.
+        # An unknown suffix contradicts no format.
         if (name or SUFFIXES.get(PurePath(output or "").suffix.lower(), "json")) not in ("json", *([] if name else ["lines"])):
             raise ConfigException(f"--json contradicts {f'--format {name}' if name else f'--output {output}'}: give one")
         name = "json"
@@ -156,12 +156,12 @@ def _format(name: str | None, output: str | None, *, as_json: bool) -> str:
     if chosen not in FORMATS:
         raise ConfigException(f"--format {chosen!r}: it must be one of {', '.join(FORMATS)}")
     if chosen in BINARY_FORMATS and output is None and sys.stdout.isatty():
-        raise ConfigException(f"--format {chosen} is not for terminals: name a file with --output, or send stdout elsewhere")
+        raise ConfigException(f"--format {chosen} is not for terminals: name a file with --output, or redirect stdout")
     return chosen
 
 
 def _check_text_options(name: str, key_separator: str | None, null_marker: str | None, group: str | None, output: str | None) -> None:
-    """Nothing that is given may be without effect: ConfigException for what the format has no use for, and for empty names."""
+    """Raises ConfigException for options that the format does not use, and for empty values."""
     for option, text in (("--key-separator", key_separator), ("--null-marker", null_marker)):
         if text is not None and name != "lines":
             raise ConfigException(f"{option} is for lines; the format is {name}")
@@ -178,12 +178,12 @@ def _columns(fields: str | None, name: str) -> list[str]:
     columns = [field.strip() for field in fields.split(",")]
     for column in columns:
         if column not in SCHEMA.names or columns.count(column) > 1:
-            raise ConfigException(f"--fields {fields!r}: {column!r} is not one of {', '.join(SCHEMA.names)}, or is there twice")
+            raise ConfigException(f"--fields {fields!r}: {column!r} is not one of {', '.join(SCHEMA.names)}, or is repeated")
     return columns
 
 
 def _parse_start(from_beginning: bool, offset: str | None, from_timestamp: str | None) -> tuple[int | None, int | None]:
-    """(offset or sentinel, time), each None where not given."""
+    """(offset or sentinel, timestamp in ms); each is None if not given."""
     choices = {"--from-beginning": from_beginning, "--offset": offset is not None, "--from-timestamp": from_timestamp is not None}
     given = [name for name, is_given in choices.items() if is_given]
     if len(given) > 1:
@@ -211,7 +211,7 @@ def _partitions_to_read(client: SyncClient, topic: str, numbers: list[int] | Non
 def _start_offsets(
     client: SyncClient, tps: list[TopicPartition], starting: tuple[int | None, int | None], group: str | None, *, follow: bool
 ) -> dict[TopicPartition, int]:
-    """Where to begin: what is asked for; else where the group stopped; else the beginning, or with `--follow` the end."""
+    """Start offsets: as requested, else the committed ones, else the beginning, or with `--follow` the end."""
     offset, time_ms = starting
     if offset is not None and offset >= 0:
         return _check_in_range(client, dict.fromkeys(tps, offset))
@@ -229,11 +229,11 @@ def _start_offsets(
 
 
 def _check_in_range(client: SyncClient, starts: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The same offsets, which are all there or come next."""
+    """Return `starts`. Raises OffsetOutOfRangeException for an offset before the first or after the end offset."""
     first, end = offsets.earliest(client, starts), offsets.latest(client, starts)
     for tp, start in starts.items():
         if not first[tp] <= start <= end[tp]:
-            text = f"offset {start} is not there: the partition begins at {first[tp]} and ends at {end[tp]}"
+            text = f"offset {start} does not exist: the partition begins at {first[tp]} and ends at {end[tp]}"
             raise OffsetOutOfRangeException(text, topic_partition=tp, stored=Stored.NO, api="ListOffsets")
     return starts
 

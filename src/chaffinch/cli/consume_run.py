@@ -1,4 +1,4 @@
-"""Records of one `chaffinch consume` on their way, and how that ends: what stays in the output, and what is committed."""
+"""One run of `chaffinch consume`: copies records from the reader to the sink and commits the positions of written records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaffinch.signals import deferred_signals
 
 
 class UnwritableRecord(KafkaException):
-    """A record of `tp` that the format cannot hold."""
+    """The format cannot represent a record of `tp`."""
 
     def __init__(self, message: str, tp: TopicPartition) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class UnwritableRecord(KafkaException):
 
 
 class ConsumeRun:
-    """From a reader to a sink. `commit` takes the positions behind what stays in the output, and returns those that it committed."""
+    """Copies records from a reader to a sink. `commit` gets the positions after the written records and returns the committed ones."""
 
     def __init__(
         self,
@@ -43,25 +43,25 @@ class ConsumeRun:
         self._columns = columns
         self._commit = commit
         self._is_flush_final = output.is_streamed and file_format not in BINARY_FORMATS
-        """Whether what was flushed is with its reader, whatever becomes of the rest."""
+        """Whether flushed bytes have reached the reader and stay valid if a later write fails."""
         self._written: dict[TopicPartition, int] = {}
-        """Positions behind what the sink has taken, of which the reader learns when it is asked for more."""
+        """Positions after the records in the sink. The reader's own positions advance only with the next request."""
         self._count = 0
         self._has_partial_write = False
-        """A write broke off, and nobody knows where."""
+        """A write was interrupted at an unknown point."""
         self.written_count = 0
-        """How many records stay in the output."""
+        """Number of records in the output."""
         self.committed: Mapping[TopicPartition, int] = {}
 
     def run(self, show: Callable[[int], None]) -> None:
-        """Everything there is. Where it breaks off, the records until then stay, if there are any."""
+        """Copy all records. If an error or a signal ends the run, the records written before stay in the output."""
         try:
             for tp, records in self._reader:
                 with self._signals_deferred():
                     self._write(tp, records)
                 show(self._count)
         except (KeyboardInterrupt, SystemExit):
-            self._finish(is_whole=False)  # Another signal ends this, too.
+            self._finish(is_whole=False)  # A second signal interrupts this as well.
             raise
         except BaseException:
             with self._signals_deferred():
@@ -71,17 +71,17 @@ class ConsumeRun:
             self._finish(is_whole=True)
 
     def _signals_deferred(self) -> AbstractContextManager[None]:
-        """Signals wait, unless somebody may keep them waiting for ever."""
+        """Defer signals, unless a write may block without limit."""
         return nullcontext() if self._output.may_block else deferred_signals()
 
     def _write(self, tp: TopicPartition, records: RecordColumns) -> None:
-        assert records.offsets is not None, "records that were read have offsets"
+        assert records.offsets is not None, "fetched records have offsets"
         batch = read_batch(tp, records).select(self._columns)
         try:
             self._write_to_sink(batch)
         except NotUtf8Text as error:
             refused, before = error, 0
-            while refused.row > before:  # Those before it stay; another column may refuse an earlier one.
+            while refused.row > before:  # Keep the rows before it; another column may refuse an earlier row.
                 try:
                     self._write_to_sink(batch.slice(0, refused.row))
                     before = refused.row
@@ -102,7 +102,7 @@ class ConsumeRun:
         self._has_partial_write = False
 
     def _record_written(self, tp: TopicPartition, records: RecordColumns, count: int) -> None:
-        """The first `count` records are in the sink."""
+        """Note that the sink has the first `count` records."""
         assert records.offsets is not None
         if count:
             self._written[tp] = int(records.offsets[count - 1]) + 1

@@ -1,4 +1,4 @@
-"""Talking to a broker's control port (`broker/control.py`), for `chaffinch nodes` and `chaffinch faults`."""
+"""HTTP client of a broker's control port (`broker/control.py`), for `chaffinch nodes` and `chaffinch faults`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ CONTROL_VARIABLE: Final = "CHAFFINCH_CONTROL"
 
 ControlPort = Annotated[
     str,
-    typer.Option("--control", metavar="HOST:PORT", envvar=CONTROL_VARIABLE, help="What the broker was given as --control."),
+    typer.Option("--control", metavar="HOST:PORT", envvar=CONTROL_VARIABLE, help="The broker's control port, as its --control names it."),
 ]
 
 
 class ControlFailed(KafkaException):
-    """The broker could not be asked, or could not do it."""
+    """The control port could not be reached, or the broker refused the request."""
 
 
 def call(control: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """The answer's JSON. Raises ConfigException for what the broker calls bad input, ControlFailed for everything else."""
+    """Send a request and return the JSON of the response. Raises ConfigException for status 400, ControlFailed for any other failure."""
     address = parse_address("--control", control)
     host = LOOPBACK if address.host in ("", "*") else address.host
     connection = http.client.HTTPConnection(host, address.port, timeout=SECONDS_MAX)
@@ -46,7 +46,7 @@ def call(control: str, method: str, path: str, body: Mapping[str, Any] | None = 
     except OSError as failure:
         raise ControlFailed(f"no control port answers at {control}: {failure.strerror or failure}") from None
     except (http.client.HTTPException, ValueError, KeyError, TypeError):
-        raise ControlFailed(f"what answers at {control} is no control port of a Chaffinch broker") from None
+        raise ControlFailed(f"the server at {control} is not the control port of a Chaffinch broker") from None
     finally:
         connection.close()
     raise ConfigException(error) if status == http.client.BAD_REQUEST else ControlFailed(error)

@@ -1,8 +1,8 @@
-"""`chaffinch demo`: the README's first example, told step by step on a broker inside this process. Needs nothing but the package.
+"""`chaffinch demo`: the README's first example, step by step, on a broker in this process. It needs only the package.
 
-A hundred records go to a compacted topic, one of them without a key. Chaffinch's producer writes ninety-nine. Where confluent-kafka is
-installed, the same records go through it, to the same broker, and what it loses is counted. With `--bootstrap-server` the broker is one
-that runs already, Apache Kafka for instance: the demo makes two topics there and deletes them in the end.
+A hundred records are sent to a compacted topic, one of them without a key. Chaffinch's producer writes ninety-nine. If confluent-kafka is
+installed, the same records are sent through it to the same broker, and its losses are counted. With `--bootstrap-server` the demo uses a
+running broker, for example Apache Kafka: it creates two topics there and deletes them at the end.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ THEIRS: Final = "orders-of-confluent"
 COMPACTED: Final = {"cleanup.policy": "compact"}
 FLUSH_S: Final = 15
 
-# Not from the environment: a demo on a cluster is asked for by name.
+# Not from the environment: the demo uses a cluster only if the option names it.
 Server = Annotated[
     str | None,
-    typer.Option("--bootstrap-server", metavar="HOST:PORT", help="Show it there; two topics are made and deleted again."),
+    typer.Option("--bootstrap-server", metavar="HOST:PORT", help="Use this cluster; two topics are created and deleted."),
 ]
 
 
 def demo(bootstrap_server: Server = None, as_json: AsJson = False) -> None:
-    """Show in a few seconds what one bad record does to its batch, and what it need not do."""
+    """Show in a few seconds how one bad record affects its batch, with and without Chaffinch."""
 
     def print_line(text: str) -> None:
         if not as_json:
@@ -52,20 +52,20 @@ def demo(bootstrap_server: Server = None, as_json: AsJson = False) -> None:
         print_line(f"                 {ours['error']}")
         theirs = _with_confluent(servers, theirs_topic)
         if theirs is None:
-            print_line("confluent-kafka  is not installed: pip install confluent-kafka, and this line counts what it loses")
+            print_line("confluent-kafka  is not installed: pip install confluent-kafka, and this line counts its losses")
         else:
-            innocent = f"{theirs['failed'] - 1} of them with nothing wrong"
+            innocent = f"{theirs['failed'] - 1} of them valid"
             print_line(f"confluent-kafka  {theirs['written']} written, {theirs['failed']} failed, {innocent}")
             print_line(f"                 {theirs['error']}")
         kept = _count(servers, ours_topic)
-    print_line(f"\nThe topic holds {kept} records. The one that is missing is known by name, and its neighbours never noticed.")
+    print_line(f"\nThe topic holds {kept} records. Only the bad record is missing; the other records of its batch are written.")
     if as_json:
         print_json({"records": COUNT, "chaffinch": ours, "confluent_kafka": theirs})
 
 
 @contextmanager
 def _cluster(bootstrap_server: str | None) -> Iterator[tuple[str, str, str, str]]:
-    """Where the brokers are, which they are in words, and the two topics."""
+    """(bootstrap servers, a sentence about the broker, topic for Chaffinch, topic for confluent-kafka)."""
     if bootstrap_server is None:
         topic = {"partitions": 1, **COMPACTED}
         with EmbeddedBroker(topics={OURS: topic, THEIRS: topic}) as broker:
@@ -89,7 +89,7 @@ def _cluster(bootstrap_server: str | None) -> Iterator[tuple[str, str, str, str]
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """The broker's log of refusals is not part of the story."""
+    """Hides the log lines about the refused record."""
     log = logging.getLogger("chaffinch")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -104,7 +104,7 @@ def _keys() -> list[bytes | None]:
 
 
 def _count(servers: str, topic: str) -> int:
-    """How many records a consumer finds."""
+    """Number of records that a consumer reads."""
     with Consumer(bootstrap_servers=servers) as consumer:
         tps = consumer.partitions_for(topic)
         consumer.assign(tps)
@@ -137,7 +137,7 @@ def _with_confluent(servers: str, topic: str) -> dict[str, Any] | None:
 
 
 def _one_line(errors: list[Any]) -> str | None:
-    """The first error in words."""
+    """The text of the first error."""
     if not errors:
         return None
     return str(errors[0]) if isinstance(errors[0], KafkaException) else str(errors[0].str())

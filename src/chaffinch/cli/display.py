@@ -1,6 +1,6 @@
-"""All that commands print passes here: no text from the network reaches a terminal as it came.
+"""Terminal output of all commands: escapes control characters in every text before it is printed.
 
-Nothing else in `cli/` prints. What a command writes as data (`consume`, `--output`) is exact, except on a terminal.
+No other module of `cli/` prints. Data that a command writes (`consume`, `--output`) is written unchanged, except to a terminal.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from typing import IO, Any, Final, cast
 from chaffinch.plain_text import abbreviate, plain
 
 CELL_LENGTH_MAX: Final = 100
-"""A longer text in a table is cut; `--json` has all of it."""
-# Without a terminal there is nobody to wrap lines for: into a pipe each row goes on one line.
+"""Longer texts are cut in tables; `--json` prints them in full."""
+# Without a terminal lines are not wrapped: each row is one line of the pipe.
 PIPE_COLUMNS: Final = 1000
 
 
 def print_line(text: str = "", *, flush: bool = False) -> None:
-    """One line on stdout."""
+    """Print one line to stdout."""
     print(plain(text), flush=flush)
 
 
 def print_error(text: str, *, flush: bool = False) -> None:
-    """One line on stderr."""
+    """Print one line to stderr, after the program's name."""
     print(f"chaffinch: {plain(text)}", file=sys.stderr, flush=flush)
 
 
 def heading(name: str) -> str:
-    """An id before what is said about it: no longer than in a table."""
+    """An id as the start of a line, cut to the length of a table cell."""
     return abbreviate(plain(name), CELL_LENGTH_MAX)
 
 
 def print_text(text: str, *, to: IO[str] | None = None) -> None:
-    """Text of our own that has several lines."""
+    """Print a text of several lines; its line feeds are kept."""
     print(plain(text, keep="\n"), file=to, flush=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON text on stdout. What a terminal could take for a command is escaped, which means the same in JSON."""
+    """Print one JSON text to stdout. Control characters are escaped, which does not change the JSON value."""
     print_text(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, indent: int = 0) -> None:
-    """Rows under their titles, columns aligned; None is a dash, of a tuple each part is cut by itself. Nothing is taken for markup."""
+    """Print a table with aligned columns. None is a dash; elements of a tuple are cut one by one; markup is not interpreted."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
@@ -70,7 +70,7 @@ def _cell(value: Any) -> str:
 
 
 def terminal_text(terminal: IO[bytes]) -> IO[bytes]:
-    """Where records go that are shown on a terminal: all but line feeds and tabs that cannot be printed is escaped."""
+    """Wrap a terminal for printing records: escapes all unprintable characters but line feeds and tabs."""
     return cast("IO[bytes]", _TerminalText(terminal))
 
 

@@ -1,4 +1,4 @@
-"""`chaffinch errors`: the tables of errors, for people, for machines and, with `--markdown`, for `docs/errors.md`."""
+"""`chaffinch errors`: explains error codes as a table, as JSON, or as the page `docs/errors.md` (`--markdown`)."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from chaffinch.errors.handling import ADVICE
 from chaffinch.errors.own_errors import OwnError
 from chaffinch.settings import LIKENESS_MIN
 
-# Without a terminal there is nobody to wrap lines for: into a pipe each row goes on one line.
+# Without a terminal lines are not wrapped: each row is one line of the pipe.
 PIPE_COLUMNS: Final = 400
 
-# Whoever catches it catches the whole group. What is in no group has a class that catches all groups.
+# The base class of a group's exceptions. Group.NONE has none.
 CLASS_OF: Final[Mapping[Group, str]] = {group: f"{group.value}Exception" for group in Group if group is not Group.NONE}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-# `errors -1` names a code, not an option.
+# In `errors -1` the argument is a code, not an option.
 @app.command(context_settings={"ignore_unknown_options": True})
 def errors(
     code: Annotated[
         str | None, typer.Argument(help="A number (87), a name (INVALID_RECORD), a class (InvalidRecordException) or a group (Retriable).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines: a list of objects.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="The documentation's page.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of objects.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/errors.md.")] = False,
 ) -> None:
-    """Explain errors: all of Kafka's codes, those of a group, or what a number, name or class stands for, Chaffinch's own too."""
+    """Explain errors of Kafka and Chaffinch: all codes, those of a group, or one by its number, name or class."""
     if as_markdown and (as_json or code is not None):
-        raise ConfigException("--markdown prints the whole page: it goes neither with --json nor with a code")
+        raise ConfigException("--markdown prints the whole page: give neither --json nor a code with it")
     group_rows: Sequence[ErrorCode | OwnError] = codes.ALL if code is None else rows_of_group(code)
     rows: Sequence[ErrorCode | OwnError] = group_rows or find(str(code)) or find_own(str(code))
     if not rows:
@@ -60,7 +60,7 @@ def errors(
 
 
 def find(text: str) -> list[ErrorCode]:
-    """Rows for a number under either numbering, a name, an alias, or an exception's class; case does not matter."""
+    """Rows with this number in either numbering, this name, alias, or exception class; case does not matter."""
     wanted = text.strip().upper()
     if _is_number(wanted):
         return [row for row in codes.ALL if int(wanted) in (row.number, row.number_kip)]
@@ -70,14 +70,16 @@ def find(text: str) -> list[ErrorCode]:
 
 
 def find_own(text: str) -> list[OwnError]:
-    """The row of a name that is Chaffinch's own; case does not matter."""
+    """Rows of Chaffinch's own errors with this name; case does not matter."""
     wanted = text.strip().upper()
     return [row for row in own_errors.ALL if row.name.upper() == wanted]
 
 
 def rows_of_group(text: str) -> list[ErrorCode | OwnError]:
-    """Kafka's codes of a group, named as in `KAFKA[group]` and in the tables, or by the class that catches it, and what is Chaffinch's own
-    of it. Case does not matter, but for the group None: NONE, however else it is written, is Kafka's code 0."""
+    """Kafka's codes and Chaffinch's own errors of a group, given by its name, as in `KAFKA[group]`, or by its base class.
+
+    Case does not matter, except for the group None: any other spelling of it means Kafka's code 0.
+    """
     wanted = text.strip()
     group = next((group for group in Group if wanted.upper() in (group.value.upper(), CLASS_OF.get(group, "").upper())), None)
     if group is None or (group is Group.NONE and group.value != wanted):
@@ -87,7 +89,7 @@ def rows_of_group(text: str) -> list[ErrorCode | OwnError]:
 
 
 def as_object(row: ErrorCode | OwnError) -> dict[str, Any]:
-    """One row for machines. The key names are part of the command's surface."""
+    """One row as a JSON object. Programs rely on the field names."""
     if isinstance(row, OwnError):
         return {"number": None, "name": row.name, "group": row.group and row.group.value, "text": row.text, "advice": row.advice}
     return {
@@ -107,7 +109,7 @@ def as_object(row: ErrorCode | OwnError) -> dict[str, Any]:
 
 
 def overview(rows: Iterable[ErrorCode | OwnError]) -> Table:
-    """These rows: number, name, class, group, stored, what to do."""
+    """A table with the number, name, class, group, stored and advice of these rows."""
     table = Table("number", "name", "class", "group", "stored", "what to do", box=None, header_style="bold")
     for row in rows:
         if isinstance(row, OwnError):
@@ -118,7 +120,7 @@ def overview(rows: Iterable[ErrorCode | OwnError]) -> Table:
 
 
 def details(row: ErrorCode | OwnError) -> Table:
-    """One row, read downwards, with its text."""
+    """All fields of one row, one per line."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -149,10 +151,10 @@ def _numbers(row: ErrorCode) -> str:
 
 
 def _describe_numbers(row: ErrorCode) -> str:
-    """Which number means it where: a broker's `error.numbering` decides that, and nothing else of a row."""
+    """The number of the error in each numbering. A broker's `error.numbering` changes only the number."""
     if row.number == row.number_kip:
         return str(row.number)
-    return f"{row.number} with error.numbering=apache, as Apache Kafka has it; {row.number_kip} with error.numbering=kip, answering Produce"
+    return f"{row.number} with error.numbering=apache, as in Apache Kafka; {row.number_kip} with error.numbering=kip, in Produce responses"
 
 
 def _group(row: ErrorCode) -> Group:
@@ -165,11 +167,11 @@ def _is_number(text: str) -> bool:
 
 def _unknown_text(text: str) -> str:
     if not text.strip():
-        return "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"
+        return "the name of the error is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"
     if _is_number(text):
         numbers = [row.number for row in codes.ALL]
         return f"no error has the number {text}; they run from {min(numbers)} to {max(numbers)}"
-    # Neither the group None nor the code NONE: nobody looks for them, and they read as if there were no nearest one.
+    # Without the group None and the code NONE, which would read as "no similar name".
     ours = [row.name for row in own_errors.ALL] + [name for group, of_class in CLASS_OF.items() for name in (group.value, of_class)]
     own = {name.upper(): name for name in ours}
     theirs = [name for name in codes.nearest_names(text, 2) if name != codes.NONE.name]

@@ -1,4 +1,4 @@
-"""The page `docs/errors.md`, as `chaffinch errors --markdown` prints it from the tables of errors."""
+"""The page `docs/errors.md`: printed from the error tables by `chaffinch errors --markdown`."""
 # ruff: noqa: E501
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from chaffinch.errors.own_errors import OwnError
 
 
 def page() -> str:
-    """`docs/errors.md`: from a text to what to do, the groups, the own names, the numbers that depend on the numbering, all codes."""
+    """The text of `docs/errors.md`."""
     groups = [f"| {group.value} | {advice} |" for group, advice in ADVICE.items() if advice]
     numbered = [f"| {row.name} | {row.number} | {row.number_kip} |" for row in codes.ALL if row.number != row.number_kip]
     rows = [
@@ -32,7 +32,7 @@ def _own_line(row: OwnError) -> str:
 
 
 def groups_of(row: ErrorCode) -> tuple[Group, ...]:
-    """The class's group; both columns of KIP-1050 where they differ by more than who may answer it. None of what is no error."""
+    """The group of the row's class; two for INVALID_TXN_STATE, whose group depends on the API (KIP-1050). Empty for NONE."""
     if row is codes.INVALID_TXN_STATE:
         return row.group_produce, row.group_transaction
     return () if row is codes.NONE else (row.group,)
@@ -58,27 +58,27 @@ exception carries its row as `exception.code`.
 | the text looks like | it comes from | where to look |
 |---|---|---|
 | `KAFKA[group] NAME: ...`, somewhere in Spark's message | the Spark format | the group, just below; then the name: among those of Spark, else among all codes |
-| `Produce for orders-0, record 50: NAME (87): ...; not stored; ...` | a producer or consumer: what the broker said, or a time-out | the end of the line says what to do; the name is among all codes |
+| `Produce for orders-0, record 50: NAME (87): ...; not stored; ...` | a producer or consumer: the broker's error, or a timeout | the end of the line says what to do; the name is among all codes |
 | one line without a number, from a class of `chaffinch.errors` | a client, before anything was sent | the line itself; the class is among those of clients |
-| `chaffinch: ...` on standard error, exit status 1 or 2 | a command: 1 was refused, 2 was called wrongly | the line itself; [cli.md](cli.md) |
+| `chaffinch: ...` on standard error, exit status 1 or 2 | a command: 1 refused or failed, 2 wrong usage | the line itself; [cli.md](cli.md) |
 | `__connect.errors.exception.message`, `error_name` | a dead letter | the name is among all codes; repair and [replay](spark-pipeline.md#replaying-dead-letters) |
-| a line of the broker's log, with client, topic, code and reason | `chaffinch broker` refused something | the name is among all codes; [broker.md](broker.md) |
+| a line of the broker's log, with client, topic, code and reason | `chaffinch broker` refused a request | the name is among all codes; [broker.md](broker.md) |
 
 ## Groups (KIP-1050)
 
-The group is the exception's base class, so `except errors.TransactionAbortableException` catches what an abort mends.
-An error in no group is a plain `ApiException`. Numbers that nobody knows keep their number and are ApplicationRecoverable.
+The group is the exception's base class: `except errors.TransactionAbortableException` catches every error after which an abort helps.
+An error in no group is a plain `ApiException`. Unknown codes keep their number and are ApplicationRecoverable.
 
 | group | what to do |
 |---|---|
 {groups}
 
-A consumer stays usable after an ApplicationRecoverable error, once what the text names is corrected; only FencedInstanceIdException ends it: another
-one has its name. In Spark the query takes the producer's place: what each group asks for there is in [spark-pipeline.md](spark-pipeline.md#errors).
+A consumer stays usable after an ApplicationRecoverable error, once the cause in its text is corrected. Only FencedInstanceIdException ends it:
+another consumer uses its group.instance.id. In Spark the query takes the producer's place; see [spark-pipeline.md](spark-pipeline.md#errors).
 
 ## Names of the Spark format
 
-What stands behind `KAFKA[group]` and is no code of Kafka's; what only `session` and `supervise` raise; what a replay counts.
+Names after `KAFKA[group]` that are not codes of Kafka, names that only `session` and `supervise` raise, and names that a replay counts.
 
 | name | group | what it means | what to do |
 |---|---|---|---|
@@ -98,11 +98,11 @@ What stands behind `KAFKA[group]` and is no code of Kafka's; what only `session`
 
 Under `apache` numbering INVALID_COMPACTION_KEY is the 87 of a record without a key, and INCONSISTENT_REPLICATION_FACTOR is a 40
 whose message begins with that name. Under `kip` numbering 45 with records listed is INVALID_COMPACTION_KEY, and without is
-OUT_OF_ORDER_SEQUENCE_NUMBER. The numbering concerns answers to Produce only.
+OUT_OF_ORDER_SEQUENCE_NUMBER. The numbering applies to Produce responses only.
 
 ## Old versions of Produce
 
-What a refusal is called depends on the version of the request, because clients must know the number they get.
+The code of a refusal depends on the version of the request, because old clients know fewer codes.
 
 | refusal | Produce 0 to 7 | Produce 8 and later, `apache` | Produce 8 and later, `kip` |
 |---|---|---|---|
@@ -113,7 +113,7 @@ What a refusal is called depends on the version of the request, because clients 
 
 ## All codes
 
-`stored`: whether a record answered so may be in the log; "-" where Produce does not answer it. Two groups: Produce / transaction APIs.
+`stored`: whether a record with this error may be in the log; "-" if Produce does not return the code. Two groups: Produce / transaction APIs.
 
 | number | name | class | group | stored | meaning |
 |---|---|---|---|---|---|

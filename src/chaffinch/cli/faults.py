@@ -1,4 +1,4 @@
-"""`chaffinch faults`: faults on purpose in a running broker, through its control port. See `broker/core/fault_script.py`."""
+"""`chaffinch faults`: fault injection in a running broker through its control port. See `broker/core/fault_script.py`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from chaffinch.cli.control_client import ControlPort, call
 from chaffinch.cli.display import print_json, print_line, print_table
 from chaffinch.cli.topic_names import legal_topic
 
-app = new_app("Add, list and clear faults on purpose in a running broker.")
+app = new_app("Add, list and clear injected faults of a running broker.")
 
 TITLES = ("id", "api", "action", "topic", "partition", "client_id", "error", "delay_ms", "bytes_per_second", "direction", "count", "note")
 
 ACTION_PARAMETERS = ("error", "delay_ms", "bytes_per_second", "direction")
-"""What an action is told, where it is."""
+"""Fields of a fault that are parameters of its action."""
 
 
 @app.command("list")
 def list_command(control: ControlPort, as_json: AsJson = False) -> None:
-    """Show the faults that are still to come; `count` is how many requests each will hit."""
+    """List the pending faults; `count` is the number of requests that each still affects."""
     _show(call(control, "GET", "/faults"), as_json=as_json)
 
 
 @app.command()
 def add(
     control: ControlPort,
-    api: Annotated[
-        str, typer.Option("--api", metavar="NAME", help="Which requests it hits, by Kafka's name or number of the API.")
-    ] = "Produce",
+    api: Annotated[str, typer.Option("--api", metavar="NAME", help="Requests of this API, by Kafka's name or number.")] = "Produce",
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="Only requests that name this topic.")
     ] = None,
@@ -42,17 +40,17 @@ def add(
     ] = "error",
     error: Annotated[
         str | None,
-        typer.Option("--error", metavar="NAME", help="For error: Kafka's name or number of the code; without it NOT_LEADER_OR_FOLLOWER."),
+        typer.Option("--error", metavar="NAME", help="For error: Kafka's name or number of the code; default: NOT_LEADER_OR_FOLLOWER."),
     ] = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", help="How many requests it hits.")] = 1,
-    delay_ms: Annotated[int | None, typer.Option("--delay-ms", metavar="MS", help="For delay: how much later the answer comes.")] = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", help="Number of requests that it affects.")] = 1,
+    delay_ms: Annotated[int | None, typer.Option("--delay-ms", metavar="MS", help="For delay: delay of the response.")] = None,
     bytes_per_second: Annotated[
-        int | None, typer.Option("--bytes-per-second", metavar="N", help="For slow_down: the pace of the connection from then on.")
+        int | None, typer.Option("--bytes-per-second", metavar="N", help="For slow_down: speed of the connection from then on.")
     ] = None,
     direction: Annotated[str | None, typer.Option("--direction", metavar="WHICH", help="For slow_down: answers, requests or both.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a fault behind those that are there; the first that fits a request decides."""
+    """Add a fault after the existing ones; the first one that matches a request applies."""
     given = {
         "api": api,
         "topic": topic,
@@ -74,15 +72,15 @@ def add(
 @app.command()
 def clear(
     control: ControlPort,
-    fault: Annotated[str | None, typer.Argument(metavar="[ID]", help="Which one; without it: all.")] = None,
+    fault: Annotated[str | None, typer.Argument(metavar="[ID]", help="The fault to clear; default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget one fault, or all."""
+    """Clear one fault, or all."""
     _show(call(control, "DELETE", "/faults" if fault is None else f"/faults/{quote(fault, safe='')}"), as_json=as_json)
 
 
 def _describe_fault(fault: dict[str, Any]) -> str:
-    """The whole rule, with what was not given."""
+    """Describe the complete rule, including defaults."""
     count, topic, partition, client_id = fault["count"], fault.get("topic"), fault.get("partition"), fault.get("client_id")
     requests = f"the next {fault['api']} request" if count == 1 else f"the next {count} {fault['api']} requests"
     client = "of any client" if client_id is None else f"of client {_quoted_if_needed(client_id)}"
@@ -94,7 +92,7 @@ def _describe_fault(fault: dict[str, Any]) -> str:
 
 
 def _quoted_if_needed(text: str) -> str:
-    """As it is, or as Python writes it where that would not be seen whole in a line: empty, with spaces around it or with breaks."""
+    """The text itself, or its repr() if it would be unclear in a line: empty, with surrounding spaces or unprintable characters."""
     return text if text and text == text.strip() and text.isprintable() else repr(text)
 
 

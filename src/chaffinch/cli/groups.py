@@ -1,4 +1,4 @@
-"""`chaffinch groups`: list, describe and delete groups, reset and delete their offsets. Options are those of kafka-consumer-groups."""
+"""`chaffinch groups`: lists, describes and deletes groups, resets and deletes their offsets. Options are those of kafka-consumer-groups."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def list_command(
 
 @app.command()
 def describe(
-    group: Annotated[list[str] | None, typer.Option("--group", metavar="ID", help="A group; may be repeated. Without it: all.")] = None,
+    group: Annotated[list[str] | None, typer.Option("--group", metavar="ID", help="A group; may be repeated. Default: all.")] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -93,23 +93,25 @@ def delete(
 def reset_offsets(
     group: GroupName,
     topic: TopicArguments = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every partition that the group has committed.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All partitions with a committed offset.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To where it stands; to the end where nothing is committed.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset; to the end if there is none.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, max=LONG_MAX, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="To the first record of this time or later; in UTC unless it says so."),
+        typer.Option("--to-datetime", metavar="TIME", help="To the first record of this time or later; UTC unless it names a zone."),
     ] = None,
-    by_duration: Annotated[str | None, typer.Option("--by-duration", metavar="P7D", help="To this long ago, as in ISO 8601.")] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="So many records forward, or back where it is negative.")] = None,
-    execute: Annotated[bool, typer.Option("--execute/--dry-run", help="Do it; without this option only say what would be done.")] = False,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="P7D", help="To this long ago, as an ISO 8601 duration.")
+    ] = None,
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="By this many records forward; negative: back.")] = None,
+    execute: Annotated[bool, typer.Option("--execute/--dry-run", help="Reset the offsets; default: only print the plan.")] = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group without members go on reading elsewhere. Only says what it would do, unless --execute is given."""
+    """Change the committed offsets of a group without members. Only prints the plan, unless --execute is given."""
     wall_ms = SystemClock().wall_ms()
     time_ms = None if to_datetime is None else parse_lookup_time("--to-datetime", to_datetime)
     ago_ms = None if by_duration is None else parse_time_ago("--by-duration", by_duration, wall_ms)
@@ -127,7 +129,7 @@ def reset_offsets(
     if topic and all_topics:
         raise ConfigException("--topic and --all-topics contradict each other: give one")
     if not (topic or all_topics):
-        raise ConfigException("which partitions? give --topic, or --all-topics for all that the group has committed")
+        raise ConfigException("no partitions given: give --topic, or --all-topics for all with a committed offset")
     with connect(bootstrap_server, command_config) as client:
         tps = _partitions(client, topic) if topic else _committed(client, group)
         plan = groups.plan_reset(client, group, tps, target)
@@ -136,7 +138,7 @@ def reset_offsets(
     planned = {reset.topic_partition for reset in plan}
     for tp in tps:
         if tp not in planned:
-            warn(f"group {group!r} has committed nothing for {tp}: there is nothing to shift, it is left out")
+            warn(f"group {group!r} has no committed offset for {tp}: it cannot be shifted and is left out")
     _report_reset(group, plan, execute, as_json)
 
 
@@ -148,16 +150,16 @@ def delete_offsets(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget what a group has committed for topics that it does not read any more."""
+    """Delete the committed offsets of a group for topics that it no longer reads."""
     if not topic:
-        raise ConfigException("--topic is missing: which offsets to delete")
+        raise ConfigException("--topic is missing: it names the offsets to delete")
     with connect(bootstrap_server, command_config) as client:
         tps = _partitions(client, topic)
         committed = committed_offsets(client, group, tps)
         groups.delete_offsets(client, group, tps)
     for tp in tps:
         if tp not in committed:
-            warn(f"group {group!r} has committed nothing for {tp}")
+            warn(f"group {group!r} has no committed offset for {tp}")
     deleted = [tp for tp in tps if tp in committed]
     if as_json:
         print_json({"group": group, "deleted": [{"topic": tp.topic, "partition": tp.partition} for tp in deleted]})
@@ -166,7 +168,7 @@ def delete_offsets(
             print_line(f"deleted the offset of {tp}")
 
 
-# What is asked for --------------------------------------------------------------------------------------------------------------------
+# Arguments ----------------------------------------------------------------------------------------------------------------------------
 
 
 def _check_known(option: str, given: list[str] | None, known: tuple[str, ...]) -> None:
@@ -178,20 +180,20 @@ def _check_known(option: str, given: list[str] | None, known: tuple[str, ...]) -
 def _target(requested: dict[str, Target | None]) -> Target:
     given = {name: target for name, target in requested.items() if target is not None}
     if len(given) != 1:
-        raise ConfigException(f"where to? give one of {', '.join(given or requested)}")
+        raise ConfigException(f"no unique target: give one of {', '.join(given or requested)}")
     return next(iter(given.values()))
 
 
 def _committed(client: SyncClient, group: str) -> list[TopicPartition]:
-    """What the group has committed; KafkaException where that is nothing, and so nothing could be reset."""
+    """Partitions with a committed offset. Raises KafkaException if there are none."""
     tps = sorted(committed_offsets(client, group))
     if not tps:
-        raise KafkaException(f"group {group!r} has committed no offsets: name topics with --topic")
+        raise KafkaException(f"group {group!r} has no committed offsets: name topics with --topic")
     return tps
 
 
 def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
-    """`topic` or `topic:0,1`, and what several of them name together; all must exist."""
+    """Parse values `topic` or `topic:0,1`; several values of one topic are combined. Raises ConfigException for a missing partition."""
     requested: dict[str, set[int] | None] = {}
     for text in texts:
         found = _TOPIC.fullmatch(text)
@@ -205,7 +207,7 @@ def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
         known, wanted = topics.partitions_of(topic), requested[topic.name]
         for number in wanted or ():
             if TopicPartition(topic.name, number) not in known:
-                raise ConfigException(f"--topic: topic {topic.name!r} has {format_partitions(len(known))}, and no {number}")
+                raise ConfigException(f"--topic: topic {topic.name!r} has {format_partitions(len(known))}, but not {number}")
         tps += [tp for tp in known if wanted is None or tp.partition in wanted]
     return tps
 
@@ -217,7 +219,7 @@ def _report_reset(group: str, plan: list[Reset], is_done: bool, as_json: bool) -
     for reset in plan:
         if reset.after != reset.wanted:
             end = "first" if reset.wanted < reset.after else "end"
-            warn(f"{reset.topic_partition} has no offset {reset.wanted}: it is set to its {end} offset, {reset.after}")
+            warn(f"{reset.topic_partition} has no offset {reset.wanted}: its {end} offset {reset.after} is used")
     if as_json:
         entries = [
             {
@@ -233,7 +235,7 @@ def _report_reset(group: str, plan: list[Reset], is_done: bool, as_json: bool) -
     rows = [(reset.topic_partition.topic, reset.topic_partition.partition, reset.before, reset.after) for reset in plan]
     print_table(("topic", "partition", "before", "after"), rows)
     if not is_done:
-        print_line("nothing was changed: --execute does it")
+        print_line("nothing was changed: add --execute to reset the offsets")
 
 
 def _print_description(description: GroupDescription) -> None:

@@ -1,8 +1,7 @@
-"""The `chaffinch` command: a table of sub-commands, each loaded only when it is called.
+"""Entry point of the `chaffinch` command: a table of sub-commands, each imported only when it is called.
 
-A broker that starts must not pay for what other sub-commands import, and `chaffinch --help` must not pay for any of them: the
-table holds their one-line help. Exit status: 0, 1 (refused or failed), 2 (usage), 130 (Ctrl-C), 143 (SIGTERM), as for every
-sub-command.
+The start of a broker must not import modules of other sub-commands, and `chaffinch --help` imports none: the table holds their one-line
+help. Exit status of every sub-command: 0, 1 (refused or failed), 2 (usage), 130 (Ctrl-C), 143 (SIGTERM).
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
 STDOUT: Final = "stdout"
-# A file that takes no more: whoever opened it names it in the error, so that one without a name is of stdout, which nobody opened.
+# Errors of a full file. Files that a command opens are named in the error; an error without a name is about stdout.
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Command(NamedTuple):
-    """`target` is `module:name` of a function with typer annotations or of a `typer.Typer`; `extra` installs what it imports."""
+    """A sub-command. `target` is `module:name` of a function with typer annotations or of a `typer.Typer`; `extra` installs its imports."""
 
     target: str
     help: str
@@ -44,48 +43,50 @@ COMMANDS: Final[dict[str, Command]] = {
     "broker": Command("chaffinch.cli.broker:broker", "Run a broker that speaks Kafka's protocol."),
     "errors": Command("chaffinch.cli.errors:app", "Explain the error codes of Kafka and Chaffinch."),
     "nodes": Command("chaffinch.cli.nodes:app", "List, stop and start the declared nodes of a running broker."),
-    "faults": Command("chaffinch.cli.faults:app", "Add, list and clear faults on purpose in a running broker."),
+    "faults": Command("chaffinch.cli.faults:app", "Add, list and clear injected faults of a running broker."),
     "topics": Command("chaffinch.cli.topics:app", "List, describe, create, alter and delete topics of any Kafka."),
     "groups": Command("chaffinch.cli.groups:app", "List, describe and delete groups; reset their offsets."),
-    "transactions": Command("chaffinch.cli.transactions:app", "List and describe transactions; end those that hang."),
+    "transactions": Command("chaffinch.cli.transactions:app", "List and describe transactions; abort hanging ones."),
     "produce": Command("chaffinch.cli.produce:produce", "Write lines, JSON, CSV, Parquet or Arrow to a topic."),
     "consume": Command("chaffinch.cli.consume:consume", "Read a topic as lines, JSON, CSV, Parquet or Arrow."),
-    "replay": Command("chaffinch.cli.replay:replay", "Write dead letters of Spark to their topics again, each once.", extra="spark"),
-    "demo": Command("chaffinch.cli.demo:demo", "Show what one bad record does to its batch, and need not do."),
+    "replay": Command("chaffinch.cli.replay:replay", "Write dead letters of Spark to their topics, exactly once.", extra="spark"),
+    "demo": Command("chaffinch.cli.demo:demo", "Show how one bad record fails its batch."),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point. Never returns: ends with SystemExit. `arguments` are those after the program's name."""
+    """Run the command and raise SystemExit; never returns. `arguments` are those after the program's name, default: `sys.argv`."""
     try:
         if arguments is None:
             _prepare_process()
         _run(list(sys.argv[1:] if arguments is None else arguments))
-    except KeyboardInterrupt:  # While something is loaded; within a sub-command typer ends it in the same way.
+    except KeyboardInterrupt:  # During an import; within a sub-command typer exits with the same status.
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(0)
 
 
 def _prepare_process() -> None:
-    """What only a process of our own may do to itself: end by SIGTERM as by Ctrl-C, with what is open closed in order; no threads for
-    linear algebra, whose start, when numpy is imported, takes 60 ms and as much of another processor; a name before lines of the log."""
+    """Settings for a process of our own: SIGTERM exits like Ctrl-C and closes open files; log lines begin with the program's name.
+
+    numpy's linear algebra gets no threads: starting them at import takes 60 ms, and as much time of another processor.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     def end(number: int, frame: object) -> NoReturn:
         sys.exit(EXIT_TERMINATED)
 
     signal.signal(signal.SIGTERM, end)
-    if logging.lastResort is not None:  # What is logged is said by this program, too; in a pipe there are others.
+    if logging.lastResort is not None:  # In a pipe other programs log as well.
         logging.lastResort.setFormatter(logging.Formatter("chaffinch: %(message)s"))
     if sys.stderr is None:
-        # For as long as the process lives.
+        # Open until the process ends.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
-        # Else the next file or socket would take its number, and what is printed would go there.
-        _exit("stdout is closed: send it to /dev/null to do without it", EXIT_REFUSED)
+        # Otherwise the next opened file or socket would get its descriptor, and the output.
+        _exit("stdout is closed: redirect it to /dev/null to discard the output", EXIT_REFUSED)
     if getattr(sys.stdout, "write_through", False):
-        # Python was told to keep nothing back. A buffer that is emptied at each line does as well, and knows what it could not write.
-        # For as long as the process lives.
+        # Python runs unbuffered (-u). A line-buffered file behaves the same and keeps what could not be written.
+        # Open until the process ends.
         out = open(sys.stdout.fileno(), "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
         sys.stdout = out
 
@@ -93,10 +94,11 @@ def _prepare_process() -> None:
 def _run(arguments: list[str]) -> None:
     name = arguments[0] if arguments and arguments[0] in COMMANDS else None
     extra = COMMANDS[name].extra if name else "broker"
-    out = sys.stdout  # typer lays one over it that is silent about a reader who went away: Python 3.13 would speak of it at the end.
+    out = sys.stdout  # typer wraps it to hide a closed pipe; Python 3.13 would report that at exit.
     try:
         if name:
-            # Imports have callbacks, in which what a signal raises is lost; after Ctrl-C in an annotation `python -m` forgets the status.
+            # An exception that a signal raises in a callback of an import is lost; after Ctrl-C in an annotation `python -m` loses the
+            # status.
             with deferred_signals():
                 command = _command(name)
             status = command(args=arguments[1:], prog_name=f"chaffinch {name}", standalone_mode=False)
@@ -111,14 +113,14 @@ def _run(arguments: list[str]) -> None:
         _exit(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
     except Exception as error:
         if isinstance(error, OSError) and error.filename in (None, STDOUT):
-            _flush(out)  # Where stdout takes no more, this ends with its name; what waited to be printed is left out, and not tried again.
+            _flush(out)  # If stdout is full this exits with its name; the buffered output is dropped.
         _exit(*_message_and_status(error))
     finally:
         _flush(out)
 
 
 def _flush(out: TextIO) -> None:
-    """What is still to be printed, so that a reader who went away is noticed here and not, with a traceback, when Python ends."""
+    """Flush stdout, so that a closed pipe is noticed here and not with a traceback when Python exits."""
     try:
         out.flush()
     except OSError as error:
@@ -128,8 +130,8 @@ def _flush(out: TextIO) -> None:
 
 
 def _message_and_status(error: Exception) -> tuple[str, int]:
-    """The line and the status that an error ends the command with; one that nobody expects is raised again."""
-    # Imported here, not above: help and start-up do not need the class trees.
+    """The message and the exit status for an error; an unexpected error is raised again."""
+    # Imported here: help and start-up do not need the exception classes.
     from chaffinch.cli.usage import is_usage_error, usage_line
     from chaffinch.errors import ConfigException, KafkaException
     from chaffinch.records.errors import RecordsError
@@ -154,7 +156,7 @@ def _exit(message: str, status: int) -> NoReturn:
 
 
 def _command(name: str) -> Any:
-    """What typer makes of a sub-command."""
+    """The click command of a sub-command."""
     import typer
     from typer.main import get_command
 
@@ -171,7 +173,7 @@ def _command(name: str) -> Any:
 
 
 def _root_app() -> typer.Typer:
-    """What lists the sub-commands and refuses unknown ones; it runs none, so its commands are empty."""
+    """The app for `--help`, `--version` and unknown commands. It runs no sub-command, so its functions are empty."""
     import typer
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Precise Kafka writes from Python and Spark.")

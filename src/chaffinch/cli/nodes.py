@@ -1,4 +1,4 @@
-"""`chaffinch nodes`: look at, stop and start the declared nodes of a running broker, through its control port."""
+"""`chaffinch nodes`: list, stop and start the declared nodes of a running broker through its control port."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NodeId = Annotated[str, typer.Argument(metavar="ID", help="The node's number.")]
 
 @app.command("list")
 def list_command(control: ControlPort, as_json: AsJson = False) -> None:
-    """Show every node: where it listens, whether it runs, how many partitions it leads and is in sync for."""
+    """List the nodes: address, state, number of partitions that each leads and is in sync for."""
     _show(call(control, "GET", "/nodes"), as_json=as_json)
 
 
@@ -27,17 +27,17 @@ def stop(
     node: NodeId,
     control: ControlPort,
     abruptly: Annotated[
-        bool, typer.Option("--abruptly", help="It stays in the in-sync sets for replica.lag.time.max.ms, as after a crash.")
+        bool, typer.Option("--abruptly", help="Keep the node in the in-sync sets for replica.lag.time.max.ms, as after a crash.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a node: connections are cut, leaders move, in-sync sets shrink."""
+    """Stop a node: its connections are closed, leaders move, in-sync sets shrink."""
     _show(call(control, "POST", f"/nodes/{quote(node, safe='')}/stop", {"abruptly": abruptly}), as_json=as_json)
 
 
 @app.command()
 def start(node: NodeId, control: ControlPort, as_json: AsJson = False) -> None:
-    """Start a stopped node on its old port: it is in sync again."""
+    """Start a stopped node on its old port; it is in sync again."""
     _show(call(control, "POST", f"/nodes/{quote(node, safe='')}/start", {}), as_json=as_json)
 
 

@@ -1,7 +1,7 @@
-"""`chaffinch produce --message-format 0|1`: records as clients before Kafka 0.11 sent them, to brokers that still take them.
+"""`chaffinch produce --message-format 0|1`: sends message sets of Kafka before 0.11, to brokers that still accept them.
 
-For trying out what a broker makes of them. Neither idempotent nor transactional, one message set under way at a time, and the answer
-names no culprits: the rows of a refused set are rejected together.
+It is for testing how a broker handles them. It is neither idempotent nor transactional and sends one message set at a time. The response
+names no culprits, so all rows of a refused set are rejected.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from chaffinch.settings import Settings
 
 SET_BYTES: Final = 500_000
 TIMEOUT_MS: Final = 30_000
-# The newest version of Produce that carries each format; a message set in a later one is refused.
+# The newest Produce version for each format; brokers refuse message sets in later versions.
 VERSION_MAX: Final = {0: 1, 1: 2}
 
 
 class OldFormatRun:
-    """One input on its way in an old format; `send` is that of a run in the current one."""
+    """Sends one input in an old format. `send` works as in `ProduceRun`."""
 
     def __init__(
         self, client: SyncClient, topic: Topic, bad: RejectedRows, show: Callable[[int], None], magic: int, settings: Settings
@@ -53,12 +53,12 @@ class OldFormatRun:
         self._piece_count = 0
         self._written = 0
         self._last = 0
-        """The last line or row of the input whose outcome is known, and of all before it."""
+        """Number of the last line or row up to which all outcomes are known."""
         self._sending: list[Piece] = []
-        """The piece under way, if one is."""
+        """The piece in flight, if any."""
 
     def send(self, pieces: Iterator[Piece]) -> int:
-        """Everything there is; how many rows were written."""
+        """Send all pieces. Returns the number of rows written."""
         for piece in pieces:
             self._bad.add_broken(piece.broken)
             if len(piece.table):
@@ -71,11 +71,11 @@ class OldFormatRun:
         return self._written
 
     def describe_progress(self) -> str:
-        """How far it came, in words."""
+        """A text about the progress so far."""
         return format_progress(self._written, self._bad, self._last, self._sending)
 
     def _send(self, piece: Piece) -> pa.Table:
-        """The rows that were rejected, as `SendTableResult.rejected` has them."""
+        """Send one piece. Returns the rejected rows in the schema of `SendTableResult.rejected`."""
         parts = read_table(piece.table, self._clock.wall_ms())
         partitions = parts.columns.murmur2_partitions(self._partition_count).astype(np.int64)
         # Without keys each piece goes to the next partition.
@@ -90,16 +90,14 @@ class OldFormatRun:
             try:
                 self._write(run)
             except UnsupportedVersionException:
-                text = (
-                    f"format {self._magic} goes with Produce {VERSION_MAX[self._magic]} and older, which this broker does not take any more"
-                )
+                text = f"format {self._magic} needs Produce {VERSION_MAX[self._magic]} or older, which this broker no longer supports"
                 raise UnsupportedVersionException(text, api="Produce") from None
             except KafkaException as error:
                 refused += [(int(row), run.partition, error) for row in run.rows]
         return rejected_table(self._topic, refused)
 
     def _mark_rows_with_headers(self, header_offsets: Any, partitions: Any, refused: list[tuple[int, int, KafkaException]]) -> Any:
-        """Marks rows that cannot be sent at all, and notes why."""
+        """A mask of the rows with headers, which the format cannot hold. Their errors are appended to `refused`."""
         marked = np.diff(header_offsets) > 0
         for row in np.flatnonzero(marked):
             error = InvalidRecordException(f"format {self._magic} has no headers", api="Produce")

@@ -1,7 +1,8 @@
-"""Options with where each was given: what stands on the command line wins over a file, both are judged together, and errors say where.
+"""Options with their source (command line or file): the command line overrides the file, and errors name the source.
 
-A file may be another one than was meant, or a key pasted a line too low: of its names only those are shown that are known, a known one
-misspelled, or written as options are, in short words of small letters with dots between. For others its line is enough.
+The options of both are validated together. A file may be the wrong one, or a secret may be pasted into the wrong line. So errors show a
+name from a file only if it is a known option, a misspelled known option, or looks like an option: short lower-case words joined by dots.
+For other names the error shows the line number only.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ _NOT_SHOWN: Final = "(its name is not shown)"
 
 
 class SourcedOption(NamedTuple):
-    """An option. `source`: the file and its line, or the option of the command; empty where the name says it. `is_from_file`: in a file,
-    where
-    any text may stand for a name."""
+    """An option with the place where it was given.
+
+    `source` is the file with its line, or the option of the command; empty if the name alone identifies it. `is_from_file`: the name
+    was read from a file and may be any text.
+    """
 
     name: str
     value: Any
@@ -29,12 +32,12 @@ class SourcedOption(NamedTuple):
 
     @property
     def kafka_name(self) -> str:
-        """Its name as Apache Kafka spells it."""
+        """The name as Apache Kafka writes it, with dots."""
         return self.name.strip().replace("_", ".")
 
 
 def merge_options(command_line: Iterable[SourcedOption], file: Iterable[SourcedOption]) -> list[SourcedOption]:
-    """The command line's, and those of the file that are not given there, however both are spelled."""
+    """All options of the command line, and those of the file that the command line does not give. Dots and underscores are the same."""
     command_line = list(command_line)
     names = {option.kafka_name for option in command_line}
     return [*command_line, *(option for option in file if option.kafka_name not in names)]
@@ -43,8 +46,10 @@ def merge_options(command_line: Iterable[SourcedOption], file: Iterable[SourcedO
 def validate_options(
     table: OptionTable, options: Iterable[SourcedOption], parse: Callable[[Mapping[str, Any]], Settings] | None = None
 ) -> Settings:
-    """The settings, by `parse` or the table. ConfigException says all that is wrong with single options, or what does not go together,
-    and where each was given."""
+    """Validate the options and return the settings that `parse` (default: `table.parse`) makes of them.
+
+    Raises ConfigException with all errors of single options, or with one contradiction between options, and with their sources.
+    """
     options = list(options)
     errors = [f"{option.source}: {text}" if option.source else text for option in options if (text := _error_of(table, option))]
     if errors:
@@ -53,7 +58,7 @@ def validate_options(
     if isinstance(error, Settings):
         return error
     sources = []
-    for left_out in options:  # All are known here, so that there are few.
+    for left_out in options:  # Every name is a known option here, so there are few.
         without = _settings_or_error(parse or table.parse, [option for option in options if option is not left_out])
         if without != error and not (_is_missing(left_out, without) and left_out.kafka_name not in error):
             sources.append(f"{left_out.name}: {left_out.source or 'the command line'}")
@@ -61,7 +66,7 @@ def validate_options(
 
 
 def parse_pairs(option: str, texts: Iterable[str] | None, what: str = "name=value") -> dict[str, str]:
-    """`name=value` texts. ConfigException for anything else, and for a name given twice."""
+    """Parse `name=value` texts. Raises ConfigException for any other text and for a repeated name."""
     pairs: dict[str, str] = {}
     for text in texts or ():
         name, separator, value = text.partition("=")
@@ -74,7 +79,7 @@ def parse_pairs(option: str, texts: Iterable[str] | None, what: str = "name=valu
 
 
 def _is_missing(option: SourcedOption, error: Settings | str) -> bool:
-    """Whether all that is wrong is that it has to be given, which says nothing about another fault."""
+    """Whether the only error is that this option is missing. That does not explain another error."""
     return isinstance(error, str) and error.startswith(f"option {option.kafka_name} is missing")
 
 
@@ -86,7 +91,7 @@ def _settings_or_error(parse: Callable[[Mapping[str, Any]], Settings], options: 
 
 
 def _error_of(table: OptionTable, option: SourcedOption) -> str:
-    """What is wrong with one option by itself, or nothing."""
+    """The error of one option by itself, "" if it is valid."""
     if option.is_from_file and not (_OPTION_NAME.fullmatch(option.name) or table.resembles_known(option.name)):
         return table.unknown(option.name, shown=_NOT_SHOWN)
     try:

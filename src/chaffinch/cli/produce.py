@@ -1,7 +1,7 @@
-"""`chaffinch produce`: lines, JSON lines, CSV, Parquet or Arrow into a topic, with every row's outcome.
+"""`chaffinch produce`: writes lines, JSON lines, CSV, Parquet or Arrow to a topic and reports the outcome of every row.
 
-Pieces of the input go to `Producer.send_table`, which waits while the producer's memory is full; only so many pieces wait for their
-outcome. A bad row never stops the others, unless the whole is one transaction: then it is all or nothing.
+Pieces of the input are sent with `Producer.send_table`, which blocks while the producer's memory is full; the number of pieces in flight is
+limited. A bad row does not stop the others. With `--transactional-id` all rows are written in one transaction, or none.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ from chaffinch.records.compression import from_name
 from chaffinch.records.old_formats.encoding import CODECS
 from chaffinch.settings import Settings
 
-# Of these the bytes that were read are counted, of the others the rows.
+# Progress counts bytes for these formats, rows for the others.
 TEXT_FORMATS: Final = ("lines", "json", "csv")
 
 
 def produce(
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The topic to write to.")],
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="What to read; without it, or with -, stdin.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="File to read; default, or with -: stdin.")] = None,
     file_format: Annotated[
-        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Else what the file's suffix says, else lines.")
+        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Default: by the file's suffix, else lines.")
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", help="Lines: what stands before it is the key; \\t is a tab.")
+        str | None, typer.Option("--key-separator", help="Lines: the text before it is the key; \\t is a tab.")
     ] = None,
-    null_marker: Annotated[str | None, typer.Option("--null-marker", help="Lines and CSV: a text that stands for null.")] = None,
+    null_marker: Annotated[str | None, typer.Option("--null-marker", help="Lines and CSV: text for null.")] = None,
     key_field: Annotated[
-        str | None, typer.Option("--key-field", metavar="NAME", help="All but lines: the row as JSON is the value, this field the key.")
+        str | None, typer.Option("--key-field", metavar="NAME", help="All but lines: write the row as JSON, with this field as the key.")
     ] = None,
     rejected: Annotated[
-        str | None, typer.Option("--rejected", metavar="FILE", help="Where rejected rows go with their reasons: .jsonl or .parquet.")
+        str | None, typer.Option("--rejected", metavar="FILE", help="File for rejected rows and their errors: .jsonl or .parquet.")
     ] = None,
     compression: Annotated[
         str | None, typer.Option("--compression", metavar="none|gzip|snappy|lz4|zstd", help="Codec of the batches.")
     ] = None,
     acks: Annotated[
-        str | None, typer.Option("--acks", metavar="all|1|0", help="Who must have a record before it counts as written.")
+        str | None, typer.Option("--acks", metavar="all|1|0", help="Replicas that must have a record before it counts as written.")
     ] = None,
     idempotent: Annotated[
-        bool | None, typer.Option("--idempotent/--no-idempotent", help="Write each batch once, however often it is sent (the default).")
+        bool | None, typer.Option("--idempotent/--no-idempotent", help="Write each batch once, even if it is sent again (default).")
     ] = None,
     transactional_id: Annotated[
         str | None, typer.Option("--transactional-id", metavar="ID", help="Write everything in one transaction: all rows or none.")
     ] = None,
     message_format: Annotated[
         int | None,
-        typer.Option("--message-format", min=0, max=1, help="Send them as clients before Kafka 0.11 did, to brokers that take that."),
+        typer.Option("--message-format", min=0, max=1, help="Send message sets of Kafka before 0.11, to brokers that accept them."),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -119,8 +119,10 @@ def _write(
     show: Callable[[int], None],
     register_run: Callable[[Run], None],
 ) -> int:
-    """How many rows were written. How far an interrupted run came is known once its producer is closed; rows rejected then are kept
-    like all others."""
+    """Send all pieces. Returns the number of rows written.
+
+    After an interruption the outcomes are known once the producer is closed; rows rejected by then are written to the rejected file.
+    """
     run: ProduceRun | None = None
     try:
         with Producer({option: settings[option] for option in settings.given}) as producer:
@@ -157,9 +159,9 @@ _OPTION_FORMATS: Final = {
 def _check_old_format(magic: int, settings: Settings) -> None:
     compression = from_name(settings["compression.type"])
     if settings["transactional.id"] is not None or ("enable.idempotence" in settings.given and settings["enable.idempotence"]):
-        raise ConfigException(f"--message-format {magic} is neither idempotent nor transactional: those came with format 2")
+        raise ConfigException(f"--message-format {magic} is neither idempotent nor transactional: both need format 2")
     if settings["acks"] == "0":
-        raise ConfigException(f"--message-format {magic} waits for each answer: --acks must be all or 1")
+        raise ConfigException(f"--message-format {magic} waits for each response: --acks must be all or 1")
     if compression not in CODECS[magic]:
         names = ", ".join(codec.name.lower() for codec in CODECS[magic])
         raise ConfigException(f"--message-format {magic} is written with one of {names}, not with {settings['compression.type']}")
@@ -184,7 +186,7 @@ def _pieces(name: str, source: IO[bytes], *, key_separator: str | None, null_mar
 def _open_source(path: str | None) -> Iterator[IO[bytes]]:
     if path is None:
         if sys.stdin is None:
-            raise KafkaException("stdin is closed: name a file, or send something to it")
+            raise KafkaException("stdin is closed: name a file, or redirect stdin")
         with standard_input() as source:
             yield source
         return
@@ -193,16 +195,16 @@ def _open_source(path: str | None) -> Iterator[IO[bytes]]:
 
 
 def _check_rejected(source: IO[bytes], rejected: str | None) -> None:
-    """Refuse to empty the input by opening it for the rejected rows, whatever other name it has, and before anything is sent."""
+    """Raises ConfigException if the rejected file is the input, under any name: opening it would truncate the input."""
     try:
         if rejected is not None and os.path.samestat(os.fstat(source.fileno()), os.stat(rejected)):
             raise ConfigException(f"--rejected {rejected!r} is the input file")
-    except OSError:  # No such file yet, or a stream without a file below.
+    except OSError:  # The file does not exist yet, or the stream has no descriptor.
         return
 
 
 def _size(source: IO[bytes]) -> int | None:
-    """Bytes of a file; None of a pipe or terminal."""
+    """Size of a file in bytes; None for a pipe or terminal."""
     try:
         return os.fstat(source.fileno()).st_size or None
     except OSError:
@@ -216,20 +218,20 @@ def _report(topic: str, written: int, bad: RejectedRows, path: str | None, setti
     if as_json:
         print_json({"topic": topic, "written": written, "rejected": bad.count, "rejected_file": path, "first_rejection": bad.first})
     elif not bad.count and settings["acks"] == "0":
-        print_line(f"{pluralize(written, 'row')} sent to {topic}: with acks=0 no broker says whether they are written")
+        print_line(f"{pluralize(written, 'row')} sent to {topic}: with acks=0 the broker does not acknowledge them")
     elif not bad.count:
         print_line(f"{pluralize(written, 'row')} written to {topic}")
     if bad.count:
         done = f"{written} {'sent' if settings['acks'] == '0' else 'written'}"
         rest = "nothing was written: the transaction was aborted" if settings["transactional.id"] else done
-        kept = f"all of them are in {path}" if path else "--rejected FILE keeps them"
+        kept = f"all of them are in {path}" if path else "--rejected FILE saves them"
         count = f"{pluralize(bad.count, 'row')} rejected"
         print_error(f"{topic}: {count}, {rest}; {bad.first}; {kept}")
         raise typer.Exit(EXIT_REFUSED)
 
 
 def _with_source_name(error: KafkaException, path: str | None) -> KafkaException:
-    """An error about the input, which does not know where that comes from."""
+    """Add the name of the input to an error about it."""
     if type(error) is KafkaException:
         return KafkaException(f"{path or 'stdin'}: {error.message}")
     return error

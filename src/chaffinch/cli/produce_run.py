@@ -1,4 +1,4 @@
-"""One input of `chaffinch produce` on its way to its topic: pieces out, outcomes back, and how far it came when it is interrupted."""
+"""One run of `chaffinch produce`: sends the pieces of an input, collects their outcomes, and reports the progress if interrupted."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from chaffinch.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from chaffinch.producer.tables.result import SendTableResult
 
-# Pieces on their way: enough to keep the brokers busy while the next is read; each stays in memory until its outcome is known.
+# Enough to keep the brokers busy while the next piece is read. Each piece stays in memory until its outcome is known.
 PIECES_IN_FLIGHT_MAX: Final = 8
 
 
 class Transaction(Enum):
-    """What has become of the one that all rows are written in."""
+    """State of the transaction that all rows are written in."""
 
     NONE = auto()
     OPEN = auto()
@@ -42,7 +42,7 @@ class Transaction(Enum):
 
 
 class ProduceRun:
-    """One input on its way: pieces out, outcomes back in their order."""
+    """Sends one input. Outcomes are collected in the order of the pieces."""
 
     def __init__(self, producer: Producer, topic: str, bad: RejectedRows, show: Callable[[int], None]) -> None:
         self._producer = producer
@@ -53,20 +53,19 @@ class ProduceRun:
         self._in_flight: deque[tuple[Piece, Future[SendTableResult]]] = deque()
         self._written = 0
         self._last = 0
-        """The last line or row of the input whose outcome is known, and of all before it."""
+        """Number of the last line or row up to which all outcomes are known."""
         self._current_piece: Piece | None = None
         self._transaction = Transaction.NONE
 
     def send(self, pieces: Iterator[Piece], *, stop_at_first_rejection: bool = False) -> int:
-        """Everything there is; how many rows were written. `stop_at_first_rejection`: no further than the first piece with a rejected
-        row."""
+        """Send all pieces and return the number of rows written. `stop_at_first_rejection`: stop after a piece with a rejected row."""
         try:
             for piece in pieces:
                 self._send(piece)
                 if stop_at_first_rejection and self._bad.count:
                     break
         except KafkaException as error:
-            # What was sent before the input broke off is on its way; who reads the message wants to know where to go on.
+            # The rows before the broken input were sent; their number is where the user can continue.
             if type(error) is not KafkaException or stop_at_first_rejection:
                 raise
             raise KafkaException(f"{error.message}; {self._finish()} rows before it were written") from None
@@ -79,7 +78,7 @@ class ProduceRun:
             try:
                 self._in_flight.append((piece, self._producer.send_table(self._topic, piece.table)))
             except InvalidColumn as error:
-                raise KafkaException(f"{error}; --key-field NAME takes rows as a whole") from None
+                raise KafkaException(f"{error}; --key-field NAME writes whole rows") from None
         self._current_piece = None
         self._show(piece.done)
         while self._in_flight and (len(self._in_flight) > PIECES_IN_FLIGHT_MAX or self._in_flight[0][1].done()):
@@ -92,7 +91,7 @@ class ProduceRun:
         return self._written
 
     def in_transaction(self, pieces: Iterator[Piece]) -> int:
-        """All or nothing: with a rejected row the transaction is aborted, and nothing counts as written."""
+        """Send all pieces in one transaction. A rejected row aborts it, and no row is written."""
         self._producer.init_transactions()
         self._producer.begin_transaction()
         self._transaction = Transaction.OPEN
@@ -117,48 +116,50 @@ class ProduceRun:
         self._last = row_range(piece)[1]
         rejected = result.rejected
         if rejected.num_rows:
-            # Rows that only went down with a transaction are not at fault: the transaction's own end says what was.
+            # Rows that failed only because their transaction was aborted are not at fault; the cause is reported once.
             rejected = rejected.filter(pc.not_equal(rejected["group"], Group.TRANSACTION_ABORTABLE.value))
         self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
 
     def collect_done(self) -> None:
-        """What became of rows that waited when the run was interrupted, as far as the producer knew at its end."""
+        """After an interruption: collect the outcomes that the producer knew when it was closed."""
         while self._in_flight and self._in_flight[0][1].done():
             self._collect_outcome()
 
     def describe_progress(self) -> str:
-        """How far it came, in words."""
+        """A text about the progress so far."""
         match self._transaction:
             case Transaction.ABORTED:
                 return "transaction aborted, nothing written"
             case Transaction.OPEN:
-                return "the transaction has not ended; unless it was being committed, its broker aborts it"
+                return "the transaction has not ended; the broker aborts it unless its commit had begun"
         open_pieces = [piece for piece, _ in self._in_flight] + ([self._current_piece] if self._current_piece is not None else [])
         return format_progress(self._written, self._bad, self._last, open_pieces)
 
 
 def format_progress(written: int, bad: RejectedRows, last: int, open_pieces: Sequence[Piece]) -> str:
-    """How far a run came that broke off: `last` is the last line or row whose outcome is known, that of `open_pieces` is not."""
+    """A text about an interrupted run. Outcomes are known up to line or row `last`; those of `open_pieces` are unknown."""
     count = f"{pluralize(written, 'row')} written" + (f", {bad.count} rejected" if bad.count else "")
     known = f" (input {bad.unit}s 1 to {last})" if last else ""
     if not open_pieces and not last:
         return "nothing written"
     if not open_pieces:
-        return f"{count}{known}, nothing of what follows"
+        return f"{count}{known}, later ones were not sent"
     first, last = row_range(open_pieces[0])[0], row_range(open_pieces[-1])[1]
-    return f"{count}{known}, some of {bad.unit}s {first} to {last} may be, nothing of what follows"
+    return f"{count}{known}, {bad.unit}s {first} to {last} may be written in part, later ones were not sent"
 
 
 class Run(Protocol):
-    """A run that can say how far it came."""
+    """A run that can describe its progress."""
 
     def describe_progress(self) -> str: ...
 
 
 @contextmanager
 def report_interruption() -> Iterator[Callable[[Run], None]]:
-    """By Ctrl-C or SIGTERM: one line on stderr says how far the run came. Where a file breaks off, as one does that rejected rows have
-    filled the disk with, its error says so too. What is given tells of the run, once there is one."""
+    """On Ctrl-C or SIGTERM: print the progress in one line on stderr. An OSError (a full disk under the rejected file) gets it appended.
+
+    Yields a function that registers the run.
+    """
     runs: list[Run] = []
     try:
         yield runs.append
@@ -173,14 +174,16 @@ def report_interruption() -> Iterator[Callable[[Run], None]]:
 
 
 def row_range(piece: Piece) -> tuple[int, int]:
-    """The first and the last line or row of a piece with rows, as the input counts them."""
+    """Numbers of the first and the last line or row of a piece that has rows."""
     numbers = [int(piece.numbers[0]), int(piece.numbers[-1]), *(row.number for row in piece.broken)]
     return min(numbers), max(numbers)
 
 
 def reject_unknown_partitions(pieces: Iterator[Piece], topic: Topic, bad: RejectedRows) -> Iterator[Piece]:
-    """The pieces without the rows for partitions beyond those that `topic` has, which go to `bad`. A producer waits for such a partition,
-    which may be there soon; who writes a file wants to know at once."""
+    """The pieces without rows for partitions that `topic` does not have; those rows are added to `bad`.
+
+    The producer would wait for such a partition to be created; a command that writes a file reports it at once.
+    """
     clock = SystemClock()
     for piece in pieces:
         beyond = _rows_beyond(piece.table, len(topic.partitions))
@@ -193,14 +196,14 @@ def reject_unknown_partitions(pieces: Iterator[Piece], topic: Topic, bad: Reject
 
 
 def _rows_beyond(table: pa.Table, partition_count: int) -> Numbers:
-    """Rows whose partition is a number and too large; what else is wrong with the column is the producer's to say."""
+    """Indices of rows whose partition number is too large. Other errors of the column are reported by the producer."""
     if PARTITION not in table.schema.names or not pa.types.is_integer(table.schema.field(PARTITION).type):
         return np.empty(0, np.int64)
     return np.flatnonzero(pc.fill_null(pc.greater_equal(table.column(PARTITION), partition_count), False).to_numpy())
 
 
 def _rejected(table: pa.Table, topic: Topic, rows: Numbers) -> pa.Table:
-    """These rows as `SendTableResult.rejected` has them."""
+    """These rows in the schema of `SendTableResult.rejected`."""
     available = format_partitions(len(topic.partitions))
     refused: list[tuple[int, int, KafkaException]] = []
     for row, number in zip(rows.tolist(), table.column(PARTITION).take(pa.array(rows)).to_pylist(), strict=True):

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, where that is a terminal and stdout is not in its way, or what is being done; nothing anywhere else."""
+"""Progress bar and status line on stderr, shown only if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaffinch.plain_text import plain
 
 @contextmanager
 def progress(title: str, total: int | None, *, is_bytes: bool = False, is_wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """A function that takes how much is done so far. `total` None: unknown."""
+    """Show a progress bar. Yields a function to call with the amount done so far. `total` is None if it is unknown."""
     if not is_wanted or not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -28,8 +28,10 @@ def progress(title: str, total: int | None, *, is_bytes: bool = False, is_wanted
 
 @contextmanager
 def status_line(what: str) -> Iterator[Callable[[str], None]]:
-    """For what has no measure: a line that says what is being done, and since when, and is gone at the end. A function that takes what is
-    done next. It goes to the terminal that stderr is now, also when that is led elsewhere meanwhile."""
+    """Show a status line with the elapsed time, for work without a measurable amount; it is removed at the end.
+
+    Yields a function to call with the next status. The line stays on the terminal that stderr is now, even if stderr is redirected later.
+    """
     if not sys.stderr.isatty():
         yield lambda what: None
         return

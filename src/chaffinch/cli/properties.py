@@ -1,4 +1,4 @@
-"""Java properties files, as `--command-config` takes them: `name=value` lines with Java's comments, continuations and escapes.
+"""Java properties files, for `--command-config` and similar options: `name=value` lines with Java's comments, continuations and escapes.
 
 Follows the grammar of java.util.Properties; the text is UTF-8.
 """
@@ -17,23 +17,23 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-# The name ends at the first `=`, `:` or blank that no backslash stands before.
+# The name ends at the first `=`, `:` or blank without a backslash before it.
 _ENTRY: Final = re.compile(r"(?P<name>(?:\\.|[^\\=: \t\f])*)[ \t\f]*(?P<separator>[=:]?)[ \t\f]*(?P<value>.*)", re.DOTALL)
 
 
 def load(path: str, option: str = "", *, what: str = "option", is_strict: bool = False) -> dict[str, str]:
-    """As `read`, without places."""
+    """As `read`, without the sources."""
     return {name: value for name, value, *_ in read(path, option, what=what, is_strict=is_strict)}
 
 
 def read(path: str, option: str = "", *, what: str = "option", is_strict: bool = False) -> list[SourcedOption]:
-    """The entries of a file, which `option` of the command line named; `what` its names are of. With `is_strict` each has to be written
-    with `=`: the format would take any text for a name and its value.
+    """Read the entries of a file that `option` of the command line named; `what` is the noun for a name in errors.
 
-    ConfigException for a file that cannot be read, or that gives a name twice. It shows nothing of the file, which may be a secret.
+    With `is_strict` each entry needs a `=`; the format itself accepts any text as a name and a value. Raises ConfigException for a file
+    that cannot be read and for a repeated name. The error shows nothing of the file, which may hold a secret.
     """
     if not path:
-        raise ConfigException(f"{option or 'the name of a file'} is empty: expected a file of {what}s")
+        raise ConfigException(f"{option or 'the name of a file'} is empty: expected the name of a file of {what}s")
     where = f"{option} {path}" if option else path
     try:
         with Path(path).open("rb") as file:
@@ -57,12 +57,12 @@ def read(path: str, option: str = "", *, what: str = "option", is_strict: bool =
 
 
 def parse(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values, in the order of the text."""
+    """Parse a text: names and values in its order."""
     return ((name, value) for _, name, _, value in _entries(text))
 
 
 def _entries(text: str) -> Iterator[tuple[int, str, str, str]]:
-    """The number of the line in which it ends, name, separator (empty where only blanks are between) and value."""
+    """(number of the last line, name, separator, value) of each entry; the separator is "" if only blanks separate them."""
     for number, line in _logical_lines(text):
         found = _ENTRY.fullmatch(line)
         assert found is not None, "every text is a name and a value"
@@ -70,8 +70,10 @@ def _entries(text: str) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments and blank ones, continuations joined: those that end with an odd number of backslashes. With the number of
-    the last of them."""
+    """(number of the last line, text) of each logical line. A line that ends with an odd number of backslashes continues in the next one.
+
+    Comments and blank lines are left out.
+    """
     waiting, number = "", 0
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = line.lstrip(" \t\f")

@@ -1,6 +1,6 @@
-"""`chaffinch replay`: dead letters back to their topics, exactly once, after a repair where one is given.
+"""`chaffinch replay`: writes dead letters to their topics exactly once, optionally repaired.
 
-It runs a local Spark for that, whose log goes nowhere: what went wrong is said in one line, and on a terminal what takes so long.
+It runs a local Spark whose log is discarded: errors are one line, and a terminal shows a status line.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
 
     from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 
-_TOKEN_HELP: Final = "All letters that there are, replayed before or not, once under this name; a replay without one writes them again."
+_TOKEN_HELP: Final = "Write all dead letters once under this name, replayed before or not; a replay without it writes them again."
 
 
 def replay(
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The dead letter topic.")
     ] = None,
-    parquet: Annotated[str | None, typer.Option("--parquet", metavar="PATH", help="The folder of dead letters as Parquet.")] = None,
+    parquet: Annotated[str | None, typer.Option("--parquet", metavar="PATH", help="The directory of dead letters in Parquet.")] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TOPIC", callback=legal_topic, help="Where they go; else where each was to go at first."),
+        typer.Option("--to", metavar="TOPIC", callback=legal_topic, help="The topic to write to; default: the original topic of each."),
     ] = None,
     repair: Annotated[
         list[str] | None,
         typer.Option(
             "--repair", metavar="COLUMN=SQL",
-            help="A column of the row anew, as an SQL expression over the letter's columns; may be repeated.",
+            help="New value of a column, as an SQL expression over the dead letter's columns; may be repeated.",
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="ERROR", help="Letters with this error alone, such as INVALID_RECORD; may be repeated."),
+        typer.Option("--only", metavar="ERROR", help="Only dead letters with this error, such as INVALID_RECORD; may be repeated."),
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option("--where", metavar="SQL", help="Letters for which this condition over the letter's columns is true alone."),
+        typer.Option("--where", metavar="SQL", help="Only dead letters for which this condition over their columns is true."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; show what would be rejected still.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; show which would still be rejected.")] = False,
     token: Annotated[
         str | None,
         typer.Option("--token", metavar="NAME", help=_TOKEN_HELP),
@@ -64,13 +64,13 @@ def replay(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Write dead letters to their topics again, each once; those that are rejected still become dead letters again.
+    """Write dead letters to their topics, each once. Those that are still rejected become dead letters again.
 
-    What was replayed is remembered, in the dead letter topic itself or by moving the file to `_replayed`: the next call goes on
-    from there. Letters that a query has left in a topic and in Parquet files are written once, from either; files of an earlier
-    version do not name the topic: give --topic with --parquet. Columns for --repair: key, value, headers, timestamp, partition,
-    topic; to be read too, and by --where: error_code, error_name, error_message, error_group, query, batch. The exit
-    status is 1 when something is rejected still.
+    Replayed dead letters are recorded in the dead letter topic, or their file is moved to `_replayed`: the next call continues from
+    there. Dead letters that a query wrote both to a topic and to Parquet files are written once, from either source. Files of an
+    earlier version do not name the topic: give --topic with --parquet. --repair sets the columns key, value, headers, timestamp,
+    partition and topic. Its expressions, and --where, can also read error_code, error_name, error_message, error_group, query and
+    batch. The exit status is 1 if some are still rejected.
     """
     with _report_interruption():
         from chaffinch.spark.options import KAFKA_PREFIX
@@ -93,7 +93,7 @@ def replay(
 
 @contextmanager
 def _report_interruption() -> Iterator[None]:
-    """By Ctrl-C or SIGTERM: one line on stderr says what is written."""
+    """On Ctrl-C or SIGTERM: print in one line on stderr what is written."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as interruption:
@@ -116,7 +116,7 @@ def _run_replay(plan: ReplayPlan) -> ReplayReport:
     try:
         check_cluster(plan)
         with status_line("starting Spark") as now, _quiet_session() as spark:
-            now(f"replaying the letters of {plan.path or plan.topic}" + (", to write nothing" if plan.is_dry_run else ""))
+            now(f"replaying the dead letters of {plan.path or plan.topic}" + (" (dry run)" if plan.is_dry_run else ""))
             report = replay_dead_letters(spark, plan)
         return report
     except (KeyboardInterrupt, SystemExit) as interruption:
@@ -138,14 +138,14 @@ def _quiet_session() -> Iterator[SparkSession]:
         try:
             yield spark
         finally:
-            # A call that was interrupted leaves its answer to the next one, which fails; this process ends, and its Java with it.
+            # After an interrupted call the next one reads its response and fails. This process ends, and its JVM with it.
             with suppress(Exception):
                 spark.stop()
 
 
 @contextmanager
 def _redirect_stderr(path: Path) -> Iterator[None]:
-    """Java, Spark's log and its workers all write to the stderr that they inherit; one line of ours is enough."""
+    """Redirect descriptor 2 to a file: Java, Spark's log and its workers write to the stderr that they inherit."""
     kept = os.dup(2)
     try:
         with path.open("wb") as file:
@@ -169,7 +169,7 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
             "still_rejected": dict(sorted(report.still_rejected.items())), "examples": list(report.examples),
         })  # fmt: skip
     elif report.is_repetition and not report.read:
-        print_line(f"{source}: nothing written: it was replayed under the token {plan.token} before")
+        print_line(f"{source}: nothing written: already replayed under the token {plan.token}")
     else:
         print_line(f"{source}: {_summary(report, is_dry_run=plan.is_dry_run)}")
         for example in report.examples:
@@ -179,7 +179,7 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
 
 
 def _summary(report: ReplayReport, *, is_dry_run: bool) -> str:
-    """What became of each letter that was read, or would: a letter is in one count alone."""
+    """The outcome of each dead letter that was read, or would be in a dry run. Each is in exactly one count."""
     rejected, before = sum(report.still_rejected.values()), report.written_before
     parts = [f"{report.written - before} {'would be written' if is_dry_run else 'written now'}"]
     if before:
@@ -190,7 +190,7 @@ def _summary(report: ReplayReport, *, is_dry_run: bool) -> str:
         parts.append(f"{sum(report.dropped.values())} left out by the handler ({_by_error(report.dropped)})")
     names = f" ({_by_error(report.still_rejected)})" if rejected else ""
     parts.append(f"{rejected} {'would still be rejected' if is_dry_run else 'still rejected'}{names}")
-    line = f"{pluralize(report.read, 'letter')} read: {', '.join(parts)}"
+    line = f"{pluralize(report.read, 'dead letter')} read: {', '.join(parts)}"
     return line + (f"; {report.not_selected} not selected" if report.not_selected else "")
 
 

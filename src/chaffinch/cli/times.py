@@ -1,4 +1,4 @@
-"""Points in time and spans as people and scripts give them."""
+"""Timestamps and durations on the command line, as milliseconds since 1970 and in ISO 8601."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DURATION_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 
 
 
 def parse_time(option: str, text: str) -> int:
-    """Milliseconds since 1970: a number of them, or a date and time as in ISO 8601, in UTC where it names no zone."""
+    """Parse milliseconds since 1970, or an ISO 8601 date and time, which is UTC if it names no zone. Returns milliseconds since 1970."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:
@@ -24,15 +24,15 @@ def parse_time(option: str, text: str) -> int:
 
 
 def parse_lookup_time(option: str, text: str) -> int:
-    """As `parse_time`, where records are looked up by it: not before 1970, because negative times mean other things to brokers."""
+    """As `parse_time`, for a lookup of offsets. Times before 1970 are refused: negative timestamps are sentinels of ListOffsets."""
     return _not_before_1970(option, text, parse_time(option, text))
 
 
 def parse_time_ago(option: str, text: str, wall_ms: int) -> int:
-    """As `parse_lookup_time`, from a span before now as in ISO 8601: P7D, PT1H30M."""
+    """Parse an ISO 8601 duration before `wall_ms` (P7D, PT1H30M). Returns milliseconds since 1970, as `parse_lookup_time`."""
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
-        raise ConfigException(f"{option} {text!r}: expected a span such as P7D or PT1H30M")
+        raise ConfigException(f"{option} {text!r}: expected a duration such as P7D or PT1H30M")
     return _not_before_1970(
         option, text, wall_ms - sum(int(number) * _DURATION_UNITS_MS[unit] for unit, number in found.groupdict().items() if number)
     )
@@ -40,10 +40,10 @@ def parse_time_ago(option: str, text: str, wall_ms: int) -> int:
 
 def _not_before_1970(option: str, text: str, ms: int) -> int:
     if ms < 0:
-        raise ConfigException(f"{option} {text!r} lies before 1970, where no record is: expected something later")
+        raise ConfigException(f"{option} {text!r} is before 1970: expected a later time")
     return ms
 
 
 def format_time(ms: int) -> str:
-    """A time in UTC, to the millisecond."""
+    """Format a time in UTC, with milliseconds."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,6 +1,6 @@
-"""`--topic NAME` of the commands: a name that no topic can have is refused before a broker is asked.
+"""Validation of `--topic NAME`: an illegal topic name is refused before a request is sent.
 
-People write `topic:partition`, as `groups reset-offsets` takes it: where a command has an option for partitions, they are told so.
+Users write `topic:partition`, as `groups reset-offsets` accepts it. If the command has an option for partitions, the error names it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DIGITS_MAX: Final = len(str(INT32_MAX))
 
 
 def legal_topic(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:
-    """A callback of typer for an option. ConfigException, naming the option, for what cannot be a topic."""
+    """A typer callback: raises ConfigException, with the option's name, for an illegal topic name."""
     if name is None or (reason := illegal_topic_reason(name)) is None:
         return name
     option = max(parameter.opts, key=len)
@@ -26,12 +26,12 @@ def legal_topic(context: typer.Context, parameter: typer.CallbackParam, name: st
     before, _, after = name.rpartition(":")
     where = ""
     if _is_partition(after) and illegal_topic_reason(before) is None and _has_partitions(context):
-        where = f"; the partition goes into an option of its own: {option} {before} {PARTITION_OPTION} {after}"
+        where = f"; give the partition in its own option: {option} {before} {PARTITION_OPTION} {after}"
     raise ConfigException(f"{option} {name!r} cannot be a topic: {reason}{where}")
 
 
 def legal_topics(context: typer.Context, parameter: typer.CallbackParam, names: list[str] | None) -> list[str] | None:
-    """The same for an option that may be repeated."""
+    """As `legal_topic`, for an option that may be repeated."""
     for name in names or ():
         legal_topic(context, parameter, name)
     return names

@@ -1,4 +1,4 @@
-"""`chaffinch topics`: list, describe, create, alter and delete topics of any Kafka. Options are spelled as those of kafka-topics."""
+"""`chaffinch topics`: lists, describes, creates, alters and deletes topics of any Kafka cluster. Options are those of kafka-topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Configs = Annotated[list[str] | None, typer.Option("--config", metavar="NAME=VAL
 
 @app.command("list")
 def list_command(
-    exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="Leave out topics that Kafka keeps for itself.")] = False,
+    exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="Leave out internal topics.")] = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -45,13 +45,13 @@ def list_command(
 def describe(
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="NAME", callback=legal_topics, help="A topic; may be repeated. Without it: all."),
+        typer.Option("--topic", metavar="NAME", callback=legal_topics, help="A topic; may be repeated. Default: all."),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show partitions, leaders, in-sync replicas, offsets, and the options that differ from their defaults."""
+    """Show partitions, leaders, in-sync replicas, offsets, and options that differ from their defaults."""
     with connect(bootstrap_server, command_config) as client:
         found = topics.describe_topics(client, topic or None)
     if as_json:
@@ -60,19 +60,21 @@ def describe(
         print_separated(found, _print_description)
     count = sum(description.unknown_count for description in found)
     if count:
-        print_error(f"the offsets of {pluralize(count, 'partition')} are not known: {found[0].offsets_error}")
+        print_error(f"the offsets of {pluralize(count, 'partition')} are unknown: {found[0].offsets_error}")
         raise typer.Exit(EXIT_REFUSED)
 
 
 @app.command()
 def create(
     topic: TopicName,
-    partitions: Annotated[int | None, typer.Option("--partitions", min=1, max=INT_MAX, help="How many; else the broker's default.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, max=INT_MAX, help="Number of partitions; default: the broker's.")
+    ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", min=1, max=32_767, help="How many replicas each has; else the broker's default.")
+        int | None, typer.Option("--replication-factor", min=1, max=32_767, help="Replicas of each partition; default: the broker's.")
     ] = None,
     config: Configs = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Say nothing of a topic that is there already.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -97,11 +99,11 @@ def create(
 def alter(
     topic: TopicName,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", min=1, max=INT_MAX, help="How many there are to be; never fewer than now.")
+        int | None, typer.Option("--partitions", min=1, max=INT_MAX, help="New number of partitions; it can only grow.")
     ] = None,
     config: Configs = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="An option to give back to its default; may be repeated.")
+        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="An option to reset to its default; may be repeated.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -112,11 +114,11 @@ def alter(
     if not (partitions or changed or deleted):
         raise ConfigException("nothing to alter: give --partitions, --config or --delete-config")
     if both := sorted(set(changed) & set(deleted)):
-        raise ConfigException(f"{both[0]} is given to --config and to --delete-config")
+        raise ConfigException(f"{both[0]} is given in --config and in --delete-config")
     with connect(bootstrap_server, command_config) as client:
         topics.find_topics(client, [topic])
         if changed or deleted:
-            if partitions:  # What is refused below must be refused before half of it is done.
+            if partitions:  # Validated first, so that a refusal leaves the options unchanged.
                 topics.add_partitions(client, topic, partitions, is_trial=True)
             configs.alter_topic_configs(client, topic, changed=changed, deleted=deleted)
         if partitions:
@@ -128,7 +130,7 @@ def alter(
 @app.command()
 def delete(
     topic: TopicNames,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Say nothing of a topic that is not there.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")] = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,

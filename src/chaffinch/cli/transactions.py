@@ -1,4 +1,4 @@
-"""`chaffinch transactions`: list and describe transactions, find those that hang and end them. Options are those of kafka-transactions."""
+"""`chaffinch transactions`: lists and describes transactions, finds and aborts hanging ones. Options are those of kafka-transactions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chaffinch.identifiers import TopicPartition, format_partitions
 from chaffinch.runtime.clock import SystemClock
 from chaffinch.settings import INT_MAX, LONG_MAX
 
-app = new_app("List and describe transactions, find those that hang and end them.")
+app = new_app("List and describe transactions, find and abort hanging ones.")
 
 MINUTE_MS: Final = 60_000
 
@@ -41,18 +41,19 @@ _PRODUCER_TITLES: Final = (
 
 @app.command("list")
 def list_command(
-    state: Annotated[list[str] | None, typer.Option("--state", help="Only those in this state; may be repeated.")] = None,
+    state: Annotated[list[str] | None, typer.Option("--state", help="Only transactions in this state; may be repeated.")] = None,
     producer_id: Annotated[
-        list[int] | None, typer.Option("--producer-id", min=0, max=LONG_MAX, help="Only of this producer; may be repeated.")
+        list[int] | None, typer.Option("--producer-id", min=0, max=LONG_MAX, help="Only transactions of this producer; may be repeated.")
     ] = None,
     duration_filter: Annotated[
-        int | None, typer.Option("--duration-filter", min=0, max=LONG_MAX, metavar="MS", help="Only those open for longer.")
+        int | None,
+        typer.Option("--duration-filter", min=0, max=LONG_MAX, metavar="MS", help="Only transactions open for longer than this."),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """List transactional ids with producer, state and coordinator."""
+    """List transactional ids with coordinator, producer and state."""
     with connect(bootstrap_server, command_config) as client:
         found = transactions.list_transactions(client, states=state or (), producer_ids=producer_id or (), duration_min_ms=duration_filter)
     rows = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
@@ -69,14 +70,14 @@ def describe(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one transactional id: its producer, state, time-out and partitions."""
+    """Show the producer, state, timeout and partitions of a transactional id."""
     with connect(bootstrap_server, command_config) as client:
         found = transactions.describe_transaction(client, transactional_id)
     if as_json:
         print_json(_details(found))
         return
     producer = f"producer {found.producer_id} epoch {found.producer_epoch}"
-    print_line(f"{heading(found.transactional_id)}: {found.state}, {producer}, time-out {found.timeout_ms} ms")
+    print_line(f"{heading(found.transactional_id)}: {found.state}, {producer}, timeout {found.timeout_ms} ms")
     if found.started_ms is not None:
         print_line(f"  open since {format_time(found.started_ms)}, {SystemClock().wall_ms() - found.started_ms} ms ago")
     for tp in found.partitions:
@@ -91,7 +92,7 @@ def describe_producers(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the producers that a partition remembers, and their open transactions."""
+    """Show the producers that a partition has state of, and their open transactions."""
     with connect(bootstrap_server, command_config) as client:
         (tp,) = _partitions(client, topic, partition)
         found = transactions.describe_producers(client, [tp])[tp]
@@ -101,17 +102,17 @@ def describe_producers(
 @app.command("find-hanging")
 def find_hanging(
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="Look at this topic only; else at all.")
+        str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="Search this topic only; default: all.")
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, max=INT_MAX, help="Look at this partition of it only.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, max=INT_MAX, help="Search this partition of it only.")] = None,
     max_transaction_timeout: Annotated[
-        int, typer.Option("--max-transaction-timeout", min=0, metavar="MINUTES", help="Younger ones are not looked at.")
+        int, typer.Option("--max-transaction-timeout", min=0, metavar="MINUTES", help="Ignore younger transactions.")
     ] = transactions.TRANSACTION_TIMEOUT_MAX_MS // MINUTE_MS,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find transactions that are open in a partition and that no coordinator knows: readers of committed records wait before them."""
+    """Find transactions that are open in a partition but unknown to the coordinator: they block readers of committed records."""
     if partition is not None and topic is None:
         raise ConfigException("--partition needs --topic")
     with connect(bootstrap_server, command_config) as client:
@@ -129,10 +130,10 @@ def abort(
     topic: Topic,
     partition: Partition,
     start_offset: Annotated[
-        int | None, typer.Option("--start-offset", min=0, max=LONG_MAX, help="Where the transaction begins: the producer is looked up.")
+        int | None, typer.Option("--start-offset", min=0, max=LONG_MAX, help="First offset of the transaction; the producer is looked up.")
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option("--producer-id", min=0, max=LONG_MAX, help="The producer, for brokers that do not tell.")
+        int | None, typer.Option("--producer-id", min=0, max=LONG_MAX, help="The producer, for brokers that do not list producers.")
     ] = None,
     producer_epoch: Annotated[int | None, typer.Option("--producer-epoch", min=0, max=32_767, help="Its epoch.")] = None,
     coordinator_epoch: Annotated[
@@ -142,11 +143,11 @@ def abort(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Abort a transaction that hangs in one partition. One that is not hanging is ended by its producer, or with terminate."""
+    """Abort a hanging transaction in one partition. Use terminate for one that its coordinator knows."""
     if (start_offset is None) == (producer_id is None):
         raise ConfigException("give --start-offset, or --producer-id with --producer-epoch and --coordinator-epoch")
     if start_offset is not None and (producer_epoch is not None or coordinator_epoch is not None):
-        raise ConfigException("--start-offset looks the producer up with its epochs: leave --producer-epoch and --coordinator-epoch out")
+        raise ConfigException("--start-offset looks up the producer and its epochs: leave out --producer-epoch and --coordinator-epoch")
     if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
         raise ConfigException("--producer-id needs --producer-epoch and --coordinator-epoch")
     with connect(bootstrap_server, command_config) as client:
@@ -166,7 +167,9 @@ def abort(
     elif is_known_open:
         print_line(f"aborted the transaction of producer {producer_id} epoch {producer_epoch} in {tp}")
     else:
-        print_line(f"aborted what producer {producer_id} epoch {producer_epoch} had open in {tp}, if anything: its broker does not tell")
+        print_line(
+            f"wrote an abort marker for producer {producer_id} epoch {producer_epoch} in {tp}; its broker cannot list open transactions"
+        )
 
 
 @app.command()
@@ -176,7 +179,7 @@ def terminate(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Abort what is open under a transactional id and shut its producer out."""
+    """Abort the open transaction of a transactional id and fence its producer."""
     with connect(bootstrap_server, command_config) as client:
         transactions.terminate(client, transactional_id)
     if as_json:
@@ -185,7 +188,7 @@ def terminate(
         print_line(f"terminated {transactional_id}")
 
 
-# Inside -------------------------------------------------------------------------------------------------------------------------------
+# Helpers ------------------------------------------------------------------------------------------------------------------------------
 
 
 def _partitions(client: SyncClient, topic: str | None, partition: int | None) -> list[TopicPartition]:
@@ -199,7 +202,7 @@ def _partitions(client: SyncClient, topic: str | None, partition: int | None) ->
 
 
 def _is_known_open(client: SyncClient, tp: TopicPartition, producer_id: int) -> bool:
-    """False of brokers that do not tell."""
+    """Whether the partition lists the open transaction. False if the broker cannot list producers."""
     try:
         transactions.check_open(client, tp, producer_id)
     except UnsupportedVersionException:

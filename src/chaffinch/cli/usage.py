@@ -1,8 +1,8 @@
-"""What all commands ask of their command line, and the library does not; and what is wrong with one, in one line.
+"""Strict command-line parsing on top of typer, and usage errors as one line.
 
-An option is given once, unless it may be repeated: the library takes the last one, and says nothing of the others. Kafka's own tools
-refuse it, too (joptsimple's MultipleArgumentsForOptionException). What is no name of a file is a text, and that is UTF-8. The library's own
-boxes leave out the value that is wrong.
+An option may be given once, unless it is declared as repeatable: typer silently takes the last value. Kafka's own tools refuse repeated
+options as well (joptsimple's MultipleArgumentsForOptionException). Every value but a file name must be UTF-8. typer's own error boxes omit
+the invalid value.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typer.core import TyperCommand
 from chaffinch.cli.display import print_text
 from chaffinch.errors import ConfigException
 
-# By pydantic's names of what is wrong with a value; other texts are the library's own.
+# Error texts by pydantic's error types; other errors keep typer's text.
 _REASONS: Final = {
-    "int_parsing": "is no integer",
+    "int_parsing": "is not an integer",
     "int_parsing_size": "has too many digits",
-    "int_from_float": "is no integer",
-    "float_parsing": "is no number",
+    "int_from_float": "is not an integer",
+    "float_parsing": "is not a number",
     "greater_than_equal": "is less than {ge}",
     "less_than_equal": "is more than {le}",
 }
 
 
-# What people name without its option, and how the option says it.
+# Options whose value users often give as an argument.
 _OPTION_OF_ARGUMENT: Final = {"--topic": "a topic", "--group": "a group", "--transactional-id": "a transactional id"}
 _EXTRA: Final = "got unexpected extra argument"
 
 
 def is_usage_error(error: Exception) -> bool:
-    """By what it has, not by its class: typer brings its own click in some versions, and none may be loaded before it is needed."""
+    """Recognised by attributes, not by class: some versions of typer bundle click, and neither may be imported before it is needed."""
     return getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message")
 
 
 def usage_line(error: Any) -> str:
-    """One line without a full stop; empty where a command that has others was called without one, and the help was printed instead."""
+    """The error as one line without a full stop. "" if a command was called without its sub-command: the help is printed instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print_text(error.format_message(), to=sys.stderr)
         return ""
@@ -55,7 +55,7 @@ def usage_line(error: Any) -> str:
 
 
 def _misplaced_option_hint(error: Any) -> str:
-    """Where an option belongs that stands before the command that has it."""
+    """Advice about an option that was given before its command."""
     commands = getattr(getattr(error.ctx, "command", None), "commands", None)
     if type(error).__name__ != "NoSuchOption" or not commands:
         return ""
@@ -63,9 +63,9 @@ def _misplaced_option_hint(error: Any) -> str:
 
 
 def _option_hint(error: Any) -> str:
-    """How a command wants to be told what was given to it without an option."""
+    """Advice about an argument that should be the value of an option."""
     has = {name for parameter in getattr(getattr(error.ctx, "command", None), "params", []) for name in parameter.opts}
-    named = [f"{what} is named by {option}" for option, what in _OPTION_OF_ARGUMENT.items() if option in has]
+    named = [f"give {what} with {option}" for option, what in _OPTION_OF_ARGUMENT.items() if option in has]
     return ": " + ", ".join(named) if named else ""
 
 
@@ -81,12 +81,12 @@ def _as_line(text: str) -> str:
     return line[:1].lower() + line[1:]
 
 
-# What is shown in the place of a file's name, which may have any bytes.
+# Metavars of file names, which may have any bytes.
 _PATH_METAVARS: Final = frozenset({"FILE", "[FILE]", "DIR"})
 
 
 class StrictCommand(TyperCommand):
-    """ConfigException for an option with a value that is given twice, though flags may be repeated, and for texts that are not UTF-8."""
+    """A command that raises ConfigException for a repeated option with a value and for values that are not UTF-8. Flags may be repeated."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, surplus, found = self.make_parser(ctx).parse_args(args=list(args))
@@ -97,7 +97,7 @@ class StrictCommand(TyperCommand):
         try:
             rest = super().parse_args(ctx, args)
         except Exception as error:
-            # `consume orders`: what is there says more of what was meant than what is missing.
+            # `consume orders`: the extra argument explains the mistake better than the missing option.
             if type(error).__name__ == "MissingParameter" and surplus and not any(map(_is_argument, self.params)):
                 ctx.fail(f"Got unexpected extra argument(s) ({' '.join(surplus)})")
             raise
@@ -112,16 +112,14 @@ def _is_argument(parameter: Any) -> bool:
 
 
 def _check_utf8(ctx: Any, parameter: Any) -> None:
-    """Python makes half a surrogate pair of each byte that is not UTF-8, which only the request that holds it would fail on."""
+    """Python turns each byte that is not UTF-8 into a lone surrogate. Without this check encoding the request would fail much later."""
     value = ctx.params.get(parameter.name)
     for text in value if isinstance(value, list | tuple) else (value,):
         try:
             if isinstance(text, str):
                 text.encode()
         except UnicodeEncodeError as error:
-            raise ConfigException(
-                f"{_source_of(ctx, parameter)} {text!r}: expected a text, and character {error.start} is not UTF-8"
-            ) from None
+            raise ConfigException(f"{_source_of(ctx, parameter)} {text!r}: not UTF-8 at character {error.start}") from None
 
 
 def _source_of(ctx: Any, parameter: Any) -> str:
@@ -132,7 +130,7 @@ def _source_of(ctx: Any, parameter: Any) -> str:
 
 
 class StrictApp(typer.Typer):
-    """Its commands are of that kind. Their help is plain: in boxes, on 80 columns, long names of options are cut."""
+    """A typer app whose commands are `StrictCommand`s. Their help is plain text: typer's boxes cut long option names at 80 columns."""
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(rich_markup_mode=None, **keywords)

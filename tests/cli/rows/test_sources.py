@@ -102,13 +102,13 @@ def test_unclosed_quote_names_its_line(text: bytes, rows: int, row: int, line: i
     found, (broken,) = rows_of(row_sources.read_csv(io.BytesIO(b"key,value\n" + text), key_field=None, null_marker=None))
     assert [number for number, _ in found] == list(range(1, rows + 1))
     assert broken.number == row
-    assert broken.reason.startswith(f"the quote that opens a field in line {line} is never closed")
+    assert broken.reason.startswith(f"the quote that opens a field in line {line} is not closed")
 
 
 def test_unclosed_quote_larger_than_a_block_names_its_line(piece_bytes: Callable[[int], None]) -> None:
     piece_bytes(200)
     text = b'key,value\na,1\nb,"2\n' + b"d,4\n" * 1000
-    with pytest.raises(KafkaException, match="the quote that opens a field in line 3 is never closed"):
+    with pytest.raises(KafkaException, match="the quote that opens a field in line 3 is not closed"):
         rows_of(row_sources.read_csv(io.BytesIO(text), key_field=None, null_marker=None))
 
 

@@ -1,1 +1,1 @@
-"""Rows of files and of standard input, as records and back: lines, JSON, CSV, Parquet, Arrow; and what was rejected of them."""
+"""File formats of `produce` and `consume` (lines, JSON, CSV, Parquet, Arrow), and files of rejected rows."""

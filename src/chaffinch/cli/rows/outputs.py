@@ -1,4 +1,4 @@
-"""What commands write to: stdout, or a file by its name."""
+"""Output files of commands: stdout, a file written in place, or a file replaced atomically."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from chaffinch.cli.rows.standard_input import can_block
 
 _DESCRIPTOR_PATH: Final = re.compile(r"(?:/dev|/proc/(?P<process>\d+)(?:/task/\d+)?)/fd/(?P<number>\d{1,9})")
 _LINKS_MAX: Final = 40
-"""As many as Linux follows."""
+"""The limit of Linux."""
 _NOT_REPLACEABLE_ERRNOS: Final = (errno.EBUSY, errno.EPERM, errno.EACCES)
 _WRITE_ERRNOS: Final = (*DISK_FULL_ERRNOS, errno.EIO, errno.EBADF)
 
 
 class Output(NamedTuple):
-    """`publish`: what is in `file` by now is what was wanted. `may_block`: a write may last until somebody reads.
-    `is_streamed`: what is written is with whoever reads it, whatever becomes of the rest."""
+    """An open output file. `publish()` replaces the old file with the content of `file`.
+
+    `may_block`: a write may block until the other end reads. `is_streamed`: the reader gets written bytes at once, even if a later write
+    fails.
+    """
 
     file: IO[bytes]
     publish: Callable[[], None]
@@ -35,7 +38,7 @@ class Output(NamedTuple):
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[IO[bytes]]:
-    """A file to write, or stdout; where it takes no more, the error names it, which the system's does not."""
+    """Open a file for writing, or stdout. Errors about a full disk name the file, which the system's own errors do not."""
     with _name_in_errors(path):
         if path is None:
             yield sys.stdout.buffer
@@ -46,14 +49,16 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
 
 
 def _own_descriptor(path: str) -> int | None:
-    """Of what this process, or the shell for it, has opened: opened anew by its name, a file would be cut off and begun again."""
+    """The descriptor of this process that `path` names (/dev/stdout), or None. Opening such a file by name would truncate it."""
     found = _match_descriptor(path)
     return int(found["number"]) if found is not None and found["process"] in (None, str(os.getpid())) else None
 
 
 def _match_descriptor(path: str) -> re.Match[str] | None:
-    """What a process has opened, if that is what has this name. Links are followed one by one, as /dev/stdout is one: the last of them
-    would lead on to the file."""
+    """Match of a path that names an open descriptor of a process, or None.
+
+    Symbolic links are followed one by one: /dev/stdout is a link, and the last link would lead to the file itself.
+    """
     for _ in range(_LINKS_MAX):
         folder, name = os.path.split(os.path.abspath(path))
         path = os.path.join(os.path.realpath(folder), name)
@@ -67,10 +72,10 @@ def _match_descriptor(path: str) -> re.Match[str] | None:
 
 @contextmanager
 def open_replacement(path: str | None, *, is_followed: bool) -> Iterator[Output]:
-    """As `open_output`, but a file gets its name when it is kept; until then, and without that, the one that has the name stays.
+    """As `open_output`, but the old file stays until `publish` replaces it, and stays if `publish` is not called.
 
-    What is no file, a pipe or a device, is written as it is, and so is a file that cannot be replaced, or that `is_followed` while it
-    grows."""
+    Pipes, devices and files that cannot be replaced are written in place, as well as a file that `is_followed` while it grows.
+    """
     if path is None or is_followed or _must_write_in_place(path):
         with open_output(path) as file:
             yield Output(file, lambda: None, can_block(file), is_streamed=True)
@@ -88,7 +93,7 @@ def open_replacement(path: str | None, *, is_followed: bool) -> Iterator[Output]
 
 
 def _must_write_in_place(path: str) -> bool:
-    """What has this name: no file, one that a process holds open, as /dev/stdout, or one in a folder that takes no other."""
+    """Whether the path exists and is not a regular file, is an open descriptor, or lies in a directory without write permission."""
     if not os.path.exists(path):
         return False
     return (
@@ -97,17 +102,17 @@ def _must_write_in_place(path: str) -> bool:
 
 
 def _copy_mode(file: IO[bytes], path: str) -> None:
-    """Who may read a file stays as it was, and who may not write it may not replace it."""
+    """Copy the mode of the old file. Raises OSError if the user has no permission to write it."""
     with suppress(FileNotFoundError), open(path, "r+b") as before:
         os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(before.fileno()).st_mode))
 
 
 def _rename(file: IO[bytes], temporary: str, name: str) -> None:
     file.flush()
-    os.fsync(file.fileno())  # Else nothing may be left under the name where the machine fails soon after.
+    os.fsync(file.fileno())  # Otherwise the file could be empty after a power failure.
     try:
         os.replace(temporary, name)
-    except OSError as error:  # As of one that was mounted by itself into a container, or that is another user's, in a common folder.
+    except OSError as error:  # For example a bind mount in a container, or another user's file in a shared directory.
         if error.errno not in _NOT_REPLACEABLE_ERRNOS:
             raise
         with open(temporary, "rb") as source, open(name, "r+b") as target:
@@ -119,7 +124,7 @@ def _rename(file: IO[bytes], temporary: str, name: str) -> None:
 
 @contextmanager
 def _name_in_errors(path: str | None, temporary: str | None = None) -> Iterator[None]:
-    """Errors name what was asked for, and not what is written in its place."""
+    """Errors name the requested path instead of the temporary file."""
     try:
         yield
     except OSError as error:

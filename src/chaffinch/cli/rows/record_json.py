@@ -1,7 +1,7 @@
-"""Records as JSON lines, made column by column: no Python object per record but where bytes are not text or headers are there.
+"""JSON lines of records, built column by column. Python objects are created only for headers and for bytes that are not UTF-8.
 
-Keys and values are JSON strings of their UTF-8 text, or null. Bytes that are not UTF-8 are base64, and a field `key_encoding` or
-`value_encoding` beside them says so.
+Keys and values are JSON strings of their UTF-8 text, or null. Bytes that are not UTF-8 are written as base64, with a field `key_encoding`
+or `value_encoding`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NULL: Final = "null"
 
 
 def json_lines(batch: pa.RecordBatch) -> pa.Array:
-    """One JSON object per row, with a line feed, as strings. Columns of text, bytes, whole numbers, times, and headers."""
+    """One JSON object and a line feed per row, as strings. Columns may be text, bytes, integers, timestamps and headers."""
     parts: list[Any] = []
     for index, name in enumerate(batch.schema.names):
         parts.append(pa.scalar(f"{'{' if index == 0 else ','}{compact(name)}:"))
@@ -62,12 +62,12 @@ def _bytes(name: str, array: pa.Array) -> pa.Array:
 
 
 def _bytes_text(name: str, value: bytes | None) -> str:
-    """What follows the field's name and colon."""
+    """The JSON after the field's name and colon."""
     return compact(bytes_fields(name, value))[len(compact(name)) + 2 : -1]
 
 
 def bytes_fields(name: str, value: bytes | None) -> dict[str, str | None]:
-    """The fields that bytes become: `name`, and `name_encoding` where they are not UTF-8."""
+    """The fields for a bytes value: `name`, and `name_encoding` if it is not UTF-8."""
     if value is None:
         return {name: None}
     try:
@@ -83,10 +83,10 @@ def _headers(array: pa.ListArray) -> pa.Array:
 
 
 def headers_text(entries: list[Mapping[str, Any]] | None) -> str:
-    """Headers as a JSON list of objects with `key` and `value`; in a file of CSV they stand in one field like this."""
+    """Headers as a JSON list of objects with `key` and `value`; also the content of the headers field in CSV."""
     return compact([{"key": entry["key"], **bytes_fields("value", entry["value"])} for entry in entries or ()])
 
 
 def compact(value: Any) -> str:
-    """A JSON text without blanks; what JSON does not know becomes its own text."""
+    """JSON without blanks. Values that JSON cannot represent are written as `str(value)`."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

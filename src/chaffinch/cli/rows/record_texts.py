@@ -1,6 +1,6 @@
-"""One record from one text: a JSON object of `record_json`'s fields, or the parts of a row of CSV. ValueError says what is wrong.
+"""Parser of one record: a JSON object with the fields of `record_json`, or fields of a CSV row. Raises ValueError for invalid input.
 
-For input, where each row may be wrong in its own way; what Parquet and Arrow hold has types and goes by columns.
+It handles input in which each row may be invalid by itself; Parquet and Arrow have types and are converted by column.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from chaffinch.errors import ConfigException
 Headers = list[tuple[str, bytes | None]]
 
 FIELDS: Final = ("key", "value", "headers", "timestamp", "partition")
-# What reading a topic adds: a record that was read may be written as it is.
+# Fields that `consume` adds. They are ignored, so that its output can be written again unchanged.
 READ_ONLY: Final = ("topic", "offset")
 _KNOWN: Final = (*FIELDS, *READ_ONLY, "key_encoding", "value_encoding")
 PARTITION_MAX: Final = 2**31 - 1
 
 
 class TextRecord(NamedTuple):
-    """One record. `timestamp` None: now; `partition` None: as the key says."""
+    """One record. `timestamp` is None for now; `partition` is None for the partitioner's choice."""
 
     key: bytes | None
     value: bytes | None
@@ -37,14 +37,16 @@ class TextRecord(NamedTuple):
 
 
 def record_of(text: bytes) -> TextRecord:
-    """The record of a JSON object with the fields of `record_json`."""
+    """Parse a JSON object with the fields of `record_json`."""
     fields = _object(text)
     for name in fields:
         if name not in _KNOWN:
             nearest = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
-            raise ValueError(f"unknown field {name!r}: {f'the nearest is {nearest[0]!r}' if nearest else 'there are ' + ', '.join(FIELDS)}")
+            raise ValueError(
+                f"unknown field {name!r}: {f'the nearest is {nearest[0]!r}' if nearest else 'known fields are ' + ', '.join(FIELDS)}"
+            )
     if "value" not in fields:
-        raise ValueError("no field 'value'; null is a tombstone")
+        raise ValueError("field 'value' is missing; null is a tombstone")
     return TextRecord(
         key=_content(fields, "key"),
         value=_content(fields, "value"),
@@ -55,7 +57,7 @@ def record_of(text: bytes) -> TextRecord:
 
 
 def keyed_object(key_field: str) -> Callable[[bytes], TextRecord]:
-    """A reader of JSON objects that are the value as a whole, with one of their fields, which they must have, for a key."""
+    """A parser of JSON objects: the whole object is the value, its required field `key_field` the key."""
 
     def read(text: bytes) -> TextRecord:
         key = _object(text).get(key_field)
@@ -67,12 +69,12 @@ def keyed_object(key_field: str) -> Callable[[bytes], TextRecord]:
 
 
 def no_key(key_field: str) -> str:
-    """What is wrong with a row that has nothing where its key should be: written all the same, it would go anywhere."""
+    """The error for a row without its key field. Written without a key, it would go to an arbitrary partition."""
     return f"no key: field {key_field!r} is missing or null"
 
 
 def headers_of(value: Any) -> Headers:
-    """From a list of objects with `key` and `value`, or from an object of names and values."""
+    """Parse a list of objects with `key` and `value`, or an object of names and values."""
     if value is None:
         return []
     if isinstance(value, dict):
@@ -88,7 +90,7 @@ def headers_of(value: Any) -> Headers:
 
 
 def timestamp_of(value: Any) -> int | None:
-    """Milliseconds since 1970, or a time as in ISO 8601."""
+    """Parse milliseconds since 1970 or an ISO 8601 time; None stays None."""
     if value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
@@ -102,7 +104,7 @@ def timestamp_of(value: Any) -> int | None:
 
 
 def partition_of(value: Any) -> int | None:
-    """A partition's number."""
+    """Parse a partition number; None stays None."""
     if value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= PARTITION_MAX:
@@ -111,23 +113,23 @@ def partition_of(value: Any) -> int | None:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """The value of a JSON text as RFC 8259 has it: no NaN, no number beyond a double, no name twice, which would all be changed."""
+    """Parse JSON strictly by RFC 8259: NaN, numbers beyond a double and repeated names are refused, since they would be changed."""
     try:
         return json.loads(text, object_pairs_hook=_fields, parse_float=_finite, parse_constant=_reject_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except json.JSONDecodeError as error:
-        # One row is one text: its own line number would only contradict the row's.
-        raise ValueError(f"no JSON: {error.msg} at character {error.pos + 1}") from None
+        # The text is one row: the parser's own line number would contradict the row's.
+        raise ValueError(f"invalid JSON: {error.msg} at character {error.pos + 1}") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"no JSON: not UTF-8 at byte {error.start + 1}") from None
+        raise ValueError(f"invalid JSON: not UTF-8 at byte {error.start + 1}") from None
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} is there twice")
+        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} is repeated")
     return found
 
 
@@ -139,7 +141,7 @@ def _finite(text: str) -> float:
 
 
 def _reject_constant(text: str) -> NoReturn:
-    raise ValueError(f"no JSON: {text} is not in it")
+    raise ValueError(f"invalid JSON: {text} is not allowed")
 
 
 def _object(text: bytes) -> dict[str, Any]:
@@ -154,21 +156,21 @@ def _content(fields: dict[str, Any], name: str) -> bytes | None:
     if encoding is None:
         return _bytes(value)
     if encoding != BASE64 or not isinstance(value, str):
-        raise ValueError(f"{name}_encoding {_shown(encoding)}: expected {BASE64!r} beside a string")
+        raise ValueError(f"{name}_encoding {_shown(encoding)}: expected {BASE64!r} with a string value")
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"{name} is no base64: {error}") from None
+        raise ValueError(f"{name} is not base64: {error}") from None
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Text is its UTF-8, null is null, anything else its JSON."""
+    """A string becomes its UTF-8, null stays None, any other value becomes its JSON."""
     if value is None:
         return None
     try:
         return (value if isinstance(value, str) else compact(value)).encode()
     except UnicodeEncodeError:
-        raise ValueError("text with half a surrogate pair, which has no UTF-8") from None
+        raise ValueError("text with a lone surrogate, which has no UTF-8 encoding") from None
 
 
 def _shown(value: Any) -> str:

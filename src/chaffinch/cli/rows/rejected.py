@@ -1,6 +1,6 @@
-"""The file of rows that `chaffinch produce` could not write: each with its fields, its number, and the reason. JSON lines or Parquet.
+"""Rejected rows of `chaffinch produce`: a JSON lines or Parquet file with the fields, row number and error of each.
 
-Columns and names are those of the Spark sink's dead letters in Parquet, so that what reads one reads the other.
+The columns are those of the Spark sink's dead letters in Parquet, so one reader handles both.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ REASON_FIELDS: Final = [
     pa.field("error_group", pa.string()),
 ]
 SCHEMA: Final = pa.schema([*(RECORD_SCHEMA.field(name) for name in ("key", "value", "headers", "timestamp")), *REASON_FIELDS])
-"""What the file has; `row` is the line or row of the input, from 1."""
+"""Schema of the file; `row` is the number of the input line or row, from 1."""
 
 
 class RejectedRows:
-    """Counts rejected rows, remembers the first, and keeps all of them in a file, if there is one."""
+    """Counts rejected rows, remembers the first one, and writes all of them to a file, if one is given."""
 
     def __init__(self, topic: str, unit: str, out: IO[bytes] | None, parquet_writer: Any | None) -> None:
         self.count = 0
@@ -48,11 +48,11 @@ class RejectedRows:
 
     @property
     def first(self) -> str | None:
-        """Number and reason, in words, of the one that stands first in the input, whatever was found out first."""
+        """Number and error of the first rejected row in the order of the input."""
         return None if self._first is None else f"{self.unit} {self._first[0]}: {self._first[1]}"
 
     def add(self, table: pa.Table, numbers: Numbers, result: pa.Table, wall_ms: int) -> None:
-        """Rows that were sent in vain: `result` is `SendTableResult.rejected`, `table` what was sent, `numbers` its rows' numbers."""
+        """Add rejected rows: `result` is `SendTableResult.rejected`, `table` the sent table, `numbers` the numbers of its rows."""
         if not len(result):
             return
         rows = result.column("row").to_numpy()
@@ -76,7 +76,7 @@ class RejectedRows:
         )
 
     def add_broken(self, broken: Sequence[BrokenRow]) -> None:
-        """Rows that are no records: their text is the value."""
+        """Add rows that are not valid records; their text is the value."""
         if not broken:
             return
         code = codes.INVALID_RECORD
@@ -106,7 +106,7 @@ class RejectedRows:
 
     def _write(self, columns: dict[str, Any]) -> None:
         table = pa.table(columns, schema=SCHEMA)
-        with deferred_signals():  # A file of Parquet in which one write broke off takes no other, and has no end.
+        with deferred_signals():  # After an interrupted write a Parquet file can be neither extended nor closed.
             self._put(table)
 
     def _put(self, table: pa.Table) -> None:
@@ -120,7 +120,7 @@ class RejectedRows:
 
 
 def rejected_table(topic: str, refused: Iterable[tuple[int, int, KafkaException]]) -> pa.Table:
-    """Rows of one table, with partition and error, as `SendTableResult.rejected` has them."""
+    """(row, partition, error) tuples as a table in the schema of `SendTableResult.rejected`."""
     found = sorted(refused, key=lambda entry: entry[0])
     errors = [error for _, _, error in found]
     columns: dict[str, list[Any]] = {
@@ -138,7 +138,7 @@ def rejected_table(topic: str, refused: Iterable[tuple[int, int, KafkaException]
 
 @contextmanager
 def rejected_rows(topic: str, unit: str, path: str | None) -> Iterator[RejectedRows]:
-    """Opens the file before anything is sent: where it cannot be written, nothing is. Its suffix says the format."""
+    """Open the file of rejected rows, before anything is sent. Its suffix determines the format."""
     if path is None:
         yield RejectedRows(topic, unit, None, None)
         return

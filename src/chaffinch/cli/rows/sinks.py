@@ -1,4 +1,4 @@
-"""Where records that were read go: lines, JSON lines, CSV, Parquet, Arrow. Arrow batches in, bytes out, no object per record."""
+"""Output formats of `consume` (lines, JSON lines, CSV, Parquet, Arrow): write Arrow batches as bytes, without an object per record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
 from chaffinch.records.arrow_columns import to_arrow
 from chaffinch.records.columns import RecordColumns
 
-# Parquet and Arrow files are written in groups of rows: small ones make them large and slow to read.
+# Size of a row group in Parquet and Arrow files. Small groups make files larger and slower to read.
 GROUP_BYTES: Final = 64 << 20
 GROUP_ROWS: Final = 1 << 20
 
@@ -33,7 +33,7 @@ SCHEMA: Final = pa.schema(
         RECORD_SCHEMA.field("headers"),
     ]
 )
-"""All that there is to a record that was read."""
+"""All columns of a fetched record."""
 
 SUFFIXES: Final[Mapping[str, str]] = {
     ".json": "json",
@@ -52,23 +52,23 @@ BINARY_FORMATS: Final = ("parquet", "arrow")
 
 
 def format_of(path: str | None, option: str) -> str:
-    """The format that the suffix of a file stands for; lines without a suffix, and for pipes and devices. `option` named the file.
+    """The format for the suffix of a file; lines if it has none, and for pipes and devices. `option` is the option that named the file.
 
-    Raises ConfigException for another suffix: the file would hold something else than its name says.
+    Raises ConfigException for an unknown suffix, whose content would not match its name.
     """
     suffix = "" if path is None else PurePath(path).suffix.lower()
     found = SUFFIXES.get(suffix, "" if suffix else "lines")
     if found or (os.path.exists(str(path)) and not os.path.isfile(str(path))):
         return found or "lines"
     raise ConfigException(
-        f"{option} {path!r}: the suffix {suffix} stands for no format: known are {', '.join(SUFFIXES)}; "
-        f"or say with --format what it holds: {', '.join(FORMATS)}"
+        f"{option} {path!r}: unknown suffix {suffix}: known are {', '.join(SUFFIXES)}; "
+        f"or give the format with --format: {', '.join(FORMATS)}"
     )
 
 
 def read_batch(tp: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
-    """Records of one partition as a batch of `SCHEMA`; a timestamp is null where a record has none, as `produce` takes it."""
-    assert columns.offsets is not None, "records that were read have offsets"
+    """Records of one partition as a batch of `SCHEMA`. A missing timestamp is null, as `produce` accepts it."""
+    assert columns.offsets is not None, "fetched records have offsets"
     found = to_arrow(columns)
     times = pa.array(columns.timestamps, pa.int64(), mask=columns.timestamps == NO_TIMESTAMP)
     arrays = {
@@ -82,7 +82,7 @@ def read_batch(tp: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
 
 
 class RowSink(Protocol):
-    """Takes batches of some columns of `SCHEMA`. `flush` passes on what can be; `close` ends what is written, not the file."""
+    """Writes batches with columns of `SCHEMA`. `flush` writes buffered data if the format allows; `close` ends the data, not the file."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
 
@@ -92,7 +92,7 @@ class RowSink(Protocol):
 
 
 class TextSink:
-    """Texts of records, one after the other; `texts_of` makes those of a batch."""
+    """Writes the texts of records, which `texts_of` returns for a batch."""
 
     def __init__(self, out: IO[bytes], texts_of: Callable[[pa.RecordBatch], pa.Array]) -> None:
         self._out = out
@@ -109,7 +109,7 @@ class TextSink:
 
 
 def lines(key_separator: str | None, null_marker: str) -> Callable[[pa.RecordBatch], pa.Array]:
-    """The value and a line feed; before it the key and a separator, if one is given. Null is `null_marker`."""
+    """A function for lines of value and line feed, preceded by key and separator if one is given. Null becomes `null_marker`."""
     separator = None if key_separator is None else pa.scalar(key_separator.encode(), pa.binary())
     null = pa.scalar(null_marker.encode(), pa.binary())
 
@@ -124,7 +124,7 @@ def lines(key_separator: str | None, null_marker: str) -> Callable[[pa.RecordBat
 
 
 class NotUtf8Text(KafkaException):
-    """Bytes in a batch's row `row`, from 0, for which the format has no place."""
+    """Row `row` of a batch, from 0, has bytes that are not UTF-8, which the format cannot represent."""
 
     def __init__(self, message: str, *, row: int) -> None:
         super().__init__(message)
@@ -132,7 +132,7 @@ class NotUtf8Text(KafkaException):
 
 
 class CsvSink:
-    """A line of names, then one row per record: text quoted, null empty and not quoted, times in ms, headers as JSON."""
+    """Writes a header line and one row per record: text quoted, null empty and unquoted, times in ms, headers as JSON."""
 
     def __init__(self, out: IO[bytes], names: Sequence[str]) -> None:
         from pyarrow import csv
@@ -175,7 +175,7 @@ def _is_text(value: bytes | None) -> bool:
 
 
 class GroupedSink:
-    """Parquet or Arrow: batches are gathered to groups of rows. `write_group` and `end` are the file format's own."""
+    """Parquet or Arrow: collects batches into row groups. `write_group` and `end` are functions of the format's writer."""
 
     def __init__(self, out: IO[bytes], write_group: Callable[[pa.Table], object], end: Callable[[], object]) -> None:
         self._out = out
@@ -192,7 +192,7 @@ class GroupedSink:
             self._write_buffered()
 
     def flush(self) -> None:
-        """Nothing: what is gathered waits for more, or for the end."""
+        """No effect: a row group is written when it is full or at the end."""
 
     def _write_buffered(self) -> None:
         if self._buffered:
@@ -209,7 +209,7 @@ class GroupedSink:
 def open_sink(
     name: str, out: IO[bytes], columns: Sequence[str], *, key_separator: str | None, null_marker: str, is_file: bool
 ) -> Iterator[RowSink]:
-    """The sink of a format. `is_file`: an Arrow file has its index at the end then, else it is a stream."""
+    """Open the sink of a format. `is_file`: write an Arrow file with a footer instead of an Arrow stream."""
     schema = pa.schema([SCHEMA.field(column) for column in columns])
     match name:
         case "json":
@@ -224,7 +224,7 @@ def open_sink(
                 yield GroupedSink(out, parquet_writer.write_table, parquet_writer.close)
             finally:
                 with suppress(Exception):
-                    parquet_writer.close()  # One that is open still would try it once `out` is closed, and Python print why that fails.
+                    parquet_writer.close()  # Otherwise its finalizer would write to the closed `out`, and Python would print the error.
         case "arrow":
             arrow_writer = pa.ipc.new_file(out, schema) if is_file else pa.ipc.new_stream(out, schema)
             yield GroupedSink(out, arrow_writer.write_table, arrow_writer.close)
@@ -233,7 +233,7 @@ def open_sink(
 
 
 def _write_all(out: IO[bytes], lines: Any) -> None:
-    """The bytes of all elements, one after the other, in one piece."""
+    """Write the bytes of all elements in one call."""
     if not len(lines):
         return
     width = 8 if pa.types.is_large_string(lines.type) or pa.types.is_large_binary(lines.type) else 4

@@ -1,6 +1,6 @@
-"""What `chaffinch produce` reads: lines, JSON lines, CSV, Parquet, Arrow, in pieces that never hold the whole file.
+"""Input formats of `produce`: reads lines, JSON lines, CSV, Parquet and Arrow in pieces of limited size.
 
-Each piece is a table for `Producer.send_table`, the number of each of its rows in the input, and the rows that cannot be read.
+Each piece has a table for `Producer.send_table`, the number of each row in the input, and the rows that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import pluralize
 from chaffinch.records.arrow_columns import HEADER_TYPE
 
-# Two quotes within a quoted field are one of its characters. What is left of a field, up to the quote that closes it, or to the end.
+# The rest of a quoted field up to its closing quote, or to the end. Two quotes inside the field are an escaped quote.
 _REST_OF_FIELD: Final = rb'[^"]*(?:""[^"]*)*("(?!")|\Z)'
 _INSIDE: Final = re.compile(_REST_OF_FIELD)
 # A quote opens a field only where the field begins.
-_QUOTED_FIELD: Final = re.compile(rb'"(?<=[,\r\n]")' + _REST_OF_FIELD)  # The quote first: the search then skips what has none.
+_QUOTED_FIELD: Final = re.compile(
+    rb'"(?<=[,\r\n]")' + _REST_OF_FIELD
+)  # The quote comes first, so that the search skips text without quotes.
 
 
 class QuoteTracker:
-    """A file for Arrow to read that looks at what goes through it. `file` stands at the beginning of line `line`."""
+    """A file wrapper for Arrow's CSV reader that tracks open quotes. `file` is positioned at the beginning of line `line`."""
 
     closed = False
 
     def __init__(self, file: IO[bytes], line: int) -> None:
         self.open_line: int | None = None
-        """The line of the quote that is open after what was read so far."""
+        """The line of the quote that is still open after the bytes read so far, or None."""
         self.is_ended = False
         self._file = file
         self._line = line
@@ -49,7 +51,7 @@ class QuoteTracker:
         return True
 
     def close(self) -> None:
-        """Nothing: the file is its opener's."""
+        """No effect: the caller closes the file."""
 
     def read(self, size: int = -1) -> bytes:
         chunk = self._file.read(size)
@@ -59,7 +61,7 @@ class QuoteTracker:
         return chunk
 
     def _scan(self, data: bytes) -> None:
-        # Whether quotes at the end are one that closes shows with what follows.
+        # Whether quotes at the end of the data close a field depends on the next bytes.
         end = len(data) if self.is_ended else len(data.rstrip(b'"'))
         text, self._trailing_quotes = self._last_byte + data[:end], data[end:]
         position = 1
@@ -75,10 +77,10 @@ class QuoteTracker:
         self._last_byte = text[-1:]
 
 
-# A piece: large enough for full batches in several partitions, small beside the producer's memory.
+# Size of a piece: large enough for full batches in several partitions, small compared with the producer's memory.
 PIECE_BYTES: Final = 4 << 20
 PIECE_ROWS_MAX: Final = 1 << 16
-# A file without a line feed must not come into memory as a whole; no broker takes records this large.
+# Limits the memory for a file without line feeds. Brokers do not accept records this large.
 LINE_BYTES_MAX: Final = 128 << 20
 
 Numbers = npt.NDArray[np.int64]
@@ -87,11 +89,11 @@ HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
 TEXT_SCHEMA: Final = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS_TYPE), ("timestamp", pa.int64()), ("partition", pa.int32())]
 )
-"""What rows of text become."""
+"""Schema of rows that were parsed from text."""
 
 
 class BrokenRow(NamedTuple):
-    """A row that is no record: its number, its text as far as it is known, and what is wrong."""
+    """A row that is not a valid record: its number, its text as far as known, and the error."""
 
     number: int
     text: bytes
@@ -99,7 +101,7 @@ class BrokenRow(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """`numbers`: of each row of `table`, from 1. `done`: bytes or rows of the input that are read with this piece."""
+    """A part of the input. `numbers`: row numbers of `table`, from 1. `done`: bytes or rows of the input read up to this piece."""
 
     table: pa.Table
     numbers: Numbers
@@ -111,7 +113,7 @@ class Piece(NamedTuple):
 
 
 def _line_pieces(file: IO[bytes]) -> Iterator[tuple[bytes, int, int]]:
-    """(whole lines without their last line feed, number of the first, bytes read so far)."""
+    """(whole lines without the last line feed, number of the first line, bytes read so far)."""
     waiting: list[bytes] = []
     waiting_bytes, number, done = 0, 1, 0
     read: Callable[[int], bytes] = getattr(file, "read1", file.read)
@@ -133,7 +135,7 @@ def _line_pieces(file: IO[bytes]) -> Iterator[tuple[bytes, int, int]]:
 
 
 def read_lines(file: IO[bytes], *, key_separator: str | None, null_marker: str | None) -> Iterator[Piece]:
-    """Each line is a value; with a separator, what stands before its first occurrence is the key. A line feed or CR LF ends a line."""
+    """Read each line as a value. With a separator, the text before its first occurrence is the key. LF or CR LF ends a line."""
     marker = None if null_marker is None else pa.scalar(null_marker.encode(), pa.large_binary())
     for text, first, done in _line_pieces(file):
         lines = pc.split_pattern(pa.array([text.replace(b"\r\n", b"\n").removesuffix(b"\r")], pa.large_binary()), "\n").flatten()
@@ -148,7 +150,7 @@ def read_lines(file: IO[bytes], *, key_separator: str | None, null_marker: str |
         table = pa.table({"key": _with_nulls(key, marker), "value": _with_nulls(value, marker)})
         mask = has_key.to_numpy(zero_copy_only=False)
         broken = [
-            BrokenRow(int(numbers[index]), lines[index].as_py(), f"no key separator {key_separator!r} in it")
+            BrokenRow(int(numbers[index]), lines[index].as_py(), f"no key separator {key_separator!r} in the line")
             for index in np.flatnonzero(~mask).tolist()
         ]
         yield Piece(table, numbers[mask], broken, done)
@@ -162,7 +164,7 @@ def _with_nulls(values: pa.Array, marker: pa.Scalar | None) -> pa.Array:
 
 
 def read_json(file: IO[bytes], record_of: Callable[[bytes], TextRecord]) -> Iterator[Piece]:
-    """One record per line; blank lines are none."""
+    """Read one record per line; blank lines are skipped."""
     for text, first, done in _line_pieces(file):
         records: list[tuple[int, TextRecord]] = []
         broken: list[BrokenRow] = []
@@ -191,9 +193,9 @@ def _text_table(records: Sequence[TextRecord]) -> pa.Table:
 
 
 def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None) -> Iterator[Piece]:
-    """Rows under a line of names. Columns key, value, headers, timestamp, partition; with `key_field` any, and the row is the value.
+    """Read rows after a header line. Columns: key, value, headers, timestamp, partition; any with `key_field`, the row is the value then.
 
-    A field that is empty and not quoted is null, or one that is `null_marker`. The first row has the number 1.
+    An unquoted field that is empty, or equal to `null_marker` if given, is null. The first row has the number 1.
     """
     from pyarrow import csv
 
@@ -201,8 +203,8 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
     skipped: dict[int, BrokenRow] = {}
 
     def skip(row: csv.InvalidRow) -> Literal["skip"]:
-        reason = f"{pluralize(row.actual_columns, 'field')}, the first line names {row.expected_columns}"
-        assert row.number is not None, "rows are numbered where one thread reads"
+        reason = f"{pluralize(row.actual_columns, 'field')}, the header line has {row.expected_columns}"
+        assert row.number is not None, "rows have numbers in single-threaded reads"
         skipped[row.number] = BrokenRow(row.number, row.text.encode(), reason)
         return "skip"
 
@@ -212,7 +214,7 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
         null_values=["" if null_marker is None else null_marker],
         quoted_strings_can_be_null=False,
     )
-    # The names are line 1.
+    # The header is line 1.
     quotes = QuoteTracker(file, 2)
     try:
         reader = csv.open_csv(
@@ -242,7 +244,7 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
 
 
 def _with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """Each batch, and whether it is the last."""
+    """Each batch with whether it is the last one."""
     waiting = None
     for batch in batches:
         if waiting is not None:
@@ -253,7 +255,7 @@ def _with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def _unclosed_quote(line: int) -> str:
-    return f"the quote that opens a field in line {line} is never closed: the rest of the input would be in that field"
+    return f"the quote that opens a field in line {line} is not closed: the field would include the rest of the input"
 
 
 def _row_text(table: pa.Table, index: int) -> bytes:
@@ -266,12 +268,12 @@ def _csv_names(file: IO[bytes]) -> list[str]:
     except (UnicodeDecodeError, standard_csv.Error) as error:
         raise KafkaException(f"not readable as CSV: the first line: {error}") from None
     if not first:
-        raise KafkaException("not readable as CSV: no names in the first line")
+        raise KafkaException("not readable as CSV: the first line has no names")
     return first
 
 
 def _row_numbers(count: int, first: int, skipped: dict[int, BrokenRow]) -> tuple[Numbers, int]:
-    """The numbers of `count` rows from `first` on that were not skipped, and the number that comes next."""
+    """The numbers of `count` rows from `first` on, without the skipped rows, and the next number."""
     candidates = np.arange(first, first + count + len(skipped), dtype=np.int64)
     numbers = candidates[~np.isin(candidates, list(skipped))][:count]
     return numbers, int(numbers[-1]) + 1 if count else first
@@ -318,7 +320,7 @@ _CSV_PARSERS: Final[tuple[tuple[str, Callable[[str], Any], pa.DataType], ...]] =
 
 
 def read_parquet(file: IO[bytes], key_field: str | None) -> Iterator[Piece]:
-    """Row groups, a piece at a time. A stream that cannot be read from its end is copied to a temporary file first."""
+    """Read row groups, a piece at a time. A stream that is not seekable is copied to a temporary file first."""
     from pyarrow import parquet
 
     with tempfile.TemporaryFile() as copy:
@@ -337,7 +339,7 @@ def read_parquet(file: IO[bytes], key_field: str | None) -> Iterator[Piece]:
 
 
 def read_arrow(file: IO[bytes], key_field: str | None) -> Iterator[Piece]:
-    """Record batches of an Arrow file (Feather 2) or stream."""
+    """Read the record batches of an Arrow file (Feather 2) or stream."""
     try:
         is_file = file.seekable() and file.read(6) == b"ARROW1"
         if file.seekable():
@@ -366,15 +368,15 @@ def _tables(batches: Any, key_field: str | None) -> Iterator[Piece]:
 
 
 def _record_columns(table: pa.Table) -> pa.Table:
-    """Without what reading a topic adds. KafkaException where there is nothing to be a value."""
+    """Drop the columns that `consume` adds. Raises KafkaException if there is no column `value`."""
     names = table.schema.names
     if "value" not in names:
-        raise KafkaException(f"there is no column 'value', the columns are {', '.join(names)}; --key-field NAME takes rows as a whole")
+        raise KafkaException(f"there is no column 'value', the columns are {', '.join(names)}; --key-field NAME writes whole rows")
     return table.drop_columns([name for name in READ_ONLY if name in names])
 
 
 def keyed_piece(table: pa.Table, numbers: Numbers, broken: list[BrokenRow], key_field: str, done: int) -> Piece:
-    """Each row as a JSON object for a value, with one of its columns for a key; rows with a null there are broken too."""
+    """Each row as a JSON object in the value, with the column `key_field` as the key. Rows with a null key are broken rows."""
     if key_field not in table.schema.names:
         raise ConfigException(f"--key-field {key_field!r}: the columns are {', '.join(table.schema.names)}")
     rows = [{name: _plain(value) for name, value in row.items()} for row in table.to_pylist()]
@@ -393,5 +395,5 @@ def _plain(value: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What Arrow says, without what it adds in further lines."""
+    """The first line of an error of Arrow."""
     return str(error).partition("\n")[0]

@@ -1,8 +1,8 @@
-"""Standard input, read so that Ctrl-C and SIGTERM are heard at any moment.
+"""Interruptible standard input: Ctrl-C and SIGTERM take effect at any moment.
 
-Python looks for signals before it reads and when a read is broken off. One that comes between the two breaks nothing off: it would be heard
-when the next line comes, which may be never. A wait for the input and for Python's own note of a signal (`signal.set_wakeup_fd`) has no
-such gap.
+Python checks for signals before a read and when a read is interrupted. A signal between the two does not interrupt the read: its handler
+would run with the next input, possibly never. Polling the input together with Python's wakeup descriptor (`signal.set_wakeup_fd`) closes
+this gap.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _WAKEUP_BYTES: Final = 4096
 
 
 class InterruptibleInput(io.RawIOBase):
-    """What comes through a pipe or a terminal, `source`. `wakeup_reader`: readable once a signal has come. Both are descriptors of its
-    owner's."""
+    """Raw input from a pipe or terminal, `source`. `wakeup_reader` becomes readable on a signal. The caller owns both descriptors."""
 
     def __init__(self, source: int, wakeup_reader: int) -> None:
         self._source = source
@@ -40,7 +39,7 @@ class InterruptibleInput(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while True:
-            ready = {descriptor for descriptor, _ in self._poll.poll()}  # Here a handler raises, if it does.
+            ready = {descriptor for descriptor, _ in self._poll.poll()}  # A signal handler that raises, raises here.
             if self._wakeup_reader in ready:
                 os.read(self._wakeup_reader, _WAKEUP_BYTES)
             if self._source in ready:
@@ -49,7 +48,7 @@ class InterruptibleInput(io.RawIOBase):
 
 @contextmanager
 def standard_input() -> Iterator[IO[bytes]]:
-    """Standard input as bytes; files, which never keep anybody waiting, as they are. Signals are noted in the main thread alone."""
+    """Standard input as bytes. A regular file is not wrapped, since it never blocks; nor is any input outside of the main thread."""
     plain = sys.stdin.buffer
     if threading.current_thread() is not threading.main_thread() or not can_block(plain):
         yield plain
@@ -69,8 +68,8 @@ def standard_input() -> Iterator[IO[bytes]]:
 
 
 def can_block(file: IO[bytes]) -> bool:
-    """Whether somebody else may keep whoever reads or writes it waiting."""
+    """Whether a read or write may block on another process: true for everything but regular files."""
     try:
         return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except (OSError, io.UnsupportedOperation):  # Nothing of the system's lies below it.
+    except (OSError, io.UnsupportedOperation):  # It has no descriptor.
         return False
