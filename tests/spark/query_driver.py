@@ -18,7 +18,7 @@ from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.task_sender import forget_producer
 
 
-class PlayedQuery:
+class QueryDriver:
     """One query with its checkpoint. `close` ends the connections that this process keeps for it."""
 
     def __init__(

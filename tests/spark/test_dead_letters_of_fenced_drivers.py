@@ -1,4 +1,4 @@
-"""The Parquet file of dead letters is that of the writer who has committed the batch, whoever wrote one, and whoever died where."""
+"""The Parquet file of dead letters is that of the writer that has committed the batch, whichever writers died."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from chaffinch.spark.commit.operations import Operation, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 from tests.spark.test_spark_write import alter, values
 
 FILE = "chaffinch-q-000000000.parquet"
@@ -32,14 +32,14 @@ def kafka() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., QueryDriver]]:
     """Makes drivers of one query: one per name, on the checkpoint of that name or on another's."""
     made = []
 
-    def make(name: str, checkpoint: str | None = None) -> PlayedQuery:
+    def make(name: str, checkpoint: str | None = None) -> QueryDriver:
         options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead"), "kafka__client__id": name}
         folder = tmp_path / (checkpoint or name)
-        made.append(PlayedQuery(monkeypatch, kafka.bootstrap_servers, folder, run_id=f"run-{name}", **options))
+        made.append(QueryDriver(monkeypatch, kafka.bootstrap_servers, folder, run_id=f"run-{name}", **options))
         return made[-1]
 
     yield make
@@ -79,7 +79,7 @@ def before(monkeypatch: pytest.MonkeyPatch, step: Step, deed: Callable[[], objec
 @pytest.mark.parametrize("step", [Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.ADD_OFFSETS, Step.NOTE_ENDING, Step.END_TRANSACTION])
 def test_fenced_driver_keeps_file_of_other_driver(
     kafka: EmbeddedBroker,
-    query: Callable[..., PlayedQuery],
+    query: Callable[..., QueryDriver],
     letters: Callable[[], tuple[list[bytes], list[str]]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -98,7 +98,7 @@ def test_fenced_driver_keeps_file_of_other_driver(
 
 def test_row_written_by_other_driver_is_not_a_dead_letter(
     kafka: EmbeddedBroker,
-    query: Callable[..., PlayedQuery],
+    query: Callable[..., QueryDriver],
     letters: Callable[[], tuple[list[bytes], list[str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,11 +120,11 @@ def test_row_written_by_other_driver_is_not_a_dead_letter(
 
 def test_empty_batch_keeps_dead_letters_of_other_driver(
     kafka: EmbeddedBroker,
-    query: Callable[..., PlayedQuery],
+    query: Callable[..., QueryDriver],
     letters: Callable[[], tuple[list[bytes], list[str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such a batch fences nobody: the other one is found out by its marker only, in the next batch."""
+    """Such a batch fences no driver: the other one is detected by its marker in the next batch."""
     one, two = query("one"), query("two")
     before(monkeypatch, Step.WRITE_DEAD_LETTERS, lambda: two.run(rows_of("two")))
     one.run(NO_ROWS)
@@ -145,14 +145,14 @@ def test_empty_batch_keeps_dead_letters_of_other_driver(
 @pytest.mark.parametrize("is_same_process", [True, False])
 def test_dead_letters_of_killed_driver_are_published_or_removed(
     kafka: EmbeddedBroker,
-    query: Callable[..., PlayedQuery],
+    query: Callable[..., QueryDriver],
     letters: Callable[[], tuple[list[bytes], list[str]]],
     monkeypatch: pytest.MonkeyPatch,
     step: Step,
     is_written: bool,
     is_same_process: bool,
 ) -> None:
-    """They are seen when the batch is written, and not before; whoever goes on gives them their name, and takes away all others."""
+    """They are visible when the batch is written, and not before. The next driver renames them and removes all others."""
     first, second = query("first", "shared"), query("second", "shared")
 
     def die() -> None:
@@ -170,7 +170,7 @@ def test_dead_letters_of_killed_driver_are_published_or_removed(
 
 
 def test_next_commit_removes_dead_letters_of_failed_commit(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]]
+    kafka: EmbeddedBroker, query: Callable[..., QueryDriver], letters: Callable[[], tuple[list[bytes], list[str]]]
 ) -> None:
     """Which has looked for such files before, when it had committed the batch before."""
     first, second = query("first", "shared"), query("second", "shared")
@@ -184,11 +184,11 @@ def test_next_commit_removes_dead_letters_of_failed_commit(
 
 def test_late_driver_finds_pending_file_renamed(
     kafka: EmbeddedBroker,
-    query: Callable[..., PlayedQuery],
+    query: Callable[..., QueryDriver],
     letters: Callable[[], tuple[list[bytes], list[str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where somebody has moved them on by then, as a replay does."""
+    """Also if a replay has moved them by then."""
     first, second = query("first", "shared"), query("second", "shared")
     mine, others = first.write(rows_of("each")), second.write(rows_of("each"))
     replayed = first.checkpoint.parent / "replayed"
@@ -203,7 +203,7 @@ def test_late_driver_finds_pending_file_renamed(
 
 
 def test_file_of_earlier_version_is_kept(
-    query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]], tmp_path: Path
+    query: Callable[..., QueryDriver], letters: Callable[[], tuple[list[bytes], list[str]]], tmp_path: Path
 ) -> None:
     """It was renamed before EndTxn: when its batch is run again and is in Kafka, there is nothing pending."""
     one = query("one")
@@ -215,7 +215,7 @@ def test_file_of_earlier_version_is_kept(
 
 
 def test_file_of_earlier_version_is_removed_if_batch_has_no_dead_letters(
-    query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]], tmp_path: Path
+    query: Callable[..., QueryDriver], letters: Callable[[], tuple[list[bytes], list[str]]], tmp_path: Path
 ) -> None:
     """It was renamed before an EndTxn that failed, and its rows are good by now: a replay of the file would double them."""
     (tmp_path / "dead").mkdir()

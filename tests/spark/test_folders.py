@@ -92,7 +92,7 @@ class TestFolder:
         assert (refusal.group, refusal.name) == (Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE")
 
     def test_full_disk_is_storage_failed(self) -> None:
-        """As pyarrow tells it."""
+        """As in the message of pyarrow."""
         with pytest.raises(Refusal, match=r"STORAGE_FAILED: .*/dev has a file full that cannot be written") as caught:
             full(Folder("/dev", "stagingLocation"))
         assert caught.value.group is Group.APPLICATION_RECOVERABLE
@@ -209,7 +209,7 @@ def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
 
 
 class TestPrivateFolder:
-    """A folder whose name others of the machine can tell."""
+    """A directory whose name other users of the machine can predict."""
 
     def test_private_directory_is_created_on_first_write(self, tmp_path: Path) -> None:
         root = tmp_path / "own"

@@ -38,14 +38,14 @@ def write(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / "offsets" / str(batch_id)).write_text(f"v1\n{batch_id}")
     used = []
 
-    def written(name: str, batch_id: int, rows: Mapping[str, Any] | None = ROWS, is_told: bool = True, **changes: str) -> None:
-        """`is_told`: tasks know the query from Spark, as they do but on Spark Connect."""
+    def written(name: str, batch_id: int, rows: Mapping[str, Any] | None = ROWS, has_query: bool = True, **changes: str) -> None:
+        """`has_query`: tasks get the query from Spark, as they do without Spark Connect."""
         given = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "checkpointlocation": str(tmp_path),
             "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id),
         } | {option.replace("__", "."): value for option, value in changes.items()}  # fmt: skip
         facts = TaskContextFacts(task=0, query_id="q", run_id="run", batch_id=batch_id, master="local[2]")
-        if not is_told:
+        if not has_query:
             given["chaffinch.query.id"], facts = "q", TaskContextFacts(task=0, master="local[2]")
         options = SinkOptions.parse(given, is_stream=False)
         used.append(options)
@@ -73,10 +73,10 @@ def test_each_named_sink_writes_each_batch_once(kafka: EmbeddedBroker, write: Ca
 def test_spark_connect_finds_same_query(kafka: EmbeddedBroker, write: Callable[..., None]) -> None:
     write("one", 0)
     for batch_id in (0, 1, 1):
-        write("one", batch_id, is_told=False)
+        write("one", batch_id, has_query=False)
     assert values(kafka, "orders") == {"1": 2, "2": 2}
     with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 0 is older than batch 1"):
-        write("one", 0, is_told=False)
+        write("one", 0, has_query=False)
 
 
 def test_batch_older_than_marker_is_refused(write: Callable[..., None]) -> None:

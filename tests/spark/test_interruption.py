@@ -22,7 +22,7 @@ def test_first_ctrl_c_is_deferred_and_second_raises() -> None:
 
 
 class Context:
-    """A SparkContext with two executors, whose tasks end while somebody looks."""
+    """A SparkContext with two executors, whose tasks end while they are polled."""
 
     def __init__(self) -> None:
         self.levels: list[object] = []
@@ -60,7 +60,7 @@ def test_log_is_restored_after_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_log_is_restored_if_task_status_is_unknown(
     monkeypatch: pytest.MonkeyPatch, error: type[AttributeError | KeyboardInterrupt]
 ) -> None:
-    """Ctrl-C once more, or a Spark that has ended meanwhile."""
+    """A second Ctrl-C, or a Spark that has ended in the meantime."""
     context = Context()
     context._jsc.sc().statusTracker().getExecutorInfos.side_effect = error
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)

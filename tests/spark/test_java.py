@@ -124,7 +124,7 @@ class TestLauncher:
         assert stat.filemode((tmp_path / f"chaffinch-{os.getuid()}").stat().st_mode) == "drwx------"
 
     def test_launcher_refuses_folder_that_others_can_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its name can be told: somebody else may have put another program there."""
+        """Its name is predictable: another user may have put another program there."""
         (tmp_path / "file").write_text("in the way")
         (tmp_path / f"chaffinch-{os.getuid()}").mkdir()
         (tmp_path / f"chaffinch-{os.getuid()}").chmod(0o777)

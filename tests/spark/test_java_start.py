@@ -129,14 +129,14 @@ def test_other_error_keeps_java_running() -> None:
 
 
 def test_sigterm_handler_that_does_not_raise_keeps_java_running() -> None:
-    told = []
-    before = signal.signal(signal.SIGTERM, lambda *_: told.append("it"))
+    signals = []
+    before = signal.signal(signal.SIGTERM, lambda *_: signals.append("it"))
     try:
         with JavaStart():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert told == ["it"]
+    assert signals == ["it"]
 
 
 def test_other_threads_set_no_handlers() -> None:

@@ -174,7 +174,7 @@ class TestTwoOutputs:
         output(Frame(run="two"), 0)
 
     def test_transactional_id_of_another_output_is_refused(self) -> None:
-        """Whoever commits asks how its own last transaction ended, which would be the other's."""
+        """A committer requests the end of its own last transaction, which would be that of the other sink."""
         frame = Frame()
         first, second = (sink(name=name, kafka_transactional_id="mine") for name in ("a", "b"))
         first(frame, 0)
@@ -186,7 +186,7 @@ class TestTwoOutputs:
 
 
 class ConnectFrame(Frame):
-    """As on Spark Connect: no SparkContext, hence nobody who tells of the query."""
+    """As with Spark Connect: without a SparkContext, and so without the id of the query."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the options of sink and source share, and what importing the modules of Spark's workers costs."""
+"""Options that sink and source share, and the import cost of the modules of Spark workers."""
 
 import logging
 import subprocess
@@ -24,7 +24,7 @@ LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaffinch.spark.options._logged", set())
 
 
@@ -108,7 +108,7 @@ def test_client_options_are_case_insensitive(table: OptionTable) -> None:
     ids=["source", "stream source", *TABLES],
 )
 def test_client_options_are_never_unknown(table: OptionTable, clients: OptionTable) -> None:
-    """Of Spark's own source and sink some come with `kafka.session.timeout.ms`; what cannot be is said with the reason."""
+    """Queries of the Kafka source and sink of Spark may have `kafka.session.timeout.ms`; wrong values are refused with the reason."""
     known = {option.name for option in table.options} | table.without_effect | table.hinted
     names = {option.name for option in clients.options} | clients.without_effect
     assert sorted(name for name in names if f"kafka.{name}" not in known) == []

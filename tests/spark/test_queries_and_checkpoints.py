@@ -16,7 +16,7 @@ from chaffinch.spark.commit.marker import STATE_FILE
 from chaffinch.spark.commit.operations import Operation
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 from tests.spark.test_spark_write import values
 
 BEFORE_THE_END = ["the transactional id", "that it is about to end"]
@@ -34,12 +34,12 @@ def kafka() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., QueryDriver]]:
     """Makes queries: one per checkpoint, and one per id."""
     made = []
 
-    def make(name: str = "one", query_id: str | None = None, run_id: str = "run-1", **options: Any) -> PlayedQuery:
-        made.append(PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / name, query_id or f"id-{name}", run_id, **options))
+    def make(name: str = "one", query_id: str | None = None, run_id: str = "run-1", **options: Any) -> QueryDriver:
+        made.append(QueryDriver(monkeypatch, kafka.bootstrap_servers, tmp_path / name, query_id or f"id-{name}", run_id, **options))
         return made[-1]
 
     yield make
@@ -47,13 +47,13 @@ def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         one.close()
 
 
-def restored(query: PlayedQuery, copy: Path) -> None:
+def restored(query: QueryDriver, copy: Path) -> None:
     """The checkpoint as it was."""
     shutil.rmtree(query.checkpoint)
     shutil.copytree(copy, query.checkpoint)
 
 
-def test_two_queries_to_one_topic_are_independent(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+def test_two_queries_to_one_topic_are_independent(kafka: EmbeddedBroker, query: Callable[..., QueryDriver]) -> None:
     one, two = query("one"), query("two")
     for batch_id in range(2):
         one.run(row(f"one {batch_id}"), batch_id=batch_id)
@@ -62,7 +62,7 @@ def test_two_queries_to_one_topic_are_independent(kafka: EmbeddedBroker, query: 
     assert values(kafka, "orders") == {"one 0": 1, "one 1": 1, "two 0": 1, "two 1": 1}
 
 
-def test_one_query_writes_several_topics(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+def test_one_query_writes_several_topics(kafka: EmbeddedBroker, query: Callable[..., QueryDriver]) -> None:
     both = query("both", markerTopic="others")
     del both.options["topic"]
     table = {"value": [b"to orders", b"to others"], "topic": ["orders", "others"]}
@@ -71,7 +71,7 @@ def test_one_query_writes_several_topics(kafka: EmbeddedBroker, query: Callable[
     assert (values(kafka, "orders"), values(kafka, "others")) == ({"to orders": 1}, {"to others": 1})
 
 
-def test_query_can_change_topic_and_return(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+def test_query_can_change_topic_and_return(kafka: EmbeddedBroker, query: Callable[..., QueryDriver]) -> None:
     """The marker of the first topic is old by then; the checkpoint knows where batch 1 is."""
     one = query("one")
     one.run(row("0"))
@@ -81,7 +81,7 @@ def test_query_can_change_topic_and_return(kafka: EmbeddedBroker, query: Callabl
     assert (values(kafka, "orders"), values(kafka, "others")) == ({"0": 1, "2": 1}, {"1": 1})
 
 
-def test_renamed_query_continues(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+def test_renamed_query_continues(kafka: EmbeddedBroker, query: Callable[..., QueryDriver]) -> None:
     """Its id is in the checkpoint; the name is only for people."""
     query("one", queryName="before").run(row("0"))
     renamed = query("one", run_id="run-2", queryName="after")
@@ -90,7 +90,7 @@ def test_renamed_query_continues(kafka: EmbeddedBroker, query: Callable[..., Pla
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_moved_checkpoint_continues(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_moved_checkpoint_continues(kafka: EmbeddedBroker, query: Callable[..., QueryDriver], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.move(tmp_path / "one", tmp_path / "elsewhere")
@@ -100,8 +100,8 @@ def test_moved_checkpoint_continues(kafka: EmbeddedBroker, query: Callable[..., 
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_copied_checkpoint_is_refused(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
-    """Both have one id: where they are at the same batch, one of them writes it. The one that is behind is told so."""
+def test_copied_checkpoint_is_refused(kafka: EmbeddedBroker, query: Callable[..., QueryDriver], tmp_path: Path) -> None:
+    """Both have one id: only one of them writes the same batch. The one that is behind gets an error."""
     one = query("one")
     one.run(row("0"))
     shutil.copytree(tmp_path / "one", tmp_path / "copy")
@@ -114,7 +114,7 @@ def test_copied_checkpoint_is_refused(kafka: EmbeddedBroker, query: Callable[...
     assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
 
-def test_copied_checkpoint_with_other_rows_is_refused(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_copied_checkpoint_with_other_rows_is_refused(kafka: EmbeddedBroker, query: Callable[..., QueryDriver], tmp_path: Path) -> None:
     """The same batch of the copy covers other offsets of the source: neither written nor skipped silently."""
     one = query("one")
     one.run(row("0"))
@@ -127,7 +127,7 @@ def test_copied_checkpoint_with_other_rows_is_refused(kafka: EmbeddedBroker, que
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_restored_checkpoint_writes_no_duplicates(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_restored_checkpoint_writes_no_duplicates(kafka: EmbeddedBroker, query: Callable[..., QueryDriver], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.copytree(tmp_path / "one", tmp_path / "backup")
@@ -139,7 +139,7 @@ def test_restored_checkpoint_writes_no_duplicates(kafka: EmbeddedBroker, query: 
     assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
 
-def test_deleted_checkpoint_starts_new_query(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_deleted_checkpoint_starts_new_query(kafka: EmbeddedBroker, query: Callable[..., QueryDriver], tmp_path: Path) -> None:
     """Spark gives it a new id, and begins where its source begins: the rows are written again."""
     query("one").run(row("0"))
     shutil.rmtree(tmp_path / "one")
@@ -147,7 +147,7 @@ def test_deleted_checkpoint_starts_new_query(kafka: EmbeddedBroker, query: Calla
     assert values(kafka, "orders") == {"0": 2}
 
 
-def test_deleted_sink_folder_is_detected(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
+def test_deleted_sink_folder_is_detected(kafka: EmbeddedBroker, query: Callable[..., QueryDriver], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.rmtree(tmp_path / "one" / "chaffinch")
@@ -157,7 +157,7 @@ def test_deleted_sink_folder_is_detected(kafka: EmbeddedBroker, query: Callable[
 
 
 def test_wrong_checkpoint_location_is_not_used(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kafka: EmbeddedBroker, query: Callable[..., QueryDriver], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The option names the checkpoint of another query: its notes are not this query's, so they are neither read nor written."""
     query("one").run(row("0"))
@@ -170,9 +170,9 @@ def test_wrong_checkpoint_location_is_not_used(
 
 
 def test_second_run_during_commit_fences_first(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedBroker, query: Callable[..., QueryDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one is fenced in the middle; the second one has written the batch, so the first one is told who did."""
+    """The first one is fenced in the middle; the second one has written the batch, so the error of the first one names it."""
     from chaffinch.spark.commit.operations import Step
     from chaffinch.spark.sink.commit_shell import CommitShell
 
@@ -197,7 +197,7 @@ def failing(folder: Folder, name: str, parts: Sequence[bytes]) -> None:
 
 
 def test_storage_failure_after_commit_does_not_fail_batch(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kafka: EmbeddedBroker, query: Callable[..., QueryDriver], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The marker says that it is written; the note is for people."""
     one = query("one")
@@ -217,7 +217,7 @@ def test_storage_failure_after_commit_does_not_fail_batch(
 
 @pytest.mark.parametrize("at", range(len(BEFORE_THE_END)), ids=BEFORE_THE_END)
 def test_storage_failure_before_commit_advises_restart(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], at: int, monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedBroker, query: Callable[..., QueryDriver], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = query("one")
     write, written = Folder.write, []

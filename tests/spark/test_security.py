@@ -1,4 +1,4 @@
-"""`kafka.` options about TLS and logins reach the connections of Spark's processes, and nothing that is printed."""
+"""`kafka.` options about TLS and logins reach the connections of Spark processes, and no output."""
 
 import pickle
 from pathlib import Path

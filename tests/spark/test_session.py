@@ -1,4 +1,4 @@
-"""Which sessions there can be, where one runs whose master nobody gives in Python, and what one that fails leaves."""
+"""Arguments of `session`, its default master, and the state after a failed session."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ def test_pandas_warning_of_test_module_is_ignored(
     builder: Builder, text: str, kind: type[FutureWarning | DeprecationWarning], module: str, is_shown: bool
 ) -> None:
     """What it says where pandas is used is; and nothing else is kept back."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         session("x", master="local", check=False)
         warnings.warn_explicit(text, kind, "utils.py", 1, module=module)
-    assert [str(each.message) for each in told] == ([text] if is_shown else [])
+    assert [str(each.message) for each in warned] == ([text] if is_shown else [])
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith("4.1."), reason="PySpark 4.1 says nothing of pandas 3")
@@ -185,7 +185,7 @@ def unfit(spark: Connected | Running) -> None:
 
 @pytest.mark.parametrize("is_there_before", [False, True])
 def test_failed_session_restores_environment(builder: Builder, monkeypatch: pytest.MonkeyPatch, is_there_before: bool) -> None:
-    """Neither itself, which the next one would be, nor a Python, nor Spark Connect, which a builder of Spark's own would find."""
+    """Neither the session, which the next call would return, nor a Python, nor Spark Connect, which a Spark builder would find."""
     from pyspark import SparkContext
 
     monkeypatch.setattr(SparkContext, "_active_spark_context", builder if is_there_before else None)
@@ -222,7 +222,7 @@ class Connected:
 def test_failed_connect_session_is_stopped(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, is_there_before: bool, fails_at_once: bool
 ) -> None:
-    """PySpark keeps it before it has asked the server for anything, and gives it to whoever names another server."""
+    """PySpark caches it before its first request, and returns it even for another server."""
     before = Connected() if is_there_before else None
     monkeypatch.setattr(Connected, "made", before)
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", SimpleNamespace(SparkSession=Connected))
@@ -257,7 +257,7 @@ def test_numpy_numbers_are_accepted(builder: Builder) -> None:
 
 
 class Turns:
-    """Stands for the lock; `asked` tells when a second thread asks for it."""
+    """Stands for the lock; `asked` is set when a second thread waits for it."""
 
     def __init__(self) -> None:
         self.lock, self.asked = threading.Lock(), threading.Event()
@@ -310,7 +310,7 @@ def test_submitted_job_uses_its_master(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_python_without_package_is_refused_in_local_mode(tmp_path: Path) -> None:
-    """Else the first write says that Spark finds no format of this name, or that Arrow is missing, in a traceback of Java's."""
+    """Otherwise the first write says that Spark finds no format of this name, or that Arrow is missing, in a Java stack trace."""
     python = tmp_path / "bare" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     begin = "from chaffinch.spark import session\ntry: session(master='local[1]')\nexcept Exception as error: print(repr(error))"

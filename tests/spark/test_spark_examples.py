@@ -36,7 +36,7 @@ def test_cleaning_pipeline(spark: SparkSession, tmp_path: Path) -> None:
 def test_word_counts_from_topic_to_topic(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Through an error that fences the writer at the very end of its transaction: every count is there once.
 
-    The transaction stays open, as nobody has fenced it really: the broker ends it before the sink has waited for it long enough.
+    The transaction stays open, as no producer has fenced it: the broker ends it before the sink has waited for it long enough.
     """
     topics = {spark_word_count.INPUT: {"partitions": 2}, spark_word_count.OUTPUT: {"cleanup.policy": "compact"}}
     config = {"transaction.max.timeout.ms": 5000, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}

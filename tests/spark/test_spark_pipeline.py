@@ -132,7 +132,7 @@ def test_writes_work_in_other_threads(spark: SparkSession, broker: EmbeddedBroke
 
 
 def test_message_with_quoted_line_end_is_complete(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """As the name of a topic, of a folder, or what somebody's handler raises may."""
+    """As in the name of a topic or folder, or in an exception of a user's handler."""
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.txt").write_text("a")
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "a\nb", "checkpointLocation": str(tmp_path / "c")}

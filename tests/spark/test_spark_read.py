@@ -26,7 +26,7 @@ def read(spark: SparkSession, broker: EmbeddedBroker, **options: str) -> DataFra
 
 @pytest.fixture
 def plain(broker: EmbeddedBroker, topic: str) -> str:
-    """A topic with ten records in partition 0 and five in partition 1, written by somebody else's client."""
+    """A topic with ten records in partition 0 and five in partition 1, written by another client."""
     name = f"{topic}-plain"
     broker.create_topic(name, 2, 1, {})
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=0)
@@ -140,7 +140,7 @@ class TestDataLoss:
 
 
 class TestBadInput:
-    """What options can be is told in `source/test_options.py`, what there must be in `test_stream_reader.py`; here, that users see it."""
+    """`source/test_options.py` tests the options, `test_stream_reader.py` missing topics; this one, that users see the error."""
 
     @pytest.mark.parametrize(
         ("options", "text"),

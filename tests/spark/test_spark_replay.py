@@ -84,7 +84,7 @@ def test_topic_is_replayed_once(
     assert (repaired["value"], [header["key"] for header in repaired["headers"]]) == (b"v0", ["mine"])
     assert repaired["timestamp"].timestamp() == 1_700_000_000
 
-    # Its note speaks of all partitions, and is told from a letter whose row has headers of the same names.
+    # Its note covers all partitions, and differs from a letter whose row has headers of the same names.
     (span,) = read_ledger(spark, keyed.client, dead).spans_to_read(is_all=False)
     assert (span.replayed, span.start) == (before.spans[0].end, before.spans[0].end)
 
@@ -92,7 +92,7 @@ def test_topic_is_replayed_once(
     with monkeypatch.context() as patch:
         late = replace(before, spans=tuple(replace(span, end=span.end + 1) for span in before.spans))
         patch.setattr(topic_replay, "read_ledger", lambda *_: late)
-        with pytest.raises(Refusal, match=r"REPLAYED_MEANWHILE: another replay of .* was written meanwhile"):
+        with pytest.raises(Refusal, match=r"REPLAYED_MEANWHILE: another replay of .* was written in the meantime"):
             replay(spark, keyed)
 
     report = replay(spark, plan(broker, topic=dead, repairs={"value": "concat('cut: ', substring(value, 1, 3))"}))
@@ -177,7 +177,7 @@ def test_writing_options_do_not_limit_notes(spark: SparkSession, broker: Embedde
 def test_topic_that_rejects_note_gets_no_rows(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told before anything is written; where that cannot be, the topic refuses the note, and the rows with it."""
+    """It is reported before anything is written; if that is impossible, the topic rejects the note, and the rows with it."""
     write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     alter(broker, dead, "max.message.bytes", "120")
     keyed = plan(broker, topic=dead, repairs={"key": "value"})
@@ -301,7 +301,7 @@ def test_letters_removed_during_read_fail_replay(
 
 
 def test_topic_with_expired_notes_is_replayed(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
-    """What was replayed is gone with the note of it: what comes then is replayed, although nothing tells it from the first time."""
+    """Replayed letters have expired with their note: new letters are replayed, although the ledger is the same as at first."""
     for first in (0, 10):
         write(rows(spark, first), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
         keyed = plan(broker, topic=dead, repairs={"key": "'k'", "value": f"'repaired {first}'"})

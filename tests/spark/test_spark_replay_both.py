@@ -235,12 +235,12 @@ def test_concurrent_topic_and_file_replays_write_once(
     mine, others = (of_topic_, of_files_) if late == "topic" else (of_files_, of_topic_)
     really = writing.write
 
-    def meanwhile(*given: Any) -> None:
+    def write_concurrently(*given: Any) -> None:
         monkeypatch.setattr(writing, "write", really)
         replay(spark, others)
         really(*given)
 
-    monkeypatch.setattr(writing, "write", meanwhile)
+    monkeypatch.setattr(writing, "write", write_concurrently)
     if late == "topic":
         with pytest.raises(Refusal, match="REPLAYED_MEANWHILE"):
             replay(spark, mine)
@@ -305,7 +305,7 @@ def test_files_of_earlier_version_are_replayed_without_topic(
 def test_letters_missing_in_replayed_topic_are_refused(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str
 ) -> None:
-    """Retention took them after a replay of the topic: nobody can tell whether they are written, and nothing is."""
+    """Retention removed them after a replay of the topic: it is unknown whether they were written, so nothing is."""
     of_topic_, of_files_ = both
     replay(spark, replace(of_topic_, only=["INVALID_TIMESTAMP"]))
     with SyncClient(broker.bootstrap_servers) as client:

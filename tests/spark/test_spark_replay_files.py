@@ -120,7 +120,7 @@ def test_interruption_after_write_has_note(
 def test_only_one_of_two_replays_to_different_topics_writes(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The marker lies where both look for it, whatever their repairs: what one has written meanwhile the other skips."""
+    """The marker lies where both look for it, whatever their repairs: what one has written in the meantime the other skips."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     broker.create_topic(f"{dead}-2", 1, 1, {})
     really = writing.write
@@ -153,7 +153,7 @@ def test_file_moved_after_read_is_not_written_again(
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
     really = file_replay._marker_topic
 
-    def meanwhile(*given: Any) -> str:
+    def replay_concurrently(*given: Any) -> str:
         monkeypatch.setattr(file_replay, "_marker_topic", really)
         assert outcome(replay(spark, keyed)) == (2, 2, {})
         if not is_marker_seen:
@@ -161,7 +161,7 @@ def test_file_moved_after_read_is_not_written_again(
             monkeypatch.setattr(writing, "writer_of", lambda *asked: seen.pop() if seen else really_of(*asked))
         return really(*given)
 
-    monkeypatch.setattr(file_replay, "_marker_topic", meanwhile)
+    monkeypatch.setattr(file_replay, "_marker_topic", replay_concurrently)
     report = replay(spark, keyed)
     assert (outcome(report), report.written_before) == ((2, 2, {}), 2)
     assert values(broker, topic) == {"v0": 1, "v1": 1}
@@ -175,13 +175,13 @@ def test_file_moved_before_read_is_skipped(
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
     really = file_replay._unsettled
 
-    def meanwhile(*given: Any) -> set[str]:
+    def replay_concurrently(*given: Any) -> set[str]:
         with monkeypatch.context() as patch:
             patch.setattr(file_replay, "_unsettled", really)
             assert outcome(replay(spark, keyed)) == (2, 2, {})
         return really(*given)
 
-    monkeypatch.setattr(file_replay, "_unsettled", meanwhile)
+    monkeypatch.setattr(file_replay, "_unsettled", replay_concurrently)
     assert outcome(replay(spark, keyed)) == (0, 0, {})
     assert values(broker, topic) == {"v0": 1, "v1": 1}
 
@@ -271,7 +271,7 @@ def test_killed_replay_and_replay_with_other_token(
     first: str | None,
     second: str | None,
 ) -> None:
-    """Its file is passed over by whoever comes next, and by those after him."""
+    """Its file is skipped by all later replays."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
     file = file.rename(tmp_path / f"z-{file.name}")  # Behind the other one.
@@ -322,7 +322,7 @@ def test_report_counts_only_written_letters_of_other_replay(
     assert (outcome(report), report.written_before) == ((2, 1, {"MESSAGE_TOO_LARGE": 1}), 1)
 
     def away(*_: object) -> None:
-        raise Refusal(Group.RETRIABLE, "REQUEST_TIMED_OUT", "nobody is there")
+        raise Refusal(Group.RETRIABLE, "REQUEST_TIMED_OUT", "no broker reachable")
 
     monkeypatch.setattr(writing, "writer_of", away)
     assert not file_replay._is_of_another(keyed, "t", "run")

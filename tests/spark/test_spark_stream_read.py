@@ -60,7 +60,7 @@ def test_supervise_restarts_query_with_killed_source_process(
     writer = reader.writeStream.format("chaffinch").option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", copy)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     killed: list[int] = []
-    told: list[str] = []
+    restarts: list[str] = []
 
     def start() -> StreamingQuery:
         query = writer.start() if not killed else writer.trigger(availableNow=True).start()
@@ -72,9 +72,9 @@ def test_supervise_restarts_query_with_killed_source_process(
             fill(broker.bootstrap_servers, source, {0: 5})
         return query
 
-    supervise(start, pause_s=0, on_restart=lambda tag, *_: told.append(tag.name))
+    supervise(start, pause_s=0, on_restart=lambda tag, *_: restarts.append(tag.name))
     assert killed
-    assert told == ["WORKER_LOST"]
+    assert restarts == ["WORKER_LOST"]
     assert sorted(row["value"] for row in rows(broker, copy)) == sorted(row["value"] for row in rows(broker, source))
 
 
@@ -100,7 +100,7 @@ def test_limited_batches_continue_after_restart(spark: SparkSession, broker: Emb
         assert ends == [{source: {"0": 15, "1": 5}}, {source: {"0": 30, "1": 10}}]
         assert json.loads(batches[0]["sources"][0]["latestOffset"]) == ends[-1]
 
-    # While nobody was looking: more records, and a new partition.
+    # While no query was running: more records, and a new partition.
     with SyncClient(broker.bootstrap_servers) as client:
         add_partitions(client, source, 3)
     fill(broker.bootstrap_servers, source, {1: 2, 2: 3})
@@ -111,7 +111,7 @@ def test_limited_batches_continue_after_restart(spark: SparkSession, broker: Emb
 def test_query_killed_in_first_batch_continues_at_its_start(
     spark: SparkSession, broker: EmbeddedBroker, source: str, tmp_path: Path
 ) -> None:
-    """By default with what comes next; Spark keeps where a micro-batch ends, and asks anew where the first one starts."""
+    """By default with the latest offset; Spark stores the end of a micro-batch, and requests the start of the first one again."""
     checkpoint, failed, seen = tmp_path / "checkpoint", [], []
 
     def fail(frame: DataFrame, batch_id: int) -> None:

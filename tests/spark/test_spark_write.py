@@ -72,7 +72,7 @@ class Stream:
 
 
 def text_of(error: pytest.ExceptionInfo[Exception]) -> str:
-    """The whole text of an error of Spark's, which is all that crosses to the user."""
+    """The whole text of a Spark error, which is all that the user gets."""
     return str(error.value)
 
 

@@ -21,14 +21,14 @@ from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.target import check_codec, check_replication, take_snapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.worker_cache import LruCache
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 
 INCONSISTENT = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=1, replica_count=1, in_sync_min=3)
 ROWS = {"key": ["a"], "value": [b"1"]}
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "_logged", set())
 
 
@@ -68,7 +68,7 @@ def test_min_insync_is_checked_before_tasks(kafka: EmbeddedBroker, policy: str, 
         policy,
         [(1, 2), (1, 1)],
     )
-    query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path)
+    query = QueryDriver(monkeypatch, kafka.bootstrap_servers, tmp_path)
     if policy == "capped":
         query.run(ROWS)
         assert kafka.read("orders").num_rows == 1
@@ -76,7 +76,7 @@ def test_min_insync_is_checked_before_tasks(kafka: EmbeddedBroker, policy: str, 
         for guarantee in ("exactly-once", "at-least-once"):
             with pytest.raises(Refusal, match="INCONSISTENT_REPLICATION_FACTOR: topic orders"):
                 query.writer(deliveryGuarantee=guarantee)
-        query.writer(deliveryGuarantee="none")  # Nobody acknowledges, so nothing is asked of replicas.
+        query.writer(deliveryGuarantee="none")  # Without acknowledgements replicas are not checked.
         del query.options["topic"]
         with pytest.raises(Refusal, match="INCONSISTENT_REPLICATION_FACTOR: task 0: topic orders"):
             query.run(ROWS | {"topic": ["orders"]}, markerTopic="plain")
@@ -96,7 +96,7 @@ def of_2_0(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
 def test_unsupported_codec_is_refused_before_tasks(
     guarantee: str, of_2_0: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    query = PlayedQuery(monkeypatch, of_2_0.bootstrap_servers, tmp_path, deliveryGuarantee=guarantee)
+    query = QueryDriver(monkeypatch, of_2_0.bootstrap_servers, tmp_path, deliveryGuarantee=guarantee)
     text = rf"kafka\.compression\.type=zstd is not supported by a broker of {of_2_0.bootstrap_servers}, it needs Apache Kafka 2\.1:"
     with pytest.raises(Refusal, match=text) as caught:
         query.writer(kafka__compression__type="zstd")
@@ -108,7 +108,7 @@ def test_unsupported_codec_is_refused_before_tasks(
 PRODUCE_OF_2_0 = ApiVersion(api_key=0, min_version=0, max_version=6)
 
 
-def client_told(answer: ApiVersionsResponse) -> SyncClient:
+def client_with_response(answer: ApiVersionsResponse) -> SyncClient:
     """Stands for a client of a cluster in the midst of an upgrade, one of whose brokers gives this answer."""
     nodes = {1: "old:9092", 2: "new:9092"}
     return cast(SyncClient, SimpleNamespace(request=lambda request, timeout_ms: answer, cluster=SimpleNamespace(nodes=nodes)))
@@ -116,7 +116,7 @@ def client_told(answer: ApiVersionsResponse) -> SyncClient:
 
 def test_unsupported_codec_of_one_broker_names_that_broker() -> None:
     with pytest.raises(Refusal, match=r"zstd is not supported by a broker of old:9092, new:9092, it needs"):
-        check_codec(client_told(ApiVersionsResponse(api_keys=[PRODUCE_OF_2_0])), "zstd", 1)
+        check_codec(client_with_response(ApiVersionsResponse(api_keys=[PRODUCE_OF_2_0])), "zstd", 1)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_unsupported_codec_of_one_broker_names_that_broker() -> None:
     ids=["an error", "an error with a version", "without Produce"],
 )
 def test_response_without_versions_refuses_no_codec(answer: ApiVersionsResponse) -> None:
-    check_codec(client_told(answer), "zstd", 1)
+    check_codec(client_with_response(answer), "zstd", 1)
 
 
 def test_long_wait_is_logged_with_bootstrap_option(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

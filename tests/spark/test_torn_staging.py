@@ -16,7 +16,7 @@ from chaffinch.spark.commit.operations import Operation, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 
 ROWS = {"key": ["a", *[None] * 3000], "value": [b"x" * 1000] * 3001}
 BLOCK = 4096
@@ -30,9 +30,9 @@ def kafka() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedQuery]:
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueryDriver]:
     options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead")}
-    found = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
+    found = QueryDriver(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
     yield found
     found.close()
 
@@ -48,7 +48,7 @@ def end_of_transaction(kafka: EmbeddedBroker) -> str:
     raise AssertionError(found)
 
 
-def tear(query: PlayedQuery, staged: StagedBytes, at: int) -> None:
+def tear(query: QueryDriver, staged: StagedBytes, at: int) -> None:
     """As a power failure or a file system without checksums does it."""
     assert staged.file is not None
     (path,) = (query.checkpoint / "chaffinch" / "staging").rglob(staged.file)
@@ -58,7 +58,7 @@ def tear(query: PlayedQuery, staged: StagedBytes, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 100_000], ids=["in their head", "in a value"])
-def test_torn_dead_letter_rows_fail_batch(kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path, at: int) -> None:
+def test_torn_dead_letter_rows_fail_batch(kafka: EmbeddedBroker, query: QueryDriver, tmp_path: Path, at: int) -> None:
     messages = query.write(ROWS)
     tear(query, messages[0].outcome.dead_rows[0], at)
     with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] STAGING_LOST: staged file .* have checksum [0-9a-f]{8}, "):
@@ -69,7 +69,7 @@ def test_torn_dead_letter_rows_fail_batch(kafka: EmbeddedBroker, query: PlayedQu
 
 
 @pytest.mark.parametrize("at", [0, 100_000], ids=["in its header", "in a record"])
-def test_torn_record_batch_is_not_sent(kafka: EmbeddedBroker, query: PlayedQuery, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torn_record_batch_is_not_sent(kafka: EmbeddedBroker, query: QueryDriver, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = query.write({"key": [str(number) for number in range(3000)], "value": [b"x" * 1000] * 3000})
     tear(query, messages[0].outcome.batches[0].bytes, at)
     sent = []
@@ -81,7 +81,7 @@ def test_torn_record_batch_is_not_sent(kafka: EmbeddedBroker, query: PlayedQuery
 
 @pytest.mark.parametrize("step", [Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.NOTE_ENDING])
 def test_unexpected_error_aborts_transaction_with_tag(
-    kafka: EmbeddedBroker, query: PlayedQuery, step: Step, monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedBroker, query: QueryDriver, step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     perform = CommitShell._perform
 

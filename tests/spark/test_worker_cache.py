@@ -14,7 +14,7 @@ from chaffinch.spark.worker_cache import ENTRIES_MAX, LruCache
 
 
 class Counting(ProducerExceptionHandler):
-    """Tells of its end; one whose end fails."""
+    """Records its `close`, which may fail."""
 
     closed: ClassVar[list[bool]] = []
 

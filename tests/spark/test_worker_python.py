@@ -17,7 +17,7 @@ from chaffinch.spark.worker_python import PROGRAM, VARIABLES, use_python, withou
 
 RUN = [sys.executable, "-c", "from chaffinch.spark.worker_python import main; main()"]
 NAMED_BEFORE = [name for name in VARIABLES if name in os.environ]
-TELL = "import sys, pyspark\nprint(pyspark.__file__, __name__, sys.argv[1:], sys.path[0], sep='\\n')\n"
+PRINT_PATHS = "import sys, pyspark\nprint(pyspark.__file__, __name__, sys.argv[1:], sys.path[0], sep='\\n')\n"
 
 LISTING = """
 import importlib.util, pkgutil
@@ -72,16 +72,16 @@ class TestThePath:
 class TestTheProgram:
     def test_module_runs_like_python_m(self, tmp_path: Path) -> None:
         place, archive = installed(tmp_path / "site")
-        (tmp_path / "told.py").write_text(TELL)
+        (tmp_path / "printed.py").write_text(PRINT_PATHS)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([archive, place])}
-        told = {}
+        printed = {}
         for name, command in (("ours", RUN), ("python", [sys.executable])):
             done = subprocess.run(
-                [*command, "-m", "told", "a", "-b"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+                [*command, "-m", "printed", "a", "-b"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
             )
-            told[name] = done.stdout.splitlines()
-        assert told["python"] == [f"{archive}/pyspark/__init__.py", "__main__", "['a', '-b']", str(tmp_path)]
-        assert told["ours"] == [f"{place}/pyspark/__init__.py", *told["python"][1:]]
+            printed[name] = done.stdout.splitlines()
+        assert printed["python"] == [f"{archive}/pyspark/__init__.py", "__main__", "['a', '-b']", str(tmp_path)]
+        assert printed["ours"] == [f"{place}/pyspark/__init__.py", *printed["python"][1:]]
 
     def test_modules_are_listed_after_invalidate_caches(self, tmp_path: Path) -> None:
         """What Spark does to find data sources: Python 3.13 raises KeyError for an archive that stays behind on the path."""

@@ -114,8 +114,8 @@ def make_query(folder: Path, cut: Cut) -> dict[str, Any]:
                 assert process.stdin is not None
                 process.stdin.write("\n")
                 process.stdin.flush()
-                told = paused.read_text()
-                assert told.startswith(step), told
+                step_reached = paused.read_text()
+                assert step_reached.startswith(step), step_reached
             os.killpg(process.pid, signal.SIGKILL)
         paused.unlink()
         broker.end(signal.SIGKILL)

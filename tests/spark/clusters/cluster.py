@@ -5,7 +5,7 @@
 
 Spark takes 127.0.0.2 and 127.0.0.3 for two hosts, so that it places speculative copies on the other one. Each worker has one core
 and one executor of 512 MB; the driver is a process of its own (`cluster_driver.py`), since pytest's process may hold another
-session. Six Java machines in all: one cluster at a time. Linux only: elsewhere 127.0.0.2 is nobody's address.
+session. Six Java machines in all: one cluster at a time. Linux only: elsewhere 127.0.0.2 is not a local address.
 """
 
 from __future__ import annotations

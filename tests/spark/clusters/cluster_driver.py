@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 KEYED = ("cast(id as string) as key", "cast(rpad(concat('value ', id), 100, '.') as binary) as value")
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 Trouble = Callable[[Any], None]
 """What happens to a task once it has handed on all its rows, most of which are staged in a file by then. Brings the task's context."""
 
@@ -117,7 +117,9 @@ def supervised(spark: Any, folder: Path, *, servers: str, topic: str, rows: int)
 
     def start() -> Any:
         return (
-            started(frame, folder, servers, topic) if restarts else started(frame, folder, NOBODY, topic, **{"kafka.max.block.ms": "300"})
+            started(frame, folder, servers, topic)
+            if restarts
+            else started(frame, folder, UNREACHABLE, topic, **{"kafka.max.block.ms": "300"})
         )
 
     checkpoint = str(folder / "checkpoint")

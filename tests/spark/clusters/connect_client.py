@@ -80,7 +80,7 @@ def source(spark: Any, options: Options, folder: str) -> None:
 
 
 def sinks(spark: Any, options: Options, folder: str) -> Any:
-    """Output mode update through `foreachBatch`, restarted once; and a sink that is not told the checkpoint."""
+    """Output mode update through `foreachBatch`, restarted once; and a sink without the option checkpointLocation."""
     from chaffinch.spark import KafkaSink
 
     def run(sink: Any, checkpoint: str) -> None:
@@ -102,10 +102,12 @@ def supervised(spark: Any, options: Options, folder: str) -> Any:
 
     restarts: list[str] = []
     given = {**options, "checkpointLocation": f"{folder}/checkpoint"}
-    nobody = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "300"}
+    unreachable = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "300"}
     stream = stream_of(spark, folder, 0, 100)
     query = supervise(
-        lambda: start(stream, given if restarts else {**given, **nobody}), pause_s=0, on_restart=lambda tag, *_: restarts.append(tag.name)
+        lambda: start(stream, given if restarts else {**given, **unreachable}),
+        pause_s=0,
+        on_restart=lambda tag, *_: restarts.append(tag.name),
     )
     keyless = stream.selectExpr("cast(null as string) as key", "value")
     ended = error_of(lambda: supervise(lambda: start(keyless, {**given, "checkpointLocation": f"{folder}/keyless"})))

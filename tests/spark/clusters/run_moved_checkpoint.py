@@ -1,4 +1,4 @@
-"""A query of Spark's own Kafka source, continued here and there again from one checkpoint. Run by `make cluster`, with Spark 4.2, of which
+"""A query of the Kafka source of Spark, continued here and there again from one checkpoint. Run by `make cluster`, with Spark 4.2, of which
 there is a connector: `python -m tests.interop.spark_environments spark-4.2 pytest tests/spark/clusters/run_moved_checkpoint.py`.
 """
 

@@ -1,4 +1,4 @@
-"""Folders of Spark's processes on an object store: moto's S3, through pyarrow's own driver. Run by `make cluster`, in some seconds.
+"""Folders of Spark processes on an object store: moto's S3, through pyarrow's own driver. Run by `make cluster`, in some seconds.
 
 No Java: planner, tasks and committer are played, each with a writer of its own that has travelled.
 """
@@ -19,7 +19,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.paths import probe_file_name
 from tests.interop.processes import Server
 from tests.interop.spark_environments import variables
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 
 START_S = 120.0
 _AT = "Running on http://"
@@ -51,8 +51,8 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def query(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Folder) -> Iterator[PlayedQuery]:
-    played = PlayedQuery(
+def query(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Folder) -> Iterator[QueryDriver]:
+    played = QueryDriver(
         monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", stagingLocation=folder.location,
         errors__tolerance="all", errors__dead__letter__path=folder.below("letters").location,
     )  # fmt: skip
@@ -76,7 +76,7 @@ def test_object_store_folder_behaves_like_local_folder(folder: Folder) -> None:
     assert folder.names() == []
 
 
-def test_staging_files_are_written_read_and_removed(broker: EmbeddedBroker, query: PlayedQuery, folder: Folder) -> None:
+def test_staging_files_are_written_read_and_removed(broker: EmbeddedBroker, query: QueryDriver, folder: Folder) -> None:
     messages = query.write(LARGE, LARGE)
     staged = {name for message in messages for name in message.outcome.files()}
     assert set(folder.below("q", "0").names()) == staged
@@ -86,7 +86,7 @@ def test_staging_files_are_written_read_and_removed(broker: EmbeddedBroker, quer
     assert set(folder.names()) == {probe_file_name(), "letters"}
 
 
-def test_dead_letter_parquet_files_are_written(query: PlayedQuery, folder: Folder) -> None:
+def test_dead_letter_parquet_files_are_written(query: QueryDriver, folder: Folder) -> None:
     query.run({"key": ["a", None], "value": [b"1", b"2"]})
     letters = folder.below("letters")
     (name,) = letters.names()
@@ -96,7 +96,7 @@ def test_dead_letter_parquet_files_are_written(query: PlayedQuery, folder: Folde
     assert (found.column("value").to_pylist(), found.column("error_name").to_pylist()) == ([b"2"], ["INVALID_COMPACTION_KEY"])
 
 
-def test_missing_staging_file_is_reported_and_nothing_written(broker: EmbeddedBroker, query: PlayedQuery, folder: Folder) -> None:
+def test_missing_staging_file_is_reported_and_nothing_written(broker: EmbeddedBroker, query: QueryDriver, folder: Folder) -> None:
     messages = query.write(LARGE)
     folder.below("q").remove_all()
     with pytest.raises(Refusal, match=STAGING_LOST):
@@ -104,7 +104,7 @@ def test_missing_staging_file_is_reported_and_nothing_written(broker: EmbeddedBr
     assert broker.read("orders").num_rows == 0
 
 
-def test_missing_bucket_is_refused_before_tasks(query: PlayedQuery, store: str) -> None:
+def test_missing_bucket_is_refused_before_tasks(query: QueryDriver, store: str) -> None:
     location = f"s3://key:secret@nowhere/staging?{store.replace('&allow_bucket_creation=true', '')}"
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=s3://\.\.\.@nowhere/.* cannot be written: ") as caught:
         query.writer(stagingLocation=location)

@@ -27,7 +27,7 @@ from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import client_for, forget_client, wall_ms
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.task_sender import forget_producer
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 from tests.spark.test_spark_write import values
 
 KEYED: dict[str, list[Any]] = {"key": [f"k{number}" for number in range(20)], "value": [b"%d" % number for number in range(20)]}
@@ -140,15 +140,15 @@ class TestMarkers:
             yield broker
 
     @pytest.fixture
-    def query(self, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
-        def begin(**given: Any) -> PlayedQuery:
+    def query(self, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., QueryDriver]]:
+        def begin(**given: Any) -> QueryDriver:
             checkpoint = (
                 tmp_path / "checkpoint"
             )  # Its query has an id of its own: a broker remembers how the last transaction of an id ended.
-            queries.append(PlayedQuery(monkeypatch, broker.bootstrap_servers, checkpoint, query_id=tmp_path.name, **given))
+            queries.append(QueryDriver(monkeypatch, broker.bootstrap_servers, checkpoint, query_id=tmp_path.name, **given))
             return queries[-1]
 
-        queries: list[PlayedQuery] = []
+        queries: list[QueryDriver] = []
         yield begin
         for played in queries:
             played.close()
@@ -160,7 +160,7 @@ class TestMarkers:
         broker.create_topic(topic, partitions)
 
     @staticmethod
-    def died_before_its_note(query: PlayedQuery, batch_id: int) -> None:
+    def died_before_its_note(query: QueryDriver, batch_id: int) -> None:
         """The transaction is committed, and the checkpoint does not say so."""
         path = query.checkpoint / "chaffinch" / "state.json"
         state = json.loads(path.read_text())
@@ -169,7 +169,7 @@ class TestMarkers:
         path.write_text(json.dumps(state))
 
     @pytest.mark.parametrize("topic", ["orders", "markers"])
-    def test_next_batch_is_written_at_once(self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], topic: str) -> None:
+    def test_next_batch_is_written_at_once(self, broker: EmbeddedBroker, query: Callable[..., QueryDriver], topic: str) -> None:
         """Partitions of the last batch that are gone with their topic are not waited for."""
         played = query(markerTopic="markers")
         played.run(KEYED, batch_id=0)
@@ -182,7 +182,7 @@ class TestMarkers:
         played.run(KEYED, batch_id=1)
         assert values(broker, "orders") == {str(number): again for number in range(20)}
 
-    def test_ending_batch_is_refused_if_its_rows_may_exist(self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
+    def test_ending_batch_is_refused_if_its_rows_may_exist(self, broker: EmbeddedBroker, query: Callable[..., QueryDriver]) -> None:
         query(markerTopic="markers").run(KEYED)
         self.died_before_its_note(query(markerTopic="markers"), 0)
         self.recreate(broker, "markers", 1)
@@ -195,7 +195,7 @@ class TestMarkers:
         assert values(broker, "orders") == {str(number): 2 for number in range(20)}
 
     def test_ending_batch_is_written_if_its_rows_were_deleted_with_marker(
-        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery]
+        self, broker: EmbeddedBroker, query: Callable[..., QueryDriver]
     ) -> None:
         query().run(KEYED)
         self.died_before_its_note(query(), 0)
@@ -238,7 +238,7 @@ class TestMarkers:
 
     @pytest.mark.parametrize("partitions", [1, 4])
     def test_topic_recreated_during_push(
-        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch, partitions: int
+        self, broker: EmbeddedBroker, query: Callable[..., QueryDriver], monkeypatch: pytest.MonkeyPatch, partitions: int
     ) -> None:
         """Partitions that are gone are not waited for; the next attempt partitions the rows again."""
         played, send = query(markerTopic="markers"), CommitShell._send
@@ -262,7 +262,7 @@ class TestMarkers:
     @pytest.mark.parametrize("partitions", [1, 4, 6])
     @pytest.mark.parametrize("guarantee", ["at-least-once", "none"])
     def test_rows_of_direct_batch_are_sent_again(
-        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], guarantee: str, partitions: int
+        self, broker: EmbeddedBroker, query: Callable[..., QueryDriver], guarantee: str, partitions: int
     ) -> None:
         """They are lost with the deleted topic, or lie where the new one has other keys."""
         played = query(deliveryGuarantee=guarantee)
@@ -293,11 +293,11 @@ class TestWarning:
             yield broker
 
     @pytest.fixture
-    def query(self, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
-        queries: list[PlayedQuery] = []
+    def query(self, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., QueryDriver]]:
+        queries: list[QueryDriver] = []
 
-        def begin(**given: Any) -> PlayedQuery:
-            queries.append(PlayedQuery(monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", **given))
+        def begin(**given: Any) -> QueryDriver:
+            queries.append(QueryDriver(monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", **given))
             return queries[-1]
 
         yield begin
@@ -315,7 +315,7 @@ class TestWarning:
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("restarts", [False, True])
     def test_stream(
-        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture, guarantee: str, restarts: bool
+        self, broker: EmbeddedBroker, query: Callable[..., QueryDriver], caplog: pytest.LogCaptureFixture, guarantee: str, restarts: bool
     ) -> None:
         played = query(deliveryGuarantee=guarantee)
         played.run(KEYED, batch_id=0)
@@ -339,7 +339,7 @@ class TestWarning:
     def test_kafka_sink(
         self,
         broker: EmbeddedBroker,
-        query: Callable[..., PlayedQuery],
+        query: Callable[..., QueryDriver],
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
@@ -362,7 +362,7 @@ class TestWarning:
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     def test_no_warning_for_topic_not_written_before(
-        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture, guarantee: str
+        self, broker: EmbeddedBroker, query: Callable[..., QueryDriver], caplog: pytest.LogCaptureFixture, guarantee: str
     ) -> None:
         """Another one is remembered over batches without rows for it."""
         played = query(deliveryGuarantee=guarantee, **({"markerTopic": "others"} if guarantee == "exactly-once" else {}))
@@ -381,7 +381,7 @@ class TestWarning:
         assert "2 partitions, were 2)" in line
 
     def test_no_warning_for_marker_topic(
-        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture
+        self, broker: EmbeddedBroker, query: Callable[..., QueryDriver], caplog: pytest.LogCaptureFixture
     ) -> None:
         """No rows were written to it. That its marker is gone is said elsewhere."""
         played = query(markerTopic="others", onMissingMarker="write")
@@ -398,7 +398,7 @@ class TestWarning:
         assert "3 partitions, were 2)" in line
 
     def test_warning_after_changed_guarantee(
-        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture
+        self, broker: EmbeddedBroker, query: Callable[..., QueryDriver], caplog: pytest.LogCaptureFixture
     ) -> None:
         query().run(KEYED, batch_id=0)
         TestMarkers.recreate(broker, "orders", 2)

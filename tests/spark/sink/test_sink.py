@@ -31,7 +31,7 @@ from chaffinch.spark.source.options import SOURCE
 from chaffinch.spark.target import client_for, forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.replay_notes import ReplayNotes
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 from tests.spark.test_spark_write import alter, values
 
 ROWS: dict[str, list[Any]] = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
@@ -323,7 +323,7 @@ class TestStaging:
     ) -> None:
         """Nothing is pushed behind them that would have them written."""
         options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead")}
-        query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
+        query = QueryDriver(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
         messages = query.write(*[{"key": [None] * 50, "value": [b"x" * 10_000] * 50}] * 4, {"key": ["k"], "value": [b"v"]})
         alter(kafka, "orders", "cleanup.policy", "compact")
         query.commit(messages)
@@ -335,7 +335,7 @@ class TestStaging:
     ) -> None:
         """Each task's are more than half of what stays in memory: the second's go into a file, which is written when they are pushed."""
         options = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
-        query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
+        query = QueryDriver(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
         messages = query.write(*[{"key": [None] * 60, "value": [b"x" * 10_000] * 60}] * 2)
         alter(kafka, "orders", "cleanup.policy", "compact")
         query.commit(messages)

@@ -11,7 +11,7 @@ FIRST_MS = 1_700_000_000_000
 
 
 def fill(servers: str, topic: str, counts: dict[int, int], *, first_ms: int = FIRST_MS) -> None:
-    """Append so many records to each partition, one batch each, values 0, 1, ... with a millisecond between them."""
+    """Append this many records to each partition, one batch each, values 0, 1, ... with a millisecond between them."""
     with Producer(bootstrap_servers=servers) as producer:
         for partition, count in counts.items():
             for number in range(count):

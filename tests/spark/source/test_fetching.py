@@ -44,7 +44,7 @@ Answer: TypeAlias = bytes | int | codes.ErrorCode | Exception
 
 
 class Cluster:
-    """Answers Fetch with `script`: per request, in order, what is sent back. A request ahead is answered when somebody pumps."""
+    """Answers Fetch with `script`: per request, in order, what is sent back. A prefetch is answered by the next pump."""
 
     def __init__(self, *script: Answer) -> None:
         self.script = list(script)

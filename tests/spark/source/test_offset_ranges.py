@@ -31,7 +31,7 @@ class TestLimited:
         assert end.keys() == latest.keys()
         assert all(end[tp] <= latest[tp] for tp in end)
         assert sum(max(0, end[tp] - start[tp]) for tp in end) <= limit + len(end)
-        # Nobody starves, and so a query gets to its end.
+        # No partition starves, so a query reaches its end.
         assert all(end[tp] > start[tp] for tp in end if latest[tp] > start[tp])
 
     @pytest.mark.parametrize(

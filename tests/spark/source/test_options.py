@@ -144,8 +144,8 @@ def test_times_that_look_like_seconds_are_logged_once(
     monkeypatch.setattr("chaffinch.spark.options._logged", set())
     for _ in range(2):
         parsed(**options)
-    told = [] if said is None else [f"{said}: times are milliseconds since 1970, and this one looks like seconds"]
-    assert [record.message for record in caplog.records] == told
+    lines = [] if said is None else [f"{said}: times are milliseconds since 1970, and this one looks like seconds"]
+    assert [record.message for record in caplog.records] == lines
 
 
 def test_stream_options_of_batch_are_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def test_record_without_headers_has_null_headers() -> None:
 
 @pytest.mark.parametrize("beyond", [TIMESTAMP_MAX_MS + 1, 1_700_000_000_000_000_000, -TIMESTAMP_MAX_MS - 1, 2**63 - 1, -(2**63)])
 def test_timestamp_out_of_range_is_null(beyond: int) -> None:
-    """Such as nanoseconds that somebody has taken for milliseconds; multiplied, they would be another time."""
+    """Such as nanoseconds in place of milliseconds; the multiplication would overflow to another time."""
     columns = RecordColumns.from_lists(None, [b"v"] * 4, [beyond, -1, TIMESTAMP_MAX_MS, -TIMESTAMP_MAX_MS])
     found = rows_read(columns)["timestamp"]
     assert found.cast(pa.int64()).to_pylist() == [None, -1000, TIMESTAMP_MAX_MS * 1000, -TIMESTAMP_MAX_MS * 1000]

@@ -85,7 +85,7 @@ def test_query_from_earliest_repeats_same_first_batch(kafka: SimpleNamespace) ->
 def test_restarted_query_ignores_options_of_new_partition(
     kafka: SimpleNamespace, chosen: Mapping[str, Any], read: Mapping[str, Sequence[int]]
 ) -> None:
-    """Nobody can edit the options of a query that is started again by itself; where the batch ends stands in the checkpoint."""
+    """The options of a query that restarts itself cannot be edited; the checkpoint has the end of the batch."""
     kafka.fill("a", {0: 2, 1: 1 if "startingOffsets" in chosen else 2})
     died = kafka.stream(**chosen)
     end = latest(died, died.initialOffset())
@@ -98,7 +98,7 @@ def test_restarted_query_ignores_options_of_new_partition(
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["all that there was", "and the topic goes on"])
 def test_first_batch_with_removed_records_is_a_loss(kafka: SimpleNamespace, goes_on: bool) -> None:
-    """Of a starting time its end alone is known: it is told where nothing of it is left in a partition."""
+    """With a starting time only its end is known: it is reported if a partition has no record of it left."""
     chosen = {"startingTimestamp": str(FIRST_MS + 1)}
     kafka.fill("a", {0: 2, 1: 2})
     died = kafka.stream(**chosen)
@@ -176,7 +176,7 @@ def test_new_query_with_wrong_options_is_refused(kafka: SimpleNamespace, asks_fi
 
 
 def test_batch_after_empty_first_batch_reports_loss(kafka: SimpleNamespace) -> None:
-    """It starts where the query does, too. So asks PySpark 4.1, to which losses are told when ranges are planned."""
+    """It has the same start. PySpark 4.1 calls in this order, and reports losses when ranges are planned."""
     kafka.fill("b", {0: 3})
     reader = kafka.stream(subscribe="b")
     start = reader.initialOffset()

@@ -1,4 +1,4 @@
-"""What PySpark asks since 4.2: where a micro-batch ends that begins at an offset and may have so many. 4.1 says neither."""
+"""Calls of PySpark 4.2, which pass the start and the limit of a micro-batch; 4.1 passes neither."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ START = {"a": {"0": 5, "1": 0}, "b": {"0": 5}}
 
 
 def refused(reader: TopicStreamReader, start: dict[str, dict[str, int]]) -> str:
-    """What is said of a loss, before the end of the micro-batch is in the checkpoint. PySpark 4.1 mostly hears of it afterwards."""
+    """The report of a loss, before the end of the micro-batch is in the checkpoint. With PySpark 4.1 mostly afterwards."""
 
     def asked() -> None:
         end = latest(reader, start)
@@ -331,7 +331,7 @@ class TestChanges:
 
     @pytest.mark.parametrize("fails", ["true", "false"])
     def test_restart_batch_with_deleted_topic_is_a_loss(self, kafka: SimpleNamespace, fails: str) -> None:
-        """`partitions` comes first then: nobody has asked for offsets before."""
+        """`partitions` is called first then, before any request for offsets."""
         kafka.fill("a", {0: 5})
         kafka.fill("b", {0: 5})
         start, end = {"a": {"0": 0, "1": 0}}, {"a": {"0": 5, "1": 0}, "b": {"0": 5}}
@@ -365,8 +365,8 @@ def test_unreadable_topic_is_not_treated_as_deleted(kafka: SimpleNamespace, monk
     """Else it would be skipped with failOnDataLoss=false, and read from its beginning when it is there again."""
     reader = kafka.stream(failOnDataLoss="false")
     start = reader.initialOffset()
-    heard = TopicState(name="a", topic_id=UUID(int=0), code=codes.TOPIC_AUTHORIZATION_FAILED)
-    monkeypatch.setitem(kafka.client.cluster._topics, "a", heard)
+    state = TopicState(name="a", topic_id=UUID(int=0), code=codes.TOPIC_AUTHORIZATION_FAILED)
+    monkeypatch.setitem(kafka.client.cluster._topics, "a", state)
     monkeypatch.setattr(kafka.client, "refresh_metadata", lambda names, **_: kafka.client.cluster)
     for asked in (partial(latest, reader, start), partial(reader.partitions, start, start)):
         with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] TOPIC_AUTHORIZATION_FAILED: topic 'a'"):

@@ -170,7 +170,7 @@ def test_available_now_query_with_recreated_topic(
 def test_checkpoint_without_ids_gets_them_by_empty_batch(
     kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., str]
 ) -> None:
-    """One of an earlier version, of Spark's Kafka source, or of a broker before 2.8: no new record is needed."""
+    """One of an earlier version, of the Kafka source of Spark, or of a broker before 2.8: no new record is needed."""
     start = plain(five)
     end, rows = read_on(kafka.stream(), start)
     assert (plain(end), rows) == (start, {})

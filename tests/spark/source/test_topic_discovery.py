@@ -39,10 +39,10 @@ class Cluster:
             partition_count=self._count,
             topic_id=lambda name: self.ids[index(self.asked[-1])],
         )
-        self._heard: Mapping[str, int] = {}
+        self._metadata: Mapping[str, int] = {}
 
     def _count(self, name: str) -> int | None:
-        return self._heard.get(name)
+        return self._metadata.get(name)
 
     def ask(self, node: Target) -> Mapping[str, int]:
         self.asked.append(node)
@@ -55,7 +55,7 @@ class Cluster:
         self.pauses.append(pause_ms)
 
     def refresh_metadata(self, names: Sequence[str], *, node: Target, timeout_ms: int) -> SimpleNamespace:
-        self._heard = self.ask(node)
+        self._metadata = self.ask(node)
         return self.cluster
 
 
@@ -92,7 +92,7 @@ def test_stale_broker_with_fewer_partitions_is_verified(discovery: Callable[[Clu
 
 
 def test_partitions_of_checkpoint_are_expected(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
-    """After a restart nobody has asked before."""
+    """After a restart there was no earlier request."""
     asked = discovery(Cluster({"a": 2}, {"a": 3}))
     asked.expect([TopicPartition("a", 2), TopicPartition("a", 0)])
     assert count(asked) == 3
@@ -107,7 +107,7 @@ def test_unavailable_broker_is_skipped(discovery: Callable[[Cluster], TopicDisco
     assert set(cluster.asked[2:]) == {0, 1}
     before = len(cluster.pauses)
     assert count(asked) == 2
-    assert len(cluster.pauses) == before, "what was waited for in vain is believed from then on"
+    assert len(cluster.pauses) == before, "a topic that was missing after the wait is not waited for again"
 
 
 def test_removed_partitions_can_return(discovery: Callable[[Cluster], TopicDiscovery]) -> None:
@@ -147,5 +147,5 @@ def test_existing_partitions_of_checkpoint() -> None:
 def test_pattern_without_match_is_logged(discovery: Callable[[Cluster], TopicDiscovery], caplog: pytest.LogCaptureFixture) -> None:
     """Else a read of no row at all looks like one of empty topics."""
     assert discovery(Cluster({"ab": 3})).partitions_at_start() == ()
-    told = "no topic on a:1 has a name that option subscribePattern='a' matches as a whole: there is nothing to read now"
-    assert [record.getMessage() for record in caplog.records] == [told]
+    line = "no topic on a:1 has a name that option subscribePattern='a' matches as a whole: there is nothing to read now"
+    assert [record.getMessage() for record in caplog.records] == [line]

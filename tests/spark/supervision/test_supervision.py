@@ -92,11 +92,11 @@ def test_query_without_error_is_returned(clock: SimpleNamespace) -> None:
 
 def test_failed_query_restarts_after_growing_pauses(clock: SimpleNamespace) -> None:
     queries = Queries(*[RETRIABLE] * 4, None)
-    told = []
-    ended = supervise(queries, pause_s=2, pause_max_s=10, on_restart=lambda *what: told.append(what))
+    calls = []
+    ended = supervise(queries, pause_s=2, pause_max_s=10, on_restart=lambda *what: calls.append(what))
     assert ended is queries.started[4]
     assert clock.pauses == [2, 4, 8, 10]
-    assert [(tag.name, number, pause) for tag, number, pause in told] == [("REQUEST_TIMED_OUT", 1 + n, clock.pauses[n]) for n in range(4)]
+    assert [(tag.name, number, pause) for tag, number, pause in calls] == [("REQUEST_TIMED_OUT", 1 + n, clock.pauses[n]) for n in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_ctrl_c_during_java_call_is_deferred(clock: SimpleNamespace) -> None:
 
 
 def test_ctrl_c_during_start_stops_query(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`start` has no query to give back yet, so nobody else could stop it."""
+    """`start` has no query to give back yet, so no other code can stop it."""
     queries = Queries(None)
 
     def start() -> Query:
@@ -315,10 +315,10 @@ def test_died_source_process_restarts_query(clock: SimpleNamespace, trace: str |
     """Spark's text says nothing of it: it is in Java's trace, which PySpark keeps beside it."""
     died = RuntimeError("[STREAM_FAILED] Query [id = x] terminated with exception:  SQLSTATE: XXKST")
     vars(died)["_stackTrace"] = trace
-    told = []
+    calls = []
     with nullcontext() if restarts else pytest.raises(SupervisionEnded):
-        supervise(Queries(died, None), on_restart=lambda tag, *_: told.append(tag.name))
-    assert told == ["WORKER_LOST"] * restarts
+        supervise(Queries(died, None), on_restart=lambda tag, *_: calls.append(tag.name))
+    assert calls == ["WORKER_LOST"] * restarts
 
 
 def test_ignored_sigint_stays_ignored(clock: SimpleNamespace) -> None:

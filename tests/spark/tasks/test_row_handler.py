@@ -23,7 +23,7 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.tasks.row_handler import HandlerOptions, RowHandler, handler_for
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 from tests.spark.test_spark_write import alter, values
 
 HERE = "tests.spark.tasks.test_row_handler"
@@ -183,7 +183,7 @@ class TestWhatIsAsked:
         assert RowHandler(RejectedOnly()).rejected(*large) == {1}
 
 
-class HandledQuery(PlayedQuery):
+class HandledQuery(QueryDriver):
     """A query into a topic of its own."""
 
     def __init__(self, broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.tasks import row_check
 from chaffinch.spark.tasks.task_sender import CHUNKS_IN_FLIGHT_MAX, TaskSender, _InFlight, _producers
-from tests.spark.query_driver import PlayedQuery
+from tests.spark.query_driver import QueryDriver
 from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
@@ -49,41 +49,41 @@ def kafka(served: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedQuery]:
-    played = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", deliveryGuarantee="at-least-once")
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueryDriver]:
+    played = QueryDriver(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", deliveryGuarantee="at-least-once")
     yield played
     played.close()
 
 
-def state_of(query: PlayedQuery) -> dict[str, Any]:
+def state_of(query: QueryDriver) -> dict[str, Any]:
     state: dict[str, Any] = json.loads((query.checkpoint / "chaffinch" / "state.json").read_text())
     return state
 
 
 @GUARANTEES
-def test_tasks_send_rows(kafka: EmbeddedBroker, query: PlayedQuery, guarantee: str) -> None:
+def test_tasks_send_rows(kafka: EmbeddedBroker, query: QueryDriver, guarantee: str) -> None:
     messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]}, deliveryGuarantee=guarantee)
     if guarantee == "at-least-once":
         assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1, "4": 1}
     query.commit(messages, deliveryGuarantee=guarantee)
-    if guarantee == "none":  # Nobody acknowledged them: the connection's next answer says that they were read.
+    if guarantee == "none":  # Without acknowledgements: the next response of the connection shows that they were read.
         query.run(ROWS, batch_id=1)
         assert set(values(kafka, "orders")) == {"1", "2", "3", "4"}
     assert state_of(query)["totals"]["rows_written"] == (4 if guarantee == "at-least-once" else 7)
 
 
-def test_rows_get_same_partitions_as_exactly_once(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+def test_rows_get_same_partitions_as_exactly_once(kafka: EmbeddedBroker, query: QueryDriver) -> None:
     table = {"key": [f"k{number}" for number in range(50)], "value": [b"v"] * 50}
     query.run(table)
     direct = {row["key"]: row["partition"] for row in kafka.read("orders").to_pylist()}
     query.run(table, batch_id=1, deliveryGuarantee="exactly-once")
     assert {row["key"]: row["partition"] for row in kafka.read("orders").to_pylist()} == direct
-    query.run({"key": ["k1"], "value": [b"told"], "partition": [1 - direct[b"k1"]]}, batch_id=2)
-    told = [row["partition"] for row in kafka.read("orders").to_pylist() if row["value"] == b"told"]
-    assert told == [1 - direct[b"k1"]]
+    query.run({"key": ["k1"], "value": [b"given"], "partition": [1 - direct[b"k1"]]}, batch_id=2)
+    found = [row["partition"] for row in kafka.read("orders").to_pylist() if row["value"] == b"given"]
+    assert found == [1 - direct[b"k1"]]
 
 
-def test_headers_and_timestamps_arrive(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+def test_headers_and_timestamps_arrive(kafka: EmbeddedBroker, query: QueryDriver) -> None:
     headers = pa.array([[{"key": "h", "value": b"x"}], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     times = pa.array([1_700_000_000_000_000, 1_700_000_000_001_000], pa.timestamp("us", "UTC"))
     query.run(
@@ -97,7 +97,7 @@ def test_headers_and_timestamps_arrive(kafka: EmbeddedBroker, query: PlayedQuery
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 def test_header_key_with_invalid_utf_8_is_unchanged(
-    kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch, guarantee: str
+    kafka: EmbeddedBroker, query: QueryDriver, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
     """Spark's strings may hold any bytes, and so may Kafka's headers. What shows tables of them would replace some."""
     name = pa.Array.from_buffers(pa.string(), 1, [None, *pa.array([b"h\xff"]).buffers()[1:]])
@@ -114,7 +114,7 @@ def test_header_key_with_invalid_utf_8_is_unchanged(
 
 @GUARANTEES
 def test_bad_rows_found_before_sending_become_dead_letters(
-    kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path, guarantee: str
+    kafka: EmbeddedBroker, query: QueryDriver, tmp_path: Path, guarantee: str
 ) -> None:
     alter(kafka, "orders", "cleanup.policy", "compact")
     query.run(ROWS, deliveryGuarantee=guarantee, errors__dead__letter__path=str(tmp_path / "dead"), **LETTERS)
@@ -128,7 +128,7 @@ def test_bad_rows_found_before_sending_become_dead_letters(
     assert (row["value"], row["error_name"], row["task"], row["row"]) == (b"2", "INVALID_COMPACTION_KEY", 0, 1)
 
 
-def test_rows_rejected_by_broker_become_dead_letters(kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path) -> None:
+def test_rows_rejected_by_broker_become_dead_letters(kafka: EmbeddedBroker, query: QueryDriver, tmp_path: Path) -> None:
     """The topic changes between the plan and the task."""
     writer = query.writer(errors__dead__letter__path=str(tmp_path / "dead"), **LETTERS)
     query._monkeypatch.setattr(query, "writer", lambda **_: writer)
@@ -141,7 +141,7 @@ def test_rows_rejected_by_broker_become_dead_letters(kafka: EmbeddedBroker, quer
     assert state_of(query)["batch"]["counts"]["rejected"] == {"INVALID_COMPACTION_KEY": 1}
 
 
-def test_bytes_of_rejected_rows_are_not_counted(kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_of_rejected_rows_are_not_counted(kafka: EmbeddedBroker, query: QueryDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are neither in the topic nor, with Parquet alone, among the letters."""
 
     def counted() -> int:
@@ -157,7 +157,7 @@ def test_bytes_of_rejected_rows_are_not_counted(kafka: EmbeddedBroker, query: Pl
     assert counted() == good
 
 
-def test_dead_letters_in_flight_are_limited(kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_in_flight_are_limited(kafka: EmbeddedBroker, query: QueryDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task whose rows are all bad has many more of them than it can hold."""
     alter(kafka, "orders", "cleanup.policy", "compact")
     monkeypatch.setattr(row_check, "BAD_ROWS_PER_STEP", 1)
@@ -174,7 +174,7 @@ def test_dead_letters_in_flight_are_limited(kafka: EmbeddedBroker, query: Played
     assert values(kafka, "dead") == {str(number): 1 for number in range(20)}
 
 
-def test_error_without_tolerance_says_that_rows_stay(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+def test_error_without_tolerance_says_that_rows_stay(kafka: EmbeddedBroker, query: QueryDriver) -> None:
     alter(kafka, "orders", "cleanup.policy", "compact")
     messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]})
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_error_without_tolerance_says_that_rows_stay(kafka: EmbeddedBroker, quer
     ("error", "group"),
     [("TOPIC_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION), ("UNSUPPORTED_FOR_MESSAGE_FORMAT", Group.INVALID_CONFIGURATION)],
 )
-def test_cluster_error_fails_batch_and_closes_producer(kafka: EmbeddedBroker, query: PlayedQuery, error: str, group: Group) -> None:
+def test_cluster_error_fails_batch_and_closes_producer(kafka: EmbeddedBroker, query: QueryDriver, error: str, group: Group) -> None:
     kafka.faults.add(api="Produce", error=error, count=1)
     rows = {**ROWS, "key": ["a"] * 3}  # In one request: others would be written all the same.
     messages = query.write(rows)
@@ -204,7 +204,7 @@ def test_cluster_error_fails_batch_and_closes_producer(kafka: EmbeddedBroker, qu
 
 @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
 def test_lost_connection_writes_each_row_once(
-    kafka: EmbeddedBroker, query: PlayedQuery, action: Literal["drop_before", "drop_after"]
+    kafka: EmbeddedBroker, query: QueryDriver, action: Literal["drop_before", "drop_after"]
 ) -> None:
     kafka.faults.add(api="Produce", action=action, count=1)
     query.run(ROWS)
@@ -216,7 +216,7 @@ def test_topic_deleted_during_send_is_one_error(tmp_path: Path, monkeypatch: pyt
     topics = {"orders": {"partitions": 2}, "dead": {"partitions": 1}}
     with EmbeddedBroker(topics=topics, config={"auto.create.topics.enable": False}) as broker:
         servers = broker.bootstrap_servers
-        query = PlayedQuery(monkeypatch, servers, tmp_path, deliveryGuarantee="at-least-once", kafka__max__block__ms="300", **given)
+        query = QueryDriver(monkeypatch, servers, tmp_path, deliveryGuarantee="at-least-once", kafka__max__block__ms="300", **given)
         writer = query.writer()
         monkeypatch.setattr(query, "writer", lambda **_: writer)
         with SyncClient([servers]) as client:
@@ -231,7 +231,7 @@ def test_topic_deleted_during_send_is_one_error(tmp_path: Path, monkeypatch: pyt
         query.close()
 
 
-def test_rejected_dead_letters_fail_batch(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+def test_rejected_dead_letters_fail_batch(kafka: EmbeddedBroker, query: QueryDriver) -> None:
     alter(kafka, "orders", "cleanup.policy", "compact")
     writer = query.writer(**LETTERS)
     query._monkeypatch.setattr(query, "writer", lambda **_: writer)
@@ -240,7 +240,7 @@ def test_rejected_dead_letters_fail_batch(kafka: EmbeddedBroker, query: PlayedQu
         query.run(ROWS)
 
 
-def test_one_producer_serves_all_tasks_of_a_process(query: PlayedQuery) -> None:
+def test_one_producer_serves_all_tasks_of_a_process(query: QueryDriver) -> None:
     query.run(ROWS, ROWS)
     query.run(ROWS, batch_id=1)
     assert len(_producers) == 1
@@ -248,17 +248,19 @@ def test_one_producer_serves_all_tasks_of_a_process(query: PlayedQuery) -> None:
     assert len(_producers) == 2
 
 
-def test_producer_options_have_effect(query: PlayedQuery) -> None:
+def test_producer_options_have_effect(query: QueryDriver) -> None:
     query.run(ROWS, kafka__linger__ms="3", kafka__buffer__memory="5000000", kafka__compression__type="zstd")
     (producer,) = _producers._entries.values()
-    told = {name: producer.settings[name] for name in ("linger.ms", "buffer.memory", "compression.type", "acks", "batch.size", "client.id")}
-    assert told == {
+    found = {
+        name: producer.settings[name] for name in ("linger.ms", "buffer.memory", "compression.type", "acks", "batch.size", "client.id")
+    }
+    assert found == {
         "linger.ms": 3, "buffer.memory": 5_000_000, "compression.type": "zstd", "acks": "all", "batch.size": 1_000_000,
         "client.id": "chaffinch-spark",
     }  # fmt: skip
 
 
-def test_rows_above_the_largest_request_are_bad(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+def test_rows_above_the_largest_request_are_bad(kafka: EmbeddedBroker, query: QueryDriver) -> None:
     query.run({"key": ["a", "b"], "value": [b"x" * 5000, b"y"]}, kafka__max__request__size="4000", **LETTERS)
     assert values(kafka, "orders") == {"y": 1}
     letter = kafka.read("dead").to_pylist()[0]  # It has to fit into a request, too.
@@ -270,7 +272,7 @@ def test_rows_above_the_largest_request_are_bad(kafka: EmbeddedBroker, query: Pl
 class TestAnotherGuarantee:
     """One checkpoint, first under one guarantee, then under another."""
 
-    def test_batches_sent_without_transactions_are_known_to_exactly_once(self, kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+    def test_batches_sent_without_transactions_are_known_to_exactly_once(self, kafka: EmbeddedBroker, query: QueryDriver) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1, deliveryGuarantee="exactly-once")
@@ -279,13 +281,13 @@ class TestAnotherGuarantee:
         assert state_of(query)["transactional.id"] == "chaffinch-q"
         assert state_of(query)["totals"]["rows_written"] == 3
 
-    def test_earlier_committed_batch_is_remembered(self, query: PlayedQuery) -> None:
+    def test_earlier_committed_batch_is_remembered(self, query: QueryDriver) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         assert state_of(query)["acknowledged"] == {"id": 0, "marker": "orders-0"}
 
     def test_open_transaction_of_killed_driver_is_ended(
-        self, kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch
+        self, kafka: EmbeddedBroker, query: QueryDriver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Else readers would wait behind it until it times out."""
         perform = CommitShell._perform
@@ -307,20 +309,20 @@ class TestAnotherGuarantee:
         kafka.faults.clear()
         assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
-    def test_failure_to_end_open_transaction_does_not_fail_batch(self, kafka: EmbeddedBroker, query: PlayedQuery) -> None:
+    def test_failure_to_end_open_transaction_does_not_fail_batch(self, kafka: EmbeddedBroker, query: QueryDriver) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         messages = query.write({"key": ["a"], "value": [b"1"]}, batch_id=1)
         kafka.faults.add(api="InitProducerId", error="TRANSACTIONAL_ID_AUTHORIZATION_FAILED", count=1)
         query.commit(messages, batch_id=1)
         assert values(kafka, "orders") == {"0": 1, "1": 1}
 
-    def test_older_checkpoint_is_refused(self, query: PlayedQuery) -> None:
+    def test_older_checkpoint_is_refused(self, query: QueryDriver) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"5"]}, batch_id=5)
         with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 3 is older than batch 5"):
             query.run({"key": ["a"], "value": [b"3"]}, batch_id=3, deliveryGuarantee="exactly-once")
 
-    def test_checkpoint_without_note_is_refused(self, query: PlayedQuery) -> None:
+    def test_checkpoint_without_note_is_refused(self, query: QueryDriver) -> None:
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         (query.checkpoint / "chaffinch" / "state.json").unlink()
         with pytest.raises(Refusal, match="MARKER_MISSING"):
@@ -328,11 +330,11 @@ class TestAnotherGuarantee:
 
 
 @GUARANTEES
-def test_batch_is_logged_in_one_line(query: PlayedQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
+def test_batch_is_logged_in_one_line(query: QueryDriver, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
     query.query_id = f"q-{guarantee}"
     with caplog.at_level(logging.INFO, "chaffinch.spark"):
         for batch_id in range(2):
             query.run(ROWS, batch_id=batch_id, deliveryGuarantee=guarantee)
-    told = [record.message for record in caplog.records if record.levelname == "WARNING" and "deliveryGuarantee" in record.message]
-    assert len(told) == (guarantee == "none")
+    found = [record.message for record in caplog.records if record.levelname == "WARNING" and "deliveryGuarantee" in record.message]
+    assert len(found) == (guarantee == "none")
     assert caplog.messages[-1].startswith(f"query q-{guarantee}, batch 1: 3 rows written, 0 rejected, ")

@@ -339,7 +339,7 @@ class TestTopicColumn:
         assert looked_for == []
 
     def test_illegal_topic_name_can_have_any_length(self) -> None:
-        """As where topic and value were taken for each other: its letter fits, and whoever is told reads the begin."""
+        """As if topic and value were swapped: its letter fits, and messages contain the start of the name."""
         text = "n" * 3000
         outcome = run({"key": ["k"], "value": ["orders"], "topic": [text]}, topic=None, keeps_dead_rows=True)
         assert all(batch.bytes.byte_count <= 2000 for batch in outcome.dead_batches)
