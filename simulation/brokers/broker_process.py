@@ -150,10 +150,10 @@ class BrokerProcess:
         self._syncs = self._settings["flush.policy"] == "always"
         self._unsent: list[Effect] = []
         self._is_sync_planned = False
-        self._wall_ahead_ms = (
-            0  # How far the machine's wall clock is ahead of the world's time; the same for the core, fixed when it starts.
-        )
+        self._wall_ahead_ms = 0
+        """How far the machine's wall clock is ahead of the world's time."""
         self._core_ahead_ms = 0
+        """The same when the core started."""
 
     def stop_lying(self) -> None:
         """Respond as the core does from here on."""

@@ -101,7 +101,7 @@ class ConsumerShell:
         self._is_dead = True
         self._transport.close()
 
-    # What the program asks for ---------------------------------------------------------------------------------------------------------
+    # Calls of the program --------------------------------------------------------------------------------------------------------------
 
     def begin(self, step: ConsumerStep) -> None:
         match step:

@@ -471,15 +471,15 @@ class ProducerProcess(ProgramProcess):
 
     def _answer(self, effect: AskHandler) -> None:
         """The decision of the exception handler."""
-        asked: dict[int, SentRecord] = {index: effect.batch.outcome_sink[effect.batch.rows[index]] for index in effect.errors}
+        records: dict[int, SentRecord] = {index: effect.batch.outcome_sink[effect.batch.rows[index]] for index in effect.errors}
         if effect.question is Question.REJECTED:
-            decision = HandlerDecision(swallowed=frozenset(index for index, sent in asked.items() if sent.record.number % FAILED_OF))
+            decision = HandlerDecision(swallowed=frozenset(index for index, sent in records.items() if sent.record.number % FAILED_OF))
         else:
-            for sent in asked.values():
+            for sent in records.values():
                 sent.handler_response = BY_NUMBER.get(sent.record.number % UNKNOWN_TOPIC_OF, RetriableResponse.RETRY)
             decision = HandlerDecision(
-                swallowed=frozenset(index for index, sent in asked.items() if sent.handler_response is RetriableResponse.SWALLOW),
-                retried=frozenset(index for index, sent in asked.items() if sent.handler_response is RetriableResponse.RETRY),
+                swallowed=frozenset(index for index, sent in records.items() if sent.handler_response is RetriableResponse.SWALLOW),
+                retried=frozenset(index for index, sent in records.items() if sent.handler_response is RetriableResponse.RETRY),
             )
             self._world.count("records the handler retries", len(decision.retried))
         self.handle(events.HandlerDecided(batch=effect.batch, decision=decision))

@@ -328,15 +328,15 @@ class Driver:
 
     def _find_hanging_transactions(self, operation: operations.FindHangingTransactions) -> None:
         """One request per partition, one after the other; if one is lost, all count as lost."""
-        left, said = list(operation.partitions), list[operations.HangingTransactions]()
+        left, results = list(operation.partitions), list[operations.HangingTransactions]()
 
         def next_one() -> None:
             if left:
                 self._client.with_leader(left[0], operation.refresh, found)
                 return
-            asked = frozenset[TopicPartition]().union(*(one.answered for one in said))
-            hanging = frozenset[operations.HangingTransaction]().union(*(one.hanging for one in said))
-            self._reply(operation, operations.HangingTransactions(answered=asked, hanging=hanging))
+            answered_tps = frozenset[TopicPartition]().union(*(one.answered for one in results))
+            hanging = frozenset[operations.HangingTransaction]().union(*(one.hanging for one in results))
+            self._reply(operation, operations.HangingTransactions(answered=answered_tps, hanging=hanging))
 
         def found(address: Address | None, reason: str) -> None:
             if address is None:
@@ -353,7 +353,7 @@ class Driver:
                 self._client.disconnect(event.address)
                 self._reply(operation, operations.HangingTransactions(reason="the answer is lost"))
             else:
-                said.append(hanging_transactions.parse_response(event.message, operation.producer_id))
+                results.append(hanging_transactions.parse_response(event.message, operation.producer_id))
                 next_one()
 
         next_one()
