@@ -1,6 +1,6 @@
-"""Makes the format `chaffinch` known to Spark by name: it looks for `DefaultSource` in every top-level module named `pyspark_*`.
+"""Registration of the format `chaffinch`: Spark looks for `DefaultSource` in every top-level module named `pyspark_*`.
 
-Spark imports all such modules at the first use of any format, so this one imports PySpark's own module and little else.
+Spark imports all such modules on first use of any format, so this one imports the PySpark data source module and little else.
 """
 
 from chaffinch.spark.data_source import DefaultSource

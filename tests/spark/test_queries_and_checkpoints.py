@@ -122,7 +122,7 @@ def test_copied_checkpoint_with_other_rows_is_refused(kafka: EmbeddedBroker, que
     copy = query("copy", query_id="id-one", run_id="run-copy")
     (tmp_path / "copy" / "offsets" / "1").write_text("v1\nother offsets")
     one.run(row("1"), batch_id=1)
-    with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 1 was written before with other contents"):
+    with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 1 was written before with different contents"):
         copy.run(row("another 1"), batch_id=1)
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 

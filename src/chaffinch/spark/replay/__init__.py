@@ -1,1 +1,1 @@
-"""Dead letters back to their topics: `chaffinch replay`."""
+"""Replay of dead letters: `chaffinch replay`."""

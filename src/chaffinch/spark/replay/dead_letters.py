@@ -97,7 +97,7 @@ def dead_letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic:
             f"{header('chaffinch.error.query')} AS query",
             f"try_cast({header('chaffinch.error.batch')} AS BIGINT) AS batch",
             f"{' OR '.join(f'{header(name)} IS NOT NULL' for name in _CUT)} AS is_cut",
-            # With a null too: then it names no topic.
+            # Also with a null value, for a letter without a topic.
             f"coalesce(exists(headers, h -> h.key = '{_FIRST_REASON}'), false) AS is_letter",
             "partition AS at_partition",
             "offset AS at_offset",

@@ -316,7 +316,7 @@ def _move_to_replayed(folder: Folder, name: str) -> None:
             filesystem.move(folder.path(name), folder.path(f"{REPLAYED_FOLDER}/{name}"))
 
 
-# The folder of the files ---------------------------------------------------------------------------------------------------------------
+# Checks of the folder.
 
 
 class DeadLetterFolder(Folder):

@@ -137,9 +137,9 @@ class TopicDiscovery:
         return query
 
     def _counts(self, names: list[str]) -> dict[str, int]:
-        """How many partitions each topic has; 0: there is no such topic, although it was asked for a while.
+        """Topic -> partition count; 0 if the topic does not exist after retries.
 
-        Raises Refusal for a topic of which that is not certain: nothing of it may be taken for lost.
+        Raises Refusal for a topic whose state is unknown, because its records must not count as lost.
         """
 
         def query(node: Target, timeout_ms: int) -> dict[str, _Topic]:

@@ -1,1 +1,1 @@
-"""`supervise`: queries started again when their errors allow it, and their counts for Prometheus."""
+"""Supervision of queries: restarts after errors (`supervise`), and metrics for Prometheus."""

@@ -142,7 +142,7 @@ class RowCheck:
         if topic is None:
             self._reject_all(columns, numbers, TopicPartition("", -1), codes.INVALID_TOPIC_EXCEPTION, _NO_TOPIC)
             return
-        if (illegal := illegal_topic_error(topic)) is not None:  # Such a topic cannot exist: no wait and no handler.
+        if (illegal := illegal_topic_error(topic)) is not None:  # Such a topic cannot exist, so no wait and no handler call.
             self._reject_all(columns, numbers, TopicPartition(topic, -1), codes.INVALID_TOPIC_EXCEPTION, illegal.message)
             return
         snapshot = self._snapshot(topic, columns, numbers)
