@@ -44,7 +44,7 @@ CALM = NetworkFaults()
 CUT_BYTES_MIN, CUT_BYTES_MAX = 1, 40_000
 PIECES_MAX = 3
 SPLIT_AFTER_BYTES = 64
-"""Shorter writes are never split: with so many pieces a world would do little else."""
+"""Shorter writes are never split: otherwise a world would do little but deliver pieces."""
 
 
 class Endpoint(Protocol):

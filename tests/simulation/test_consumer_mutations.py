@@ -122,7 +122,7 @@ def accepts_commits_of_earlier_generations(patch: Patch) -> None:
 
 
 def accepts_commits_of_fenced_members(patch: Patch) -> None:
-    """Whoever has its group.instance.id by now."""
+    """Commits of a fenced member are accepted, whichever process has its group.instance.id now."""
     fault = ClassicRequests.commit_fault
 
     def of_any_process(self: ClassicRequests, *who: Any, **how: Any) -> Any:

@@ -53,7 +53,7 @@ class Ends:
         self.finish(batch_id)
 
     def finish(self, batch_id: int) -> None:
-        """Whoever comes next finds what was forgotten last."""
+        """The next driver finds the last forgotten transaction."""
         while True:
             try:
                 self._commit(batch_id)

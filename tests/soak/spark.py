@@ -203,7 +203,7 @@ class Run:
         match event.kind:
             case Kind.DRIVER:
                 process.kill()
-                return  # Whoever commits may live a moment longer, and must not go on.
+                return  # The committing process may live a moment longer, and must not continue.
             case Kind.COMMITTER:
                 os.kill(pid, signal.SIGKILL)
             case Kind.BROKER:

@@ -69,7 +69,7 @@ class HeldProcess:
         return int(self.wait_for(f"{step.value}@{batch_id}"))
 
     def go(self, step: Step, batch_id: int) -> None:
-        """Nobody waits at this step any more."""
+        """No process waits at this step any more."""
         Path(resume_path(str(self._events), step, batch_id)).touch()
 
     def wait(self) -> int:

@@ -1,4 +1,4 @@
-"""A parser with a fault that dice do not meet, behind four bytes. Whoever is guided has one of them after the other."""
+"""A parser with a fault behind four bytes, which random input does not reach. Guided fuzzing finds them one after the other."""
 
 from __future__ import annotations
 
