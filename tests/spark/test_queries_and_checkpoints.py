@@ -209,7 +209,7 @@ def test_storage_failure_after_commit_does_not_fail_batch(
 
     monkeypatch.setattr(Folder, "write", once_in_kafka)
     one.run(row("0"))
-    assert "batch 0 is in Kafka, but that is not noted: checkpointLocation=" in caplog.text
+    assert "batch 0 is in Kafka, but this cannot be recorded in the checkpoint: checkpointLocation=" in caplog.text
     one.run(row("0"))
     one.run(row("1"), batch_id=1)
     assert values(kafka, "orders") == {"0": 1, "1": 1}

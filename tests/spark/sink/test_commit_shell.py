@@ -244,7 +244,7 @@ def test_markers_of_committed_transaction_are_written_to_leaders(
     assert WriteTxnMarkersRequest in messages
     assert not {AddPartitionsToTxnRequest, EndTxnRequest} & set(messages)
     said = [record.getMessage() for record in caplog.records if record.name == "chaffinch.spark.sink.commit_shell"]
-    assert f"is still open in {topic}-0, {topic}-1: what is of the last one" in said[0]
+    assert f"is still open in {topic}-0, {topic}-1: records of the last transaction" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -273,11 +273,11 @@ def test_short_transaction_commits_if_markers_are_denied(
             assert committed(broker, topic, batch_id=batch_id, group_id=f"t-{topic}").outcome == "written"
     assert committed(broker, topic, batch_id=2, group_id=f"t-{topic}", is_stream=False).outcome == "skipped"
     assert values(broker, topic) == {b"a": 3, b"b": 3, b"c": 3}
-    refused = [line for record in caplog.records if "is not ours to tell partitions" in (line := record.getMessage())]
+    refused = [line for record in caplog.records if "commit markers of an earlier transaction" in (line := record.getMessage())]
     assert [error in line for line in refused] == [True]
 
 
-@pytest.mark.parametrize(("of", "said"), [(OFFSETS_TOPIC, "is not ours to tell partitions"), ("orders", "may have left open is not told")])
+@pytest.mark.parametrize(("of", "said"), [(OFFSETS_TOPIC, "commit markers of an earlier transaction"), ("orders", "cannot be found")])
 def test_denied_describe_producers_is_logged(of: str, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """About the marker: that it is committed in another way."""
     monkeypatch.setattr(commit_shell, "_warned", set())

@@ -70,12 +70,12 @@ def test_names_are_found_without_regard_to_case() -> None:
         ({"kafka__enable__idempotence": "false"}, "needs it"),
         ({"kafka__batch__size": "big"}, "must be a whole number"),
         ({"onMissingMarker": "skip"}, "one of fail, write"),
-        ({"errors__tolerance": "all"}, "needs a place for the bad rows"),
+        ({"errors__tolerance": "all"}, "needs a destination for the bad rows"),
         ({"errors__tolerance__max": "5"}, "needs errors.tolerance=all"),
-        ({"stagingLocation": "~/s"}, "option stagingLocation cannot be '~/s': ~ stands for nothing here, write the path out"),
+        ({"stagingLocation": "~/s"}, "option stagingLocation cannot be '~/s': ~ has no meaning here, give the full path"),
         (
             {"errors__tolerance": "all", "errors__dead__letter__path": "~"},
-            "option errors.dead.letter.path cannot be '~': ~ stands for nothing here",
+            "option errors.dead.letter.path cannot be '~': ~ has no meaning here",
         ),
         ({"errors__dead__letter__path": "/d"}, "errors.dead.letter.path needs errors.tolerance=all"),
         ({"errors__dead__letter__queue__topic__name": "d"}, "errors.dead.letter.queue.topic.name needs errors.tolerance=all"),
@@ -84,7 +84,7 @@ def test_names_are_found_without_regard_to_case() -> None:
         ({"kafka__compression__gzip__level": "0"}, "it must be at least -1 and at most 9 and not 0"),
         ({"errors__dead__letter__queue__topic__name": "orders"}, "it is the target topic itself"),
         ({"idempotencyToken": "t"}, "is for batch writes"),
-        ({"topic": "a,b"}, "option topic cannot be 'a,b': it is one topic; leave it out where rows name theirs, in a column topic"),
+        ({"topic": "a,b"}, "option topic cannot be 'a,b': it is a single topic; leave it out if rows name their topics in a column topic"),
         ({"kafka__ssl__truststore__password": "x"}, "truststores are PEM files, which have no password"),
         ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
     ],
@@ -169,7 +169,7 @@ def test_a_name_left_empty_is_refused(name: str) -> None:
     ("options", "text"),
     [
         ({"deliveryguarantee": "none", "idempotencytoken": "x"}, "'idempotencyToken': it belongs to deliveryGuarantee=exactly-once"),
-        ({"subscribe": "orders"}, "'subscribe': that is an option of the source"),
+        ({"subscribe": "orders"}, "'subscribe': this is an option of the source"),
         ({"kafka.key.serializer": "x"}, "keys and values are written as they are"),
         ({"kafka.group.id": "x"}, "a sink is in no group"),
         ({"kafka.transaction.timeout.ms": str(2**31)}, "at least 1 and at most 2147483647"),
@@ -203,7 +203,7 @@ def test_batch_write_without_token_needs_no_marker_topic(caplog: pytest.LogCaptu
     assert SinkOptions.parse({**servers, "topic": "t"}, is_stream=False).marker_topic is None
     assert not caplog.records
     assert SinkOptions.parse({**servers, "markerTopic": "m"}, is_stream=False).marker_topic is None
-    assert "options without effect on a batch write without idempotencyToken, which keeps no marker: markerTopic" in caplog.text
+    assert "options without effect on a batch write without idempotencyToken, which has no marker: markerTopic" in caplog.text
     with pytest.raises(ConfigException, match="markerTopic an existing topic"):
         SinkOptions.parse({**servers, "idempotencyToken": "x"}, is_stream=False)
     assert SinkOptions.parse({**servers, "idempotencyToken": "x", "markerTopic": "m"}, is_stream=False).marker_topic == "m"
@@ -299,7 +299,7 @@ NOTES, LETTERS = '{"ends": {"0": 23}, "run": "r"}', "errors.dead.letter.queue.to
     ],
 )
 def test_internal_options_are_refused(is_stream: bool, given: Mapping[str, str]) -> None:
-    with pytest.raises(ConfigException, match="Chaffinch sets it for writes of its own, leave it out"):
+    with pytest.raises(ConfigException, match="Chaffinch sets it for its own writes, leave it out"):
         SinkOptions.parse({**LEAST, **given}, is_stream=is_stream)
     with pytest.raises(ConfigException, match="leave it out"):
         KafkaSink({**LEAST, **given})

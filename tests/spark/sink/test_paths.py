@@ -144,8 +144,8 @@ class TestCheckpoint:
     def test_invisible_checkpoint_is_logged_with_possible_causes(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert paths_of(checkpointLocation=f"file:{tmp_path}/other").checkpoint(FACTS) is None
         assert (
-            f"checkpointLocation has no file metadata where the sink looks for it, in file:{tmp_path}/other: it is not that of the query, "
-            "or lies on a file system that only Hadoop knows"
+            f"checkpointLocation has no file metadata where the sink looks for it, in file:{tmp_path}/other: it is not the "
+            "query's checkpoint, or is on a file system that only Hadoop knows"
         ) in caplog.text
 
     @pytest.mark.parametrize("location", ["floppy:/checkpoints/a", "dbfs:/checkpoints/a"])

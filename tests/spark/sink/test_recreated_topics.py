@@ -330,7 +330,7 @@ class TestWarning:
             (line,) = self.lines(caplog)
         assert re.fullmatch(
             r"query q, batch 2: topic 'orders' was deleted and created again \(id \S{22}, was \S{22}; 1 partition, were 4\): "
-            "rows written before are not in it; order per key starts again",
+            "rows written before are lost; the order per key starts again",
             line,
         )
 
@@ -416,4 +416,4 @@ class TestWarning:
 def test_warning_has_former_partition_count_if_known(caplog: pytest.LogCaptureFixture, before: int | None, now: int, said: str) -> None:
     old = CheckpointState(topic_ids={"t": UUID(int=1)}, partition_counts={} if before is None else {"t": before})
     recreated_topics.warn_recreated_topics("q", 5, old, CheckpointState(topic_ids={"t": UUID(int=2)}, partition_counts={"t": now}))
-    assert [f"; {said}): rows written before are not in it" in record.getMessage() for record in caplog.records] == [True]
+    assert [f"; {said}): rows written before are lost" in record.getMessage() for record in caplog.records] == [True]

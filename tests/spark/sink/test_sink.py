@@ -409,7 +409,7 @@ class TestRefusals:
     def test_damaged_state_is_refused(self, query: SimpleNamespace) -> None:
         query.commit(query.write(ROWS))
         (query.folder / "checkpoint" / "chaffinch" / "state.json").write_text('{"version": 1')
-        text = r"checkpointLocation=.*chaffinch has a file state\.json that is damaged: .*; bring it back, or remove it: "
+        text = r"checkpointLocation=.*chaffinch has a file state\.json that is damaged: .*; restore it, or remove it: "
         with pytest.raises(Refusal, match=text):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1)
 
@@ -427,13 +427,13 @@ class TestRefusals:
         messages = query.write(ROWS)
         outcome = messages[0].outcome
         nameless = writers.CommitMessage(replace(outcome, context=replace(outcome.context, query_id=None)))
-        with pytest.raises(Refusal, match="QUERY_UNKNOWN: Spark told the tasks no query id"):
+        with pytest.raises(Refusal, match="QUERY_UNKNOWN: Spark gave the tasks no query id"):
             query.commit([nameless])
 
     @pytest.mark.parametrize("guarantee", TABLES)
     def test_stream_without_outcomes_is_refused(self, query: SimpleNamespace, guarantee: str) -> None:
         """As with trigger(continuous=...): Spark asks for a commit, and has given no row to Python."""
-        with pytest.raises(Refusal, match=r"QUERY_UNKNOWN: no task has handed anything over: trigger\(continuous=\.\.\.\) gives no rows"):
+        with pytest.raises(Refusal, match=r"QUERY_UNKNOWN: no task has sent a message: trigger\(continuous=\.\.\.\) gives no rows"):
             query.commit([None], deliveryGuarantee=guarantee)
 
     def test_a_compacted_dead_letter_topic(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:

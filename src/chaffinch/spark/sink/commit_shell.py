@@ -1,7 +1,7 @@
-"""Performs what the commit protocol yields: requests by the blocking client, files by pyarrow (decision 36).
+"""Shell of the commit protocol: performs its operations, requests with the blocking client and files with pyarrow (decision 36).
 
-No decision about Kafka is taken here: codes, sequences, retries and order are the generator's. What the file system refuses, and
-whatever else goes wrong, is thrown into the generator as a Refusal, so that it can abort first.
+It takes no decision about Kafka: error codes, sequences, retries and order belong to the generator. File system errors, and any other
+failure, are thrown into the generator as a Refusal, so that it can abort first.
 """
 
 from __future__ import annotations
@@ -50,38 +50,38 @@ from chaffinch.spark.topic_ids import created_again, loss
 from chaffinch.spark.versions import NewerFormat
 
 LOOKUP_TIMEOUT_MS = 2_000
-"""How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
+"""Time limit of one look-up of a leader or coordinator; the generator retries until its own limit."""
 LOOKUP_INTERVAL_MS = 50
-"""Between two look-ups of a topic's leaders, which many partitions may ask for at once."""
+"""Between two look-ups of a topic's leaders, which many partitions may need at once."""
 PUMP_MS = 1_000
 LANES: Final = 2
-"""Connections to each broker over which batches are pushed, those of one partition over the same. Apache Kafka has in hand one request of
-each only, so that one keeps no two of its processors busy: 4 M rows took 0.8 s over two in place of 0.95, and no less over four."""
+"""Connections to each broker for pushing batches; each partition uses one of them. Apache Kafka processes one request per connection at a
+time, so one connection keeps at most one of its processors busy: 4 M rows took 0.95 s over one, 0.8 s over two, and not less over four."""
 
 _log = plain_text.logger(__name__)
-# The generator asks again, and says in the end for how long.
+# The generator retries, and reports the total time.
 _LOOKUP_DURATION = re.compile(r" failed after \d+ ms\b")
-# Folders of dead letters and queries: what earlier committers left is looked for once per process, and after a failure in it.
+# Folders of dead letters and queries: leftovers of earlier committers are removed once per process, and again after a failure in it.
 _swept: set[tuple[str, str]] = set()
 _warned: set[tuple[str, ErrorCode]] = set()
-"""What brokers do not tell, or let us tell, and why: said once per process."""
+"""Requests about hanging transactions that brokers refused, by text and error: logged once per process."""
 _HANGING_COMMITTED = (
-    "batch %d: an earlier transaction of %s is still open in %s: what is of the last one, which its coordinator says is committed, is "
-    "committed there, too"
+    "batch %d: an earlier transaction of %s is still open in %s: records of the last transaction, which its coordinator has committed, are "
+    "committed on these partitions as well"
 )
-_HANGING_ABORTED = "batch %d: an earlier transaction of %s is still open in %s: if its coordinator tells its end, it is aborted there, too"
+_HANGING_ABORTED = "batch %d: an earlier transaction of %s is still open in %s: it is aborted there if its coordinator reports its outcome"
 _DESCRIBE_REFUSED = (
-    "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 2.8 and Read on its topics"
+    "open partitions of an earlier transaction of %s cannot be found (%s): this requires Apache Kafka 2.8 and Read on its topics"
 )
 _MARKERS_REFUSED = (
-    "what is committed of an earlier transaction of %s is not ours to tell partitions (%s): a short transaction commits it, and whoever "
-    "dies in the midst of that has it aborted; WriteTxnMarkers takes Alter on the cluster, and Read on __consumer_offsets"
+    "commit markers of an earlier transaction of %s cannot be written (%s): a short transaction commits it instead, and if its driver dies "
+    "in it, it is aborted; WriteTxnMarkers requires Alter on the cluster, and Read on __consumer_offsets"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InFlight:
-    """A batch that was sent and not answered. `record_indices`: which of its records were sent; None: all. `byte_count`: of those."""
+    """A batch in flight. `record_indices`: the records that were sent; None: all. `byte_count`: the bytes of these records."""
 
     batch: StagedBatch
     record_indices: tuple[int, ...] | None
@@ -91,7 +91,7 @@ class _InFlight:
 
 
 class CommitShell:
-    """Drives one commit to its end. `run` once."""
+    """Runs one commit to its end. Call `run` once."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class CommitShell:
         state: Folder | None,
         after_step: Callable[[operations.Step, int], None] | None = None,
     ) -> None:
-        """`state`: `<checkpoint>/chaffinch`. `after_step` is called with the step and the batch after each operation that has a result."""
+        """`state`: `<checkpoint>/chaffinch`. `after_step` is called with step and batch after each operation that has a result."""
         self._plan = plan
         self._options = options
         self._client = client
@@ -117,21 +117,21 @@ class CommitShell:
         self._reader = StagedReader(staging)
         self._dead_letters = DeadLetterStore(staging)
         self._in_flight: dict[int, _InFlight] = {}
-        """By ticket."""
+        """By send id."""
         self._responses: list[operations.BatchResponse] = []
         self._refused_count = 0
-        """Of records that the broker refused so far, by which their letters are numbered."""
+        """Number of records that the broker has refused so far, which numbers their dead letters."""
         self._compacted: dict[str, bool] = {}
         self._looked_up_ms: dict[str, int] = {}
-        """When leaders of a topic were last looked for."""
+        """Time of the last look-up of a topic's leaders."""
         self._operation_ms = 0
-        """How long the last operation took that was not a wait."""
+        """Duration of the last operation that was not a wait."""
         self._remembered = CheckpointState()
-        """What the checkpoint holds."""
+        """The checkpoint's state."""
         self._waits = CommitWaits(partial(_log.warning, "batch %d waits for %s", plan.batch_id), self._request_timeout_ms)
 
     def run(self, commit: Commit) -> CommitResult:
-        """The result of the commit. Raises Refusal."""
+        """Runs the commit and returns its result. Raises Refusal."""
         try:
             operation = next(commit)
             while True:
@@ -160,7 +160,7 @@ class CommitShell:
 
     @property
     def has_staged(self) -> bool:
-        """Whether it has left a folder behind, of what only the broker could refuse."""
+        """Whether it has staged files, for dead letters of records that the broker refused."""
         return bool(self._dead_letters.files)
 
     def _perform(self, operation: operations.Operation) -> Any:
@@ -190,7 +190,7 @@ class CommitShell:
                 return self._wait(operation)
 
     def _wait(self, operation: operations.Wait) -> None:
-        """Wait between two attempts. It sleeps: the Spark thread that runs the commit has no other work."""
+        """Waits between two attempts. It sleeps: the Spark thread that runs the commit has no other work."""
         if operation.wait_info is not None:
             self._waits.retry(operation.wait_info, _steady_ms(), operation.ms, self._operation_ms)
         time.sleep(operation.ms / 1000)
@@ -270,7 +270,7 @@ class CommitShell:
             self._responses.append(operations.BatchResponse(send_id=operation.send_id, lost=_lost(error, was_sent=False)))
 
     def _leader(self, topic_partition: TopicPartition, *, is_stale: bool) -> Address:
-        """Where the leader listens, looked for once: whoever waited for one here would keep the other partitions waiting. ApiException."""
+        """Address of the leader, looked up at most once: waiting for it here would delay the other partitions. Raises ApiException."""
         topic = topic_partition.topic
         is_wanted = is_stale or self._client.cluster.leader_address(topic_partition) is None
         if is_wanted and _steady_ms() - self._looked_up_ms.get(topic, -LOOKUP_INTERVAL_MS) >= LOOKUP_INTERVAL_MS:
@@ -285,7 +285,7 @@ class CommitShell:
         return address
 
     def _check_id(self, topic: str) -> None:
-        """Raises Refusal for a topic that was created again: rows were partitioned for the deleted one."""
+        """Raises Refusal for a recreated topic: rows were partitioned for the deleted one."""
         present = self._client.cluster.topic_id(topic)
         if present is not None and (both := created_again(self._plan.topic_ids, {topic: present}).get(topic)):
             text = f"{loss(topic, *both, 'the rows were staged for')}; the transaction is aborted, nothing of it is visible"
@@ -306,7 +306,7 @@ class CommitShell:
         return self._responses.pop(0)
 
     def _log_waits(self, wait_info: wait_log.Wait | None, steady_ms: int) -> int:
-        """What is waited for while responses are under way. Gives when to look again."""
+        """Logs waits while responses are missing. Returns the time of the next call."""
         if wait_info is not None:
             self._waits.retry(wait_info, steady_ms, 0, 0)
         sent = self._in_flight.values()
@@ -316,7 +316,7 @@ class CommitShell:
     def _batch_response(self, send_id: int, sent: _InFlight) -> operations.BatchResponse:
         exchange, outcome = sent.exchange, sent.exchange.outcome
         if isinstance(outcome, RequestFailed) and (outcome.error is not None or outcome.is_unsupported):
-            raise refusal_of(request_error(exchange))  # Trying again is no use.
+            raise refusal_of(request_error(exchange))  # A retry would fail again.
         if not isinstance(outcome, ResponseReceived):
             reason, was_sent = (outcome.reason, outcome.was_sent) if isinstance(outcome, RequestFailed) else ("no answer", True)
             return operations.BatchResponse(
@@ -337,7 +337,8 @@ class CommitShell:
         )
 
     def _with_compaction_codes(self, sent: _InFlight, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
-        """Brokers say INVALID_RECORD for a null key on a compacted topic; whoever has the record can say it exactly (decision 2)."""
+        """Brokers return INVALID_RECORD for a null key on a compacted topic; here the record is at hand, so the code can be exact
+        (decision 2)."""
         if not any(code is codes.INVALID_RECORD for _, code, _ in culprits):
             return tuple(culprits)
         batch, sent_indices = sent.batch, sent.record_indices
@@ -363,7 +364,7 @@ class CommitShell:
     def _make_dead_letters(self, operation: operations.MakeDeadLetters) -> operations.DeadLetters:
         rejections: list[Rejection] = list(operation.culprits)
         columns = self._culprit_columns(operation.batch, rejections)
-        # Each has a number of its own in this commit, in the topic and in the file alike: it is known by that.
+        # Each dead letter has its own number in this commit, the same in the topic and in the file, which identifies it.
         rejections = [replace(rejection, row=self._refused_count + index) for index, rejection in enumerate(rejections)]
         self._refused_count += len(rejections)
         found = broker_dead_letter_batches(columns, rejections, self._origin, self._dead_letter_target, wall_ms())
@@ -376,7 +377,7 @@ class CommitShell:
         )
 
     def _call_handler(self, operation: operations.CallHandler) -> frozenset[int]:
-        assert self._handler is not None, "asked only where the plan has one"
+        assert self._handler is not None, "yielded only if the plan has a handler"
         left_out = self._handler.rejected(self._culprit_columns(operation.batch, operation.culprits), operation.culprits)
         return frozenset(operation.culprits[index].row for index in left_out)
 
@@ -412,7 +413,7 @@ class CommitShell:
         self._sweep(folder)
 
     def _sweep(self, folder: Folder) -> None:
-        """Removes what other attempts at the batch have left, of this batch only: what is pending of another one may be committed."""
+        """Removes files of other attempts at this batch only: pending files of another batch may be committed."""
         key = (folder.location, self._plan.query)
         if key not in _swept:
             folder.sweep(leftover_pattern(self._origin))
@@ -427,7 +428,7 @@ class CommitShell:
         except Refusal as refusal:
             if not operation.may_fail:
                 raise
-            _log.warning("batch %d is in Kafka, but that is not noted: %s", self._plan.batch_id, refusal.reason)
+            _log.warning("batch %d is in Kafka, but this cannot be recorded in the checkpoint: %s", self._plan.batch_id, refusal.reason)
             return
         warn_recreated_topics(self._plan.query, self._plan.batch_id, self._remembered, state)
         self._remembered = state
@@ -443,7 +444,7 @@ class CommitShell:
         except NewerFormat as newer:
             raise newer.refusal(f"the file {STATE_FILE} in {folder.option}={folder.shown}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            remedy = "bring it back, or remove it: the marker in Kafka alone tells then what is written"
+            remedy = "restore it, or remove it: then only the marker in Kafka decides what is written"
             raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error, remedy) from None
 
 
@@ -452,7 +453,7 @@ def _steady_ms() -> int:
 
 
 def _unexpected(operation: operations.Operation, error: Exception) -> Refusal:
-    """What nobody thought of, with a tag, so that the transaction is aborted and a query is started again: the marker tells then."""
+    """A Refusal for an unexpected error: its tag lets the transaction be aborted and the query be restarted, which reads the marker."""
     text = textwrap.shorten(f"{operation.step.value}: {type(error).__name__}: {error}", TEXT_CHARACTERS_MAX, placeholder=" ...")
     refusal = Refusal(Group.APPLICATION_RECOVERABLE, "COMMIT_FAILED", text, Remedy.LOOK)
     refusal.__cause__ = error
@@ -460,7 +461,7 @@ def _unexpected(operation: operations.Operation, error: Exception) -> Refusal:
 
 
 def _lost(error: ApiException, *, was_sent: bool) -> operations.Lost:
-    """What the client failed in, as no answer. Raises Refusal where asking again cannot help: rights, versions, names."""
+    """A failure of the client as a lost response. Raises Refusal if a retry cannot help: rights, versions, names."""
     if not error.code.is_retriable:
         raise refusal_of(error)
     return operations.Lost(reason=_LOOKUP_DURATION.sub(" failed", " ".join(error.message.split())), was_sent=was_sent)

@@ -1,4 +1,4 @@
-"""Which waits of a commit are logged, and when. No clock: the caller passes times of the steady clock in ms."""
+"""Log lines for the waits of a commit. No clock: the caller passes times of the steady clock in ms."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Unanswered(NamedTuple):
 
 
 class CommitWaits:
-    """Logs through `warn` what a commit waits for: the first line within 3 seconds, then after growing pauses."""
+    """Logs the waits of a commit through `warn`: the first line within 3 seconds, then at growing intervals."""
 
     def __init__(self, warn: Callable[[str], None], request_timeout_ms: int) -> None:
         self._warn = warn
         self._request_timeout_ms = request_timeout_ms
         self._log = WaitLog()
         self._began_ms: dict[Hashable, int] = {}
-        """By cause: when its first attempt began, which was before its first failure."""
+        """Start of the first attempt, by cause: earlier than its first failure."""
 
     def retry(self, wait: Wait, steady_ms: int, wait_ms: int, attempt_ms: int) -> None:
-        """The last attempt took `attempt_ms` and failed; the next begins in `wait_ms` and may take as long. A line that is due before that
-        ends is logged now."""
+        """The last attempt took `attempt_ms` and failed. The next begins in `wait_ms` and may take as long; a line that is due before its
+        end is logged now."""
         began_ms = self._began_ms.setdefault((wait.cause, wait.since_ms), min(wait.since_ms, steady_ms - attempt_ms))
         if steady_ms + wait_ms + attempt_ms >= self._log.due_ms(wait.cause, began_ms):
             self._log.logged(wait.cause, began_ms, steady_ms)
             self._warn(wait._replace(since_ms=began_ms).line(steady_ms))
 
     def answers(self, under_way: Iterable[Unanswered], steady_ms: int) -> int:
-        """Logs the request that has been without a response for longest, if that is due. Gives when to call this again."""
+        """Logs the request that has been without a response for longest, if that is due. Returns the time of the next call."""
         oldest = min(under_way, key=lambda found: found.sent_ms, default=None)
         if oldest is None:
             return steady_ms + self._request_timeout_ms

@@ -1,4 +1,4 @@
-"""What a writer does in the committing process: plan the commit from options and tasks' messages, run it, clean up after it."""
+"""Committer of one writer: plans the commit from options and tasks' messages, runs it, and cleans up."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _log = plain_text.logger(__name__)
 LOGGER: Final = "chaffinch.spark"
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PUSH_BYTES_PER_S_ASSUMED = 20e6
-"""Before anything was measured: slow enough for a far-away cluster, so that time-outs err on the long side."""
+"""Before any measurement: slow enough for a distant cluster, so that timeouts are rather too long."""
 _PUSH_MEASURED_BYTES_MIN = 32 << 20
-"""Of smaller batches the round trips take the time: their rate would forbid a large batch that fits well."""
-_NO_QUERY_ID = "Spark told the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
-_NO_TASKS = "no task has handed anything over: trigger(continuous=...) gives no rows to a sink in Python, use trigger(processingTime=...)"
-# Queries of which this process has said what they do without.
+"""Smaller batches mostly wait for round trips: their rate would forbid a large batch that fits well."""
+_NO_QUERY_ID = "Spark gave the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
+_NO_TASKS = "no task has sent a message: trigger(continuous=...) gives no rows to a sink in Python, use trigger(processingTime=...)"
+# Queries for which this process has logged the risk of their guarantee.
 _warned: set[str] = set()
-# What earlier batches of this process reached, by bootstrap servers: a hint for time-outs, never truth.
+# Push rate of earlier batches of this process, by bootstrap servers: an estimate for timeouts only.
 _push_bytes_per_s: dict[tuple[str, ...], float] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Committer:
-    """Commits the batches of one writer. `write_id`: of a batch write; a stream's query is known to its tasks only."""
+    """Commits the batches of one writer. `write_id`: of a batch write; only the tasks of a stream know its query."""
 
     options: SinkOptions
     snapshot: TargetSnapshot
@@ -59,12 +59,12 @@ class Committer:
     paths: SinkPaths
 
     def run(self, outcomes: tuple[TaskOutcome, ...], batch_id: int) -> CommitResult:
-        """Runs the commit protocol for one batch. Raises Refusal; afterwards connections begin anew."""
+        """Runs the commit protocol for one batch. Raises Refusal, and then closes the connections."""
         from chaffinch.spark.sink.commit_shell import CommitShell
         from chaffinch.spark.target import client_for, forget_client
 
         if not outcomes and self.options.batch_id is not None:
-            return CommitResult(outcome="empty")  # Without a task nobody knows the query; without a row there is nothing to know it for.
+            return CommitResult(outcome="empty")  # Without a task the query is unknown; without a row it is not needed.
         facts = self.options.completed_facts(outcomes[0].context) if outcomes else TaskContextFacts(task=-1)
         plan = self.plan(outcomes, facts, batch_id)
         try:
@@ -90,15 +90,15 @@ class Committer:
         enable_info_log()
         if self.options.guarantee == NONE and plan.query not in _warned:
             _warned.add(plan.query)
-            text = "nobody acknowledges rows; a record batch of which the broker refuses one is lost as a whole, unseen"
+            text = "rows are not acknowledged; if the broker refuses one record, its whole record batch is lost without notice"
             _log.warning("query %s: deliveryGuarantee=%s: %s", plan.query, NONE, text)
         _log.info("query %s, %s", plan.query, result.counts.line(batch_id, result.outcome))
         self.clean_up(outcomes, batch_id, facts if shell.has_staged else None)
         return result
 
     def _target(self, client: SyncClient, outcomes: tuple[TaskOutcome, ...]) -> TargetSnapshot:
-        """The target, later than the tasks saw it: a batch write is committed by the writer that was planned before them, and of topics
-        that rows named only the tasks know. Where all of it is of this moment, nobody is asked."""
+        """The target, later than the tasks saw it. A batch write is committed by the writer that was planned before its tasks, and topics
+        that rows name are known to the tasks only. If the snapshot is current, no request is sent."""
         from chaffinch.spark.target import refresh_snapshot
 
         used = {snapshot.topic: snapshot for outcome in outcomes for snapshot in outcome.snapshots}
@@ -114,7 +114,7 @@ class Committer:
         query = self._query(facts)
         is_stream = self.write_id is None
         if is_stream and facts.query_id is None:
-            # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
+            # The query id names the marker's group: an invented id would let one query take another's batches for its own.
             raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", _NO_QUERY_ID if outcomes else _NO_TASKS)
         began_ms = wall_ms()
         notes = () if options.notes is None else options.notes.staged(options.dead_letter_topic or "", query, began_ms)
@@ -147,14 +147,14 @@ class Committer:
         if result.outcome == "written" and counts.byte_count >= _PUSH_MEASURED_BYTES_MIN and counts.push_ms + counts.commit_ms > 0:
             servers = self.options.client.bootstrap_servers
             measured = 1000 * counts.byte_count / (counts.push_ms + counts.commit_ms)
-            # From the assumed rate on, so that one batch that met an outage does not forbid the next.
+            # Starts from the assumed rate, so that one batch during an outage does not forbid the next.
             before = _push_bytes_per_s.get(servers, PUSH_BYTES_PER_S_ASSUMED)
             _push_bytes_per_s[servers] = (before + measured) / 2
 
     def clean_up(self, outcomes: Iterable[TaskOutcome | None], batch_id: int, facts: TaskContextFacts | None = None) -> None:
-        """Removes what this batch, and older ones whose committer died, have staged in files. Never raises: it is only space.
+        """Removes staged files of this batch, and of older ones whose committer died. Never raises: the files only take up space.
 
-        `facts`: of the committing process, if it has staged something itself.
+        `facts`: of the committing process, if it has staged files itself.
         """
         found = [outcome.context for outcome in outcomes if outcome is not None and outcome.files()]
         if facts is not None:
@@ -172,15 +172,14 @@ class Committer:
                 query_folder.remove_all()
 
     def discard_staged(self, outcomes: Iterable[TaskOutcome]) -> None:
-        """Removes what these tasks have staged in files, and nothing else: whoever has fenced this writer stages in the same folder.
-        Never raises."""
+        """Removes the staged files of these tasks only: a writer that has fenced this one stages in the same folder. Never raises."""
         for outcome in outcomes:
             with suppress(Refusal, OSError, ValueError):
                 for name in outcome.files():
                     self._staging(outcome.context).remove(name)
 
     def _staging(self, facts: TaskContextFacts) -> Folder:
-        """Where tasks have staged; where none can, what only the committing process reads lies in a folder of its machine's."""
+        """The tasks' staging folder. If they have none, a local temporary folder for files that only the committing process reads."""
         query = self._query(facts)
         return self.paths.staging(facts, query) or self.paths.temporary(facts, query)
 
@@ -189,8 +188,10 @@ class Committer:
 
 
 def enable_info_log() -> None:
-    """From now on the sink's log lines of level INFO are seen in this process, on its standard error, which Spark shows: in a Spark worker
-    nobody configures logging. Changes nothing where somebody has."""
+    """Shows the sink's log lines of level INFO on standard error, which Spark displays, if logging is not configured, as in a Spark worker.
+
+    Has no effect if it is configured.
+    """
     logger = logging.getLogger(LOGGER)
     if logger.hasHandlers():
         return

@@ -1,4 +1,4 @@
-"""Asks the leaders what is left open of an earlier attempt, and tells them what is committed: one request to each, for `CommitShell`."""
+"""Requests to partition leaders about hanging transactions: finds them and writes their markers, one request per leader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chaffinch.spark.refusals import refusal_of
 def find_hanging_transactions(
     client: SyncClient, operation: FindHangingTransactions, look_up_timeout_ms: int, request_timeout_ms: int
 ) -> HangingTransactions:
-    """What all of them said. `request_timeout_ms` is for each. Never raises an ApiException: asking again is the protocol's."""
+    """The combined result of all leaders. `request_timeout_ms` applies to each. Never raises ApiException: the protocol retries."""
     partitions = operation.partitions
     if operation.refresh or any(client.cluster.leader_address(tp) is None for tp in partitions):
         try:
@@ -37,13 +37,12 @@ def find_hanging_transactions(
         for requested in [[tp] for tp in tps] if operation.refresh else [tps]:
             found.append(_describe_producers(client, leader, requested, operation.producer_id, request_timeout_ms))
             if not found[-1].answered:
-                break  # Who does not answer would not for the next one either, each time for as long.
+                break  # The next request would not be answered either, and take as long.
     return HangingTransactions.merged(found)
 
 
 def count_partitions(client: SyncClient, operation: CountPartitions, look_up_timeout_ms: int) -> int | Lost:
-    """See the operation. A topic that does not exist, or of which we may not hear, has none that are told. Raises Refusal where asking
-    again is no use."""
+    """See the operation. Returns 0 for a topic that does not exist or may not be described. Raises Refusal if a retry cannot help."""
     try:
         client.refresh_metadata([operation.topic], timeout_ms=look_up_timeout_ms)
     except ApiException as error:
@@ -58,7 +57,7 @@ def count_partitions(client: SyncClient, operation: CountPartitions, look_up_tim
 
 
 def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_ms: int, request_timeout_ms: int) -> WriteMarkersResult:
-    """What all of them said. `request_timeout_ms` is for each. Never raises an ApiException: telling again is the protocol's."""
+    """The combined result of all leaders. `request_timeout_ms` applies to each. Never raises ApiException: the protocol retries."""
     by_tp = {transaction.tp: transaction for transaction in operation.transactions}
     try:
         client.refresh_metadata({tp.topic for tp in by_tp}, timeout_ms=look_up_timeout_ms)
@@ -85,11 +84,11 @@ def _failed_write(error: ApiException, tps: Collection[TopicPartition], *, was_s
         return WriteMarkersResult(reason=reason, code=error.code, unknown=frozenset(unknown), possibly_written=frozenset(possibly_written))
     if was_sent:
         return WriteMarkersResult(refused=error.code, denied=frozenset(tps))
-    return WriteMarkersResult(refused=error.code, reason=reason, code=error.code)  # Nobody was asked, so nobody has refused.
+    return WriteMarkersResult(refused=error.code, reason=reason, code=error.code)  # No leader was asked, so none has refused.
 
 
 def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[Address | None, list[TopicPartition]]:
-    """Who leads what, as far as is known; under None what nobody leads."""
+    """Partitions by their known leader; under None those without one."""
     found: dict[Address | None, list[TopicPartition]] = {}
     for tp in partitions:
         found.setdefault(client.cluster.leader_address(tp), []).append(tp)
@@ -97,12 +96,12 @@ def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict
 
 
 def without_leader(client: SyncClient, tp: TopicPartition) -> ApiException:
-    """Why nobody is known to lead a partition."""
+    """Error for a partition without a known leader."""
     topic = client.cluster.topic(tp.topic)
     if topic is not None and topic.code is not codes.NONE:
         return exception_for(topic.code, message=f"{tp}: {topic.code.summary}", topic_partition=tp, api="Metadata")
     if topic is not None and topic.partitions and tp.partition not in topic.partitions:
-        # Of a topic that was deleted, and created again with fewer.
+        # The topic was recreated with fewer partitions.
         gone = codes.UNKNOWN_TOPIC_OR_PARTITION
         return exception_for(gone, message=f"{tp}: {gone.summary}", topic_partition=tp, api="Metadata")
     return exception_for(codes.LEADER_NOT_AVAILABLE, message=f"{tp} has no leader", topic_partition=tp, api="Metadata")
@@ -119,7 +118,7 @@ def _describe_producers(
 
 
 def _failed_search(tps: Sequence[TopicPartition], error: ApiException) -> HangingTransactions:
-    """Brokers without this API never answer, nor those that forbid it. Where we are not let in at all, what follows says so."""
+    """Brokers without this API, or that forbid it, never answer. If the broker rejects the connection, later requests report that."""
     if requests.is_retried(error.code):
         unknown = frozenset(tps) if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION else frozenset[TopicPartition]()
         return HangingTransactions(unknown=unknown, reason=" ".join(error.message.split()), code=error.code)

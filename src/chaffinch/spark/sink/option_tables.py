@@ -1,4 +1,4 @@
-"""The options of the sink, a table for each `deliveryGuarantee`: what one of them has no use for is refused there, never ignored."""
+"""Option tables of the sink, one per `deliveryGuarantee`: an option without use for a guarantee is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
 BATCH_SIZE_DEFAULT: Final = 1_000_000
 UNKNOWN_TOPIC_MS_DEFAULT: Final = 1_000
 TOKEN_BYTES_MAX: Final = STRING_BYTES_MAX - len("chaffinch-")
-"""Of a token are made a group and a transactional id."""
+"""Group and transactional id consist of this prefix and the token."""
 
 
 GUARANTEE: Final = Option(
     "deliveryGuarantee", "string", EXACTLY_ONCE,
-    "`exactly-once`: one Kafka transaction per micro-batch; `at-least-once`: tasks send; `none`: tasks send, nobody acknowledges",
+    "`exactly-once`: one Kafka transaction per micro-batch; `at-least-once`: tasks send; `none`: tasks send, without acknowledgement",
     choices=(EXACTLY_ONCE, AT_LEAST_ONCE, NONE),
 )  # fmt: skip
 _ACKS_0: Final = f"for acks=0 set deliveryGuarantee={NONE}"
@@ -41,18 +41,18 @@ _COMMON: Final = (
     *CLIENT_OPTIONS,
     Option("topic", "string", None, "the target topic; without it every row names its own in a column `topic`"),
     GUARANTEE,
-    Option("stagingLocation", "string", None, "where tasks leave more than 1 MiB; default: `chaffinch/staging` in the checkpoint"),
+    Option("stagingLocation", "string", None, "where tasks stage more than 1 MiB; default: `chaffinch/staging` in the checkpoint"),
     Option("errors.tolerance", "string", "none", "`none`: a bad row fails the batch; `all`: it becomes a dead letter",
            choices=("none", "all")),
     Option("errors.tolerance.max", "string", None, "count (`100`) or share (`5%`) of bad rows above which the batch fails anyway"),
     Option("errors.dead.letter.queue.topic.name", "string", None, "topic for dead letters, written as the rows are, in their transaction"),
     Option("errors.dead.letter.path", "string", None, "folder or URI for dead letters as Parquet, one file per batch"),
     Option("kafka.custom.exception.handler.class", "string", None,
-           "dotted name of a ProducerExceptionHandler, asked about bad rows: those that it swallows are left out, and are no dead letters"),
+           "dotted name of a ProducerExceptionHandler, called for bad rows: those that it swallows are dropped, without a dead letter"),
     Option("kafka.drop.invalid.large.records", "bool", False,
-           "rows larger than kafka.max.request.size, or than the topic takes, are left out"),
+           "rows larger than kafka.max.request.size, or than the topic allows, are dropped"),
     Option("kafka.retry.unknown.topic.partition.ms", "int", UNKNOWN_TOPIC_MS_DEFAULT,
-           "how long a task looks for the topic that a row names, before the row is a bad one", minimum=0),
+           "how long a task looks for a topic that a row names, before it rejects the row", minimum=0),
     Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
            minimum=1),
     *kafka_options(PRODUCER_OPTIONS, "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
@@ -63,9 +63,9 @@ _TRANSACTION_OPTIONS: Final = (
            choices=("fail", "write")),
     Option("markerTopic", "string", None,
            "existing topic whose partition 0 carries the marker of a stream or token; default: the `topic` option"),
-    Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic takes", minimum=1),
-    Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is asked again", minimum=1),
-    Option("kafka.transactional.id", "string", None, "of its own; default: `chaffinch-` and the query's id; fixed in the checkpoint",
+    Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic allows", minimum=1),
+    Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is retried", minimum=1),
+    Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint",
            bytes_max=STRING_BYTES_MAX),
     Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1, maximum=INT_MAX),
     Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1"),
@@ -73,7 +73,7 @@ _TRANSACTION_OPTIONS: Final = (
     Option("kafka.enable.idempotence", "bool", True, "a transaction is idempotent"),
 )  # fmt: skip
 
-# The producer's own rows, as far as they are not Python objects, transactions, or told by rows themselves.
+# The producer's own rows, except Python objects, transactions, and settings that each row has itself.
 _PRODUCER_OPTIONS: Final = kafka_options(
     PRODUCER_OPTIONS,
     "metadata.max.idle.ms", "retries", "delivery.timeout.ms", "max.in.flight.requests.per.connection", "max.request.size", "linger.ms",
@@ -91,12 +91,12 @@ _ACKNOWLEDGED_OPTIONS: Final = (
     Option("kafka.enable.idempotence", "bool", True, "each batch of a task is written once, however often it is sent"),
 )
 _UNACKNOWLEDGED_OPTIONS: Final = (
-    Option("kafka.acks", "string", "0", "nobody is asked whether a batch arrived", choices=("0",),
+    Option("kafka.acks", "string", "0", "brokers send no response", choices=("0",),
            advice=f"for acknowledged rows set deliveryGuarantee to {EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
 )  # fmt: skip
 _BYTES: Final = "keys and values are written as they are, string or binary; cast them in Spark"
-_PARTITION: Final = "a row goes where its column partition says, or else its key; leave the key out where it shall not"
-_OF_SOURCE: Final = "that is an option of the source; the target is named by the option topic, or in a column topic"
+_PARTITION: Final = "a row goes to the partition in its column partition, or else to that of its key; leave out a key that must not decide"
+_OF_SOURCE: Final = "this is an option of the source; name the target with the option topic, or in a column topic"
 _HINTS: Final = {
     **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
     "kafka.key.serializer": _BYTES,
@@ -104,12 +104,12 @@ _HINTS: Final = {
     "kafka.group.id": "a sink is in no group",
     **dict.fromkeys(("kafka.partitioner", "kafka.partitioner.ignore.keys"), _PARTITION),
     **dict.fromkeys(("subscribe", "subscribePattern", "assign"), _OF_SOURCE),
-    "path": "save() and start() take no path here; a topic is named by the option topic, or in a column topic",
+    "path": "save() and start() take no path here; name a topic with the option topic, or in a column topic",
     "kafka.compression.level": "each codec has its own, such as kafka.compression.zstd.level",
 }
 
 
-# Of producers that choose partitions, or are Java's.
+# Options for choosing partitions, and those of Java producers only.
 _PRODUCER_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
     "kafka.partitioner.class",
     *kafka_options(PRODUCER_OPTIONS, "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),
@@ -151,22 +151,22 @@ TABLES: Final[Mapping[str, OptionTable]] = {
     NONE: _direct(*_UNACKNOWLEDGED_OPTIONS),
 }
 DIRECT_ONLY: Final = (*_PRODUCER_OPTIONS, *_ACKNOWLEDGED_OPTIONS)
-"""What `at-least-once` and `none` have beside `_COMMON`, for the documentation."""
+"""Additional options of `at-least-once` and `none`, for the documentation."""
 
 
 def parsed(options: Mapping[str, str]) -> tuple[str, Settings]:
-    """The guarantee that the options ask for, in any case, and the options as its table has them. ConfigException for all that is wrong."""
+    """The requested guarantee, found in any case, and the options parsed by its table. Raises ConfigException with all errors."""
     guarantee = next((value for name, value in options.items() if name.lower() == GUARANTEE.name.lower()), EXACTLY_ONCE)
     if guarantee in TABLES:
         return guarantee, parse(TABLES[guarantee], options)
-    # Which one was meant nobody knows: the one that the other options fit best.
+    # The intended guarantee is unknown: report by the table that the other options fit best.
     raise ConfigException(min((_error_text(table, options) for table in TABLES.values()), key=len))
 
 
 def _error_text(table: OptionTable, options: Mapping[str, str]) -> str:
-    """What is wrong with options, among them a guarantee that is none."""
+    """The errors of options whose guarantee is invalid."""
     try:
         parse(table, options)
     except ConfigException as error:
         return error.message
-    raise AssertionError("every table refuses a guarantee that is none")
+    raise AssertionError("every table refuses an invalid guarantee")

@@ -1,4 +1,4 @@
-"""The options of the sink: what of them is fixed per query, and the checks that need no broker. Their tables: `option_tables.py`."""
+"""Options of the sink: the values that are fixed per query, and checks that need no broker. Their tables: `option_tables.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaffinch.spark.tasks.plan import TaskOptions
 from chaffinch.spark.tasks.replay_notes import ReplayNotes, RetainedRows
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
-# Options that KafkaSink sets for its writes, and a replay for its own; nobody else's, so they are in no table (`refuse_own_options`).
+# Set by KafkaSink or a replay for their own writes. Users must not set them, so they are in no table (`refuse_own_options`).
 _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
 _QUERY_ID: Final = "chaffinch.query.id"
@@ -26,18 +26,18 @@ WRITER: Final = "chaffinch.writer"
 RETAINED_ROWS: Final = "chaffinch.kept"
 _DEAD_LETTER_TOPIC: Final = "errors.dead.letter.queue.topic.name"
 REPLAY_TOKEN_PREFIX: Final = "replay-"
-"""How the token of a replay begins that nobody gave."""
+"""Prefix of a replay's token that the user has not chosen."""
 _INTERNAL: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES, WRITER, RETAINED_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions(TaskOptions):
-    """All that a query's options say about writing; travels to the tasks."""
+    """All options of a query about writing; sent to the tasks."""
 
     client: ClientOptions
     guarantee: str
     marker_topic: str | None
-    """None: no marker is kept."""
+    """None: there is no marker."""
     idempotency_token: str | None
     staging_location: str | None
     checkpoint_location: str | None
@@ -48,37 +48,37 @@ class SinkOptions(TaskOptions):
     transactional_id: str | None
     transaction_timeout_ms: int | None
     handler: HandlerOptions | None = None
-    """None: nobody is asked about bad rows."""
+    """None: no handler is called for bad rows."""
     producer: tuple[tuple[str, Any], ...] = ()
-    """Where tasks send: the options of their producers, by Kafka's names."""
+    """If tasks send: the options of their producers, by Kafka's names."""
     sink_name: str | None = None
-    """Tells several sinks of one query apart: each has its own marker, transactional id, state, staging and dead letter files."""
+    """Distinguishes several sinks of one query: each has its own marker, transactional id, state, staging and dead letter files."""
     batch_id: int | None = None
-    """Of the micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
+    """Micro-batch of a batch write inside `foreachBatch`: it is committed as by the stream's own sink."""
     query_id: str | None = None
-    """Of its query, on Spark Connect, where tasks are not told."""
+    """Query of that micro-batch, on Spark Connect, where tasks do not know it."""
     notes: ReplayNotes | None = None
-    """What a replay leaves in the dead letter topic beside its rows."""
+    """Notes of a replay for the dead letter topic, in addition to its rows."""
     writer_id: str | None = None
-    """What the marker is to say of who has written, by which a replay knows its own."""
+    """Writer name in the marker, by which a replay recognises its own."""
     retained_rows: RetainedRows | None = None
-    """Letters of a Parquet file that a replay passes over: they move to the file of this write."""
+    """Dead letters of a Parquet file that a replay skips: they move to the file of this write."""
 
     @property
     def is_exactly_once(self) -> bool:
         return self.guarantee == EXACTLY_ONCE
 
     def qualified_name(self, query: str) -> str:
-        """The name under which this sink keeps what it writes for a query."""
+        """The query's name with that of this sink, under which it stores its files and marker."""
         return query if self.sink_name is None else f"{query}-{self.sink_name}"
 
     def completed_facts(self, facts: TaskContextFacts) -> TaskContextFacts:
-        """What a task knows of its query: what Spark has told it, and what `KafkaSink` has found out."""
+        """Facts of a task about its query: those from Spark, completed by `KafkaSink`."""
         return facts if self.query_id is None else replace(facts, query_id=self.query_id, batch_id=self.batch_id)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
-        """Errors: ConfigException for everything that can be told without a broker."""
+        """Raises ConfigException for every error that can be found without a broker."""
         internal = {name.lower(): value for name, value in options.items() if name.lower() in _INTERNAL}
         public = {name: value for name, value in options.items() if name.lower() not in internal}
         _refuse_foreign_internal_options(internal, public, is_stream)
@@ -90,8 +90,8 @@ class SinkOptions(TaskOptions):
         if not is_stream and "checkpointLocation" in settings.ignored:
             once = ", with an idempotencyToken it is written once, however often it is run" if guarantee == EXACTLY_ONCE else ""
             raise ConfigException(
-                f"option checkpointLocation is for streams: a batch write has none, leave it out{once}; "
-                "in foreachBatch write with chaffinch.spark.KafkaSink, which takes it"
+                f"option checkpointLocation is for streams: a batch write has no checkpoint, leave it out{once}; "
+                "in foreachBatch write with chaffinch.spark.KafkaSink, which accepts it"
             )
         has_marker = guarantee == EXACTLY_ONCE and (is_stream or settings["idempotencyToken"] is not None)
         if guarantee == EXACTLY_ONCE:
@@ -99,7 +99,7 @@ class SinkOptions(TaskOptions):
             if has_marker:
                 _require_marker_topic(settings)
             elif settings["markerTopic"] is not None:
-                log_without_effect("on a batch write without idempotencyToken, which keeps no marker", ["markerTopic"])
+                log_without_effect("on a batch write without idempotencyToken, which has no marker", ["markerTopic"])
         try:
             tolerance = Tolerance.parse(settings["errors.tolerance"], settings["errors.tolerance.max"])
         except ValueError as error:
@@ -141,18 +141,18 @@ _REPLAY_OPTIONS: Final[Mapping[str, Callable[[str], bool]]] = {
     WRITER: lambda text: re.fullmatch(r"[0-9a-f]{16}", text) is not None,
     RETAINED_ROWS: lambda text: RetainedRows.of_option(text) is not None,
 }
-"""What only a replay sets, and whether a value can be one of its own."""
+"""Options that only a replay sets, and whether a value can be one of its own."""
 
 
 def refuse_own_options(options: Mapping[str, object]) -> None:
-    """ConfigException for an option that only KafkaSink may set."""
+    """Raises ConfigException for an option that only KafkaSink may set."""
     for name, value in options.items():
         if name.lower() in _INTERNAL:
-            raise ConfigException(f"option {name} cannot be {value!r}: Chaffinch sets it for writes of its own, leave it out")
+            raise ConfigException(f"option {name} cannot be {value!r}: Chaffinch sets it for its own writes, leave it out")
 
 
 def _refuse_foreign_internal_options(internal: Mapping[str, str], public: Mapping[str, str], is_stream: bool) -> None:
-    """The same for options that neither KafkaSink nor a replay can have set like this."""
+    """The same for options that neither KafkaSink nor a replay would set in this way."""
     of_sink = internal.get(_SINK_NAME) and _is_number(internal.get(_BATCH_ID, "")) and not internal.keys() & _REPLAY_OPTIONS.keys()
     given = {name.lower(): value for name, value in public.items()}
     is_sound = all(name in _REPLAY_OPTIONS and _REPLAY_OPTIONS[name](value) for name, value in internal.items())
@@ -172,7 +172,7 @@ _SINK_ONLY: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.dr
 
 
 def _kafka_options(settings: Settings) -> dict[str, Any]:
-    """The `kafka.*` options that somebody set, by Kafka's names."""
+    """The `kafka.*` options that were set, by Kafka's names."""
     return {name.removeprefix(KAFKA_PREFIX): settings[name] for name in sorted(settings.given) if name.startswith(KAFKA_PREFIX)}
 
 
@@ -184,7 +184,7 @@ def _handler(settings: Settings) -> HandlerOptions | None:
 
 
 def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
-    """The options of the tasks' producers. Rows are checked, and handlers asked, before they come to one."""
+    """Options of the tasks' producers. Rows are checked, and handlers called, before a producer gets them."""
     from chaffinch.producer.core.options import parse_options
 
     given = {name: value for name, value in _kafka_options(settings).items() if KAFKA_PREFIX + name not in _SINK_ONLY}
@@ -194,7 +194,7 @@ def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(given.items()))
 
 
-# Names of things that are there. Read as not given, an empty one would hide what somebody forgot to fill in.
+# Names of existing things. Treating an empty name as missing would hide that a value was forgotten.
 _NEVER_EMPTY: Final = (
     "topic", "markerTopic", "idempotencyToken", "stagingLocation", "errors.dead.letter.queue.topic.name", "errors.dead.letter.path",
     "kafka.transactional.id",
@@ -206,13 +206,13 @@ def _refuse_contradictions(settings: Settings) -> None:
         if (given := settings.get(name)) is not None and not given.strip():
             raise ConfigException(f"option {name} is empty: give it a value, or leave it out")
     for name in ("stagingLocation", "errors.dead.letter.path"):
-        # A folder of that name would be made wherever the process happens to run.
+        # A folder of that name would be created in the working directory of each process.
         if (settings[name] or "").startswith("~"):
-            raise ConfigException(f"option {name} cannot be {shown_value(settings[name])}: ~ stands for nothing here, write the path out")
+            raise ConfigException(f"option {name} cannot be {shown_value(settings[name])}: ~ has no meaning here, give the full path")
     if "," in (settings["topic"] or ""):
         raise ConfigException(
-            f"option topic cannot be {shown_value(settings['topic'])}: it is one topic; "
-            "leave it out where rows name theirs, in a column topic"
+            f"option topic cannot be {shown_value(settings['topic'])}: it is a single topic; "
+            "leave it out if rows name their topics in a column topic"
         )
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
@@ -220,17 +220,17 @@ def _refuse_contradictions(settings: Settings) -> None:
     destinations = [name for name in ("errors.dead.letter.queue.topic.name", "errors.dead.letter.path") if settings[name] is not None]
     if destinations and settings["errors.tolerance"] == "none":
         raise ConfigException(
-            f"{destinations[0]} needs errors.tolerance=all; without it the first bad row fails the batch, and none is set aside"
+            f"{destinations[0]} needs errors.tolerance=all; without it the first bad row fails the batch, and there are no dead letters"
         )
     if settings["errors.tolerance"] == "all" and not destinations:
         raise ConfigException(
-            "errors.tolerance=all needs a place for the bad rows, or they would be lost: "
+            "errors.tolerance=all needs a destination for the bad rows, or they would be lost: "
             "set errors.dead.letter.queue.topic.name, errors.dead.letter.path, or both"
         )
 
 
 def _warn_unused_levels(settings: Settings) -> None:
-    """Levels of codecs other than the one in use are taken, as from producers, whose configuration many programs share."""
+    """Levels of unused codecs are accepted, as in producers: many programs share one configuration."""
     codec = settings["kafka.compression.type"]
     own = f"kafka.compression.{codec}.level"
     if unused := sorted(name for name in settings.given if re.fullmatch(r"kafka\.compression\..*\.level", name) and name != own):
@@ -240,8 +240,8 @@ def _warn_unused_levels(settings: Settings) -> None:
 def _require_marker_topic(settings: Settings) -> None:
     if settings["topic"] is None and settings["markerTopic"] is None:
         raise ConfigException(
-            "option topic is missing: name the target topic; or, where rows name theirs in a column topic, "
-            "name in markerTopic an existing topic whose partition 0 can carry the batch marker"
+            "option topic is missing: name the target topic; or, if rows name their topics in a column topic, "
+            "name in markerTopic an existing topic whose partition 0 can hold the batch marker"
         )
 
 

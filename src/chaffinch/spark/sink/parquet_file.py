@@ -1,4 +1,4 @@
-"""Writes the dead letters of one batch as one Parquet file: under a temporary name, synced, renamed (decision 36)."""
+"""Parquet file with the dead letters of one batch: written to a temporary name, synced, renamed (decision 36)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chaffinch.spark.tasks.replay_notes import RetainedRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# In the file's own metadata: which topic holds the same letters. Files of earlier versions have none of these.
+# In the file's metadata: the topic that holds the same dead letters. Files of earlier versions have none of these.
 _FORMAT: Final = b"chaffinch.letters.format"
 _TOPIC: Final = b"chaffinch.letters.topic"
 _TOPIC_ID: Final = b"chaffinch.letters.topic.id"
@@ -24,7 +24,7 @@ FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFileInfo:
-    """What a file says of itself. `topic`: the dead letter topic that has the same letters, by its name and, where brokers tell it, id."""
+    """Metadata of a file. `topic`: the dead letter topic with the same dead letters, by name and, if brokers report it, by id."""
 
     format: int = 1
     topic: str | None = None
@@ -32,7 +32,7 @@ class DeadLetterFileInfo:
 
     @classmethod
     def of(cls, metadata: Mapping[bytes, bytes] | None) -> DeadLetterFileInfo:
-        """From the metadata of a file's schema. Errors: ValueError for what no version has written."""
+        """From the metadata of a file's schema. Raises ValueError for metadata that no version has written."""
         found = metadata or {}
         topic = found.get(_TOPIC)
         return cls(
@@ -43,7 +43,7 @@ class DeadLetterFileInfo:
 
 
 def dead_letter_metadata(target: TopicSnapshot | None) -> dict[bytes, bytes]:
-    """The metadata of a file whose letters go to this topic too, or to none."""
+    """Metadata of a file whose dead letters also go to this topic; None: to no topic."""
     fields = {_FORMAT: str(FORMAT).encode()}
     if target is not None:
         fields |= {_TOPIC: target.topic.encode(), _TOPIC_ID: target.topic_id.hex().encode()}
@@ -57,8 +57,8 @@ def write_parquet(
     metadata: Mapping[bytes, bytes] | None = None,
     retained: RetainedRows | None = None,
 ) -> None:
-    """Replaces file `name` by these rows: those that are kept of an older file of the folder, then those of Arrow IPC streams, all of one
-    schema. One stream, or one row group, in memory at a time."""
+    """Replaces file `name` by these rows: first the `retained` ones of an older file in the folder, then those of Arrow IPC streams of one
+    schema. One stream, or one row group, is in memory at a time."""
     import pyarrow.parquet as pq
 
     writer = None
@@ -97,7 +97,7 @@ def _retained_tables(folder: Folder, retained: RetainedRows) -> Iterator[pa.Tabl
 
 
 def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With the columns of the file's first rows: an earlier version may have had others."""
+    """With the columns of the file's first rows: an earlier version may have had different ones."""
     import pyarrow as pa
 
     columns: list[Any] = [

@@ -1,11 +1,11 @@
-"""Where a query's files lie: its staging folder, its checkpoint, and what the checkpoint says of a batch. The only file that knows.
+"""Paths of a query's files: its staging folder, its checkpoint, and the checkpoint's record of a batch. No other module knows them.
 
-A checkpoint's location without a scheme is on Hadoop's default file system, as it is for Spark. Every other location is pyarrow's:
-without a scheme it is a path of the machine.
+A checkpoint location without a scheme is on Hadoop's default file system, as in Spark. Every other location is one of pyarrow: without a
+scheme it is a local path.
 
-A staging folder has to be the same one for the driver and every executor. So the planner leaves a token in `stagingLocation`, a
-file named after the driver's machine, and a task that needs the folder looks for it; in a checkpoint, Spark's own file `metadata`
-does the same. Without that a folder that is not shared would show as lost files, which a restart cannot bring back.
+The driver and all executors must have the same staging folder. So the planner writes a probe file to `stagingLocation`, with a name for
+the driver's machine, and a task that needs the folder looks for it. In a checkpoint, Spark's own file `metadata` serves the same purpose.
+Otherwise a folder that is not shared would appear as lost files, which a restart cannot restore.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MISSING = (
     "set stagingLocation to a folder that driver and executors share"
 )
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# Folders that this process has tried out.
+# Folders that this process has probed.
 _probed: set[str] = set()
 
 
 class SinkPaths:
-    """The places of one writer; picklable, made in the planner. `query`: its id, or the token or name of a batch write."""
+    """The paths of one writer; created in the planner, can be pickled. `query`: its id, or the token or name of a batch write."""
 
     def __init__(self, options: SinkOptions, *, is_stream: bool) -> None:
         self._options = options
@@ -50,7 +50,7 @@ class SinkPaths:
         self._checkpoints: dict[str | None, Folder | None] = {}
 
     def staging(self, facts: TaskContextFacts, query: str) -> Folder | None:
-        """Where a batch is staged: what the option says, the checkpoint, or in local mode the temporary folder."""
+        """Staging folder of a batch: in the option's location, in the checkpoint, or in local mode in the temporary folder."""
         options = self._options
         if options.staging_location is not None:
             base = Folder(options.staging_location, "stagingLocation")
@@ -66,12 +66,12 @@ class SinkPaths:
 
     @staticmethod
     def temporary(facts: TaskContextFacts, query: str) -> Folder:
-        """A folder of this machine's, for what the same process, or one beside it, reads again."""
+        """A folder on this machine, for files that only processes of this machine read again."""
         base = PrivateFolder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
         return base.below(safe_name(query), str(facts.batch_id or 0))
 
     def spill(self, facts: TaskContextFacts, query: str) -> Folder:
-        """The same for a task that needs a file there. Refuses what is not set, and what this machine does not share with the driver."""
+        """The staging folder for a task that must write a file. Refuses a missing one, and one that is not shared with the driver."""
         folder = self.staging(facts, query)
         if folder is None:
             raise Refusal(Group.INVALID_CONFIGURATION, "STAGING_LOCATION_MISSING", _MISSING)
@@ -85,18 +85,17 @@ class SinkPaths:
             folder = Folder(options.staging_location, "stagingLocation")
             if folder.read(self._probe_file) is not None:
                 return None
-            found = f"stagingLocation={folder.shown} is not shared: {task} does not find there the file {self._probe_file}"
-            return f"{found} that the driver has left; {_SHARED}"
+            found = f"stagingLocation={folder.shown} is not shared: {task} does not find the file {self._probe_file}"
+            return f"{found} there, which the driver has written; {_SHARED}"
         assert options.checkpoint_location is not None, "else it was found by its metadata"
         folder = self._checkpoint_folder(options.checkpoint_location, facts)
         reason = _checkpoint_mismatch(facts.query_id, folder)
         return reason and f"{task} does not see the checkpoint that Spark writes: {reason}; set stagingLocation: {_SHARED}"
 
     def checkpoint(self, facts: TaskContextFacts) -> Folder | None:
-        """The query's checkpoint: of the option, or of a named query that Spark keeps below the session's location for all queries.
+        """The query's checkpoint: from the option, or of a named query below the session's checkpoint location.
 
-        None where the sink cannot see it: the folder must hold what Spark has written into it before any batch, the query's id.
-        That is looked at once.
+        None if the sink cannot see it: the folder must contain the query's id, which Spark writes before any batch. Checked once.
         """
         if facts.query_id not in self._checkpoints:
             self._checkpoints[facts.query_id] = self._visible_checkpoint(facts)
@@ -115,7 +114,7 @@ class SinkPaths:
             reason = _checkpoint_mismatch(facts.query_id, folder)
         except Refusal as refusal:
             if refusal.name == STORAGE_FAILED:
-                raise  # It is not to look as if there were no checkpoint, because of a moment's fault.
+                raise  # A temporary failure must not look like a missing checkpoint.
             reason = refusal.text
         if reason is not None:
             _log.warning("the checkpoint is not used to recognise batches: %s", reason)
@@ -123,7 +122,7 @@ class SinkPaths:
         return folder
 
     def state(self, facts: TaskContextFacts) -> Folder | None:
-        """Where the sink keeps what it remembers, in the query's checkpoint; None where that is not known."""
+        """The sink's folder in the query's checkpoint; None if the checkpoint is unknown."""
         checkpoint, name = self.checkpoint(facts), self._options.sink_name
         return checkpoint and checkpoint.below("chaffinch", *([] if name is None else [safe_name(name)]))
 
@@ -132,31 +131,31 @@ class SinkPaths:
         return Folder(to_pyarrow_location(location, facts.default_file_system), "checkpointLocation")
 
     def digest(self, batch_id: int, facts: TaskContextFacts) -> str:
-        """Of the checkpoint's own record of the batch: which source offsets it covers. Spark writes it once, before the batch runs."""
+        """Digest of the checkpoint's record of the batch, its source offsets. Spark writes it once, before the batch runs."""
         checkpoint = self.checkpoint(facts)
         found = checkpoint.below("offsets").read(str(batch_id)) if checkpoint is not None else None
         return "" if found is None else hashlib.sha256(found).hexdigest()
 
 
 def probe_file_name() -> str:
-    """The name of the file that planners of this machine leave in a staging folder: one per machine, so that they do not pile up."""
+    """Name of the file that planners of this machine write to a staging folder: one per machine, so that they do not pile up."""
     boot_id = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
     return f".shared-{hashlib.sha256(f'{socket.gethostname()} {boot_id}'.encode()).hexdigest()[:16]}"
 
 
 def write_probe_file(location: str) -> None:
-    """Leaves the token in a staging folder, which tries the folder out as well. It is looked for at each planning: whoever cleans up there
-    takes it away, and tasks would say that the folder is not shared."""
+    """Writes the probe file to a staging folder, which also tests the folder. It is checked at each planning: a cleanup of the folder may
+    remove it, and tasks would report that the folder is not shared."""
     folder, token = Folder(location, "stagingLocation"), probe_file_name()
     found = None
-    with suppress(Refusal):  # Then writing tells why.
+    with suppress(Refusal):  # Then the write reports why.
         found = folder.read(token)
     if found is None:
-        folder.write(token, [b"Left by a driver, for executors to see that this folder is shared.\n"])
+        folder.write(token, [b"Written by a driver, so that executors can see that this folder is shared.\n"])
 
 
 def to_pyarrow_location(location: str, default_file_system: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """A location of Hadoop's as one of pyarrow's: what has no scheme lies on Hadoop's default file system, unless that is the local one."""
+    """Converts a Hadoop location for pyarrow: one without a scheme is on Hadoop's default file system, unless that is the local one."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location) or not location.startswith("/"):
         return location
     default = default_file_system or _hadoop_default_file_system(environment) or "file:///"
@@ -164,7 +163,7 @@ def to_pyarrow_location(location: str, default_file_system: str | None, environm
 
 
 def _hadoop_default_file_system(environment: Mapping[str, str]) -> str | None:
-    """`fs.defaultFS` of Hadoop's own configuration files, where there are any."""
+    """`fs.defaultFS` from Hadoop's configuration files, if there are any."""
     folder = environment.get("HADOOP_CONF_DIR")
     if folder is None:
         return None
@@ -178,18 +177,18 @@ def _hadoop_default_file_system(environment: Mapping[str, str]) -> str | None:
 
 
 def probe_once(location: str | None, option: str) -> None:
-    """A folder is tried out once per process: later failures show when it is used."""
+    """Probes a folder once per process: later failures show when it is used."""
     if location is not None and location not in _probed:
         Folder(location, option).probe()
         _probed.add(location)
 
 
 def _checkpoint_mismatch(query_id: str | None, folder: Folder) -> str | None:
-    """Why a folder is not the query's checkpoint, by its file `metadata`; None: it is."""
+    """Why a folder is not the query's checkpoint, by its file `metadata`; None if it is."""
     metadata = folder.read("metadata")
     if metadata is None:
         found = f"checkpointLocation has no file metadata where the sink looks for it, in {folder.shown}"
-        return f"{found}: it is not that of the query, or lies on a file system that only Hadoop knows"
+        return f"{found}: it is not the query's checkpoint, or is on a file system that only Hadoop knows"
     try:
         found = json.loads(metadata)["id"]
     except (ValueError, KeyError, TypeError):

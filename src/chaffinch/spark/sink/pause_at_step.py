@@ -1,11 +1,12 @@
-"""A testing aid: stop a commit at a named step, so that a test can kill the query exactly there, never by timing.
+"""Test aid: pauses a commit at a named step, so that a test can kill the query exactly there, without relying on timing.
 
-`CHAFFINCH_PAUSE_AT_STEP=<step>` or `<step>@<batch id>`, or several with commas (steps: `operations.Step`),
-`CHAFFINCH_PAUSE_FILE=<path>`: when the step's first effect is done and answered, the committing process appends the line
-`<step>@<batch id> <its process id>` to the file (a FIFO will do) and sleeps until it is killed, or its parent is, or a file
-`<path>.<step>@<batch id>.go` is there. The commit runs in a Python worker beneath the driver's JVM, so
-start the query in a session of its own (`start_new_session=True`) and kill its process group: PySpark's workers have groups
-of their own, but end with the JVM.
+`CHAFFINCH_PAUSE_AT_STEP=<step>` or `<step>@<batch id>`, or several with commas (steps: `operations.Step`), and
+`CHAFFINCH_PAUSE_FILE=<path>`. After the step's first operation has its result, the committing process appends the line
+`<step>@<batch id> <its process id>` to the file, which may be a FIFO. It then sleeps until it or its parent is killed, or until a file
+`<path>.<step>@<batch id>.go` exists.
+
+The commit runs in a Python worker beneath the driver's JVM. So start the query in its own session (`start_new_session=True`) and kill its
+process group: PySpark's workers have their own groups, but end with the JVM.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ POLL_S = 0.1
 
 
 def pause_hook(environment: Mapping[str, str]) -> Callable[[Step, int], None] | None:
-    """What a commit calls after each step of a batch; None where the environment asks for no pause."""
+    """The hook that a commit calls after each step of a batch; None if the environment requests no pause."""
     steps = set(environment.get(STEP_VARIABLE, "").split(",")) - {""}
 
     def pause_if_requested(step: Step, batch_id: int) -> None:
@@ -33,12 +34,12 @@ def pause_hook(environment: Mapping[str, str]) -> Callable[[Step, int], None] | 
 
 
 def resume_path(path: str, step: Step, batch_id: int) -> str:
-    """The file that ends a pause, beside the one that tells of it."""
+    """The file that ends a pause, next to the one that reports it."""
     return f"{path}.{step.value}@{batch_id}.go"
 
 
 def pause(path: str, step: Step, batch_id: int) -> None:
-    """Writes where the commit stands into the file, and waits; it ends with the process that started it, whatever that left behind."""
+    """Writes the current step to the file and waits. Exits when the parent process has ended."""
     parent = os.getppid()
     with open(path, "a") as file:
         file.write(f"{step.value}@{batch_id} {os.getpid()}\n")

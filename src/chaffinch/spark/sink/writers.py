@@ -1,11 +1,11 @@
-"""The sink as Spark sees it: writers for streams and for batch writes, of Arrow record batches only.
+"""Writers of the sink for Spark: for streams and for batch writes, of Arrow record batches only.
 
-Spark runs these in Python processes of their own (spark-behaviour 1.1): the planner builds a writer and pickles it; tasks
-unpickle it and `write`; for a stream yet another process builds a new writer from the options and commits. So nothing is
-kept in a writer between these, and what the committer must know of the query travels in the tasks' messages.
+Spark runs them in separate Python processes (spark-behaviour 1.1). The planner builds a writer and pickles it, tasks unpickle it and call
+`write`. For a stream, another process builds a new writer from the options and commits. So a writer keeps no state in between: facts that
+the committer needs about the query are in the tasks' messages.
 
-`write` never raises a Kafka error and `abort` never raises anything (decision 43); what is wrong is raised when a writer is
-built, before any task, or by `commit`.
+`write` never raises a Kafka error and `abort` never raises anything (decision 43). Errors are raised when a writer is built, before any
+task, or by `commit`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ MESSAGE_VERSION: Final = version_of(
 
 @dataclass(frozen=True)
 class CommitMessage(WriterCommitMessage):
-    """What PySpark carries from a task to the committer. One from a version without the field `version` has none."""
+    """The message that PySpark carries from a task to the committer. Versions without the field `version` have none."""
 
     outcome: TaskOutcome
     version: str = field(default_factory=lambda: MESSAGE_VERSION)
 
 
 class _Writer(SentToExecutors):
-    """What both writers share. `write_id`: of a batch write; a stream's query is known to its tasks only."""
+    """Base of both writers. `write_id`: of a batch write; only the tasks of a stream know its query."""
 
     _version = MESSAGE_VERSION
 
@@ -64,19 +64,19 @@ class _Writer(SentToExecutors):
 
     @property
     def committer(self) -> Committer:
-        """Of this writer. Planner and tasks need none, nor the modules behind it."""
+        """The committer of this writer. Planner and tasks do not need it, nor the modules that it imports."""
         from chaffinch.spark.sink.committer import Committer
 
         return Committer(self._options, self._snapshot, self._write_id, self._paths)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The function that a version without `versions.py` has, too: it must be able to report that versions differ.
+        # Versions without `versions.py` have this function, too: they must be able to report that versions differ.
         return _unpickled, super().__reduce__()[1]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Stages the rows of one task; every failure travels in the message, and the input is always drained.
+        """Stages the rows of one task. Failures travel in the message, and the input is always drained.
 
-        One failure is raised, a driver of another version: it may not understand the message.
+        Only one failure is raised, a driver of a different version: it may not understand the message.
         """
         self.check_version(host())
         facts = task_facts()
@@ -124,7 +124,7 @@ class _Writer(SentToExecutors):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]  # Its base class takes rows.
-    """Writes micro-batches, each in one Kafka transaction unless `deliveryGuarantee` is another."""
+    """Writes micro-batches, each in one Kafka transaction if `deliveryGuarantee` is `exactly-once`."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with line_first():
@@ -135,7 +135,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc] 
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # Its base class takes rows.
-    """Writes one DataFrame, as a rule in one Kafka transaction; with an idempotencyToken at most once per token."""
+    """Writes one DataFrame, with `exactly-once` in one Kafka transaction; with an idempotencyToken at most once per token."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with line_first(), worded_for(_kind(self._options)):
@@ -144,7 +144,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # Its 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         outcomes = [message.outcome for message in messages if isinstance(message, CommitMessage)]
         if _kind(self._options) is Kind.BATCH:
-            self.committer.clean_up(outcomes, self._batch_id)  # Nobody else stages under its name.
+            self.committer.clean_up(outcomes, self._batch_id)  # No other writer stages under its name.
         else:
             self.committer.discard_staged(outcomes)
 
@@ -159,12 +159,12 @@ def _unpickled(kind: type[_Writer], version: str, state: bytes) -> _Writer:
 
 
 def planned_stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:
-    """What `writeStream` asks for: options and schema are checked, then the target. Raises Refusal."""
+    """The writer for `writeStream`: checks options and schema, then the target. Raises Refusal."""
     return stream_writer(checked_options(given, schema, is_stream=True))
 
 
 def planned_batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
-    """What `write` asks for. Raises Refusal."""
+    """The writer for `write`. Raises Refusal."""
     if overwrite:
         raise invalid(ConfigException('mode("overwrite") cannot be: a topic is appended to, never replaced; use mode("append")'))
     options = checked_options(given, schema, is_stream=False)
@@ -173,14 +173,14 @@ def planned_batch_writer(given: Mapping[str, str], schema: StructType, *, overwr
 
 
 def _kind(options: SinkOptions) -> Kind:
-    """What a batch write is part of, and what may be done about its errors."""
+    """The kind of run of a batch write, for the advice in its errors."""
     if options.batch_id is not None:
         return Kind.QUERY
     return Kind.BATCH if options.idempotency_token is None else Kind.BATCH_ONCE
 
 
 def checked_options(given: Mapping[str, str], schema: StructType, *, is_stream: bool) -> SinkOptions:
-    """All that can be told of options and columns without a broker. Raises Refusal."""
+    """Checks options and columns, as far as that needs no broker. Raises Refusal."""
     from chaffinch.spark.tasks.row_codec import check_schema
     from chaffinch.spark.tasks.row_handler import handler_for
 
@@ -194,7 +194,7 @@ def checked_options(given: Mapping[str, str], schema: StructType, *, is_stream: 
 
 
 def stream_writer(options: SinkOptions) -> StreamWriter:
-    """A writer for one micro-batch, with a fresh snapshot of the target. Raises Refusal for what the broker shows to be wrong."""
+    """A writer for one micro-batch, with a new snapshot of the target. Raises Refusal for errors that the broker reports."""
     return StreamWriter(options, _planned(options), None)
 
 
@@ -205,7 +205,7 @@ def batch_writer(options: SinkOptions) -> BatchWriter:
 
 
 def _planned(options: SinkOptions) -> TargetSnapshot:
-    """What can be told before any task runs: the folders can be written, the topics exist and can take what will be sent."""
+    """Checks before any task runs: folders can be written, topics exist and can take the rows."""
     from chaffinch.spark.target import check_codec, check_replication, client_for, forget_client, take_snapshot
 
     if options.staging_location is not None:
@@ -222,7 +222,7 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
         client = client_for(options.client)
         snapshot = take_snapshot(client, list(topics.items()), options.block_max_ms)
         check_codec(client, options.compression_type, options.block_max_ms)
-    except ConfigException as error:  # A file of certificates is read only now.
+    except ConfigException as error:  # Certificate files are read only now.
         raise invalid(error) from None
     except BaseException:
         forget_client(options.client)
@@ -239,7 +239,7 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
 
 
 def _outcomes(messages: Iterable[WriterCommitMessage | None]) -> tuple[TaskOutcome, ...]:
-    """Those of all tasks. Raises Refusal where one has another version: its rows would not be among the others'."""
+    """Outcomes of all tasks. Raises Refusal if one has a different version: its rows would be missing."""
     for message in messages:
         if message is not None and getattr(message, "version", None) != MESSAGE_VERSION:
             raise _version_refusal(message)
@@ -248,7 +248,7 @@ def _outcomes(messages: Iterable[WriterCommitMessage | None]) -> tuple[TaskOutco
 
 
 def _version_refusal(message: WriterCommitMessage) -> Refusal:
-    """What a task of an earlier version has reported itself, or that there is one."""
+    """The error that a task of an earlier version has reported itself, or the error that its version differs."""
     failure = getattr(getattr(message, "outcome", None), "failure", None)
     if isinstance(failure, Failure) and failure.name == "VERSIONS_DIFFER":
         return Refusal(failure.group, failure.name, failure.text)
@@ -256,7 +256,7 @@ def _version_refusal(message: WriterCommitMessage) -> Refusal:
 
 
 def task_plan(options: SinkOptions, target: TargetSnapshot, facts: TaskContextFacts, query: str) -> TaskPlan:
-    """Of a task that writes for `query`. Topics that rows name are looked for where `target` does not know them."""
+    """Plan of a task that writes for `query`. Topics that rows name are looked up if `target` does not contain them."""
     from chaffinch.spark.target import check_replication, client_for, find_topic, wall_ms
     from chaffinch.spark.tasks.dead_letter_headers import Origin
     from chaffinch.spark.tasks.row_handler import handler_for
@@ -272,7 +272,7 @@ def task_plan(options: SinkOptions, target: TargetSnapshot, facts: TaskContextFa
 
     dead_letter_target = target.topic(options.dead_letter_topic) if options.dead_letter_topic else None
     if dead_letter_target is not None and not options.is_exactly_once and options.request_bytes_max is not None:
-        # Where tasks send, a letter has to fit into a request too.
+        # If tasks send, a dead letter must fit into a request as well.
         dead_letter_target = replace(dead_letter_target, batch_bytes_max=min(dead_letter_target.batch_bytes_max, options.request_bytes_max))
     batch_id = (facts.batch_id or 0) if options.batch_id is None else options.batch_id
     return TaskPlan(
@@ -291,12 +291,12 @@ def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:
 
 
 def failure_of(refusal: Refusal) -> Failure:
-    """A refusal as it travels to the committing process."""
+    """A refusal as a message to the committing process."""
     return Failure(group=refusal.group, name=refusal.name, text=refusal.reason, remedy=refusal.remedy)
 
 
 def task_facts() -> TaskContextFacts:
-    """Those of the task that runs in this thread."""
+    """Facts of the task that runs in this thread."""
     from pyspark import TaskContext
 
     return facts_of(TaskContext.get())
