@@ -171,7 +171,7 @@ def test_checkpoint_restored_from_older_copy_is_refused(spark: SparkSession, bro
     stream.add(2, [("k2", "two")])
     query = stream.start()
     with pytest.raises(
-        Exception, match=r"KAFKA\[InvalidConfiguration\] CHECKPOINT_RESTORED: batch 1 was written before with other contents"
+        Exception, match=r"KAFKA\[InvalidConfiguration\] CHECKPOINT_RESTORED: batch 1 was written before with different contents"
     ):
         query.awaitTermination(280)
     assert values(broker, topic) == {"zero": 1, "one": 1}

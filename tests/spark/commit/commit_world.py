@@ -1,7 +1,7 @@
-"""Commits driven by hand against the real broker core, in memory, under a manual clock: every operation can be cut.
+"""Test driver of commits: against the real broker core in memory, with a manual clock. Every operation can be interrupted.
 
-`Broker` is the core with its disk; `Query` is what Spark does around the sink: micro-batches with their rows, a checkpoint that
-survives, runs that end anywhere. `Cut` says where a run is disturbed and how. Nothing sleeps, nothing is random.
+`Broker` is the core with its disk. `Query` stands for Spark: micro-batches with their rows, a checkpoint that survives, runs that may end
+at any step. `Cut` says where and how a run is disturbed. Nothing sleeps, nothing is random.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Broker:
     """The broker core, its disk and the time."""
 
     offsets_partitions = 50
-    """Of `__consumer_offsets`, in which ours keep nothing: here as Apache Kafka has them. 0: brokers do not tell."""
+    """Partition count of `__consumer_offsets`, as of Apache Kafka; the embedded broker does not use the topic. 0: not reported."""
     markers_refused = codes.NONE
-    """Why we may not write the markers of transactions."""
+    """Error for writing end markers."""
     offsets_refused = codes.NONE
-    """Why we may not ask what is open in `__consumer_offsets`."""
+    """Error for requests about open transactions in `__consumer_offsets`."""
 
     def __init__(self, *, partitions: int = 2, config: dict[str, str] | None = None, settings: dict[str, Any] | None = None) -> None:
         self.files = MemoryFileSystem()
@@ -64,7 +64,7 @@ class Broker:
         self.steady_ms = BEGIN_MS
         self.connection = 0
         self.offset_epochs: dict[tuple[str, int], int] = {}
-        """Under which epoch a producer last wrote offsets of a group, which ours do not keep."""
+        """Epoch of a producer's last offsets of a group, which the embedded broker does not record."""
         self.core = self._started()
         self.core.create_topic(TOPIC, partitions, 1, config or {}, steady_ms=self.steady_ms)
         self.core.create_topic(DEAD, 1, 1, {}, steady_ms=self.steady_ms)
@@ -83,7 +83,7 @@ class Broker:
         self.core.handle(TimePassed(), self.steady_ms)
 
     def ask(self, message: Any, version: int | None = None) -> Any:
-        """The answer; None when the connection was closed instead."""
+        """The response; None when the connection was closed instead."""
         api = api_of(message)
         version = max(api.used) if version is None else version
         if isinstance(message, TxnOffsetCommitRequest):
@@ -252,12 +252,12 @@ class Driver:
         )
 
     def groups(self, tp: TopicPartition, producer_id: int) -> list[str]:
-        """Whose pending offsets of a producer lie in a partition of `__consumer_offsets`."""
+        """Groups with pending offsets of a producer in a partition of `__consumer_offsets`."""
         pending = [group for group, number in self.broker.core.state.offsets.pending() if number == producer_id]
         return [group for group in pending if complete_previous.offsets_partition(group, self.broker.offsets_partitions) == tp.partition]
 
     def find_pending(self, operation: operations.FindHangingTransactions) -> operations.HangingTransactions:
-        """As the leader of that partition says it."""
+        """The response of that partition's leader."""
         (tp,) = operation.partitions
         if self.broker.offsets_refused is not codes.NONE:
             return operations.HangingTransactions(answered=frozenset([tp]), refused=self.broker.offsets_refused)
@@ -353,12 +353,12 @@ class Query:
     tolerance: Tolerance = field(default_factory=lambda: Tolerance(tolerates=False))
     dead_letter_topic: str | None = None
     left_out: frozenset[bytes] | None = None
-    """Values that the user's handler swallows; None: there is no handler."""
+    """Values that the user's handler drops; None: there is no handler."""
     transactional_id: str = "chaffinch-q"
     has_checkpoint: bool = True
     state: CheckpointState = field(default_factory=CheckpointState)
     parquet: dict[str | None, tuple[StagedBytes, ...]] = field(default_factory=dict)
-    """The newest batch's file of dead letters under None, those that are pending under their writers."""
+    """The newest batch's file of dead letters under None, hidden files under their writers."""
     done: int = 0
     run_count: int = 0
     digests: dict[int, str] = field(default_factory=dict)
@@ -385,13 +385,13 @@ class Query:
         return CommitPlan(**{**fields, **changes})
 
     def commit(self, batch_id: int, cut: Cut | None = None, *, writer_id: str | None = None, **changes: Any) -> Driver:
-        """One commit of one batch by a fresh driver. Raises what it raises."""
+        """One commit of one batch by a new driver. Raises its error."""
         driver = Driver(self.broker, self, cut)
         driver.result = driver.run(self.plan(batch_id, writer_id or f"run-{self.run_count}", **changes))
         return driver
 
     def run(self, cut: Cut | None = None, until: int | None = None) -> None:
-        """A run of the query: all batches that Spark has not noted as done. Dies where the cut says so."""
+        """A run of the query: all batches that Spark has not recorded as done. Dies at the cut."""
         self.run_count += 1
         while self.done < (len(self.batches) if until is None else until):
             driver = Driver(self.broker, self, cut)
@@ -416,7 +416,7 @@ class Query:
 
 
 def counted(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> Counter[bytes | None]:
-    """How often each value is there."""
+    """Number of each value."""
     return Counter(value for _, value in pairs)
 
 

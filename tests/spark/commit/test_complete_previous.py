@@ -1,4 +1,4 @@
-"""What is told to the leaders of partitions whose coordinator forgot to tell them, and what is made of their answers."""
+"""Completion of the previous transaction: requests to leaders of partitions without end marker, and the use of their responses."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -85,7 +85,7 @@ def test_response_codes_of_write_txn_markers(code: ErrorCode, is_done: bool, ref
 
 
 def test_unreplicated_marker_is_written_again_though_nothing_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its partition may get another leader, which has not heard of it."""
+    """Its partition may get another leader, which lacks the marker."""
     broker, query = two_batches()
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
@@ -160,7 +160,7 @@ def test_only_leaders_of_previous_batch_are_waited_for(
 
 
 def markers_lost(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Query]:
-    """The first of two batches is committed, and no partition has heard of it; the second has no rows."""
+    """The first of two batches is committed, but no partition has its end marker; the second has no rows."""
     broker, query = two_batches()
     query.batches[1] = (outcome({}),)
     with monkeypatch.context() as patched:
@@ -185,7 +185,7 @@ def unreachable(self: Driver, operation: Operation) -> object:
 def test_batch_that_writes_nothing_does_not_wait(
     away: Callable[[Driver, Operation], object], batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An idle query, or the batch of before the restart, that is in Kafka: a partition of the last batch may be away for hours."""
+    """An idle query, or a repeated batch that is in Kafka: a partition of the previous batch may be unavailable for hours."""
     broker, query = two_batches()
     query.batches[1] = (outcome({}),)
     query.commit(0)
@@ -197,7 +197,7 @@ def test_batch_that_writes_nothing_does_not_wait(
 
 @WRITES_NOTHING
 def test_batch_that_writes_nothing_completes_previous_transaction(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be the last one for long."""
+    """The next batch may be a long time away."""
     broker, query = markers_lost(monkeypatch)
     assert not broker.read(TOPIC)
     assert query.commit(batch_id).result.outcome == outcome_is
@@ -242,7 +242,7 @@ def test_batch_that_writes_nothing_writes_markers_once(
 
 @WRITES_NOTHING
 def test_possibly_written_marker_is_waited_for(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds nothing open then, which the next batch would believe; and is followed by another that has not heard of it."""
+    """The leader then reports nothing open, so the next batch would not retry; and another leader may lack the marker."""
     broker, query = markers_lost(monkeypatch)
     query.batches.append(query.batches[1])
     written = Driver.write_markers
@@ -259,7 +259,7 @@ def test_possibly_written_marker_is_waited_for(batch_id: int, outcome_is: str, m
 
     monkeypatch.setattr(Driver, "write_markers", possibly_written)
     assert query.commit(batch_id).result.outcome == outcome_is
-    assert written_tps == [[here, away], [here]], "what nobody may have taken is left to the next batch"
+    assert written_tps == [[here, away], [here]], "a marker that is certainly not written is left to the next batch"
     assert [bool(broker.read_partition(tp)) for tp in (here, away)] == [True, False]
 
     broker, query = markers_lost(monkeypatch)
@@ -288,7 +288,7 @@ def test_possibly_written_marker_is_waited_for_though_another_leader_refuses(
 
 @pytest.mark.parametrize("batch_id", [0, 1, 2])
 def test_marker_denied_after_lost_response_is_not_waited_for(batch_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is waited for, and a batch with rows finishes shortly."""
+    """It does not wait, and a batch with rows commits in a short transaction."""
     broker, query = markers_lost(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
     tps = frozenset(TopicPartition(TOPIC, number) for number in range(2))
@@ -346,11 +346,11 @@ def test_topic_deleted_before_marker_write_delays_batch_once(is_gone: bool, monk
 
     def one_unknown(self: Driver, operation: WriteMarkers) -> WriteMarkersResult:
         said = written(self, operation)
-        return replace(said, done=said.done & {here}, reason="orders-1: nobody knows it", unknown=unknown)
+        return replace(said, done=said.done & {here}, reason="orders-1: unknown partition", unknown=unknown)
 
     monkeypatch.setattr(Driver, "write_markers", one_unknown)
     began_ms = broker.steady_ms
-    with nullcontext() if is_gone else pytest.raises(Refusal, match="nobody knows it; nothing more is written"):
+    with nullcontext() if is_gone else pytest.raises(Refusal, match="unknown partition; nothing more is written"):
         query.commit(2)
     assert 60_000 <= broker.steady_ms - began_ms < 62_000
 

@@ -240,7 +240,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("error", ["PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "TRANSACTION_ABORTABLE", "INVALID_TXN_STATE"])
     def test_concurrent_first_init_producer_id_has_its_error_class(self, error: str) -> None:
-        """Two InitProducerId that fence at once: Kafka tells one of them so, although it named no epoch."""
+        """Two InitProducerId at the same time: Kafka returns a fencing error to one of them, although it sent no epoch."""
         broker, query = self.plain()
         broker.core.faults.add(api="InitProducerId", error=error, count=1)
         with pytest.raises(Refusal, match="nothing of it is visible") as caught:
@@ -253,13 +253,13 @@ class TestFailures:
     def test_fencing_error_is_the_same_for_every_coordinator_version(self, api: str) -> None:
         """Those before Kafka 2.7 say INVALID_PRODUCER_EPOCH (KIP-588)."""
         broker, query = self.plain()
-        told = []
+        errors = []
         for error in ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"):
             broker.core.faults.add(api=api, error=error, count=1)
             with pytest.raises(Refusal) as caught:
                 query.commit(0)
-            told.append((caught.value.group, caught.value.name))
-        assert told == [(Group.APPLICATION_RECOVERABLE, "PRODUCER_FENCED")] * 2
+            errors.append((caught.value.group, caught.value.name))
+        assert errors == [(Group.APPLICATION_RECOVERABLE, "PRODUCER_FENCED")] * 2
         query.run()
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
 

@@ -1,4 +1,4 @@
-"""What leaders are asked about an earlier attempt: whom, how often, and what becomes of what they say."""
+"""Search for hanging transactions: which leaders are asked, how often, and how their responses are used."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def run_search(
     replies: Iterable[HangingTransactions],
     **options: Any,
 ) -> tuple[set[TopicPartition], list[tuple[tuple[TopicPartition, ...], bool]]]:
-    """Runs one search; `replies` are what comes to each question. Where something was found, and the questions (partitions, refresh)."""
+    """Runs one search; `replies`: one per request. Returns open partitions, and the requests (partitions, refresh)."""
     requests: list[tuple[tuple[TopicPartition, ...], bool]] = []
     steady_ms = 0
     run = search.find(PRODUCER_ID, set(needed), others, RETRY_POLICY, **options)
@@ -129,7 +129,7 @@ def test_response_codes_of_describe_producers(code: codes.ErrorCode, is_asked: b
         [DescribeProducersState(producer_id=8, current_txn_start_offset=0)],
         [DescribeProducersState(producer_id=7, current_txn_start_offset=NO_OFFSET)],
     ],
-    ids=["nobody", "another producer's", "ended"],
+    ids=["none", "another producer's", "ended"],
 )
 def test_other_or_ended_transactions_are_not_hanging(states: list[DescribeProducersState]) -> None:
     assert hanging_transactions.parse_response(_answer(A, states), PRODUCER_ID) == HangingTransactions(answered=frozenset([A]))

@@ -1,5 +1,5 @@
-"""A coordinator that ends a transaction and tells nobody, as Apache Kafka 4.3.1 does where its only broker dies in the midst of the end, or
-is away for longer than the transaction might last: each row in Kafka exactly once all the same."""
+"""End markers lost by the coordinator: each row is in Kafka exactly once nevertheless. Apache Kafka 4.3.1 loses them if its only broker
+dies while a transaction ends, or is down longer than the transaction timeout."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -34,12 +34,12 @@ FIRST_SEND, ADDS_OFFSETS, ENDS = (FIRST_STEPS.index(step) for step in (Step.PUSH
 
 LosesMarkers: TypeAlias = Callable[[pytest.MonkeyPatch], AbstractContextManager[None]]
 
-AUTHORIZED, UNAUTHORIZED, OFFSETS_UNKNOWN = "leaders are told", "that is not authorized", "partitions of offsets are not told"
+AUTHORIZED, UNAUTHORIZED, OFFSETS_UNKNOWN = "markers are written", "not authorized", "partitions of offsets are unknown"
 
 
 @pytest.fixture(autouse=True, params=[AUTHORIZED, UNAUTHORIZED])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> object:
-    """How what is committed gets to its partitions: in the second a short transaction does it."""
+    """How partitions get their commit: by a marker, or without authorization by a short transaction."""
     set_way(request.param, monkeypatch)
     return request.param
 
@@ -52,7 +52,7 @@ def set_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def without_end_markers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Meanwhile every end of a transaction is forgotten."""
+    """All end markers are lost."""
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         patched.setattr(TransactionParticipants, "complete_offsets", lambda *_: None)
@@ -61,7 +61,7 @@ def without_end_markers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def without_offsets_completion(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Meanwhile no group hears of the end of a transaction."""
+    """End markers for groups are lost."""
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "complete_offsets", lambda *_: None)
         yield
@@ -69,14 +69,14 @@ def without_offsets_completion(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @contextmanager
 def without_partition_markers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Meanwhile no partition hears of the end of a transaction."""
+    """End markers for partitions are lost."""
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         yield
 
 
 def lose_markers_when(monkeypatch: pytest.MonkeyPatch, forgotten: Callable[[Operation], bool]) -> None:
-    """What ends in an operation for which `forgotten` is true is forgotten."""
+    """End markers of operations for which `forgotten` is true are lost."""
     effect = Driver.effect
 
     def forgetting(self: Driver, operation: Operation) -> object:
@@ -87,13 +87,13 @@ def lose_markers_when(monkeypatch: pytest.MonkeyPatch, forgotten: Callable[[Oper
 
 
 def lose_markers_at(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """What ends in the operation number `at`, counted over all runs."""
+    """End markers of operation number `at`, counted over all runs, are lost."""
     numbers = count()
     lose_markers_when(monkeypatch, lambda _: next(numbers) == at)
 
 
 def lose_end_markers(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """The first `times` transactions that EndTxn ends."""
+    """End markers of the first `times` transactions that EndTxn ends are lost."""
     left = iter(range(times))
     lose_markers_when(monkeypatch, lambda operation: _is_end(operation) and next(left, None) is not None)
 
@@ -104,7 +104,7 @@ def _is_end(operation: Operation) -> bool:
 
 @pytest.mark.parametrize("at", range(OPERATIONS))
 def test_abort_markers_lost_after_crash_at_each_operation(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Apache Kafka's, where its only broker was away for longer than the transaction might last."""
+    """As in Apache Kafka, if its only broker is down longer than the transaction timeout."""
     broker, query = two_batches()
     with pytest.raises(Killed):
         query.run(Cut(at=at, how="crash_after"))
@@ -115,7 +115,7 @@ def test_abort_markers_lost_after_crash_at_each_operation(at: int, monkeypatch: 
 
 
 def lose_abort_markers(monkeypatch: pytest.MonkeyPatch, times: int) -> list[TopicPartition]:
-    """The first `times` abort markers never come to their partitions. Those that did not, as they come."""
+    """The first `times` abort markers are lost. Returns their partitions, as they occur."""
     write_marker = TransactionParticipants.write_marker
     lost: list[TopicPartition] = []
 
@@ -131,7 +131,7 @@ def lose_abort_markers(monkeypatch: pytest.MonkeyPatch, times: int) -> list[Topi
 
 @pytest.mark.parametrize("times", range(2, 9))
 def test_abort_markers_lost_several_times(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker was away once more, in the midst of it."""
+    """The broker was down again during the abort."""
     broker, query = two_batches()
     with pytest.raises(Killed):
         query.run(Cut(at=ADDS_OFFSETS, how="crash_after"))
@@ -145,11 +145,11 @@ def test_abort_markers_lost_several_times(times: int, monkeypatch: pytest.Monkey
     assert_exactly_once(broker)
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["", "by a coordinator that tells nothing"])
-def test_abort_markers_of_own_attempt_lost(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ours, and this run knows how it ended."""
+@pytest.mark.parametrize("is_reported", [True, False], ids=["", "outcome not reported"])
+def test_abort_markers_of_own_attempt_lost(is_reported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction is of this run, which knows its outcome."""
     broker, query = two_batches()
-    if not is_told:
+    if not is_reported:
         broker.core.faults.add(api="DescribeTransactions", error="UNSUPPORTED_VERSION", count=1_000)
     lost = lose_abort_markers(monkeypatch, 1)
     fault: dict[str, Any] = {"api": "Produce", "error": "OUT_OF_ORDER_SEQUENCE_NUMBER", "count": 1}
@@ -161,20 +161,20 @@ def test_abort_markers_of_own_attempt_lost(is_told: bool, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("how", ["crash_after", "lose_answer"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
 def test_end_markers_lost_at_each_operation(at: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever ended in this operation; what it was cannot be told from its answer."""
+    """Of any transaction that ended in this operation."""
     broker, query = two_batches()
     lose_markers_at(monkeypatch, at)
     with suppress(Killed):
         query.run(Cut(at=at, how=how))
     query.run()
-    query.commit(1)  # What was forgotten last is found by whoever comes next.
+    query.commit(1)  # The next batch finds the last lost marker.
     assert_exactly_once(broker)
 
 
 @pytest.mark.parametrize("how", ["crash_before", "crash_after"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
 def test_commit_markers_lost_and_crash_at_each_operation(at: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is noted: neither that it was answered, nor by the group that it holds the marker."""
+    """Neither the response is recorded, nor does the group have the marker."""
     broker, query = two_batches()
     lose_markers_at(monkeypatch, ENDS)
     with pytest.raises(Killed):
@@ -196,7 +196,7 @@ def test_next_batch_makes_hanging_commit_visible(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("times", [2, 5])
 def test_commit_markers_lost_again_during_completion(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that has just started does not know all leaders for a while."""
+    """A coordinator that has just started may not know all leaders yet."""
     broker, query = two_batches()
     lose_end_markers(monkeypatch, times)
     query.run()
@@ -224,13 +224,13 @@ def test_markers_always_lost_by_coordinator_are_written_to_leaders(monkeypatch: 
 
 
 def lose_commit_markers(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
-    """The first `times` batches that are committed."""
+    """End markers of the first `times` committed batches are lost."""
     left = iter(range(times))
     lose_markers_when(monkeypatch, lambda operation: operation.step is Step.END_TRANSACTION and next(left, None) is not None)
 
 
 def test_earlier_aborted_rows_are_not_committed_with_previous_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows without keys go elsewhere when the batch is written again, and nobody asks where they were; a later batch goes there."""
+    """Rows without keys go to other partitions when the batch is written again; a later batch writes to the first ones."""
     broker, query = two_batches()
     with pytest.raises(Killed):
         query.run(Cut(at=ADDS_OFFSETS, how="crash_after"))
@@ -244,7 +244,7 @@ def test_earlier_aborted_rows_are_not_committed_with_previous_transaction(monkey
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_hanging_commit_in_partition_without_rows_of_next_batch(has_checkpoint: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint tells where it was; without one all partitions known are asked for, until they answer."""
+    """The checkpoint lists its partitions; without one all known partitions are asked for, until they answer."""
     broker, query = two_batches(has_checkpoint=has_checkpoint)
     query.batches = [query.batches[0], (outcome({0: ROWS[1][0]}),), (outcome({1: ROWS[1][1]}),)]
     target = TargetSnapshot(topics=() if has_checkpoint else (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),))
@@ -299,23 +299,23 @@ def test_second_driver_during_completion(at: int, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("dies_at", range(4, OPERATIONS // 2))
 @pytest.mark.parametrize("at", COMPLETING)
 def test_late_or_repeated_marker_ends_no_other_transaction(at: int, dies_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two requests of the one that finishes, another driver finishes, begins its transaction, and dies in it."""
+    """Between two requests of the completion, another driver completes it, begins its own transaction, and dies in it."""
     broker, query, _ = second_driver_during_completion(monkeypatch, at, dies_at)
     query.run()
     assert_exactly_once(broker)
 
 
-def lose_all_markers_but(monkeypatch: pytest.MonkeyPatch, told: str | int | None) -> None:
-    """The first commit is heard of by one participant only: a partition by its number, or the group."""
+def lose_all_markers_but(monkeypatch: pytest.MonkeyPatch, informed: str | int | None) -> None:
+    """Only one participant gets the end marker of the first commit: a partition by its number, or the group."""
     write_marker, complete_offsets = TransactionParticipants.write_marker, TransactionParticipants.complete_offsets
     is_first = {"marker": True, "offsets": True}
 
     def write(self: TransactionParticipants, tp: TopicPartition, is_commit: bool, *rest: Any) -> None:
-        if tp.partition == told or not (is_commit and is_first["marker"]):
+        if tp.partition == informed or not (is_commit and is_first["marker"]):
             write_marker(self, tp, is_commit, *rest)
 
     def complete(self: TransactionParticipants, group: str, producer_id: int, is_commit: bool) -> None:
-        if told == "group" or not (is_commit and is_first["offsets"]):
+        if informed == "group" or not (is_commit and is_first["offsets"]):
             complete_offsets(self, group, producer_id, is_commit)
             is_first["marker"] = False
         is_first["offsets"] = False
@@ -325,13 +325,13 @@ def lose_all_markers_but(monkeypatch: pytest.MonkeyPatch, told: str | int | None
 
 
 @pytest.mark.parametrize("way", [AUTHORIZED], indirect=True)
-@pytest.mark.parametrize("told", [None, 0, 1, "group"], ids=str)
+@pytest.mark.parametrize("informed", [None, 0, 1, "group"], ids=str)
 @pytest.mark.parametrize("how", ["crash_before", "crash_after", "lose_request", "lose_answer"])
 @pytest.mark.parametrize("at", COMPLETING)
-def test_crash_between_requests_of_completion(at: int, how: str, told: str | int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nobody comes for so long that the coordinator would have aborted whatever was open."""
+def test_crash_between_requests_of_completion(at: int, how: str, informed: str | int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run starts after the transaction timeout."""
     broker, query = two_batches()
-    lose_all_markers_but(monkeypatch, told)
+    lose_all_markers_but(monkeypatch, informed)
     with suppress(Killed):
         query.run(Cut(at=at, how=how))
     broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
@@ -342,15 +342,15 @@ def test_crash_between_requests_of_completion(at: int, how: str, told: str | int
 
 @pytest.mark.parametrize("answers", [True, False], ids=["leaders answer", "no leader answers"])
 def test_commit_markers_lost_before_direct_batch(answers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option deliveryGuarantee changes, there and back. An end that cannot be finished holds no tasks up, nor does anybody make its
-    coordinator forget it."""
+    """The option deliveryGuarantee changes, there and back. A transaction that cannot be completed delays no
+    tasks, and its coordinator keeps the outcome."""
     broker, query = two_batches()
     lose_markers_at(monkeypatch, ENDS)
     query.run(until=1)
     driver = Driver(broker, query)
     with monkeypatch.context() as patched:
         if not answers:
-            patched.setattr(Driver, "ask_leaders", lambda *_: HangingTransactions(reason="nobody is there"))
+            patched.setattr(Driver, "ask_leaders", lambda *_: HangingTransactions(reason="no leader"))
         driver.run(query.plan(1, "run-2", outcomes=(outcome({}),)), finish_direct_batch)
     assert counted(broker.read(TOPIC)) == ({value: 1 for _, value in FIRST_ROWS} if answers else {})
     assert (Step.ABORT in driver.steps) == answers
@@ -362,7 +362,7 @@ def test_commit_markers_lost_before_direct_batch(answers: bool, monkeypatch: pyt
 
 @pytest.mark.parametrize("loses_markers", [without_end_markers, without_offsets_completion], ids=["all of it", "the marker alone"])
 def test_pending_marker_before_direct_batch(loses_markers: LosesMarkers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Back in exactly-once it is the newest, beside an older one."""
+    """Back in exactly-once it is the newest marker, after an older one."""
     broker = Broker()
     query = Query(broker, [(outcome({0: [(b"k", value)]}),) if value else (outcome({}),) for value in (b"a", b"b", b"", b"c")])
     query.commit(0)
@@ -389,7 +389,7 @@ def test_pending_marker_with_unknown_outcome_is_not_aborted(error: str, monkeypa
 
 @pytest.mark.parametrize("error", ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"])
 def test_open_rows_with_unknown_outcome_are_not_aborted(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be committed, and nobody will ever tell."""
+    """They may be committed, and the outcome stays unknown."""
     broker, query = two_batches()
     with without_partition_markers(monkeypatch):
         query.commit(0)
@@ -412,7 +412,7 @@ def test_server_error_of_describe_request_is_retried(api: str, monkeypatch: pyte
 
 
 def test_failed_describe_transactions_fails_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever happens to it that nobody thought of: the batch is not begun."""
+    """After any unexpected error the batch is not started."""
     broker, query = two_batches()
     query.commit(0)
     effect, refusal = Driver.effect, Refusal(Group.APPLICATION_RECOVERABLE, "COMMIT_FAILED", "of itself", Remedy.LOOK)
@@ -441,7 +441,7 @@ def answered(asked: Generator[Operation, Reply, object], state: DescribeTransact
 
 
 def test_transaction_that_stays_prepared_fails_the_batch() -> None:
-    """As long as it is ending nobody knows what partitions will be told."""
+    """Until it has ended, its end markers may still be written."""
     ending = DescribeTransactionsState(transactional_id="t", transaction_state="PrepareCommit")
     with pytest.raises(Refusal, match=r"retried for 60000 ms .* PrepareCommit"):
         answered(requests.last_transaction(Step.FINISH_COMMIT, two_batches()[1].plan(0, "run-1")), ending)

@@ -1,4 +1,4 @@
-"""What tasks tell, and what of a batch is counted."""
+"""Messages of tasks, and counts of a batch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A marker that its group holds back for the end of a transaction: of the last one, or of another."""
+"""A pending marker in the group: of the previous transaction, or of another one."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ EFFECT = Driver.effect
 
 @pytest.fixture
 def pending_marker(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Query]:
-    """Of the first of two batches, which is committed; its partitions have heard of it."""
+    """A pending marker of the first of two batches; it is committed, and its partitions have the end markers."""
     broker, query = two_batches()
     with without_offsets_completion(monkeypatch):
         query.commit(0)
@@ -113,7 +113,7 @@ def dies_before_its_end(one: Query, plan: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True], ids=["", "whose rows are forgotten"])
-@pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
+@pytest.mark.parametrize("what", ["all is reported", "markers are denied", "offsets are denied", "offsets are unknown"])
 def test_marker_of_other_transaction_under_shared_id_is_not_committed(
     what: str, is_forgotten: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,22 +128,22 @@ def test_marker_of_other_transaction_under_shared_id_is_not_committed(
         if is_forgotten:
             patched.setattr(TransactionParticipants, "write_marker", lambda *args: None if args[2] else write_marker(*args))
         two.commit(0, group_id="two", **plan)
-    broker.markers_refused = codes.CLUSTER_AUTHORIZATION_FAILED if what == "markers are not ours" else codes.NONE
-    broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED if what == "offsets are not ours to see" else codes.NONE
-    broker.offsets_partitions = 0 if what == "offsets are nowhere" else 50
-    is_told = what in ("all is told", "markers are not ours")
+    broker.markers_refused = codes.CLUSTER_AUTHORIZATION_FAILED if what == "markers are denied" else codes.NONE
+    broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED if what == "offsets are denied" else codes.NONE
+    broker.offsets_partitions = 0 if what == "offsets are unknown" else 50
+    is_reported = what in ("all is reported", "markers are denied")
     for _ in range(2):
         with pytest.raises(
             Refusal,
             match=r"TRANSACTION_END_UNKNOWN: the marker of this write in group one .* others .* once; .* of producer 0, .* another id",
         ):
             one.commit(0, group_id="one", **plan)
-    assert counted(broker.read(TOPIC)) == ({b"two": 1} if is_told or not is_forgotten else {})
+    assert counted(broker.read(TOPIC)) == ({b"two": 1} if is_reported or not is_forgotten else {})
 
 
 @pytest.mark.parametrize("transactional_id", ["one", "mine"])
 def test_marker_whose_abort_is_in_progress_is_waited_for(transactional_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write died and is run again: our InitProducerId aborts it, and its group hears of it a moment later."""
+    """A write died and is run again: our InitProducerId aborts it, and its group gets the marker a moment later."""
     broker = Broker()
     plan: dict[str, Any] = {"is_stream": False, "has_checkpoint": False, "digest": "", "group_id": "one"}
     query = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id=transactional_id, has_checkpoint=False)
@@ -225,7 +225,7 @@ def test_marker_of_committed_write_under_shared_id_is_not_aborted(loses_markers:
 @pytest.mark.parametrize("how", ["refused", "nowhere"])
 @pytest.mark.parametrize("transactional_id", ["chaffinch-q", "given"])
 def test_marker_under_own_id_is_of_previous_transaction(transactional_id: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a stream is, whoever chose it."""
+    """The id of a stream always is, even if the user has set it."""
     broker, query = two_batches()
     query.transactional_id = transactional_id
     with without_offsets_completion(monkeypatch), pytest.raises(Killed):
@@ -241,7 +241,7 @@ def test_marker_under_own_id_is_of_previous_transaction(transactional_id: str, h
 @pytest.mark.parametrize(("is_stream", "batch_id", "outcome_is"), [(True, 1, "written"), (False, 0, "skipped")])
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_marker_whose_commit_is_in_progress_is_waited_for(is_stream: bool, batch_id: int, outcome_is: str, times: int) -> None:
-    """EndTxn is answered before the group hears of it."""
+    """EndTxn has its response before the group gets the end marker."""
     broker, query = two_batches()
     query.transactional_id = "given"
     broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
@@ -269,13 +269,13 @@ def another_driver(query: Query) -> Query:
 
 
 def during_marker_read(concurrently: Callable[[], None]) -> Cut:
-    """What happens beside the first question of a commit."""
+    """An event during the first request of a commit."""
     return Cut(at=FIRST_STEPS.index(Step.READ_MARKER), how="during", during=concurrently)
 
 
-@pytest.mark.parametrize("loses_markers", [without_end_markers, lambda _: nullcontext()], ids=["forgotten", "told"])
+@pytest.mark.parametrize("loses_markers", [without_end_markers, lambda _: nullcontext()], ids=["markers lost", "markers written"])
 def test_marker_of_other_driver_during_read(loses_markers: LosesMarkers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It commits the batch in between, and nobody hears of it."""
+    """It commits the batch in between, and its end markers may be lost."""
     broker, query = two_batches()
     query.run(until=1)
     other = another_driver(query)
@@ -290,7 +290,7 @@ def test_marker_of_other_driver_during_read(loses_markers: LosesMarkers, monkeyp
 
 
 def test_marker_of_other_driver_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At first rows alone are open; once they are told, another driver commits the batch, and its group alone does not hear of it."""
+    """First only rows are open. After they are completed, another driver commits the batch, and its group gets no end marker."""
     broker, query = two_batches()
     with without_partition_markers(monkeypatch):
         query.commit(0)
@@ -334,7 +334,7 @@ def test_batch_that_writes_nothing_reads_marker_once(batch_id: int, monkeypatch:
 
 
 def test_batch_that_writes_nothing_commits_no_rows_without_their_marker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow driver repeats a batch; in the midst of it another commits the next one, dies, and all is forgotten."""
+    """While a slow driver repeats a batch, another commits the next one and dies, and all end markers are lost."""
     broker, query = two_batches()
     query.commit(0)
     other = another_driver(query)

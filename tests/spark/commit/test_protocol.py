@@ -170,7 +170,7 @@ def test_fenced_driver_with_changed_marker_reports_another_writer(is_stream: boo
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "can_ask", "name"),
+    ("event", "can_ask", "name"),
     [
         ("nothing", True, "STAGING_LOST"),
         ("another begins", True, "STAGING_LOST"),
@@ -178,7 +178,7 @@ def test_fenced_driver_with_changed_marker_reports_another_writer(is_stream: boo
         ("another writes", False, "STAGING_LOST"),
     ],
 )
-def test_lost_staging_reads_marker_for_another_writer(meanwhile: str, can_ask: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_staging_reads_marker_for_another_writer(event: str, can_ask: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     other = Query(broker, query.batches)
     happens: dict[str, Callable[[], object]] = {
@@ -188,7 +188,7 @@ def test_lost_staging_reads_marker_for_another_writer(meanwhile: str, can_ask: b
     }
 
     def lose() -> None:
-        happens[meanwhile]()
+        happens[event]()
         raise Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", "gone", Remedy.AGAIN)
 
     driver = Driver(broker, query, Cut(at=query_operation(Step.PUSH), how="during", during=lose))
@@ -203,7 +203,7 @@ def test_lost_staging_reads_marker_for_another_writer(meanwhile: str, can_ask: b
     with pytest.raises(Refusal) as caught:
         driver.run(query.plan(0, "mine"))
     assert caught.value.name == name
-    assert counted(broker.read(TOPIC)) == (counted(FIRST_ROWS) if meanwhile == "another writes" else {})
+    assert counted(broker.read(TOPIC)) == (counted(FIRST_ROWS) if event == "another writes" else {})
 
 
 def another_init(broker: Broker, identity: ProducerIdentity = NO_PRODUCER) -> InitProducerIdResponse:
@@ -307,7 +307,7 @@ class TestMarker:
         assert driver.result.outcome == "skipped"
         assert set(driver.steps) == {Step.READ_STATE, Step.READ_MARKER, Step.FINISH_COMMIT}
 
-    def test_the_same_batch_with_other_contents_is_refused(self) -> None:
+    def test_same_batch_with_different_contents_is_refused(self) -> None:
         _broker, query = two_batches()
         query.commit(0)
         query.digests[0] = "another"
@@ -315,7 +315,7 @@ class TestMarker:
             query.commit(0)
         assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED")
 
-    def test_an_older_batch_than_the_marker_s_is_refused(self) -> None:
+    def test_batch_older_than_marker_is_refused(self) -> None:
         _broker, query = two_batches()
         query.run()
         query.state = type(query.state)()
@@ -337,7 +337,7 @@ class TestMarker:
         query.run()
         assert counted(other.read(TOPIC)) == {value: 1 for pairs in ROWS[1].values() for _, value in pairs}
 
-    def test_a_commit_under_way_long_ago_without_a_marker_is_refused(self) -> None:
+    def test_commit_in_progress_long_ago_without_marker_is_refused(self) -> None:
         broker, query = two_batches()
         with pytest.raises(Killed):
             query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_before"))
@@ -345,8 +345,8 @@ class TestMarker:
         with pytest.raises(Refusal, match="too long ago for the marker to decide"):
             query.commit(0)
 
-    def test_a_commit_under_way_whose_marker_was_on_another_topic_is_refused(self) -> None:
-        """Somebody changed markerTopic before the restart: the batch is in Kafka, only its marker is not where it is looked for."""
+    def test_commit_in_progress_with_marker_on_another_topic_is_refused(self) -> None:
+        """markerTopic changed before the restart: the batch is in Kafka, but its marker is not where it is expected."""
         broker, query = two_batches()
         with pytest.raises(Killed):
             query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_after"))

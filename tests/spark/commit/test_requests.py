@@ -1,4 +1,4 @@
-"""Requests of a commit beside Produce, asked by hand: what the next question says of the coordinator."""
+"""Requests of a commit other than Produce, with manual responses: retries, and look-ups of the coordinator."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -87,7 +87,7 @@ def test_leader_requests_are_retried_with_growing_backoff(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("block_max_ms", "tried_ms"), [(60_000, requests.ABORT_BLOCK_MAX_MS), (2_000, 2_000)])
 def test_abort_without_response_has_short_limit(block_max_ms: int, tried_ms: int) -> None:
-    """Whoever comes next ends what is left open; the query has an error to tell."""
+    """The next writer ends the open transaction; the query has an error to report."""
     retry_policy = replace(RETRY_POLICY, block_max_ms=block_max_ms)
     aborting, steady_ms = requests.abort(Step.ABORT, plan(retry_policy=retry_policy), 60_000, ProducerIdentity(7, 0)), 0
     operation = next(aborting)

@@ -44,7 +44,7 @@ class TestTimeouts:
             transaction_timeout_ms(plan)
 
     @pytest.mark.parametrize(
-        ("told_ms", "given_ms", "text"),
+        ("limit_ms", "given_ms", "text"),
         [
             (900_000, 1_000_000, "kafka.transaction.timeout.ms=1000000 is more than the broker's transaction.max.timeout.ms of 900000: "
              "give kafka.transaction.timeout.ms at most 900000, leave it out, or raise the broker's"),
@@ -54,10 +54,10 @@ class TestTimeouts:
              "raise that, or set kafka.transaction.timeout.ms to what it allows"),
         ],
     )  # fmt: skip
-    def test_timeout_refused_by_broker_reports_value_limit_and_option(self, told_ms: int | None, given_ms: int | None, text: str) -> None:
+    def test_timeout_refused_by_broker_reports_value_limit_and_option(self, limit_ms: int | None, given_ms: int | None, text: str) -> None:
         maximum_ms = 900_000 if given_ms else 50_000
         query = Query(Broker(settings={"transaction.max.timeout.ms": maximum_ms}), [(outcome({0: [(b"k", b"v")]}),)])
-        target = TargetSnapshot(topics=(), reported_timeout_max_ms=told_ms)
+        target = TargetSnapshot(topics=(), reported_timeout_max_ms=limit_ms)
         with pytest.raises(Refusal) as caught:
             query.commit(0, transaction_timeout_ms=given_ms, target=target)
         assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "INVALID_TRANSACTION_TIMEOUT")

@@ -254,7 +254,7 @@ def test_markers_of_committed_transaction_are_written_to_leaders(
         ("UNSUPPORTED_VERSION", ["write_marker"]),
         ("UNKNOWN_TOPIC_OR_PARTITION", ["write_marker", "complete_offsets"]),
     ],
-    ids=["without the right", "of a broker without it", "where nobody tells of the offsets' partitions"],
+    ids=["without the right", "of a broker without it", "with unknown partitions of offsets"],
 )
 def test_short_transaction_commits_if_markers_are_denied(
     broker: EmbeddedBroker,
@@ -296,7 +296,7 @@ def test_denied_describe_producers_is_logged(of: str, said: str, monkeypatch: py
 
 def test_deleted_partitions_differ_from_those_without_leader(broker: EmbeddedBroker, topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        producer.send(topic, b"x", partition=0).result(60)  # A leader may know of its new partition only after the brokers tell of it.
+        producer.send(topic, b"x", partition=0).result(60)  # A leader may know of its new partition only after the brokers report it.
     tps = (TopicPartition(topic, 0), TopicPartition(topic, 2), TopicPartition(f"{topic}-gone", 0))
     with SyncClient([broker.bootstrap_servers]) as client:
         operation = FindHangingTransactions(step=Step.FINISH_COMMIT, producer_id=1, partitions=tps, refresh=False)
@@ -332,7 +332,9 @@ def test_brokers_without_describe_producers_do_not_delay(
     assert [error in line and f"t-{topic}" in line for line in said] == [True]
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
     asked = 10_000 - broker.faults.list()[0]["count"]
-    assert asked in (1, 2), "the second commit, which finds its marker, asks nobody where the first transaction is still ending"
+    assert asked in (1, 2), (
+        "the second commit, which finds its marker, sends no request to leaders where the first transaction is still ending"
+    )
 
 
 def test_wait_is_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +410,7 @@ def test_failed_lookup_delays_one_partition_only(broker: EmbeddedBroker, topic: 
 
     def fails(*_: object, **__: object) -> None:
         asked.append(1)
-        raise NetworkException("nobody is there")
+        raise NetworkException("no broker")
 
     def sending() -> Commit:
         for send_id, batch in enumerate(outcome({number: [(b"k", b"v")] for number in range(2)}, topic=topic).batches):

@@ -55,7 +55,7 @@ class TestRates:
         "before",
         [
             [written(2 * MIB, 600)] * 20,  # Round trips, not the network, took the time.
-            [written(64 * MIB, 60_000)],  # The broker was started again meanwhile.
+            [written(64 * MIB, 60_000)],  # The broker was restarted during it.
         ],
     )
     def test_push_rate_of_earlier_batches_allows_a_large_one(self, before: Sequence[CommitResult]) -> None:
@@ -181,12 +181,12 @@ def test_advice_in_batch_write_errors(monkeypatch: pytest.MonkeyPatch, given: Ma
 
 
 @pytest.mark.parametrize(
-    ("given", "told", "batch_id"),
+    ("given", "task_batch_id", "batch_id"),
     [(OF_KAFKA_SINK, None, 3), (OF_KAFKA_SINK, 5, 3), ({}, 5, 5), ({}, None, 0)],
     ids=["KafkaSink on Spark Connect", "KafkaSink", "a stream", "a batch write"],
 )
-def test_dead_letters_have_their_batch_id(given: Mapping[str, str], told: int | None, batch_id: int) -> None:
-    """On Spark Connect tasks do not hear of it from Spark."""
+def test_dead_letters_have_their_batch_id(given: Mapping[str, str], task_batch_id: int | None, batch_id: int) -> None:
+    """On Spark Connect, Spark does not give it to tasks."""
     options = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": TOPIC, **given}, is_stream=False)
-    plan = writers.task_plan(options, SNAPSHOT, replace(FACTS, batch_id=told), "q")
+    plan = writers.task_plan(options, SNAPSHOT, replace(FACTS, batch_id=task_batch_id), "q")
     assert (plan.origin.query, plan.origin.batch_id, plan.origin.task) == ("q", batch_id, FACTS.task)

@@ -1,4 +1,4 @@
-"""What the processes of a write import: Spark starts them anew, one after another, and whoever writes once waits for each."""
+"""Imports of the processes of a write: Spark starts new ones, one after another, and a single write waits for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaders are asked and told, one request to each: what is made of those that refuse, fail, or do not answer."""
+"""Requests to partition leaders, one to each: the results of leaders that refuse, fail, or do not respond."""
 
 from collections.abc import Iterator
 
@@ -52,10 +52,10 @@ def test_denied_and_unknown_partitions_are_reported(broker: EmbeddedBroker, topi
 
     with SyncClient(broker.bootstrap_servers) as client:
         monkeypatch.setattr(SyncClient, "request", refused)
-        told = write_markers(client, asked, 2_000, 2_000)
-    assert (told.denied, told.refused) == (frozenset(tps[:1]), codes.CLUSTER_AUTHORIZATION_FAILED)
-    assert (told.unknown, told.possibly_written) == (frozenset(tps[1:]), frozenset())
-    assert told.reason.startswith(f"{tps[1]}: ")
+        result = write_markers(client, asked, 2_000, 2_000)
+    assert (result.denied, result.refused) == (frozenset(tps[:1]), codes.CLUSTER_AUTHORIZATION_FAILED)
+    assert (result.unknown, result.possibly_written) == (frozenset(tps[1:]), frozenset())
+    assert result.reason.startswith(f"{tps[1]}: ")
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_marker_without_leader_is_neither_written_nor_denied(
     )
     monkeypatch.setattr(SyncClient, "refresh_metadata", lost)
     with SyncClient(broker.bootstrap_servers) as client:
-        told = write_markers(client, asked, 2_000, 2_000)
-    assert (told.reason, told.refused, told.possibly_written, told.denied) == (reason, refused, frozenset(), frozenset())
+        result = write_markers(client, asked, 2_000, 2_000)
+    assert (result.reason, result.refused, result.possibly_written, result.denied) == (reason, refused, frozenset(), frozenset())
 
 
 @pytest.mark.parametrize("code", [codes.SASL_AUTHENTICATION_FAILED, codes.UNKNOWN_SERVER_ERROR], ids=lambda code: code.name)

@@ -20,7 +20,7 @@ LOG = (
         ("logging.basicConfig(level=logging.INFO)", "chaffinch.spark.sink.committer", 1),
         ("logging.getLogger('chaffinch.spark').setLevel(logging.ERROR)", "chaffinch.spark.sink.committer", 0),
     ],
-    ids=["nobody configured it", "of others", "configured for warnings", "configured for all", "a level of its own"],
+    ids=["not configured", "of others", "configured for warnings", "configured for all", "a level of its own"],
 )
 def test_lines_seen(configured: str, logger: str, lines: int) -> None:
     done = subprocess.run([sys.executable, "-c", LOG.format(configured, logger)], capture_output=True, text=True, check=True)

@@ -133,7 +133,7 @@ def test_a_batch_write_needs_no_marker() -> None:
 
 @pytest.mark.parametrize("guarantee", TABLES)
 def test_a_batch_write_has_no_checkpoint(guarantee: str) -> None:
-    """Whoever gives it one hopes to write once, and nothing would."""
+    """The user would expect it to be written once, which nothing ensures."""
     with pytest.raises(ConfigException, match=r"checkpointLocation is for streams: .* in foreachBatch write with .*KafkaSink") as caught:
         sink(is_stream=False, checkpointLocation="/c", deliveryGuarantee=guarantee)
     assert ("idempotencyToken" in str(caught.value)) == (guarantee == EXACTLY_ONCE)  # The others have none.

@@ -27,13 +27,13 @@ from tests.spark.sink.test_commit_shell import shell
 )
 def test_pause_at_steps_and_batches(wanted: str, is_due: bool, tmp_path: Path) -> None:
     """The pause ends at once, and says who waited where."""
-    told = tmp_path / "told"
-    (tmp_path / "told.push@3.go").touch()
-    assert resume_path(str(told), Step.PUSH, 3) == str(tmp_path / "told.push@3.go")
-    pause = pause_hook({STEP_VARIABLE: wanted, FILE_VARIABLE: str(told)})
+    pauses = tmp_path / "pauses"
+    (tmp_path / "pauses.push@3.go").touch()
+    assert resume_path(str(pauses), Step.PUSH, 3) == str(tmp_path / "pauses.push@3.go")
+    pause = pause_hook({STEP_VARIABLE: wanted, FILE_VARIABLE: str(pauses)})
     assert pause is not None
     pause(Step.PUSH, 3)
-    assert (told.read_text() if told.exists() else "") == (f"push@3 {os.getpid()}\n" if is_due else "")
+    assert (pauses.read_text() if pauses.exists() else "") == (f"push@3 {os.getpid()}\n" if is_due else "")
 
 
 @pytest.mark.parametrize("environment", [{}, {STEP_VARIABLE: ""}])

@@ -106,8 +106,8 @@ def test_a_topic_that_changes_between_tasks_and_commit(kafka: EmbeddedBroker, qu
     assert letter["value"] == b"2"
     assert reasons["chaffinch.error.name"] == b"INVALID_COMPACTION_KEY"
     # In the words of the broker: ours, and Apache Kafka.
-    told = rb"null key, the topic is compacted and needs one|Compacted topic cannot accept message without key in .* orders-[01]\.?"
-    assert re.fullmatch(told, reasons["chaffinch.error.message"])
+    expected = rb"null key, the topic is compacted and needs one|Compacted topic cannot accept message without key in .* orders-[01]\.?"
+    assert re.fullmatch(expected, reasons["chaffinch.error.message"])
     row = pq.read_table(query.folder / "dead").to_pylist()[0]
     assert (row["value"], row["error_name"], row["query"], row["batch"], row["task"]) == (b"2", "INVALID_COMPACTION_KEY", "q", 0, None)
 

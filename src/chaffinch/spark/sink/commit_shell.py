@@ -238,8 +238,8 @@ class CommitShell:
             self._dead_letters.flush()
         data = self._reader.read(operation.batch.bytes)
         if operation.record_indices is not None:
-            kept = set(operation.record_indices)
-            shortened = batches.without_records(data, [index for index in range(operation.batch.record_count) if index not in kept])
+            sent = set(operation.record_indices)
+            shortened = batches.without_records(data, [index for index in range(operation.batch.record_count) if index not in sent])
             assert shortened is not None, "a part of a batch keeps at least one record"
             data = shortened
         batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)
