@@ -204,7 +204,7 @@ def test_letter_without_topic_needs_option(spark: SparkSession, broker: Embedded
     write(spark.range(1).selectExpr("cast('v' as binary) as value", letter), broker, dead)
     report = replay(spark, plan(broker, topic=dead, is_dry_run=True))
     assert outcome(report) == (1, 0, {"INVALID_TOPIC_EXCEPTION": 1})
-    assert "names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..." in report.examples[0]
+    assert "has no topic and the option topic is not set; set it in a replay with --to or --repair topic=..." in report.examples[0]
     assert outcome(replay(spark, plan(broker, topic=dead, repairs={"topic": f"coalesce(topic, '{topic}')", "key": "'k'"}))) == (1, 1, {})
     assert values(broker, topic) == {"v": 1}
 

@@ -194,7 +194,7 @@ class TestShipping:
         text = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": "./environment/bin/python"})["session"][
             "error"
         ]
-        assert text.startswith("WorkersUnfit: the workers cannot be used: there is no program ./environment/bin/python on a worker: set")
+        assert text.startswith("WorkersUnfit: the workers cannot be used: there is no program ./environment/bin/python on a worker: before")
 
 
 def test_local_cluster(broker: EmbeddedBroker, tmp_path: Path) -> None:
