@@ -48,7 +48,7 @@ CLIENT_TEXTS: Texts = {
 SINK_TEXTS: Texts = {
     **{
         name: ({}, " ", f"is empty{EMPTY}")
-        for name in ("topic", "stagingLocation", "markerTopic", "idempotencyToken", "kafka.transactional.id")
+        for name in ("topic", "stagingLocation", "markerTopic", "idempotencyToken", "errors.column", "kafka.transactional.id")
     },
     **{name: (LETTERS, "", f"is empty{EMPTY}") for name in ("errors.dead.letter.queue.topic.name", "errors.dead.letter.path")},
     "errors.tolerance.max": (

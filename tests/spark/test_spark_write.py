@@ -224,6 +224,26 @@ class TestBadRows:
             )
         assert broker.read(dead).num_rows == 0
 
+    def test_rows_with_their_own_reason_become_dead_letters(
+        self, spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str
+    ) -> None:
+        """Option errors.column, next to a row that the topic refuses."""
+        reasons = "concat_ws('; ', if(id % 5 = 0, 'amount is negative', null), if(id % 10 = 0, 'no customer', null)) as why"
+        frame = spark.range(20).selectExpr("if(id = 3, null, cast(id as string)) as key", "cast(id as string) as value", reasons)
+        with pytest.raises(Exception, match="KAFKA") as caught:
+            write(frame, broker, topic, errors__column="why")
+        assert "5 of 20 rows are rejected (2 INVALID_RECORD: amount is negative; no customer, 2 INVALID_RECORD: amount" in text_of(caught)
+        assert f"for {topic}: INVALID_RECORD: amount is negative; no customer;" in text_of(caught)
+        assert broker.read(topic).num_rows == 0
+        write(frame, broker, topic, errors__column="why", errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+        assert broker.read(topic).num_rows == 15
+        letters = {row["value"]: dict((pair["key"], pair["value"]) for pair in row["headers"]) for row in broker.read(dead).to_pylist()}
+        assert {value: letter["chaffinch.error.message"] for value, letter in letters.items() if value != b"3"} == {
+            b"0": b"amount is negative; no customer", b"5": b"amount is negative",
+            b"10": b"amount is negative; no customer", b"15": b"amount is negative",
+        }  # fmt: skip
+        assert letters[b"3"]["chaffinch.error.name"] == b"INVALID_COMPACTION_KEY"
+
     def test_write_without_rows(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         write(spark.range(0).selectExpr(*GOOD), broker, topic, idempotencyToken=f"empty-{topic}")
         assert broker.read(topic).num_rows == 0

@@ -106,7 +106,8 @@ class KafkaSink:
         """Write the rows of one micro-batch. They are written exactly once even if Spark runs the batch several times.
 
         Args:
-            frame: the rows, with the columns of the sink: value; optionally key, headers, timestamp, partition, topic.
+            frame: the rows, with the columns of the sink: value; optionally key, headers, timestamp, partition, topic, and the one that the
+                option errors.column names.
             batch_id: id of the micro-batch, as `foreachBatch` passes it.
 
         Raises:

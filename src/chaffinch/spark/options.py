@@ -38,8 +38,8 @@ INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column
 # Options of only one side. The other side rejects them with a hint, because users often pass one mapping to both. Sink and source do not
 # import each other, so the names that are not Kafka's are listed here; a test compares them with both tables.
 SINK_OPTION_NAMES: Final = (
-    "deliveryGuarantee", "stagingLocation", "errors.tolerance", "errors.tolerance.max", "errors.dead.letter.queue.topic.name",
-    "errors.dead.letter.path", "idempotencyToken", "onMissingMarker", "markerTopic",
+    "deliveryGuarantee", "stagingLocation", "errors.tolerance", "errors.tolerance.max", "errors.column",
+    "errors.dead.letter.queue.topic.name", "errors.dead.letter.path", "idempotencyToken", "onMissingMarker", "markerTopic",
     *(f"kafka.{name}" for name in sorted(PRODUCER_OPTION_NAMES)),
 )  # fmt: skip
 SOURCE_OPTION_NAMES: Final = (

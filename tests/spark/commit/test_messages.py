@@ -6,7 +6,7 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit.messages import BatchCounts, Rejection, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit.messages import REASONS_COUNTED_MAX, BatchCounts, Rejection, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.task_facts import TaskContextFacts
 
 
@@ -76,6 +76,16 @@ def test_counts_add_up_field_by_field() -> None:
         rows_written=11, rejected={"A": 22, "C": 1}, dropped={"B": 3, "D": 30}, byte_count=44, staged_bytes=55, staging_files=66,
         push_ms=77, commit_ms=88,
     )  # fmt: skip
+
+
+def test_sums_keep_a_limited_number_of_reasons() -> None:
+    total = BatchCounts(rejected={"CORRUPT_MESSAGE": 1, "INVALID_RECORD: first": 1})
+    for number in range(3):
+        total += BatchCounts(rejected={"INVALID_RECORD: first": 1} | {f"INVALID_RECORD: {number}.{reason}": 1 for reason in range(40)})
+    reasons = [name for name in total.rejected if ": " in name]
+    assert len(reasons) == REASONS_COUNTED_MAX
+    assert sum(total.rejected.values()) == 2 + 3 * 41
+    assert (total.rejected["INVALID_RECORD: first"], total.rejected["CORRUPT_MESSAGE"]) == (4, 1)
 
 
 def test_counts_survive_as_fields() -> None:

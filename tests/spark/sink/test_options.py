@@ -263,6 +263,31 @@ class TestColumns:
             check_schema(schema_of(schema), has_topic=True)
         assert text in str(caught.value)
 
+    def test_reason_column_is_not_written(self) -> None:
+        check_schema(schema_of("value string, why string"), has_topic=True, reason_column="why")
+        check_schema(schema_of("value string, offset string"), has_topic=True, reason_column="offset")
+
+    @pytest.mark.parametrize(
+        ("schema", "text"),
+        [
+            ("value string, wy string", "option errors.column cannot be 'why': no such column; the columns are value, wy"),
+            ("value string, why int", "column 'why', which errors.column names, has type int; allowed: string"),
+            ("value string, why string, why string", "column 'why' occurs 2 times: keep one of them"),
+            ("why string", "column 'value' is missing"),
+            ("value string, why string, other string", "column 'other' would not be written"),
+        ],
+    )
+    def test_refused_reason_columns(self, schema: str, text: str) -> None:
+        with pytest.raises(ConfigException) as caught:
+            check_schema(schema_of(schema), has_topic=True, reason_column="why")
+        assert text in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["key", "value", "headers", "timestamp", "partition", "topic"])
+    def test_reason_column_is_no_part_of_the_record(self, name: str) -> None:
+        given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "errors.column": name}
+        with pytest.raises(ConfigException, match=f"errors.column cannot be '{name}': that column is a part of the record; name another"):
+            SinkOptions.parse(given, is_stream=True)
+
     def test_topic_option_or_column_is_required(self) -> None:
         with pytest.raises(ConfigException, match="neither the option topic nor a column 'topic'"):
             check_schema(schema_of("value string"), has_topic=False)

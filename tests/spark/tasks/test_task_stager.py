@@ -14,7 +14,7 @@ from chaffinch.errors import codes
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.validation import validate_columns
-from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, StagedBatch, TaskOutcome
+from chaffinch.spark.commit.messages import REASONS_COUNTED_MAX, REJECTIONS_NAMED_MAX, StagedBatch, TaskOutcome
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapshot
 from chaffinch.spark.task_facts import TaskContextFacts
@@ -391,6 +391,64 @@ class TestTopicColumn:
     def test_topic_option_overrides_column(self) -> None:
         outcome = run({"value": [b"1"], "topic": ["nowhere"]}, topic="orders")
         assert outcome.batches[0].topic_partition.topic == "orders"
+
+
+class TestReasonColumn:
+    def test_row_with_text_is_rejected_for_that_reason(self) -> None:
+        """Null and the empty text, which concat_ws makes of no reasons, are none."""
+        outcome = run(
+            {"value": [b"a", b"b", b"c", b"d"], "why": ["too old", None, "", "no customer\n"]},
+            reason_column="why", task=7, keeps_dead_rows=True, chunks=2,
+        )  # fmt: skip
+        assert [value for _, _, value in records(outcome.batches)] == [b"b", b"c"]
+        assert [(found.row, found.code, found.message) for found in outcome.rejections] == [
+            (0, codes.INVALID_RECORD, "too old"), (3, codes.INVALID_RECORD, "no customer\\n"),
+        ]  # fmt: skip
+        assert outcome.rejected_by_code == {"INVALID_RECORD: too old": 1, "INVALID_RECORD: no customer\\n": 1}
+        letters = [letter for staged in outcome.dead_batches for letter in headers_of(staged)]
+        assert [(letter["chaffinch.error.message"], letter["__connect.errors.topic"]) for letter in letters] == [
+            (b"too old", b"orders"), (b"no customer\\n", b"orders"),
+        ]  # fmt: skip
+        rows = [row for part in outcome.dead_rows for row in pa.ipc.open_stream(part.data or b"").read_all().to_pylist()]
+        assert [(row["error_name"], row["error_message"], row["row"]) for row in rows] == [
+            ("INVALID_RECORD", "too old", 0), ("INVALID_RECORD", "no customer\\n", 3),
+        ]  # fmt: skip
+
+    def test_reason_of_the_row_precedes_all_others(self) -> None:
+        """Nothing is looked up for such rows, and the user's handler is not asked about them."""
+
+        def no_lookup(name: str, wait_ms: int) -> TopicSnapshot | None:
+            raise AssertionError(name)
+
+        rows = {"value": [b"x" * 9000] * 3, "topic": ["nowhere", None, "?"], "why": ["judged"] * 3}
+        outcome = run(rows, topic=None, reason_column="why", snapshot_of=no_lookup)
+        assert outcome.rejected_by_code == {"INVALID_RECORD: judged": 3}
+        assert [found.topic_partition.topic for found in outcome.rejections] == ["nowhere", "", "?"]
+        assert not outcome.snapshots
+        assert not outcome.batches
+
+    def test_other_faults_are_found_as_without_the_column(self) -> None:
+        rows = {"value": [b"1", b"2", b"3"], "partition": [0, 9, 9], "why": ["judged", None, None]}
+        outcome = run(rows, reason_column="why")
+        assert outcome.rejected_by_code == {"INVALID_RECORD: judged": 1, "UNKNOWN_TOPIC_OR_PARTITION": 2}
+        assert [found.row for found in outcome.rejections] == [0, 1, 2]
+
+    def test_long_reasons_are_cut(self) -> None:
+        outcome = run({"value": [b"1"], "why": ["a" * 5000]}, reason_column="why", keeps_dead_rows=True)
+        assert outcome.rejected_by_code == {f"INVALID_RECORD: {'a' * 200}...": 1}
+        assert outcome.rejections[0].message == "a" * 200 + "..."
+        (letter,) = headers_of(outcome.dead_batches[0])
+        assert letter["chaffinch.error.message"] == b"a" * 1000
+
+    def test_different_reasons_counted_separately_are_limited(self) -> None:
+        outcome = run({"value": [b"1"] * 300, "why": [f"amount {number}" for number in range(300)]}, reason_column="why", chunks=3)
+        assert len(outcome.rejected_by_code) == REASONS_COUNTED_MAX + 1
+        assert outcome.rejected_by_code["INVALID_RECORD"] == 300 - REASONS_COUNTED_MAX
+        assert len(records(outcome.dead_batches)) == 300
+
+    def test_reason_with_invalid_utf_8_is_readable(self) -> None:
+        texts = pa.Array.from_buffers(pa.string(), 1, [None, *pa.array([b"\xffA"]).buffers()[1:]])
+        assert run({"value": [b"1"], "why": texts}, reason_column="why").rejections[0].message == "\ufffdA"
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 5])

@@ -27,6 +27,10 @@ STAGING_LOST: Final = "STAGING_LOST"
 """Name of the error for staged bytes that cannot be read back."""
 REJECTIONS_NAMED_MAX = 10
 """Rejected rows that a task describes individually; the others are only counted by error."""
+REASONS_COUNTED_MAX = 50
+"""Different texts of `errors.column` that are counted separately; rows with further texts are counted by their error only. A text may
+contain a value of its row, and the counts are kept in the checkpoint and are labels of metrics."""
+_REASON_SEPARATOR: Final = ": "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +65,19 @@ class Rejection:
     message: str
     task: int | None = None
     """The task of the row, if rows of several tasks are reported together."""
+    is_from_row: bool = False
+    """The message is the row's own text in the column that `errors.column` names."""
+
+    @property
+    def count_name(self) -> str:
+        """The name under which the row is counted: its error, and its own text if it has one."""
+        return f"{self.code.name}{_REASON_SEPARATOR}{shortened(self.message)}" if self.is_from_row else self.code.name
 
     def brief(self) -> Rejection:
-        """A copy for reports only: a topic name from a row may have any length, and is shortened."""
+        """A copy for reports only: a topic name and a text from a row may have any length, and are shortened."""
         topic, partition = self.topic_partition
-        return replace(self, topic_partition=TopicPartition(shortened(topic), partition))
+        message = shortened(self.message) if self.is_from_row else self.message
+        return replace(self, topic_partition=TopicPartition(shortened(topic), partition), message=message)
 
     def with_task(self, task: int) -> Rejection:
         """A copy for a report with rows of several tasks."""
@@ -160,7 +172,10 @@ class BatchCounts:
     def __add__(self, other: BatchCounts) -> BatchCounts:
         """The sum of both."""
         added: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
-        added |= {name: dict(Counter(getattr(self, name)) + Counter(getattr(other, name))) for name in _BY_ERROR}
+        for name in _BY_ERROR:
+            counts = Counter(getattr(self, name))
+            add_counts(counts, getattr(other, name))
+            added[name] = dict(counts)
         return BatchCounts(**added)
 
     def to_fields(self) -> dict[str, Any]:
@@ -173,6 +188,18 @@ class BatchCounts:
         found: dict[str, Any] = {name: int(fields.get(name, 0)) for name in _NUMBERS}
         found |= {name: {str(key): int(count) for key, count in fields.get(name, {}).items()} for name in _BY_ERROR}
         return cls(**found)
+
+
+def add_counts(counts: Counter[str], more: Mapping[str, int]) -> None:
+    """Add counts of rows by `Rejection.count_name`, with at most `REASONS_COUNTED_MAX` different texts of rows."""
+    room = REASONS_COUNTED_MAX - sum(_REASON_SEPARATOR in name for name in counts)
+    for name, count in more.items():
+        if _REASON_SEPARATOR in name and name not in counts:
+            if room <= 0:
+                name = name.partition(_REASON_SEPARATOR)[0]
+            else:
+                room -= 1
+        counts[name] += count
 
 
 _NOTHING_WRITTEN_TEXTS = {"skipped": "skipped, it is in Kafka already", "empty": "without rows"}

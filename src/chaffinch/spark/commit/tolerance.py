@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chaffinch.errors.codes import Group
 from chaffinch.settings import shown_value
-from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, StagedBytes, TaskOutcome, add_counts
 from chaffinch.spark.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Tally:
         tally = cls(row_count=0, task_found=Counter(), named=[])
         for outcome in outcomes:
             tally.row_count += outcome.row_count
-            tally.task_found.update(outcome.rejected_by_code)
+            add_counts(tally.task_found, outcome.rejected_by_code)
             tally.task_dropped.update(outcome.dropped_by_code)
             tally.named.extend(rejection.with_task(outcome.context.task) for rejection in outcome.rejections)
         return tally

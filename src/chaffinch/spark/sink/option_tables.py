@@ -47,6 +47,8 @@ _COMMON: Final = (
     Option("errors.tolerance.max", "string", None, "count (`100`) or share (`5%`) of bad rows above which the batch fails anyway"),
     Option("errors.dead.letter.queue.topic.name", "string", None, "topic for dead letters, written as the rows are, in their transaction"),
     Option("errors.dead.letter.path", "string", None, "folder or URI for dead letters as Parquet, one file per batch"),
+    Option("errors.column", "string", None,
+           "a nullable string column: a row with text in it is a bad row, for that reason; null and the empty text: none"),
     Option("kafka.custom.exception.handler.class", "string", None,
            "dotted name of a ProducerExceptionHandler, called for bad rows: those that it swallows are dropped, without a dead letter"),
     Option("kafka.drop.invalid.large.records", "bool", False,

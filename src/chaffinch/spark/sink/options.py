@@ -15,6 +15,7 @@ from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.plan import TaskOptions
 from chaffinch.spark.tasks.replay_notes import ReplayNotes, RetainedRows
+from chaffinch.spark.tasks.row_codec import WRITTEN
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 # Set by KafkaSink or a replay for their own writes. Users must not set them, so they are in no table (`refuse_own_options`).
@@ -116,6 +117,7 @@ class SinkOptions(TaskOptions):
             tolerance=tolerance,
             dead_letter_topic=settings[_DEAD_LETTER_TOPIC],
             dead_letter_path=settings["errors.dead.letter.path"],
+            reason_column=settings["errors.column"],
             writes_without_marker=settings.get("onMissingMarker") == "write",
             compression_type=settings["kafka.compression.type"],
             compression_level=settings.get(f"kafka.compression.{settings['kafka.compression.type']}.level"),
@@ -197,7 +199,7 @@ def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
 # Names of existing things. Treating an empty name as missing would hide that a value was forgotten.
 _NEVER_EMPTY: Final = (
     "topic", "markerTopic", "idempotencyToken", "stagingLocation", "errors.dead.letter.queue.topic.name", "errors.dead.letter.path",
-    "kafka.transactional.id",
+    "errors.column", "kafka.transactional.id",
 )  # fmt: skip
 
 
@@ -214,6 +216,8 @@ def _refuse_contradictions(settings: Settings) -> None:
             f"option topic cannot be {shown_value(settings['topic'])}: it is a single topic; "
             "leave it out if rows name their topics in a column topic"
         )
+    if (reason_column := settings["errors.column"]) in WRITTEN:
+        raise ConfigException(f"option errors.column cannot be {reason_column!r}: that column is a part of the record; name another")
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
         raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")

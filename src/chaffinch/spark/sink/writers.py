@@ -187,7 +187,7 @@ def checked_options(given: Mapping[str, str], schema: StructType, *, is_stream: 
     try:
         options = SinkOptions.parse(given, is_stream=is_stream)
         handler_for(options.handler)
-        check_schema(schema, has_topic=options.topic is not None)
+        check_schema(schema, has_topic=options.topic is not None, reason_column=options.reason_column)
     except ConfigException as error:
         raise invalid(error) from None
     return options

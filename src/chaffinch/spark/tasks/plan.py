@@ -29,6 +29,8 @@ class TaskOptions:
     topic_wait_ms: int = 0
     """How long a task waits for an unknown topic of a row."""
     dead_letter_path: str | None = None
+    reason_column: str | None = None
+    """Column in which a row has the reason why it is a bad row; null and the empty text: it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

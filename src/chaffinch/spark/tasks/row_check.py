@@ -23,7 +23,7 @@ from chaffinch.records.batch import TimestampType
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import from_name as compression_from_name
 from chaffinch.records.validation import ValidationPolicy, validate_columns
-from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBytes, TaskOutcome
+from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBytes, TaskOutcome, add_counts
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.tasks.dead_letters import dead_letter_records, rows_stream
 from chaffinch.spark.tasks.plan import TaskPlan
@@ -80,7 +80,7 @@ class BadRows:
         if swallowed:
             not_swallowed = [index for index in range(len(rejections)) if index not in swallowed]
             columns, rejections = columns.take(np.array(not_swallowed, np.int64)), [rejections[index] for index in not_swallowed]
-        self.rejected_by_code.update(rejection.code.name for rejection in rejections)
+        add_counts(self.rejected_by_code, Counter(rejection.count_name for rejection in rejections))
         self.named.extend(rejection.brief() for rejection in rejections[: REJECTIONS_NAMED_MAX - len(self.named)])
         for start in range(0, len(rejections), BAD_ROWS_PER_STEP):
             stop = min(start + BAD_ROWS_PER_STEP, len(rejections))
@@ -117,7 +117,9 @@ class RowCheck:
         """Validate the rows and yield the good ones. Raises the exceptions of `snapshot_of`."""
         for data in _chunks(arrow_batches):
             self._has_waited = False
-            rows = rows_of(data, self._plan.options.topic, timestamp_default_ms=self._plan.wall_ms)
+            options = self._plan.options
+            rows = rows_of(data, options.topic, timestamp_default_ms=self._plan.wall_ms, reason_column=options.reason_column)
+            self._reject_with_reasons(rows)
             for topic, indices in _by_topic(rows):
                 yield from self._of_topic(topic, rows, indices)
             self.row_count += len(rows)
@@ -134,6 +136,23 @@ class RowCheck:
             rejections=tuple(bad_rows.named),
             snapshots=tuple(snapshot for snapshot in self._snapshots.values() if snapshot is not None),
         )
+
+    def _reject_with_reasons(self, rows: Rows) -> None:
+        """Reject the rows that bring their own reason, whatever else is wrong with them. The handler is not called: they were judged."""
+        if not rows.reasons:
+            return
+        indices = np.array(list(rows.reasons), np.int64)
+        rejections = [
+            Rejection(
+                row=index + self.row_count,
+                topic_partition=TopicPartition(rows.topic_at(index) or "", -1),
+                code=codes.INVALID_RECORD,
+                message=reason,
+                is_from_row=True,
+            )
+            for index, reason in rows.reasons.items()
+        ]
+        self._bad_rows.add(rows.columns.take(indices), rejections)
 
     def _of_topic(self, topic: str | None, rows: Rows, indices: Int64s) -> Iterator[GoodRows]:
         """Validate rows of one topic; `indices` are their positions in the chunk, ascending."""
@@ -279,12 +298,16 @@ def _chunks(arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _by_topic(rows: Rows) -> Iterator[tuple[str | None, Int64s]]:
-    """Each topic, or None for rows without one, and the indices of its rows."""
+    """Each topic, or None for rows without one, and the indices of its rows that bring no reason of their own."""
+    is_judged = np.zeros(len(rows), bool)
+    is_judged[list(rows.reasons)] = True
     if rows.topic_index is None:
-        yield rows.topics[0], np.arange(len(rows), dtype=np.int64)
+        found = np.flatnonzero(~is_judged).astype(np.int64, copy=False)
+        if len(found):
+            yield rows.topics[0], found
         return
     for index in range(-1, len(rows.topics)):
-        found = np.flatnonzero(rows.topic_index == index).astype(np.int64, copy=False)
+        found = np.flatnonzero((rows.topic_index == index) & ~is_judged).astype(np.int64, copy=False)
         if len(found):
             yield rows.topics[index] if index >= 0 else None, found
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.errors import ConfigException
+from chaffinch.plain_text import plain
 from chaffinch.records.columns import RecordColumns
 from chaffinch.settings import LIKENESS_MIN
 
@@ -34,8 +35,11 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "partition": ("int", "smallint", "tinyint"),
     "topic": ("string",),
 }
+REASON_TYPE: Final = "string"
 # Columns that only the source has. Rows from the source may be written unchanged; these columns are ignored.
 READ_ONLY: Final = ("offset", "timestampType")
+REASON_CHARACTERS_MAX: Final = 1_000
+"""Longer texts of `errors.column` are cut: they are two headers of a dead letter."""
 _COLLATION: Final = re.compile(r"(?<=\bstring) collate \w+")
 
 
@@ -43,9 +47,9 @@ class _Schema(Protocol):
     fields: list[Any]
 
 
-def check_schema(schema: _Schema, *, has_topic: bool) -> None:
+def check_schema(schema: _Schema, *, has_topic: bool, reason_column: str | None = None) -> None:
     """Refuse a schema (Spark's StructType) that cannot be written. Raises ConfigException with the column, its type and the allowed
-    types."""
+    types. `reason_column`: the option errors.column."""
     # Lower case, because names inside types may have any case, as in Spark's Kafka sink. A collation does not change the bytes.
     types = {field.name: _COLLATION.sub("", field.dataType.simpleString().lower()) for field in schema.fields}
     allowed = ", ".join(WRITTEN)
@@ -53,6 +57,11 @@ def check_schema(schema: _Schema, *, has_topic: bool) -> None:
     for name in types:
         if (count := names.count(name)) > 1:
             raise ConfigException(f"column {name!r} occurs {count} times: keep one of them")
+    if reason_column is not None:
+        if reason_column not in types:
+            raise ConfigException(f"option errors.column cannot be {reason_column!r}: no such column; the columns are {', '.join(types)}")
+        if (seen := types.pop(reason_column)) != REASON_TYPE:
+            raise ConfigException(f"column {reason_column!r}, which errors.column names, has type {seen}; allowed: {REASON_TYPE}")
     if unknown := [name for name in types if name not in WRITTEN and name not in READ_ONLY]:
         raise ConfigException(f"{'; '.join(map(_unknown, unknown))}; select among: {allowed}")
     for name, seen in types.items():
@@ -75,6 +84,7 @@ class Rows:
 
     `partitions` int32[n]: the values of the column, NO_PARTITION for null, NEGATIVE_PARTITION below 0; None without the column.
     `keyless_headers`: rows with a header without a key; their headers are left out here, and the rows cannot be written.
+    `reasons`: index of each row that brings its own reason to be rejected -> the reason, in one line.
     """
 
     columns: RecordColumns
@@ -82,13 +92,20 @@ class Rows:
     topic_index: npt.NDArray[np.int32] | None
     partitions: npt.NDArray[np.int32] | None
     keyless_headers: npt.NDArray[np.int64]
+    reasons: Mapping[int, str]
 
     def __len__(self) -> int:
         return len(self.columns)
 
+    def topic_at(self, index: int) -> str | None:
+        """The topic of a row; None if it has none."""
+        number = 0 if self.topic_index is None else int(self.topic_index[index])
+        return self.topics[number] if number >= 0 else None
 
-def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> Rows:
-    """Convert Arrow data that passed `check_schema`. `topic`: the option, which overrides the column, as in Spark."""
+
+def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int, reason_column: str | None = None) -> Rows:
+    """Convert Arrow data that passed `check_schema`. `topic`: the option, which overrides the column, as in Spark. `reason_column`: the
+    option errors.column."""
     import pyarrow as pa
 
     from chaffinch.records.arrow_columns import from_arrow
@@ -104,13 +121,36 @@ def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> 
         values = column.fill_null(0).to_numpy()
         known = np.where(values < 0, NEGATIVE_PARTITION, values)
         partitions = np.where(column.is_null().to_numpy(), NO_PARTITION, known).astype(np.int32)
+    reasons = {} if reason_column is None else _reasons(data.column(reason_column))
     if topic is not None:
-        return Rows(columns=columns, topics=(topic,), topic_index=None, partitions=partitions, keyless_headers=keyless_headers)
-    encoded = data.column("topic").combine_chunks().dictionary_encode()
+        topics: tuple[str, ...] = (topic,)
+        index = None
+    else:
+        topics, index = _topics(data.column("topic"))
+    return Rows(columns=columns, topics=topics, topic_index=index, partitions=partitions, keyless_headers=keyless_headers, reasons=reasons)
+
+
+def _topics(column: pa.ChunkedArray) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
+    """The topics of the column, and the index of each row's."""
+    import pyarrow as pa
+
+    encoded = column.combine_chunks().dictionary_encode()
     index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     # Strings of Spark can contain any bytes. Such a name is not a legal topic, so the row is rejected.
-    topics = tuple(name.decode(errors="replace") for name in encoded.dictionary.cast(pa.large_binary()).to_pylist())
-    return Rows(columns=columns, topics=topics, topic_index=index, partitions=partitions, keyless_headers=keyless_headers)
+    return tuple(name.decode(errors="replace") for name in encoded.dictionary.cast(pa.large_binary()).to_pylist()), index
+
+
+def _reasons(column: pa.ChunkedArray) -> dict[int, str]:
+    """The texts of the column that are neither null nor empty, by row: in one line, and cut."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = column.cast(pa.large_binary())
+    given = np.flatnonzero(pc.binary_length(texts).fill_null(0).to_numpy())
+    return {
+        index: plain(text.decode(errors="replace")[:REASON_CHARACTERS_MAX])
+        for index, text in zip(given.tolist(), texts.take(pa.array(given)).to_pylist(), strict=True)
+    }
 
 
 def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
