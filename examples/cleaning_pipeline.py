@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 from chaffinch.admin.options import ADMIN_TABLE, open_client
 from chaffinch.admin.topics import create_topic
 from chaffinch.errors import KafkaException, TopicExistsException
-from chaffinch.spark import SupervisionEnded, session, supervise
+from chaffinch.spark import ReplayPlan, ReplayReport, SupervisionEnded, replay_dead_letters, session, supervise
 from chaffinch.spark.java import JavaNotFound
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport, replay
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +62,8 @@ def run(spark: SparkSession, bootstrap_servers: str, folder: str, checkpoint: st
     create_topics(bootstrap_servers)
     supervise(lambda: start(spark, bootstrap_servers, folder, checkpoint))
     client = {"kafka.bootstrap.servers": bootstrap_servers}
-    as_they_are = replay(spark, ReplayPlan(client=client, topic=DEAD_LETTERS, is_dry_run=True))
-    repaired = replay(spark, ReplayPlan(client=client, topic=DEAD_LETTERS, repairs={"key": REPAIRED_KEY}))
+    as_they_are = replay_dead_letters(spark, ReplayPlan(client=client, topic=DEAD_LETTERS, is_dry_run=True))
+    repaired = replay_dead_letters(spark, ReplayPlan(client=client, topic=DEAD_LETTERS, repairs={"key": REPAIRED_KEY}))
     return as_they_are, repaired
 
 

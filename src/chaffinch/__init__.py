@@ -14,39 +14,63 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from chaffinch import errors
-    from chaffinch.broker.embedded import EmbeddedBroker
+    from chaffinch.broker.embedded import EmbeddedBroker, Faults
     from chaffinch.consumer.consumer import Consumer
+    from chaffinch.consumer.core.lookups import FoundOffset
     from chaffinch.consumer.records import ConsumerRecord
-    from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+    from chaffinch.identifiers import ConsumerGroupMetadata, GroupMetadata, OffsetAndMetadata, TopicPartition
     from chaffinch.producer.core.exception_handler import NonRetriableResponse, ProducerExceptionHandler, RetriableResponse
+    from chaffinch.producer.futures import RecordFuture
     from chaffinch.producer.producer import Producer
     from chaffinch.producer.records import ProducerRecord, RecordMetadata
+    from chaffinch.producer.tables.result import SendTableResult
+    from chaffinch.records.errors import InvalidColumn
+    from chaffinch.settings import Settings
+    from chaffinch.storage.files import StorageError
 
 _MODULES: Final = {
     "Consumer": "chaffinch.consumer.consumer",
+    "ConsumerGroupMetadata": "chaffinch.identifiers",
     "ConsumerRecord": "chaffinch.consumer.records",
     "EmbeddedBroker": "chaffinch.broker.embedded",
+    "Faults": "chaffinch.broker.embedded",
+    "FoundOffset": "chaffinch.consumer.core.lookups",
+    "GroupMetadata": "chaffinch.identifiers",
+    "InvalidColumn": "chaffinch.records.errors",
     "NonRetriableResponse": "chaffinch.producer.core.exception_handler",
     "OffsetAndMetadata": "chaffinch.identifiers",
     "Producer": "chaffinch.producer.producer",
     "ProducerExceptionHandler": "chaffinch.producer.core.exception_handler",
     "ProducerRecord": "chaffinch.producer.records",
+    "RecordFuture": "chaffinch.producer.futures",
     "RecordMetadata": "chaffinch.producer.records",
     "RetriableResponse": "chaffinch.producer.core.exception_handler",
+    "SendTableResult": "chaffinch.producer.tables.result",
+    "Settings": "chaffinch.settings",
+    "StorageError": "chaffinch.storage.files",
     "TopicPartition": "chaffinch.identifiers",
 }
 
 __all__ = [
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "EmbeddedBroker",
+    "Faults",
+    "FoundOffset",
+    "GroupMetadata",
+    "InvalidColumn",
     "NonRetriableResponse",
     "OffsetAndMetadata",
     "Producer",
     "ProducerExceptionHandler",
     "ProducerRecord",
+    "RecordFuture",
     "RecordMetadata",
     "RetriableResponse",
+    "SendTableResult",
+    "Settings",
+    "StorageError",
     "TopicPartition",
     "__version__",
     "errors",

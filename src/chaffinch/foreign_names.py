@@ -1,5 +1,7 @@
 """Names from other Kafka clients, and what to use instead, for the errors of attributes, imports and arguments.
 
+Internal; may change without notice.
+
 Options have a similar table (`client/option_hints.py`). None of these names is accepted. Sources: the public interfaces of Java clients,
 confluent-kafka, kafka-python and aiokafka.
 """

@@ -1,5 +1,7 @@
 """Identifiers in a Kafka cluster: topic-partition, producer id and epoch, offset, group; and Kafka's sentinels for "none".
 
+Internal; may change without notice.
+
 Named tuples, because the cores use them as dictionary keys for every batch: they hash, compare and unpack at C speed. The sentinels are
 taken from Kafka's message definitions; KIP-98 defines producer id, epoch and sequence.
 """
@@ -11,6 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
+
+from chaffinch.public_names import exported_from
 
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
@@ -24,6 +28,7 @@ SEQUENCE_MODULUS: Final = 2**31
 EPOCH_MAX: Final = 2**15 - 1
 
 
+@exported_from("chaffinch")
 class TopicPartition(NamedTuple):
     """One partition of a topic. `str()` gives Kafka's directory name, `orders-0`.
 
@@ -62,6 +67,7 @@ class ProducerIdentity(NamedTuple):
     epoch: int
 
 
+@exported_from("chaffinch")
 class OffsetAndMetadata(NamedTuple):
     """A position to commit.
 
@@ -76,6 +82,7 @@ class OffsetAndMetadata(NamedTuple):
     leader_epoch: int = -1
 
 
+@exported_from("chaffinch")
 class GroupMetadata(NamedTuple):
     """The consumer group whose offsets go into a transaction. Without a member only the group id is checked by the broker."""
 
@@ -85,6 +92,7 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+@exported_from("chaffinch")
 class ConsumerGroupMetadata(GroupMetadata):
     """Group metadata of a Consumer, with the topic ids of the records that it returned last, by partition."""
 

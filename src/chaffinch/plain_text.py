@@ -1,5 +1,7 @@
 r"""External text as one line of printable characters, for terminals, tables and logs.
 
+Internal; may change without notice.
+
 Names and messages from the network may contain anything: escape sequences that rewrite a terminal, line feeds that forge a log line, marks
 that reverse the direction of text. Each such character is replaced by its JSON escape, `\u001b`, `\n`.
 """

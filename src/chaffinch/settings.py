@@ -1,5 +1,7 @@
 """Configuration options: definitions, and the parser used by every part of Chaffinch through an `OptionTable`.
 
+Internal; may change without notice.
+
 Options are named as in Apache Kafka, with dots; in keyword arguments dots become underscores, and both mean the same. Values may be
 strings, as from files and command lines. Nothing is silently ignored. An unknown name is an error that offers the nearest known one. A name
 that Apache Kafka knows and Chaffinch does not use is collected in `Settings.ignored`, which the owner logs. Documentation is printed from
@@ -19,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeGuard
 
 from chaffinch.errors import ConfigException
+from chaffinch.public_names import exported_from
 
 Kind = Literal["int", "float", "bool", "string", "list", "any"]
 
@@ -153,6 +156,7 @@ class Option:
         return ConfigException(f"option {self.name} cannot be {shown}: it must be {allowed}{advice}")
 
 
+@exported_from("chaffinch")
 class Settings(Mapping[str, Any]):
     """Parsed options by dotted name, including those with defaults. Immutable, and can be pickled."""
 

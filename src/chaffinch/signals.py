@@ -1,4 +1,7 @@
-"""Temporary signal handlers, and a block that defers signals."""
+"""Temporary signal handlers, and a block that defers signals.
+
+Internal; may change without notice.
+"""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_failing_spark_stop_does_not_hide_interruption(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=RuntimeError("no such class"))))
     monkeypatch.setattr(replaying, "check_cluster", lambda plan: None)
-    monkeypatch.setattr(replaying, "replay", interrupted)
+    monkeypatch.setattr(replaying, "replay_dead_letters", interrupted)
     assert run(*SERVER, "--topic", "d") == (143, "", "chaffinch: interrupted: nothing was written\n")
 
 
@@ -206,7 +206,7 @@ def test_status_line_reports_each_phase(monkeypatch: pytest.MonkeyPatch, more: t
     monkeypatch.setattr(command, "status_line", status_line)
     monkeypatch.setattr(command, "_quiet_session", quiet_session)
     monkeypatch.setattr(replaying, "check_cluster", lambda plan: None)
-    monkeypatch.setattr(replaying, "replay", lambda spark, plan: REPORT)
+    monkeypatch.setattr(replaying, "replay_dead_letters", lambda spark, plan: REPORT)
     assert run(*SERVER, "--topic", "d", *more)[0] == 1
     assert statuses == ["starting Spark", "Spark is there", says, "the end"]
 
@@ -265,7 +265,7 @@ def test_interruption_while_spark_stops_reports_what_is_written(
 ) -> None:
     monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=KeyboardInterrupt)))
     monkeypatch.setattr(replaying, "check_cluster", lambda plan: None)
-    monkeypatch.setattr(replaying, "replay", lambda spark, plan: report)
+    monkeypatch.setattr(replaying, "replay_dead_letters", lambda spark, plan: report)
     assert run(*SERVER, "--topic", "d", *arguments) == (130, "", f"chaffinch: interrupted: {says}\n")
 
 

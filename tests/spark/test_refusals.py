@@ -36,7 +36,7 @@ from chaffinch.spark.refusals import (
 
 REFUSAL = Refusal(Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED", "batch 1 is older than batch 2: bring back the newest copy")
 TAG = ErrorTag(group=REFUSAL.group, name=REFUSAL.name, text=REFUSAL.text)
-RAISED = f"chaffinch.spark.refusals.Refusal: {REFUSAL}"
+RAISED = f"chaffinch.spark.Refusal: {REFUSAL}"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_tag_is_found_in_any_text(text: str) -> None:
 OF_A_WRITE = (
     "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: Traceback (most recent call last):\n"
     '  File "/site-packages/chaffinch/spark/data_source.py", line 56, in writer\n'
-    "    raise invalid(error) from None\nchaffinch.spark.refusals.Refusal: {}\n SQLSTATE: 38000"
+    "    raise invalid(error) from None\nchaffinch.spark.Refusal: {}\n SQLSTATE: 38000"
 )
 STATE = (
     "=== Streaming Query ===\nIdentifier: [id = a, runId = b]\nCurrent Committed Offsets: {{}}\nLogical Plan:\nWriteToMicroBatchDataSource"

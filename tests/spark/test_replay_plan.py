@@ -22,7 +22,8 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import file_replay, topic_replay, writing
 from chaffinch.spark.replay.file_replay import DeadLetterFolder, check_folder
 from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX, ReplayReport
-from chaffinch.spark.replay.replaying import ReplayPlan, check_cluster, replay
+from chaffinch.spark.replay.replaying import ReplayPlan, check_cluster
+from chaffinch.spark.replay.replaying import replay_dead_letters as replay
 
 CLIENT_OPTIONS = {"kafka.bootstrap.servers": "broker:9092"}
 COMMAND = typer.Typer(add_completion=False)

@@ -9,7 +9,7 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors import ConfigException
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import topic_replay, writing
-from chaffinch.spark.replay.replaying import replay
+from chaffinch.spark.replay.replaying import replay_dead_letters as replay
 from tests.spark.test_spark_replay import bad_rows, outcome, plan
 from tests.spark.test_spark_write import values, write
 

@@ -18,7 +18,8 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import topic_replay, writing
 from chaffinch.spark.replay.ledger import Ledger, read_ledger
 from chaffinch.spark.replay.plan import ReplayReport
-from chaffinch.spark.replay.replaying import ReplayPlan, replay
+from chaffinch.spark.replay.replaying import ReplayPlan
+from chaffinch.spark.replay.replaying import replay_dead_letters as replay
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.writers import task_plan
 from chaffinch.spark.snapshot import TargetSnapshot

@@ -20,7 +20,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import file_replay, writing
 from chaffinch.spark.replay.ledger import read_ledger
 from chaffinch.spark.replay.plan import ReplayPlan
-from chaffinch.spark.replay.replaying import replay
+from chaffinch.spark.replay.replaying import replay_dead_letters as replay
 from chaffinch.spark.tasks import dead_letter_headers
 from tests.spark.source.source_topics import drop_first
 from tests.spark.test_spark_replay import outcome, plan

@@ -22,7 +22,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import dead_letters, file_replay, writing
 from chaffinch.spark.replay.letter_matching import MatchingTopics
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
-from chaffinch.spark.replay.replaying import replay
+from chaffinch.spark.replay.replaying import replay_dead_letters as replay
 from tests.spark.test_spark_replay import bad_rows, outcome, plan, rows
 from tests.spark.test_spark_write import values, write
 

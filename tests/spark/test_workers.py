@@ -53,6 +53,12 @@ def test_unfit_worker_is_reported(workers: Sequence[Worker], reason: str | None)
             "AttributeError: Can't get attribute '_received' on <module 'chaffinch.spark.sink.writers' from",
             "a worker has another version of Chaffinch than the driver",
         ),
+        (
+            "AttributeError: Can't get attribute 'FoundOffset' on <module 'chaffinch' from",
+            "a worker has another version of Chaffinch than the driver",
+        ),
+        ("AttributeError: module 'chaffinch' has no attribute 'FoundOffset'", "a worker has another version of Chaffinch than the driver"),
+        ("AttributeError: module 'chaffinch.spark' has no attribute 'Refusal'", "a worker has another version of Chaffinch"),
         ("ModuleNotFoundError: No module named 'pyarrow'", "lacks the package pyarrow"),
         (
             'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file',

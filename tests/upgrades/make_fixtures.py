@@ -27,7 +27,8 @@ from chaffinch import Producer
 from chaffinch.spark import session
 from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.replay import file_replay
-from chaffinch.spark.replay.replaying import ReplayPlan, replay
+from chaffinch.spark.replay.replaying import ReplayPlan
+from chaffinch.spark.replay.replaying import replay_dead_letters as replay
 from chaffinch.spark.sink.pause_at_step import FILE_VARIABLE, STEP_VARIABLE
 from tests.soak.killed_broker import KilledBroker
 from tests.upgrades import query, write_records

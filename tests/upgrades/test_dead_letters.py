@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from chaffinch.spark.replay.replaying import ReplayPlan, replay
+from chaffinch.spark.replay.replaying import ReplayPlan
+from chaffinch.spark.replay.replaying import replay_dead_letters as replay
 from tests.spark.test_spark_write import alter
 from tests.upgrades import query
 from tests.upgrades.fixtures import fixtures_of, served, unpacked

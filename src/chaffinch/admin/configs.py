@@ -22,6 +22,7 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from chaffinch.public_names import exported_from
 
 SOURCES: Final[Mapping[int, str]] = {
     messages.SOURCE_TOPIC: "topic",
@@ -33,6 +34,7 @@ SOURCES: Final[Mapping[int, str]] = {
 """Names of the sources of a value, by number in DescribeConfigs."""
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
     """One configuration value of a topic.

@@ -19,8 +19,10 @@ from chaffinch.errors import Stored, UnsupportedVersionException, codes, excepti
 from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchResponse
 from chaffinch.protocol.primitives import ZERO_UUID
+from chaffinch.public_names import exported_from
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
     """A committed offset.

@@ -25,6 +25,7 @@ from chaffinch.protocol.messages.describe_groups import DescribedGroup, Describe
 from chaffinch.protocol.messages.list_groups import ListGroupsRequest
 from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from chaffinch.protocol.primitives import ZERO_UUID
+from chaffinch.public_names import exported_from
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
@@ -37,6 +38,7 @@ WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
 """States in which a group's offsets can be set from outside."""
 
 
+@exported_from("chaffinch.admin")
 class UnknownGroup(GroupIdNotFoundException):
     """No node knows the group. Do not retry: the name is wrong."""
 
@@ -44,6 +46,7 @@ class UnknownGroup(GroupIdNotFoundException):
         return self.message
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
     """One group, as its coordinator lists it.
@@ -63,6 +66,7 @@ class GroupListing:
     coordinator: int
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One member and its current partitions. `instance_id` is None for a dynamic member; `host` is as the coordinator sees it."""
@@ -74,6 +78,7 @@ class Member:
     partitions: tuple[TopicPartition, ...]
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
     """A partition with a commit of the group, or assigned to a member.
@@ -96,6 +101,7 @@ class GroupOffset:
         return None if self.committed is None or self.end is None else max(0, self.end - self.committed)
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
     """A group with its members and offsets. `assignor` is empty while nothing is assigned."""
@@ -116,6 +122,7 @@ class Target(NamedTuple):
     number: int = 0
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
     """The planned reset of one partition.

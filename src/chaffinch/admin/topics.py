@@ -25,6 +25,7 @@ from chaffinch.protocol.messages.create_topics import (
 )
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from chaffinch.public_names import exported_from
 
 NO_LEADER: Final = -1
 BY_BROKER: Final = -1
@@ -33,6 +34,7 @@ MIN_IN_SYNC: Final = "min.insync.replicas"
 CHANGE_TIMEOUT_MS: Final = 30_000
 
 
+@exported_from("chaffinch.admin")
 class UnknownTopic(UnknownTopicOrPartitionException):
     """The topic is not in the cluster's list of topics. Do not retry: the name is wrong."""
 
@@ -40,6 +42,7 @@ class UnknownTopic(UnknownTopicOrPartitionException):
         return self.message
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDetails:
     """One partition.
@@ -63,6 +66,7 @@ class PartitionDetails:
     end_offset: int | None = None
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """One topic, as in metadata."""
@@ -78,6 +82,7 @@ class Topic:
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
     """A topic with offsets and configurations. `warnings`: lines about a wrong configuration, each with the remedy."""

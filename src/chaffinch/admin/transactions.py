@@ -26,6 +26,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest
 from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersResponse as MarkersResponse
+from chaffinch.public_names import exported_from
 
 # Kafka's default of transaction.max.timeout.ms: no transaction of a running producer is older.
 TRANSACTION_TIMEOUT_MAX_MS: Final = 900_000
@@ -34,6 +35,7 @@ STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteC
 STATES_WITHOUT_END: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
     """One transactional id, as its coordinator lists it. `state` is one of `STATES`; `coordinator` is a node id."""
@@ -44,6 +46,7 @@ class TransactionListing:
     coordinator: int
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
     """One transactional id.
@@ -67,6 +70,7 @@ class TransactionDescription:
     partitions: tuple[TopicPartition, ...]
 
 
+@exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProducer:
     """Producer state in one partition.

@@ -27,6 +27,7 @@ from chaffinch.broker.seeding import Rows
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.foreign_names import BROKER_HINTS, missing_attributes
+from chaffinch.public_names import exported_from
 from chaffinch.records import batch
 from chaffinch.records.batch import BatchView
 from chaffinch.records.control_batch import committed
@@ -45,6 +46,7 @@ POLL_S: Final = 0.002
 T = TypeVar("T")
 
 
+@exported_from("chaffinch")
 class EmbeddedBroker:
     """A Kafka broker inside this process, for tests, examples and development; any Kafka client can use it.
 
@@ -472,6 +474,7 @@ class UnknownTopic(UnknownTopicOrPartitionException):
         return self.message
 
 
+@exported_from("chaffinch")
 class Faults:
     """Fault injection: respond with an error, close the connection before or after processing, delay the response, throttle.
 

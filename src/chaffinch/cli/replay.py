@@ -109,8 +109,7 @@ def _run_replay(plan: ReplayPlan) -> ReplayReport:
     from chaffinch.spark.error_texts import first_line, tag_of
     from chaffinch.spark.java import JavaNotFound
     from chaffinch.spark.refusals import Refusal
-    from chaffinch.spark.replay.replaying import check_cluster
-    from chaffinch.spark.replay.replaying import replay as replay_dead_letters
+    from chaffinch.spark.replay.replaying import check_cluster, replay_dead_letters
 
     report = None
     try:

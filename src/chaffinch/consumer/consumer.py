@@ -37,6 +37,7 @@ from chaffinch.consumer.records import ConsumerRecord, deserializer, records_of_
 from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException
 from chaffinch.foreign_names import CONSUMER_HINTS, missing_attributes, refuse_arguments
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
+from chaffinch.public_names import exported_from
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ CLOSE_TIMEOUT_S: Final = 30.0
 T = TypeVar("T")
 
 
+@exported_from("chaffinch")
 class Consumer:
     """Kafka consumer: reads records as objects or Arrow tables, as a member of a group or from assigned partitions.
 

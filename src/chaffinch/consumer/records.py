@@ -13,6 +13,7 @@ from chaffinch.client.plugins import import_plugin
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.errors import ConfigException, RecordDeserializationException
 from chaffinch.identifiers import TopicPartition
+from chaffinch.public_names import exported_from
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.settings import Settings, unshaded
 
@@ -72,6 +73,7 @@ REPR_LENGTH_MAX: Final = 100
 Headers = Sequence[tuple[str, bytes | None]]
 
 
+@exported_from("chaffinch")
 class ConsumerRecord(NamedTuple):
     """One record.
 

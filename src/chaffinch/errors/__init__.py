@@ -6,6 +6,7 @@
 from chaffinch.errors import codes, exceptions
 from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.errors.exceptions import *  # noqa: F403 - the whole class tree is this package's surface.
+from chaffinch.errors.exceptions import _restore as _restore  # Pickles refer to it.
 
 __all__ = ["ErrorCode", "Group", "Stored", "codes"]
 __all__ += exceptions.__all__

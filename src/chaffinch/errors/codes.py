@@ -32,9 +32,12 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, Literal
 
+from chaffinch.public_names import exported_from
+
 Numbering = Literal["apache", "kip"]
 
 
+@exported_from("chaffinch.errors")
 class Group(Enum):
     """Error groups of KIP-1050; the value is the name for people. NONE: the KIP does not classify the code, a plain ApiException."""
 
@@ -46,6 +49,7 @@ class Group(Enum):
     NONE = "None"
 
 
+@exported_from("chaffinch.errors")
 class Stored(Enum):
     """Whether a record with this error in a Produce response is in the log."""
 
@@ -54,6 +58,7 @@ class Stored(Enum):
     YES = "yes"
 
 
+@exported_from("chaffinch.errors")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorCode:
     """One row. Rows are compared by name and number; there is one object per row, also after unpickling."""

@@ -26,6 +26,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.errors.handling import ADVICE, ADVICE_FOR_ANY_CLIENT, ADVICE_IF_POSSIBLY_STORED, RETRIABLE_GROUPS
 from chaffinch.identifiers import TopicPartition
+from chaffinch.public_names import exported_from
 
 __all__ = [
     "ApiException", "ApplicationRecoverableException", "AuthenticationException", "AuthorizationException",
@@ -85,6 +86,7 @@ CULPRITS_NAMED_MAX: Final = 5
 _CODE_BY_CLASS_NAME: Final = {code.exception_name: code for code in reversed(codes.ALL)}
 
 
+@exported_from("chaffinch.errors")
 class Culprit(NamedTuple):
     """One record that caused its batch to be refused: its index within the batch, counted from 0, its code, and the reason."""
 
@@ -93,6 +95,7 @@ class Culprit(NamedTuple):
     message: str
 
 
+@exported_from("chaffinch.errors")
 class KafkaException(Exception):
     """Base class of all exceptions of Chaffinch. A plain KafkaException is an unclassified failure: application-recoverable.
 
@@ -123,6 +126,8 @@ class KafkaException(Exception):
 
     def __init_subclass__(cls, *, group: Group | None = None, abstract: bool = False, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        if cls.__module__ == __name__:
+            exported_from("chaffinch.errors")(cls)
         cls.is_abstract = abstract
         if group is not None:
             cls.class_group = group
@@ -433,6 +438,7 @@ InconsistentReplicaConfigurationException = InconsistentReplicationFactorExcepti
 # fmt: on
 
 
+@exported_from("chaffinch.errors")
 def exception_for(
     code: ErrorCode,
     *,
@@ -472,6 +478,7 @@ def exception_for(
     return error
 
 
+@exported_from("chaffinch.errors")
 def group_of(exception: BaseException) -> Group:
     """The KIP-1050 group of any exception.
 
@@ -484,7 +491,9 @@ def group_of(exception: BaseException) -> Group:
     return exception.group if isinstance(exception, KafkaException) else Group.APPLICATION_RECOVERABLE
 
 
+@exported_from("chaffinch.errors")
 def _restore(error_class: type[KafkaException], facts: dict[str, Any]) -> KafkaException:
+    """Unpickle an exception. Pickles refer to this function, as `chaffinch.errors._restore`."""
     error = error_class.__new__(error_class, facts["message"])
     error.__dict__.update(facts)
     return error

@@ -28,6 +28,7 @@ from chaffinch.client.condition import Condition
 from chaffinch.errors import IllegalStateException
 from chaffinch.producer.core.batches.batch import BatchFutures, Rows
 from chaffinch.producer.records import RecordMetadata
+from chaffinch.public_names import exported_from
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ NO_CALLBACKS: Final[Mapping[int, Callback]] = {}
 SHARED_LOCK: Final[Any] = threading.RLock()  # Typed Any for `_is_owned`, which `threading.Condition` uses, too.
 
 
+@exported_from("chaffinch")
 class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     """The outcome of one `send`. It cannot be cancelled, because the record may have been sent already."""
 
@@ -366,6 +368,7 @@ def future_class_of(completer: FutureCompleter) -> type[RecordFuture[Any]]:
         _completer = weakref.ref(completer)
 
     OwnFuture.__name__ = OwnFuture.__qualname__ = RecordFuture.__name__
+    OwnFuture.__module__ = RecordFuture.__module__
     own: type[RecordFuture[Any]] = OwnFuture
     return own
 

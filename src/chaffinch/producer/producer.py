@@ -38,6 +38,7 @@ from chaffinch.producer.outcomes import complete_future
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
 from chaffinch.producer.send_gate import SendGate
 from chaffinch.producer.sender_thread import SenderThread
+from chaffinch.public_names import exported_from
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ FLUSH_GRACE_S: Final = 0.1
 """`flush(0)` without outstanding records waits at most this long for the sender thread to confirm that."""
 
 
+@exported_from("chaffinch")
 class Producer:
     """Writes records to Kafka: single ones and whole Arrow tables, idempotently by default, and in transactions.
 

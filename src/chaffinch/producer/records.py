@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_OFFSET, GroupMetadata, TopicPartition
+from chaffinch.public_names import exported_from
 
 __all__ = ["GroupMetadata", "Headers", "ProducerRecord", "RecordMetadata"]
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
+@exported_from("chaffinch")
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
     """One record to send.
@@ -34,6 +36,7 @@ class ProducerRecord:
     headers: Headers = ()
 
 
+@exported_from("chaffinch")
 class RecordMetadata(NamedTuple):
     """Where a record was written.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
+from chaffinch.public_names import exported_from
 from chaffinch.settings import shortened, shown_value
 
 
@@ -116,6 +117,7 @@ class BatchTooLarge(RecordsError):
         return f"a batch of {self.size_bytes} bytes is larger than the format allows, {self.size_bytes_max} bytes"
 
 
+@exported_from("chaffinch")
 class InvalidColumn(RecordsError, ValueError):
     """A column that cannot be converted to records: its name, its type or value, and what is allowed.
 

@@ -10,19 +10,42 @@ from typing import TYPE_CHECKING, Any, Final
 from chaffinch.spark.session import session
 
 if TYPE_CHECKING:
+    from chaffinch.spark.java import JavaNotFound
     from chaffinch.spark.kafka_sink import KafkaSink
-    from chaffinch.spark.refusals import ErrorTag, tag_in
+    from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
+    from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
+    from chaffinch.spark.replay.replaying import replay_dead_letters
     from chaffinch.spark.supervision.supervisor import SupervisionEnded, supervise
+    from chaffinch.spark.workers import WorkersUnfit
 
 _MODULES: Final = {
     "ErrorTag": "refusals",
+    "JavaNotFound": "java",
     "KafkaSink": "kafka_sink",
+    "Refusal": "refusals",
+    "ReplayPlan": "replay.plan",
+    "ReplayReport": "replay.plan",
     "SupervisionEnded": "supervision.supervisor",
+    "WorkersUnfit": "workers",
+    "replay_dead_letters": "replay.replaying",
     "supervise": "supervision.supervisor",
     "tag_in": "refusals",
 }
 
-__all__ = ["ErrorTag", "KafkaSink", "SupervisionEnded", "session", "supervise", "tag_in"]
+__all__ = [
+    "ErrorTag",
+    "JavaNotFound",
+    "KafkaSink",
+    "Refusal",
+    "ReplayPlan",
+    "ReplayReport",
+    "SupervisionEnded",
+    "WorkersUnfit",
+    "replay_dead_letters",
+    "session",
+    "supervise",
+    "tag_in",
+]
 
 
 def __getattr__(name: str) -> Any:

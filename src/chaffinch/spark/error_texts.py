@@ -19,7 +19,7 @@ _SOURCE_LOST: Final = re.compile(
 )
 _SOURCE_LOST_TEXT: Final = "the Python process that gives Spark the offsets of a source died"
 # An error without a tag, such as of a KafkaSink that is created or called wrongly in the user's function.
-_CONFIG_ERROR: Final = re.compile(r"chaffinch\.errors\.exceptions\.ConfigException: ([^\r\n]*)")
+_CONFIG_ERROR: Final = re.compile(r"chaffinch\.errors\.ConfigException: ([^\r\n]*)")
 # The text that Py4J adds before the Java message.
 _PY4J_PREFIX: Final = re.compile(r"\A\s*An error occurred while calling \S+\s*:\s*")
 _LINE_MAX: Final = 300

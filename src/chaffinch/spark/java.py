@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from chaffinch.public_names import exported_from
 from chaffinch.spark.folders import create_private_directory
 
 JAVA_MAJOR_MIN = 17
@@ -40,6 +41,7 @@ exec {java} "$@"
 """
 
 
+@exported_from("chaffinch.spark")
 class JavaNotFound(RuntimeError):
     """There is no Java that Spark can run on. The message says in one line where it was searched and what to install."""
 

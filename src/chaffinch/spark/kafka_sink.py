@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
+from chaffinch.public_names import exported_from
 from chaffinch.settings import shown_value
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal, invalid, line_first, tag_in
@@ -53,6 +54,7 @@ _transactional_id_owners: dict[tuple[str | None, str], str] = {}
 _claims_lock = Lock()
 
 
+@exported_from("chaffinch.spark")
 class KafkaSink:
     """Sink for `foreachBatch`: call it with a micro-batch's DataFrame and id. Picklable.
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from chaffinch.errors import ApiException, ConfigException, KafkaException
 from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.public_names import exported_from
 
 _TAG: Final = re.compile(rf"KAFKA\[({'|'.join(group.value for group in Group)})\] ([A-Za-z][A-Za-z0-9_]*): ([^\r\n]*)")
 TEXT_CHARACTERS_MAX: Final = 1000
@@ -73,6 +74,7 @@ class _Headline(Exception):
     """The line of a Refusal, as the exception context that Python prints before the traceback."""
 
 
+@exported_from("chaffinch.spark")
 class Refusal(Exception):
     """Error of a batch that must not or cannot be written. `name` is an error name of Kafka or Chaffinch; the text is one line.
 
@@ -103,6 +105,7 @@ class Refusal(Exception):
         return f"KAFKA[{self.group.value}] {self.name}: {self.text}"
 
 
+@exported_from("chaffinch.spark")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorTag:
     """A tag found in an error text.
@@ -118,6 +121,7 @@ class ErrorTag:
     text: str
 
 
+@exported_from("chaffinch.spark")
 def tag_in(text: str) -> ErrorTag | None:
     """Find the first tag in a text.
 

@@ -17,6 +17,7 @@ from os import PathLike
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
+from chaffinch.public_names import exported_from
 from chaffinch.spark.worker_python import VARIABLES
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _CONFIG: Final = "it must be a mapping of Spark option names, as strings, to val
 _session_lock: Final = RLock()
 
 
+@exported_from("chaffinch.spark")
 def session(
     app_name: str = "chaffinch",
     *,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chaffinch.public_names import exported_from
 from chaffinch.spark.refusals import tag_in
 from chaffinch.version import VERSION
 
@@ -24,7 +25,8 @@ _ADVICE: Final = (
         "version as the driver's and is installed on every worker",
     ),
     (
-        r"No module named 'chaffinch\.\w+\.|Can't get attribute '\w+' on <module 'chaffinch\.",
+        r"No module named 'chaffinch\.\w+\.|Can't get attribute '\w+' on <module 'chaffinch['.]"
+        r"|module 'chaffinch(?:\.\w+)?' has no attribute",
         "a worker has another version of Chaffinch than the driver: install the same version everywhere (docs/spark-cluster.md)",
     ),
     (
@@ -80,6 +82,7 @@ _ADVICE: Final = (
 """(pattern in the text of Spark, advice). The first match counts; `{0}` is its group."""
 
 
+@exported_from("chaffinch.spark")
 class WorkersUnfit(RuntimeError):
     """Workers cannot run queries of the format. The message has one line: the problem, the host and the remedy."""
 

@@ -10,6 +10,8 @@ one thread at a time.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from chaffinch.public_names import exported_from
+
 BytesLike = bytes | bytearray | memoryview
 Names = list[str]
 NEW_SUFFIX = ".new"
@@ -17,6 +19,7 @@ NEW_SUFFIX = ".new"
 CLOSED_TEXT = "the file was closed"
 
 
+@exported_from("chaffinch")
 class StorageError(Exception):
     """A file operation failed, or the contents of a file are wrong.
 

@@ -12,6 +12,7 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.broker.seeding import Rows
 from chaffinch.consumer.consumer import Consumer
 from chaffinch.producer.producer import Producer
+from chaffinch.public_names import exported_from
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +21,7 @@ _NUMBERS: Final = itertools.count(1)
 """One count for all namespaces of the process; every process has brokers of its own."""
 
 
+@exported_from("chaffinch.testing")
 class KafkaNamespace:
     """Fresh names on a running broker, with the clients of one test.
 

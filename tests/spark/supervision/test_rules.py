@@ -82,7 +82,7 @@ def test_wrong_limits_are_refused(name: str, value: Any) -> None:
         ("Job aborted\n  org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): null\n at x",
          "KAFKA[ApplicationRecoverable] WORKER_LOST: Python worker exited unexpectedly (crashed): null"),
         ("ExecutorLostFailure (executor 1 exited)", "KAFKA[ApplicationRecoverable] WORKER_LOST: ExecutorLostFailure (executor 1 exited)"),
-        ("[STREAM_FAILED] An exception was raised by the Python Proxy.\nchaffinch.errors.exceptions.ConfigException: name is empty\n\n SQL",
+        ("[STREAM_FAILED] An exception was raised by the Python Proxy.\nchaffinch.errors.ConfigException: name is empty\n\n SQL",
          "KAFKA[InvalidConfiguration] CONFIG: name is empty"),
         ("\n[DIVIDE_BY_ZERO] Division by zero.\n more", "[DIVIDE_BY_ZERO] Division by zero."),
         ("An error occurred while calling o9.start.\n: java.io.IOException: mkdir failed\n at y", "java.io.IOException: mkdir failed"),

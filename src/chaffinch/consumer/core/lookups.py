@@ -26,10 +26,12 @@ from chaffinch.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from chaffinch.public_names import exported_from
 
 CONSUMER_REPLICA: Final = -1
 
 
+@exported_from("chaffinch")
 class FoundOffset(NamedTuple):
     """The first record that is not older than a time: its offset, timestamp and leader epoch (-1: not reported)."""
 

@@ -14,8 +14,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from chaffinch.errors import ApiException, RecordTooLargeException, UnknownTopicOrPartitionException, codes
 from chaffinch.producer.records import ProducerRecord
+from chaffinch.public_names import exported_from
 
 
+@exported_from("chaffinch")
 class NonRetriableResponse(Enum):
     """Responses to a failure that a retry does not cure. FAIL takes precedence over SWALLOW."""
 
@@ -30,6 +32,7 @@ class NonRetriableResponse(Enum):
         return self.value
 
 
+@exported_from("chaffinch")
 class RetriableResponse(Enum):
     """Responses to a failure that a retry may cure. FAIL takes precedence over SWALLOW, and SWALLOW over RETRY."""
 
@@ -44,6 +47,7 @@ class RetriableResponse(Enum):
         return self.value
 
 
+@exported_from("chaffinch")
 class ProducerExceptionHandler:
     """Decides about records that cannot be sent (KIP-1038). The option `custom.exception.handler.class` takes an instance or the class.
 

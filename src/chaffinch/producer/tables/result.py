@@ -17,6 +17,7 @@ import pyarrow as pa
 from chaffinch.errors import KafkaException, TimeoutException, UnknownTopicOrPartitionException, group_of
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture
+from chaffinch.public_names import exported_from
 
 Rows = npt.NDArray[np.int64]
 
@@ -58,6 +59,7 @@ class _Rejected(NamedTuple):
         return {int(self.rows[index]): error for index, error in self.errors.items()}
 
 
+@exported_from("chaffinch")
 class SendTableResult:
     """Outcome of a table's rows. Every row is in `offsets`, in `rejected`, or in `dropped`."""
 
@@ -72,6 +74,7 @@ class SendTableResult:
 
     @property
     def rejected_count(self) -> int:
+        """Number of rows in `rejected`."""
         return self.row_count - self.written - len(self.dropped)
 
     @cached_property

@@ -1,1 +1,4 @@
-"""Replay of dead letters: `chaffinch replay`."""
+"""Replay of dead letters: `chaffinch replay`.
+
+Internal; may change without notice.
+"""

@@ -10,6 +10,7 @@ from typing import Final
 from chaffinch.client.option_hints import JAVA_ONLY_OPTIONS
 from chaffinch.client.options import connection_options
 from chaffinch.errors import ConfigException, codes
+from chaffinch.public_names import exported_from
 from chaffinch.settings import Option, OptionTable, shown_value
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.options import CLIENT_OPTIONS, KAFKA_PREFIX
@@ -49,6 +50,7 @@ COMMAND: Final = OptionTable(
 """Options of the command: connection and writes, under the names of Kafka."""
 
 
+@exported_from("chaffinch.spark")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
     """Plan of a replay: the letters of `topic`, or the Parquet files in `path`. Fields correspond to options of the command.
@@ -158,6 +160,7 @@ class ReplayPlan:
             raise ConfigException(f"--token cannot be {shown_value(self.token)}: it must be {allowed}")
 
 
+@exported_from("chaffinch.spark")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
     """Report of a replay: counts of letters. `examples`: the first reasons of those that are still rejected.

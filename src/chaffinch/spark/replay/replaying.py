@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaffinch.client.addresses import parse_bootstrap_servers
 from chaffinch.errors import ConfigException
+from chaffinch.public_names import exported_from
 from chaffinch.runtime.sockets import SocketFailed, resolve
 from chaffinch.settings import shown_value
 from chaffinch.spark.refusals import Kind, worded_for
@@ -24,7 +25,7 @@ from chaffinch.spark.target import take_snapshot
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ReplayPlan", "ReplayReport", "check_cluster", "replay"]
+__all__ = ["ReplayPlan", "ReplayReport", "check_cluster", "replay_dead_letters"]
 
 CHECK_TIMEOUT_MS: Final = 15_000
 
@@ -58,7 +59,8 @@ def _check_topics(plan: ReplayPlan) -> None:
         take_snapshot(client, named, CHECK_TIMEOUT_MS)
 
 
-def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
+@exported_from("chaffinch.spark")
+def replay_dead_letters(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
     """Replay dead letters, or check what a replay would do (`is_dry_run`).
 
     Args:

@@ -1,1 +1,4 @@
-"""Supervision of queries: restarts after errors (`supervise`), and metrics for Prometheus."""
+"""Supervision of queries: restarts after errors (`supervise`), and metrics for Prometheus.
+
+Internal; may change without notice.
+"""

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException
+from chaffinch.public_names import exported_from
 from chaffinch.spark import interruption
 from chaffinch.spark.error_texts import first_line, tag_of_error
 from chaffinch.spark.refusals import ErrorTag
@@ -29,6 +30,7 @@ _SPARK_ERROR_MODULES: Final = ("pyspark.errors", "py4j.")
 OnRestart = Callable[[ErrorTag, int, float], None]
 
 
+@exported_from("chaffinch.spark")
 class SupervisionEnded(RuntimeError):
     """The query has failed and is not restarted. The exception of Spark is the cause.
 
@@ -43,6 +45,7 @@ class SupervisionEnded(RuntimeError):
         self.restarts = restarts
 
 
+@exported_from("chaffinch.spark")
 def supervise(
     start: Callable[[], StreamingQuery],
     *,
