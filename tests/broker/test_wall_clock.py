@@ -59,4 +59,4 @@ def test_idle_server_notices_a_clock_step_with_its_next_wake_up(monkeypatch: pyt
         clock.set_wall_clock(HOUR_MS)
         broker._thread.call(broker._running._time._wake)
         assert broker._call(lambda core: core.state.wall.offset_ms) == HOUR_MS
-    assert [record.getMessage() for record in caplog.records if "wall clock went forward by 3600000 ms" in record.getMessage()]
+    assert [record.getMessage() for record in caplog.records if "wall clock moved forward by 3600000 ms" in record.getMessage()]

@@ -110,7 +110,7 @@ def test_faults_are_added_listed_and_cleared(shell: Shell) -> None:
         (("faults", "add", "--error", "zzz"), "unknown error 'zzz' of a fault: no error code has this number or a name like it"),
         (("faults", "add", "--error", "9999"), "no error code has this number"),
         (("faults", "add", "--error", "0"), "NONE is not an error"),
-        (("faults", "add", "--action", "delay"), "action delay needs delay_ms"),
+        (("faults", "add", "--action", "delay"), "action delay requires delay_ms"),
         (("faults", "add", "--action", "delay", "--delay-ms", "1", "--error", "NOT_ENOUGH_REPLICAS"), "for action error, not for delay"),
         (("faults", "add", "--action", "drop_after", "--direction", "both"), "for action slow_down, not for drop_after"),
         (("faults", "add", "--delay-ms", "5"), "delay_ms of a fault is for action delay, not for error"),

@@ -85,7 +85,7 @@ def test_description_names_addresses_reasons_and_time() -> None:
     attempts.failed(A, "refused", 0)
     assert attempts.describe([A, B, A], 300) == "no broker reachable at a:1 (refused), b:2 (not tried yet); tried for 300 ms"
     attempts.request_sent(B._replace(lane=1))
-    assert attempts.describe([A, B], 300) == "no broker reachable at a:1 (refused), b:2 (no answer yet); tried for 300 ms"
+    assert attempts.describe([A, B], 300) == "no broker reachable at a:1 (refused), b:2 (no response yet); tried for 300 ms"
     assert attempts.describe([A]) == "no broker reachable at a:1 (refused)"
 
 

@@ -158,7 +158,7 @@ def test_consumer_tries_the_next_bootstrap_server() -> None:
     }
     lost = [RequestFailed(address=A, token=sent.token, reason="no answer", was_sent=True, is_timeout=True) for sent in rig.waiting]
     rig.waiting.clear()
-    assert "at a:1 (no answer yet), b:1 (not tried yet)" in str(rig.core.context.timeout_error("late"))
+    assert "at a:1 (no response yet), b:1 (not tried yet)" in str(rig.core.context.timeout_error("late"))
     rig.step(*lost, Disconnected(address=A, reason="no answer"))
     rig.advance(200)
     assert {(type(sent.message), sent.address, sent.timeout_ms) for sent in rig.waiting} == {

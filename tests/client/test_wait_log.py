@@ -61,7 +61,7 @@ def use_network(client: SyncClient, network: FakeNetwork) -> None:
 
 @pytest.mark.parametrize(
     ("refuses", "why"),
-    [(True, "no broker reachable at 127.0.0.1:9092 (refused)"), (False, "no answer from 127.0.0.1:9092 yet")],
+    [(True, "no broker reachable at 127.0.0.1:9092 (refused)"), (False, "no response from 127.0.0.1:9092 yet")],
     ids=["a dead port", "a broker that hangs"],
 )
 def test_long_wait_is_logged_with_growing_pauses(refuses: bool, why: str) -> None:
@@ -83,7 +83,7 @@ def test_long_wait_is_logged_with_growing_pauses(refuses: bool, why: str) -> Non
     for (steady_ms, text), due_ms in zip(said, (2_500, 12_500, 32_500), strict=True):
         assert due_ms <= steady_ms <= due_ms + 500
         left_ms = 70_000 - steady_ms
-        assert text == f"metadata request, for {steady_ms} ms: {why}; still asking, for up to {left_ms} ms more"
+        assert text == f"metadata request, for {steady_ms} ms: {why}; retrying for up to {left_ms} ms more"
 
 
 class PartlyReachable(FakeNetwork):
@@ -106,7 +106,7 @@ def test_log_line_names_only_the_unreachable_advertised_address() -> None:
         client.leader_request(TopicPartition("t", 0), MetadataRequest(topics=[]), timeout_ms=9_000)
     (line,) = said
     where = f"no broker reachable at 127.0.0.1:9 (refused; {ADVERTISED_HINT})"
-    assert f": {where}; still asking, for up to " in line
+    assert f": {where}; retrying for up to " in line
     assert where in str(raised.value)
     assert "9092" not in line
 
@@ -198,5 +198,5 @@ def test_the_same_cause_starts_again_once_nothing_was_waited_for(is_over: bool) 
 
 def test_a_wait_without_a_limit_says_so() -> None:
     assert Wait("a", "poll of t-0", 1_000, "no leader", "the consumer waits").line(4_000) == (
-        "poll of t-0, for 3000 ms: no leader; the consumer waits, still asking, without a limit"
+        "poll of t-0, for 3000 ms: no leader; the consumer waits, retrying without a limit"
     )

@@ -100,7 +100,7 @@ def test_handler_on_the_producers_thread_cannot_wait_for_a_topic(calling: Callab
     assert producer.send("latest", b"without a key").result(LATEST_S).dropped
     error = handler.found.exception(0)
     assert isinstance(error, TimeoutException)
-    assert "topic 'orders' is not known yet, and a callback cannot wait for it: ask partitions_for('orders') before" in str(error)
+    assert "topic 'orders' is not known yet, and a callback cannot wait for it: call partitions_for('orders') beforehand" in str(error)
     assert producer.send("orders", b"v").result(LATEST_S).offset == 0
 
 

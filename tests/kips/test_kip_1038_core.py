@@ -241,7 +241,7 @@ class TestWaitingBatches:
         rig.sleep(3_000)
         assert rig.reports == [
             "orders-0, for 2500 ms: UNKNOWN_TOPIC_OR_PARTITION (no broker knows the topic 'orders'); "
-            f"1 record without an outcome, still asking, for up to {limit}"
+            f"1 record without an outcome, retrying for up to {limit}"
         ]
 
     def test_topic_recreated_in_time_is_written_to(self) -> None:

@@ -293,7 +293,7 @@ def test_error_of_a_screened_record_names_the_refusal() -> None:
     rig = Rig()
     play(rig, [table("aBc", "dEf", "GH"), refused(1), 120, OK])
     first, last = rig.error("E"), rig.error("G")
-    reason = "was not sent, because it has no key and the broker refused such records of topic 'orders' 120 ms before, saying: bad 1"
+    reason = "was not sent, because it has no key and the broker refused such records of topic 'orders' 120 ms earlier: bad 1"
     assert first.message == f"row 1 for orders-0 {reason}"
     assert (first.code, first.topic_partition, first.stored, first.api) == (NO_KEY, ORDERS_0, Stored.NO, "Produce")
     assert first is rig.error("E")
@@ -301,7 +301,7 @@ def test_error_of_a_screened_record_names_the_refusal() -> None:
     assert type(first) is type(rig.error("B"))
 
 
-REASON = "the broker refused such records of topic 'orders' {} ms before, saying: bad 1"
+REASON = "the broker refused such records of topic 'orders' {} ms earlier: bad 1"
 
 
 class Waiting(NamedTuple):

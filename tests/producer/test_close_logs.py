@@ -101,7 +101,7 @@ def test_interrupted_close_logs_the_count(
     with pytest.raises(SystemExit):
         producer.close()
     assert warnings_of(caplog) == [
-        "close was interrupted: 2 records without an outcome not waited for any longer; each future says whether it may be stored"
+        "close was interrupted and no longer waits for 2 records without an outcome; each future says whether it may be stored"
     ]
     for future, stored in ((sent, Stored.POSSIBLY), (waiting, Stored.NO)):
         error = future.exception(LATEST_S)

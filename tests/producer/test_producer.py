@@ -292,7 +292,7 @@ class TestErrors:
             with Producer(bootstrap_servers=f"127.0.0.1:{port}", max_block_ms=100) as producer:
                 error = producer.send("orders", b"v").exception(60)
         assert isinstance(error, TimeoutException)
-        assert f"no broker reachable at 127.0.0.1:{port} (no answer yet)" in str(error)
+        assert f"no broker reachable at 127.0.0.1:{port} (no response yet)" in str(error)
         assert error.__cause__ is None
 
     def test_missing_partition_of_a_one_partition_topic_is_named(self, impatient_producer_of: Make, broker: EmbeddedBroker) -> None:

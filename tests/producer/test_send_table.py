@@ -138,7 +138,7 @@ def test_rows_like_refused_ones_are_not_sent(broker: EmbeddedBroker) -> None:
     unsent = [message for message in messages if "was not sent, because it has no key" in message]
     assert len(unsent) == metrics["record-screened-total"] > 0
     refused = [message for message in messages if message not in unsent]
-    words = {message.partition(" ms before, saying: ")[2] for message in unsent}
+    words = {message.partition(" ms earlier: ")[2] for message in unsent}
     assert all(word and any(word in message for message in refused) for word in words), "each has the text of a refusal"
     assert result.rejected.column("row").to_pylist() == sorted(bad)
     assert set(result.rejected.column("error").to_pylist()) == {"INVALID_COMPACTION_KEY"}

@@ -126,7 +126,7 @@ def test_missing_topic_or_partition_is_logged_and_times_out(
     assert isinstance(error, TimeoutException)
     assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
     assert only_log_line(caplog).startswith(f"chaffinch-producer-sender: {text}; ")
-    assert only_log_line(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
+    assert only_log_line(caplog).endswith(f"retrying for up to {BLOCK_MS} ms (max.block.ms)")
 
 
 def test_option_with_the_nearest_limit_is_named(
@@ -144,7 +144,7 @@ def test_unreachable_broker_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: p
         with Producer(bootstrap_servers=address, max_block_ms=BLOCK_MS, retry_unknown_topic_partition_ms=0) as producer:
             assert isinstance(send_error(with_simulated_time(producer, monkeypatch), "orders", None, is_table=False), TimeoutException)
     assert f"no broker reachable at {address}" in only_log_line(caplog)
-    assert only_log_line(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
+    assert only_log_line(caplog).endswith(f"retrying for up to {BLOCK_MS} ms (max.block.ms)")
 
 
 def test_existing_topic_is_not_waited_for(
@@ -242,7 +242,7 @@ def test_long_wait_is_logged_at_growing_intervals(
     with patient_producer_of(strict_broker, max_block_ms=90_000) as producer, pytest.raises(TimeoutException, match="'ordres'"):
         producer.partitions_for("ordres")
     lines = [record.getMessage() for record in caplog.records if record.name == "chaffinch.producer"]
-    assert [int(re.findall(r"asked for (\d+) ms", line)[0]) for line in lines] == [
+    assert [int(re.findall(r"waited for (\d+) ms", line)[0]) for line in lines] == [
         SILENT_MS + pause for pause in (0, 10_000, 30_000, 70_000)
     ]
 

@@ -63,7 +63,7 @@ class TestVersions:
 
     def test_api_missing_at_the_broker_is_unsupported(self) -> None:
         client = introduced(ApiVersionsResponse(api_keys=[row for row in SERVED if row.api_key != 60]))
-        with pytest.raises(UnsupportedVersionException, match="DescribeCluster: the broker offers nothing of it"):
+        with pytest.raises(UnsupportedVersionException, match="DescribeCluster: the broker offers no version of it"):
             client.encode_request(DescribeClusterRequest())
 
     def test_request_before_api_versions_response_is_refused(self) -> None:

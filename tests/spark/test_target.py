@@ -138,8 +138,8 @@ def test_long_wait_is_logged_with_bootstrap_option(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(target, "_clients", LruCache(lambda _: None))
     options = SinkOptions.parse({"kafka.bootstrap.servers": "a:1,b:2", "topic": "orders"}, is_stream=False).client
     target.client_for(options)
-    made["on_wait"]("no broker reachable; still asking")
-    assert [record.message for record in caplog.records] == ["kafka.bootstrap.servers=a:1,b:2: no broker reachable; still asking"]
+    made["on_wait"]("no broker reachable; retrying")
+    assert [record.message for record in caplog.records] == ["kafka.bootstrap.servers=a:1,b:2: no broker reachable; retrying"]
 
 
 @pytest.mark.parametrize(("guarantee", "is_refused"), [("exactly-once", True), ("at-least-once", True), ("none", False)])

@@ -37,7 +37,8 @@ def list_offsets(
         leaderless_ms: partitions without a leader after this time are left out; None: they are waited for.
 
     Returns:
-        The offset of the first record that is not older; -1 if there is none. Of the two constants: the first offset, and the end.
+        For a timestamp, the offset of the first record that is not older, or -1 if there is none. For OFFSET_EARLIEST the first offset, for
+        OFFSET_LATEST the end offset.
 
     Raises:
         UnknownTopicOrPartitionException: a partition does not exist.

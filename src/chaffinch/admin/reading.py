@@ -1,4 +1,4 @@
-"""Record reader: reads partitions as columns, without a group, from given offsets up to given ends or for ever.
+"""Record reader: reads partitions as columns, without a group, from given offsets up to given ends, or forever.
 
 One Fetch per leader and round. The checksum of each batch is verified, and records of aborted transactions are skipped with
 `read_committed`. No objects are made for single records.
@@ -55,7 +55,7 @@ class RecordReader:
         Args:
             client: client of `options.open_client`.
             starts: offset of the first record, by partition.
-            ends: offset after the last record, by partition; None: read for ever.
+            ends: offset after the last record, by partition; None: read forever.
             settings: result of `options.READING_TABLE.parse`.
             records_max: stop after this number of records; None: no limit.
         """

@@ -1,7 +1,7 @@
 """Transactions: list, describe, find hanging ones, and abort them, like `kafka-transactions` (KIP-664), with typed results.
 
-A transaction hangs in a partition if its coordinator does not know it any more. It is never completed, and readers of committed records
-wait before it for ever.
+A transaction hangs in a partition if its coordinator no longer knows it. It is never completed, and readers of committed records wait at
+it forever.
 """
 
 from __future__ import annotations

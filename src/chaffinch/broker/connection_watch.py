@@ -38,7 +38,7 @@ class _Seen:
 
 
 class ConnectionWatch:
-    """See the module. Limits are the broker's options; -1 ms disables a limit, 0 ms means until the next check."""
+    """See the module docstring. Limits are the broker's options; -1 ms disables a limit, 0 ms means until the next check."""
 
     def __init__(self, settings: Mapping[str, Any], now: Callable[[], float]) -> None:
         self._now = now

@@ -173,7 +173,7 @@ class Peer(asyncio.BufferedProtocol):
             frames = self.frames.buffer_updated(nbytes)
         except ProtocolViolation as violation:
             self._takes_requests = False
-            # It may be queued for long, and the traceback would keep the buffer alive.
+            # It may be queued for a long time, and the traceback would keep the buffer alive.
             frames = [*violation.frames, violation.with_traceback(None)]
         self._bytes_waiting += nbytes + REQUEST_BYTES * len(frames)
         if frames:

@@ -164,5 +164,5 @@ def _object(request: Request, fields: tuple[str, ...]) -> dict[str, Any]:
         if not fields:
             raise Refused(400, f"unknown field {name!r}: {request.path.rpartition('/')[2]} takes no fields")
         if name not in fields:
-            raise Refused(400, f"unknown field {name!r}: known are {', '.join(fields)}")
+            raise Refused(400, f"unknown field {name!r}, allowed: {', '.join(fields)}")
     return value

@@ -135,7 +135,7 @@ class EmbeddedBroker:
         """Restart on the same ports with the same files. Stopped nodes stay stopped; lagging nodes leave the in-sync sets.
 
         Args:
-            kill: simulate the death of the process, so that nothing more is written; otherwise shut down in order.
+            kill: simulate the death of the process, so that nothing more is written; otherwise shut down cleanly.
 
         Raises:
             RuntimeError: the broker is closed, or runs in the parent process.

@@ -27,7 +27,7 @@ LISTEN_BACKLOG: Final = 1024
 
 RECEIVE_BUFFER_BYTES: Final = 2 << 20
 """Requested socket receive buffer (SO_RCVBUF). As much as a busy producer has in flight, so that it need not wait while the broker
-processes what came before. The system default starts smaller, and that is just too small."""
+processes earlier requests. The system default starts slightly too small for that."""
 
 ACCEPTED_PER_TURN: Final = 100
 """Connections accepted in one event loop turn, so that existing connections are served in between."""
@@ -89,7 +89,7 @@ def is_host(text: str) -> bool:
 
 
 def _has_idna(name: str) -> bool:
-    """Whether a name has a valid IDNA encoding within the length limit; Python resolves non-ASCII names by it."""
+    """Whether a name has a valid IDNA encoding within the length limit; Python resolves non-ASCII names with it."""
     try:
         return len(name.encode("idna")) <= NAME_LENGTH_MAX
     except UnicodeError:
@@ -162,7 +162,7 @@ def listening_socket(address: Address) -> socket.socket:
 
 def _bind(listener: socket.socket, target: Any) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted connections inherit this option, so vanished clients are detected in the end, as in Apache Kafka.
+    # Accepted connections inherit this option, so vanished clients are detected eventually, as in Apache Kafka.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if _may_have(RECEIVE_BUFFER_BYTES):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # Inherited as well.

@@ -41,7 +41,7 @@ TURNS_TO_END: Final = 5
 
 
 class BrokerServer:
-    """A running broker. Create it with `start`; `close` shuts it down in order, `abandon` stops it like a SIGKILL."""
+    """A running broker. Create it with `start`; `close` shuts it down cleanly, `abandon` stops it like a SIGKILL."""
 
     def __init__(
         self, core: BrokerCore, listeners: Sequence[socket.socket], clock: Clock, start_ms: int, tls: ssl.SSLContext | None = None

@@ -133,4 +133,4 @@ class Attempts:
         return self._reasons.get(address, "")
 
     def _reason(self, address: Address) -> str:
-        return self._reasons.get(address, "no answer yet" if address.first_lane in self._requested else "not tried yet")
+        return self._reasons.get(address, "no response yet" if address.first_lane in self._requested else "not tried yet")

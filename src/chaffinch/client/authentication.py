@@ -1,7 +1,7 @@
 """SASL authentication without I/O: mechanism (SaslHandshake), tokens (SaslAuthenticate), and session lifetime.
 
 `Login` is one login on one connection; a connection logs in again before its session expires (KIP-368). A mechanism is one class and one
-row of `MECHANISMS`. The random number generator is passed in; nonces come from it, so it must be hard to guess.
+row of `MECHANISMS`. The random number generator is passed in; nonces come from it, so it must be cryptographically secure.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Scram:
     def _prove(self, challenge: bytes) -> bytes:
         first = scram.ServerFirst.parse(challenge)
         if not first.nonce.startswith(self._nonce) or first.nonce == self._nonce:
-            raise ScramError("the broker's nonce does not continue ours")
+            raise ScramError("the broker's nonce does not begin with the client's nonce")
         if not scram.ITERATIONS_MIN <= first.iterations <= scram.SERVER_ITERATIONS_MAX:
             bounds = f"{scram.ITERATIONS_MIN} to {scram.SERVER_ITERATIONS_MAX}"
-            raise ScramError(f"the broker requires {first.iterations} iterations; accepted are {bounds}")
+            raise ScramError(f"the broker requires {first.iterations} iterations, allowed: {bounds}")
         salted = scram.salted_password(self._mechanism, self._password, first.salt, first.iterations)
         final = scram.client_final_without_proof(first.nonce)
         message = scram.auth_message(self._first_bare, challenge.decode(), final)
@@ -92,7 +92,7 @@ class Scram:
 
     def _verify(self, challenge: bytes) -> None:
         if scram.parse_server_final(challenge) != self._signature:
-            raise ScramError("the broker does not know the password itself: its signature is wrong")
+            raise ScramError("the broker did not prove that it knows the password: its signature is wrong")
 
 
 MECHANISMS: Final[Mapping[str, Callable[[Credentials, SecureRng], Mechanism]]] = {

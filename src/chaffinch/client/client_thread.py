@@ -1,6 +1,6 @@
 """Background thread of a client: start, stop, and the notice that the client was garbage-collected without `close`.
 
-However the thread ends, even by a defect of Chaffinch, waiting and later callers get an error and never wait for ever.
+However the thread ends, even by a defect of Chaffinch, waiting and later callers get an error and never wait forever.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class ClientThread(ABC):
     def abandon(self, client: object, on_ended: Callable[[], None] | None = None) -> None:
         """The client was garbage-collected without `close`: close it on this thread, then call `on_ended`.
 
-        Takes no lock and gives no warning, because garbage collection may run on any thread at any point. This thread does both.
+        Takes no lock and issues no warning, because garbage collection may run on any thread at any point. This thread does both.
         """
         self._on_ended = on_ended
         self._unclosed = client
         self._network.wakeup()
 
     def warn_of_unclosed(self) -> None:
-        """Give the ResourceWarning, without holding a lock, and release the client. Errors are logged, and the thread continues."""
+        """Issue the ResourceWarning, without holding a lock, and release the client. Errors are logged, and the thread continues."""
         client, self._unclosed = self._unclosed, None
         try:
             text = f"{client!r} was not closed: close it, or use it in a with statement"
@@ -82,8 +82,8 @@ class ClientThread(ABC):
                 warnings.warn(text, ResourceWarning, stacklevel=1, source=client)
             except Exception:  # A filter turned the warning into an error: report it as uncaught.
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._thread)))
-        except BaseException:  # From a hook of the application, for example: accepted records must not be lost for it.
-            self._log.exception("the warning that the %s was not closed failed", self._kind)
+        except BaseException:  # From a hook of the application, for example: accepted records must not be lost because of it.
+            self._log.exception("cannot issue the warning that the %s was not closed", self._kind)
 
     def _run(self) -> None:
         try:

@@ -1,8 +1,8 @@
-"""Condition variable that is safe against Ctrl-C: the lock is neither kept for ever nor released within a critical section.
+"""Condition variable that is safe against Ctrl-C: the lock is neither kept forever nor released within a critical section.
 
 CPython runs signal handlers on the main thread at the start of a Python function, after a C function returns, and at the end of a loop
 iteration; not between two statements without one of these. `with lock` is safe for a lock implemented in C. `threading.Condition` is not:
-its `__enter__` is a Python function, which holds the lock before its caller can release it.
+its `__enter__` is a Python function, and a signal handler that raises within it leaves the lock held.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Condition(threading.Condition):
         self._reacquire: Any = lock._acquire_restore
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Like `threading.Condition.wait`, but holds the lock even after an interrupt between its release and the wait."""
+        """Like `threading.Condition.wait`, but the lock is held again even if a signal interrupts it between release and wait."""
         if not self.is_owned():
             raise RuntimeError("cannot wait on un-acquired lock")
         try:

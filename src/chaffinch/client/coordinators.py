@@ -36,7 +36,7 @@ def parse_find_response(response: FindCoordinatorResponse) -> CoordinatorFound:
 
 
 class Coordinators:
-    """Cache of coordinators by key. Remove one that is not the coordinator any more or cannot be reached."""
+    """Cache of coordinators by key. Remove one that is no longer the coordinator or cannot be reached."""
 
     __slots__ = ("_addresses",)
 

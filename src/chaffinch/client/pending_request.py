@@ -82,7 +82,7 @@ def request_error(request: PendingRequest) -> ApiException:
     outcome, api = request.outcome, api_of(request.message).name
     if isinstance(outcome, RequestFailed):
         return outcome.exception(api)
-    return TimeoutException(f"no answer from {request.address} in time", stored=Stored.POSSIBLY, api=api)
+    return TimeoutException(f"no response from {request.address} in time", stored=Stored.POSSIBLY, api=api)
 
 
 class PipelineClient(Protocol):
@@ -147,7 +147,7 @@ class Pipeline:
         self._collect()
         while len(self._pending) > pending_max:
             if deadline.is_over:
-                deadline.note(NetworkException(f"no answer from {self.address} yet", stored=Stored.POSSIBLY))
+                deadline.note(NetworkException(f"no response from {self.address} yet", stored=Stored.POSSIBLY))
                 raise deadline.error(f"{len(self._pending)} requests have no response")
             self._client.pump(deadline.left_ms)
             self._collect()

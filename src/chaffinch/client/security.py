@@ -180,7 +180,7 @@ def parse_jaas_config(text: str, mechanism: str) -> tuple[str, str]:
         raise ConfigException(f"option sasl.jaas.config cannot be parsed: it must be {_JAAS_EXAMPLE}")
     mechanisms = _LOGIN_MODULES.get(unshaded(entry["module"]))
     if mechanisms is None:
-        raise ConfigException(f"option sasl.jaas.config names the login module {entry['module']}: known are {', '.join(_LOGIN_MODULES)}")
+        raise ConfigException(f"option sasl.jaas.config names the login module {entry['module']}, supported: {', '.join(_LOGIN_MODULES)}")
     if mechanism not in mechanisms:
         raise ConfigException(f"option sasl.jaas.config is for {' or '.join(mechanisms)}, and sasl.mechanism is {mechanism}")
     options = _jaas_options(entry["options"])

@@ -302,7 +302,7 @@ class SyncClient:
             case Connected():
                 self._attempts.succeeded(event.address)
             case Disconnected():
-                # The end of the caller's timeout is no failure of the broker.
+                # The caller's timeout does not mean that the broker failed.
                 if not event.reason.startswith(OUT_OF_TIME):
                     self._attempts.failed(event.address, event.reason, self._clock.steady_ms(), had_response=event.had_response)
                 self._coordinators.forget_address(event.address)
@@ -313,7 +313,8 @@ class SyncClient:
         if self._on_wait is None or deadline.is_over or steady_ms < self._wait_log.due_ms(None, deadline.waits_since_ms):
             return
         self._wait_log.logged(None, deadline.waits_since_ms, steady_ms)
-        self._on_wait(deadline.wait(self._failure_reason(deadline) if awaited is None else f"no answer from {awaited} yet").line(steady_ms))
+        reason = self._failure_reason(deadline) if awaited is None else f"no response from {awaited} yet"
+        self._on_wait(deadline.wait(reason).line(steady_ms))
 
     def _until_log_ms(self, deadline: Deadline) -> int:
         """The time until `_log_wait` has a line to log, or until the deadline."""

@@ -1,4 +1,4 @@
-"""Rate-limited log lines about long waits: what is waited for, where, why, and for how long at most. Shared by all clients."""
+"""Rate-limited log lines about long waits: the request or event, its broker, the cause, and the time limit. Shared by all clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wait(NamedTuple):
     since_ms: int
     why: str
     who: str = ""
-    """Who waits: `2 records without an outcome`, `close waits`; empty: the caller that reads the line."""
+    """The waiting records or call: `2 records without an outcome`, `close waits`; empty: the caller that reads the line."""
     until_ms: int | None = None
     """When the wait ends without success; None: it has no limit."""
     limit: str = ""
@@ -40,7 +40,7 @@ class Wait(NamedTuple):
         left = "without a limit" if self.until_ms is None else f"for up to {max(0, self.until_ms - steady_ms)} ms more"
         limit = f" ({self.limit})" if self.limit else ""
         who = f"{self.who}, " if self.who else ""
-        return f"{self.what}, for {steady_ms - self.since_ms} ms: {self.why}; {who}still asking, {left}{limit}"
+        return f"{self.what}, for {steady_ms - self.since_ms} ms: {self.why}; {who}retrying {left}{limit}"
 
 
 class WaitLog:

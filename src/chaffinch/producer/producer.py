@@ -148,7 +148,7 @@ class Producer:
         Args:
             topic: name of the topic; or a ProducerRecord, which has all other values, too.
             value: bytes, text (UTF-8), None, or a value for the serializer.
-            key: the same. Its hash decides about the partition, as in Java.
+            key: the same types. Its hash determines the partition, as in Java.
             partition: number of the partition; by default the option `partitioner` decides.
             timestamp_ms: ms since 1970; by default now.
             headers: list of (name, bytes or None) pairs.

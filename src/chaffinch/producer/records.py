@@ -22,7 +22,7 @@ class ProducerRecord:
     Attributes:
         topic: name of the topic.
         value: bytes, text (sent as UTF-8), None for a tombstone, or a value for the serializer.
-        key: the same; by default it decides about the partition.
+        key: the same types; by default its hash selects the partition.
         partition: number of the partition; None: the option `partitioner` decides.
         timestamp_ms: ms since 1970; None: the time of `send`.
         headers: (name, bytes or None) pairs in order; names may occur more than once.

@@ -215,7 +215,7 @@ class SendGate:
             )
         limits = {"max.block.ms": self._block_ms} | ({"retry.unknown.topic.partition.ms": self._retry_unknown_ms} if is_unknown else {})
         option = min(limits, key=limits.__getitem__)
-        log.warning("%s: %s; still asking, for up to %d ms (%s)", self._sender.name, why, limits[option], option)
+        log.warning("%s: %s; retrying for up to %d ms (%s)", self._sender.name, why, limits[option], option)
         metadata_wait.next_log_ms, metadata_wait.pause_ms = (
             waited_ms + metadata_wait.pause_ms,
             min(2 * metadata_wait.pause_ms, LONGEST_PAUSE_MS),

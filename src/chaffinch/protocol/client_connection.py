@@ -89,7 +89,7 @@ class ApiVersionTable:
             used = range(used.start, min(version_max, api.reach[-1]) + 1)
         highest = min(last, used[-1] if used else -1, last if version_max is None else version_max)
         if highest < first or highest not in used:
-            raise _unsupported(api, f"versions {first} to {last}" if last >= first else "nothing of it")
+            raise _unsupported(api, f"versions {first} to {last}" if last >= first else "no version of it")
         return highest
 
     def has(self, api: Api) -> bool:

@@ -12,10 +12,10 @@ A connection without pending bytes holds no larger chunk than the default after 
 which the pool can check: a bytearray cannot be resized while views exist. So buffers need not be returned, and a view that is kept stays
 valid.
 
-A size is only a claim. Up to `EAGER_BYTES_MAX` the chunk gets its full size at once. Beyond, it grows with the bytes received, by `GROWTH`
-each time, which copies a fraction of the frame, and uses no more memory than was received. The `FrameBudget` that connections share limits
-the received bytes of all unfinished large frames; claims are free, so that a peer cannot lock others out with a few bytes. When chunks
-larger than the default reach the same limit, further ones start small.
+An announced size may be false. Up to `EAGER_BYTES_MAX` the chunk gets the announced size at once. A larger frame's chunk grows with the
+bytes received, by the factor `GROWTH`: that copies a fraction of the frame, and memory stays in proportion to the bytes received. The
+`FrameBudget` that connections share limits the received bytes of all unfinished large frames. Announced bytes do not count, so that a peer
+cannot lock others out with a few bytes. When chunks larger than the default reach the same limit, further ones start small.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EAGER_BYTES_MAX: Final = 2 * 1024 * 1024
 """Largest ordinary frame: a batch has 1 MiB by default."""
 
 GROWTH: Final = 8
-"""A frame of 100 MiB is copied twice, 18 MiB in all; a claim gets at most eight times the bytes sent."""
+"""A frame of 100 MiB is copied twice, 18 MiB in all; an announced size gets at most eight times the bytes sent."""
 
 POOL_BYTES_MAX: Final = 32 * 1024 * 1024
 """Largest total size of the buffers in a pool."""
@@ -102,7 +102,7 @@ class BufferPool:
         """A writable view of `size` bytes with unspecified content."""
         # Sizes are rounded up so that frames of slightly different sizes can share one buffer.
         rounded = -(-size // CHUNK_BYTES) * CHUNK_BYTES
-        # The last used one first, which may still be in the processor's cache.
+        # Most recently used first: it may still be in the processor's cache.
         for index in range(len(self._buffers) - 1, -1, -1):
             buffer = self._buffers[index]
             if rounded <= len(buffer) <= 2 * rounded and _has_no_views(buffer):
@@ -252,7 +252,7 @@ class FrameAssembler:
         count = self._stop - self._start
         pending: memoryview | bytes = self._chunk[self._start : self._stop]
         if count < FREE_BYTES_MIN:
-            pending = bytes(pending)  # The same buffer may then be reused, which is still in the processor's cache.
+            pending = bytes(pending)  # The buffer, still in the processor's cache, may then be reused.
         self._release_chunk()
         self._chunk = self._pool.lend(size)
         self._chunk[:count] = pending

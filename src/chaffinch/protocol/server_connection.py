@@ -1,6 +1,6 @@
 """Broker side of one connection, without I/O: cuts bytes into frames, decodes requests, encodes responses.
 
-The shell lends `get_buffer()` to its transport, calls `buffer_updated(n)`, decodes a frame by `request` when it is processed, passes that
+The shell lends `get_buffer()` to its transport, calls `buffer_updated(n)`, decodes a frame with `request` when it is processed, passes that
 to the broker and writes the result of `encode_response`. On ProtocolViolation it closes the connection once earlier requests are answered,
 as Kafka does; Kafka's clients reconnect.
 """
@@ -25,8 +25,8 @@ from chaffinch.records.file_slice import Part, loaded
 
 UNSUPPORTED_VERSION: Final = 35
 DECODED_FACTOR: Final = 40
-"""Largest memory of a decoded request relative to its bytes, about: for lists of empty names. Fetches of ordinary names take a factor of
-five, and their waiting partitions another eighteen."""
+"""A decoded request takes at most about this many times its encoded size. Lists of empty names reach it; a fetch of topics with ordinary
+names takes five times its size, and eighteen times more while its response is delayed."""
 _PRODUCE: Final = APIS[produce_fast_path.KEY]
 
 
@@ -49,7 +49,7 @@ class ReceivedRequest:
 
 
 def decoded_bytes_max(request: ReceivedRequest, frame_bytes: int) -> int:
-    """Additional memory of a decoded request of `frame_bytes`, at most about; records stay in the receive buffer."""
+    """Approximate upper bound of the memory that a decoded request of `frame_bytes` adds; its records stay in the receive buffer."""
     if isinstance(request.message, ProduceRequest):
         frame_bytes -= sum(len(part.records or b"") for topic in request.message.topics for part in topic.partitions)
     return DECODED_FACTOR * frame_bytes
@@ -71,7 +71,7 @@ class ServerConnection:
         """The frames completed by more bytes, each for `request`: (count) -> views of the receive buffer, which they keep alive. Raises
         ProtocolViolation for sizes out of bounds; its `frames` are those completed before."""
         self.end_turn = self._frames.end_turn
-        """Called when the transport holds no buffer, and may not need one for long."""
+        """Called when the transport holds no buffer, and may not need one for a long time."""
         self._produce = produce_fast_path.RequestReader()
         self.open_requests: deque[ReceivedRequest] = deque()
         """Requests without a response, in order. Read-only: `encode_response` and `skip_response` remove them."""
@@ -134,12 +134,12 @@ class ServerConnection:
             if request.unsupported_version is not None:
                 message = message.replace(error_code=UNSUPPORTED_VERSION)
             if message.error_code == UNSUPPORTED_VERSION:
-                version = 0  # The only version that any client can read.
+                version = 0  # The only version that every client can read.
         head = response_head(api.key, request.correlation_id, version >= api.flexible_since)
         return self._in_order(request, finish_frame(message.encode_after(head, version)))
 
     def skip_response(self, request: ReceivedRequest) -> list[Buffer]:
-        """Note that `request` gets no response; returns the responses that waited for it."""
+        """Record that `request` gets no response. Returns the responses that waited for it."""
         return loaded(self._in_order(request, []))
 
     def close(self) -> None:

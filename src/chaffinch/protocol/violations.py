@@ -39,7 +39,7 @@ class MalformedMessage(ProtocolViolation):
 
 
 class CorrelationIdMismatch(ProtocolViolation):
-    """A response to another request than the oldest open one (Kafka responds in order on each connection)."""
+    """A response to a request other than the oldest open one (Kafka responds in order on each connection)."""
 
     def __init__(self, expected: int | None, received: int) -> None:
         super().__init__(expected, received)

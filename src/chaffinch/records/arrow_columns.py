@@ -85,7 +85,7 @@ def may_refuse_values(schema: pa.Schema) -> bool:
 
 
 def plain_bytes(data: pa.Table | pa.RecordBatch) -> int:
-    """Bytes of a table as plain columns, about.
+    """Approximate bytes of a table as plain columns.
 
     Views and dictionaries belong to all rows of the table that a slice was cut from, and Arrow counts them completely in `nbytes`.
     """

@@ -54,7 +54,7 @@ def encode(
 ) -> bytearray:
     """One batch with these records: offset deltas 0, 1, 2, ..., base timestamp that of the first record.
 
-    `level` is the codec's own; None is its default. Raises ValueError without records, BatchTooLarge beyond 2 GiB.
+    `level` is in the codec's own scale; None is its default. Raises ValueError without records, BatchTooLarge beyond 2 GiB.
     """
     attributes = int(compression) | (ATTRIBUTE_TRANSACTIONAL if is_transactional else 0)
     return encode_with_attributes(columns, attributes, level=level, identity=identity, base_sequence=base_sequence, base_offset=base_offset)
@@ -204,8 +204,8 @@ def _write_records(columns: RecordColumns, base_timestamp: int, out: bytearray, 
 def decode(batch: BatchView | Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> RecordColumns:
     """The records of one batch, copied; `offsets` are their log offsets, including the gaps of a compacted batch.
 
-    From bytes, the batch at their beginning is read. Timestamps of a LOG_APPEND_TIME batch are its max timestamp, as consumers see them.
-    Neither the CRC nor the offset deltas are checked: that is validation. Raises only RecordsError: CorruptBatch names the field, the
+    If `batch` is bytes, the batch at their beginning is read. Timestamps of a LOG_APPEND_TIME batch are its max timestamp, as consumers see
+    them. Neither the CRC nor the offset deltas are checked: that is validation. Raises only RecordsError: CorruptBatch names the field, the
     record and the byte; compression errors come from `compression`. Memory: a copy of the bytes, and 66 bytes per record; a payload has at
     most one record for each seven bytes.
     """

@@ -31,7 +31,7 @@ def zeros(count: int) -> Int64s:
 
 
 class ByteColumn(NamedTuple):
-    """Offsets, bytes and validity; see the module."""
+    """Offsets, bytes and validity; see the module docstring."""
 
     offsets: Int64s
     data: Bytes

@@ -1,7 +1,7 @@
 """Record filter for log compaction: reads the keys of a batch, and rewrites it with some of its records.
 
 The remaining batch keeps its offsets, sequences, producer and attributes, as in Kafka's `MemoryRecords.filterTo`. Base offset and last
-offset delta stay though records are removed, so that neither the log nor a producer's sequence has an unexplained gap.
+offset delta stay even if their records are removed, so that neither the log nor a producer's sequence has an unexplained gap.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def read_keys(view: BatchView, decompressed_bytes_max: int) -> KeyedRecords:
 
 
 def retained(view: BatchView, records: KeyedRecords, keeps: Bytes, delete_horizon_ms: int | None) -> bytearray:
-    """The batch with only the records whose `keeps` is 1; at least one. Compressed as before, with a new CRC.
+    """The batch with only the records whose `keeps` is 1, at least one of them. Compressed as before, with a new CRC.
 
     `delete_horizon_ms`: time from which tombstones and markers in it may be removed (KIP-534); it replaces the base timestamp.
     """

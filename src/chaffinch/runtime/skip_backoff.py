@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SkipBackoff:
-    """Skip counter for one repeated attempt. `skips_max`: opportunities skipped in a row, at most."""
+    """Skip counter for one repeated attempt. `skips_max`: maximum number of opportunities skipped in a row."""
 
     __slots__ = ("_next_skips", "_skips_left", "_skips_max")
 
@@ -14,7 +14,7 @@ class SkipBackoff:
         self._next_skips = 1
 
     def should_skip(self) -> bool:
-        """Whether to skip the present opportunity."""
+        """Whether to skip the current opportunity."""
         if not self._skips_left:
             return False
         self._skips_left -= 1

@@ -16,7 +16,7 @@ VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """`last_offset` is the offset of the marker; `last_stable_offset` is the log's right after the marker."""
+    """`last_offset` is the offset of the marker; `last_stable_offset` is that of the log right after the marker."""
 
     producer_id: int
     first_offset: int
@@ -49,7 +49,7 @@ class AbortedTransactions:
         return b"".join(ENTRY.pack(VERSION, *entry) for entry in self._entries[start:])
 
     def load(self, data: bytes) -> None:
-        """Replace the entries by those in `data`, which must be the output of `encode`."""
+        """Replace the entries with those in `data`, which must be the output of `encode`."""
         self._entries = [AbortedTransaction(*row[1:]) for row in ENTRY.iter_unpack(data)]
 
 

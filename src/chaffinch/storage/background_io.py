@@ -1,7 +1,7 @@
 """Background thread for slow disk work, one task at a time.
 
 There are two kinds of tasks. Freeing the blocks of a large deleted file takes a quarter of a second per GiB. Starting the write-back of
-many pages can block for long on a slow disk.
+many pages can block for a long time on a slow disk.
 """
 
 import ctypes

@@ -1,11 +1,11 @@
 """Log compaction, in slices that the broker's single thread runs between requests.
 
 First the keys of all new records are read (`LatestOffsets`). Then the segments are rewritten, oldest first, each group into one new segment
-next to the old ones. The new segment is synced and replaces the group by `LogFiles.begin_swap`. Until then readers see the old segments.
-Appends continue, because only sealed segments are compacted. Afterwards the old files are removed, some in each slice.
+next to the old ones. The new segment is synced, and `LogFiles.begin_swap` replaces the group with it. Until then readers see the old
+segments. Appends continue, because only sealed segments are compacted. Afterwards the old files are removed, some in each slice.
 
-A crash leaves the old segments or the new one. An error leaves the old segments, or the new one and unused files. Later calls of
-`LogFiles.end_swap` remove those, or the next compaction, which starts over.
+A crash leaves the old segments or the new one. An error leaves the old segments, or the new one and unused files. Those are
+removed by later calls of `LogFiles.end_swap`, or by the next compaction, which starts over.
 
 The choice of the log and how far it may be compacted (`cleanable`) follow Kafka's `LogCleanerManager` (`cleanableOffsets`,
 `grabFilthiestCompactedLog`) with one difference: only whole sealed segments are compacted, those below the last stable offset in which
@@ -28,13 +28,13 @@ from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.segment import CLEANED_SUFFIX, Segment
 
 SLICE_BYTES = 1 << 20
-"""Bytes that one `step` processes, about: a few milliseconds."""
+"""Approximate bytes that one `step` processes: a few milliseconds."""
 SYNC_BYTES = 8 << 20
-"""A new segment is synced after this many bytes, so that no sync takes long."""
+"""A new segment is synced after this many bytes, so that no single sync takes long."""
 RECOMPRESSION_COST = 4
-"""Relative cost of a compressed byte, about."""
+"""Approximate relative cost of a compressed byte."""
 SEGMENT_COST = 16 << 10
-"""Cost of opening a segment, in bytes read, about."""
+"""Approximate cost of opening a segment, in bytes read."""
 REMOVED_PER_SLICE = 50
 """Segments whose files one `step` removes: about 10 ms, as for retention."""
 
@@ -97,7 +97,7 @@ class Compaction:
         while not self._files.end_swap(REMOVED_PER_SLICE):  # A swap that an error left unfinished.
             yield
         self._files.complete_pending_swap()
-        self._log.sync()  # A marker that decided about a record must survive once older records are removed because of it.
+        self._log.sync()  # A marker that decided whether a record was removed must survive once older records are removed because of it.
         failure = self._log.persist_producers(self._end_offset)
         if failure is not None:  # Snapshots inside that range are removed, and may be the only record of old producers.
             raise failure
@@ -223,7 +223,7 @@ class Cleanable:
     - `dirty_ratio`: share of bytes that compaction has not processed.
     - `is_overdue`: a record has waited for `max.compaction.lag.ms`.
     - `must_roll`: that record is in the last segment, which must be sealed first.
-    - `check_again_ms`: wall time at which the answer may change though nothing is written; None for never.
+    - `check_again_ms`: wall time at which the result may change although nothing is written; None for never.
     """
 
     end_offset: int

@@ -23,7 +23,7 @@ from chaffinch.storage.aborted_transactions import AbortedTransaction
 from chaffinch.storage.files import BytesLike
 
 ENTRY_BYTES = 150
-"""Memory of a dictionary entry without the bytes of its key, about."""
+"""Approximate memory of a dictionary entry without the bytes of its key."""
 _NEVER_LATEST = 2**63 - 1
 _BY_LAST_OFFSET = attrgetter("last_offset")
 
@@ -34,7 +34,7 @@ class LatestOffsets:
     def __init__(self, end_offset: int) -> None:
         self.end_offset = end_offset
         self.size_bytes = 0
-        """Memory used, about."""
+        """Approximate memory used."""
         # A record without a key is never the last of its key, so it is removed.
         self._offsets: dict[bytes | None, int] = {None: _NEVER_LATEST}
 

@@ -31,7 +31,7 @@ class Extent(NamedTuple):
 
 
 class Contents:
-    """The contents journal; see the module.
+    """The contents journal; see the module docstring.
 
     `opens` creates a missing `journal` with the first note. `incarnation` is that of the file system now. Notes before `begin` are ignored.
     """

@@ -147,14 +147,14 @@ class DiskFile:
         # where that is reliable.
         was_unwatched = self._poison is None and self._unwatched_since == self._owner.times_synced
         if was_unwatched and not try_sync_all(self._owner) and self._owner.has_failed_sync:
-            self._refuse("an earlier sync failed, and this file was not open all the time: what was written to it may be lost")
+            self._refuse("an earlier sync failed, and this file was not open all the time: bytes written to it may be lost")
         if self._poison is not None:
             raise StorageError(self.path, "sync", self._poison)
         try:
             os.fdatasync(descriptor)
         except OSError as error:
             # The kernel reports a failed write-back once and then drops the pages: a second sync would succeed without them.
-            self._refuse(f"an earlier sync failed ({error.strerror}): what it covered may be lost")
+            self._refuse(f"an earlier sync failed ({error.strerror}): bytes written before it may be lost")
             self._owner.note_failed_sync()
             raise storage_error(self.path, "sync", error) from error
         self.note_synced()

@@ -160,7 +160,7 @@ class DiskFileSystem:
 
     def sync_all(self) -> None:
         if self.has_failed_sync:
-            raise StorageError(self.root, "sync", "an earlier sync failed: what it covered may be lost")
+            raise StorageError(self.root, "sync", "an earlier sync failed: bytes written before it may be lost")
         if not self._syncfs.is_reliable:
             raise StorageError(self.root, "sync", "a sync of its whole file system would not report every lost write")
         try:

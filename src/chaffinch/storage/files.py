@@ -15,7 +15,7 @@ from chaffinch.public_names import exported_from
 BytesLike = bytes | bytearray | memoryview
 Names = list[str]
 NEW_SUFFIX = ".new"
-"""Suffix of a file that is not completely written, or that an error left so."""
+"""Suffix of a file that is not completely written, perhaps because of an error."""
 CLOSED_TEXT = "the file was closed"
 
 
@@ -98,7 +98,7 @@ class ReadableFile(Protocol):
         ...
 
     def held(self) -> "HeldFile | None":
-        """The same bytes, readable until the result is closed, even if this file is closed or removed before.
+        """The same bytes, readable until the result is closed, even if this file is closed or removed first.
 
         None as for `descriptor`, and if no descriptor is left.
         """
@@ -150,7 +150,7 @@ class File(ReadableFile, Protocol):
         ...
 
     def reserve(self, length: int) -> None:
-        """Preallocate blocks for the next `length` bytes; 0 releases what is left of them, and so does `close`.
+        """Preallocate blocks for the next `length` bytes; 0 releases those not yet used, and so does `close`.
 
         The size does not change. Appends get faster, and succeed even if the disk is full by then. Failures are ignored.
         """
@@ -203,7 +203,7 @@ class FileSystem(Protocol):
         programs to the disk.
 
         Raises StorageError too if any sync failed before (the system reports lost bytes only once, and then not here), without a lock, and
-        on a kind of file system whose success means nothing. Then each file must be synced by itself.
+        on a kind of file system whose success means nothing. Then each file must be synced individually.
         """
         ...
 
@@ -256,7 +256,7 @@ def run_all(steps: Iterable[Callable[[], None]]) -> None:
 
 
 def try_sync_all(file_system: FileSystem) -> bool:
-    """Sync everything; False if that failed, and each file must be synced by itself."""
+    """Sync everything; False if that failed, and each file must be synced individually."""
     try:
         file_system.sync_all()
     except StorageError:

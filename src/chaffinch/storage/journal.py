@@ -36,7 +36,7 @@ GARBAGE_RATIO = 4
 REWRITE_BATCH_BYTES = 1 << 20
 """Bytes of a new file written with one `put`: a few milliseconds."""
 ENTRY_BYTES = 16
-"""Bytes of an entry in a batch without its key and value, about."""
+"""Approximate bytes of an entry in a batch, without its key and value."""
 
 Entries = Mapping[bytes, bytes | None]
 

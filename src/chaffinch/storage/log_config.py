@@ -13,18 +13,18 @@ class LogConfig:
     """Sizes in bytes, times in ms; -1 for no limit where stated. Fields are named after the topic options where there is one.
 
     segment_bytes: a segment that would grow beyond it is sealed (a larger single batch gets its own segment).
-    segment_ms: difference of timestamps at which a new segment begins; `segment_jitter_ms` is subtracted at most.
+    segment_ms: difference of timestamps at which a new segment begins; a random part of `segment_jitter_ms` is subtracted.
     index_interval_bytes: bytes between two index entries.
     retention_ms, retention_bytes: age and size beyond which sealed segments are deleted, -1 for no limit; only while `deletes`.
     deletes, compacts: `cleanup.policy`.
     delete_retention_ms: how long compaction keeps tombstones and transaction markers.
-    compaction_lag_min_ms, compaction_lag_max_ms: how long records stay uncompacted at least and at most.
+    compaction_lag_min_ms, compaction_lag_max_ms: minimum and maximum time for which records stay uncompacted.
     dirty_ratio_min: `min.cleanable.dirty.ratio`.
     flush_policy: `always`: the caller of `append` syncs before a response; `os`: the system decides.
-    checkpoint_bytes: bytes reread at most after a SIGKILL.
+    checkpoint_bytes: maximum number of bytes reread after a SIGKILL.
     verify_bytes_max: intact bytes whose CRCs are checked when the log is opened, from the end backwards.
     decompressed_bytes_max: `max.decompressed.bytes`, largest decompressed size of a batch.
-    roll_ms: `segment_ms`, less where a compacted log must roll for `compaction_lag_max_ms` (Kafka's `maxSegmentMs`).
+    roll_ms: `segment_ms`, or less if a compacted log must roll for `compaction_lag_max_ms` (Kafka's `maxSegmentMs`).
     """
 
     segment_bytes: int = 1 << 30

@@ -25,7 +25,7 @@ GB to the same disk, that sync takes a second, so a few files are synced one by 
 
 
 class LogFiles:
-    """See the module. `segments`: oldest first; the last one is being written. `state`: the durable state, or the one that
+    """See the module docstring. `segments`: oldest first; the last one is being written. `state`: the durable state, or the one that
     `complete_pending_swap` makes durable."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class LogFiles:
         self._pending_removals: list[Segment] = []  # Removed from the log, but not all of their files are deleted.
         self._replaced: deque[Segment] = deque()  # Replaced by the pending swap; their files still exist.
         self._uncorrected: list[str] | None = None  # Snapshots that may predate the pending swap; None before it is carried out.
-        self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments, which no longer change nor need saving.
+        self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments, which neither change nor need saving any more.
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
         """The segment that holds `offset`, and the later ones."""
@@ -136,7 +136,7 @@ class LogFiles:
             recovery.complete_pending_swap(self.file_system, self.directory, self.state)
 
     def begin_swap(self, cleaned: Segment, first: int, stop: int, first_dirty_offset: int) -> None:
-        """Replace segments `first` to `stop` - 1 by `cleaned`, whose files are synced, atomically by renaming `log.state`.
+        """Replace segments `first` to `stop` - 1 with `cleaned`, whose files are synced. Renaming `log.state` makes this atomic.
 
         `end_swap` removes the old files. Until then the log can be used normally. The next start, or `complete_pending_swap`, finishes an
         interrupted swap. Raises StorageError, after which the log is as before or as intended; see `complete_pending_swap`.
@@ -174,8 +174,8 @@ class LogFiles:
         self.write_state(replace(self.state, first_dirty_offset=first_dirty_offset))
 
     def _complete_swap(self) -> bool:
-        """Rename the files, then correct the snapshots, one with each call: one of 12,000 segments takes 50 ms. True when nothing refers
-        to the old files."""
+        """Rename the files, then correct the snapshots, one per call: with 12,000 segments a snapshot takes 50 ms. True when nothing
+        refers to the old files."""
         if self._uncorrected is None:
             self._rename_segments()
             recovery.complete_pending_swap(self.file_system, self.directory, self.state)
@@ -185,7 +185,7 @@ class LogFiles:
             self.snapshots.correct(self._uncorrected[-1], self.state)
             self._uncorrected.pop()
             return False
-        self.write_state(replace(self.state, swap=None))  # Renamed after their files: durable only if they are.
+        self.write_state(replace(self.state, swap=None))  # Renamed after the segments' files, so it is durable only if they are.
         self._uncorrected = None
         return True
 

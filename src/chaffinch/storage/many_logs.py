@@ -1,7 +1,7 @@
 """Operations on many logs, with one sync of their file system instead of one for each log.
 
-All logs given together are on one file system. If that cannot be synced as a whole, each log is synced by itself. This identifies the log
-at fault, and lets no error pass that the system reports only once (`FileSystem.sync_all`).
+All logs given together are on one file system. If that cannot be synced as a whole, each log is synced individually. This identifies the
+log at fault, and does not miss an error that the system reports only once (`FileSystem.sync_all`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,8 +45,8 @@ def delete_records_many(offsets: Mapping[PartitionLog, int], steady_ms: int) -> 
 def _advance_starts(offsets: Mapping[PartitionLog, int]) -> None:
     """Do the slow part of moving the starts: sync, create the start files, sync again.
 
-    A process killed after the first start file was created leaves it to the next start to delete segments. So their producer state is on
-    disk before, as in `PartitionLog._advance_start`. Raises StorageError: then call it again.
+    If the process is killed after the first start file was created, the next start deletes segments. So their producer state is synced
+    first, as in `PartitionLog._advance_start`. Raises StorageError: then call it again.
     """
     later = [(log, offset) for log, offset in offsets.items() if log.log_start_offset < offset <= log.high_watermark]
     file_system = next(iter(offsets)).files.file_system

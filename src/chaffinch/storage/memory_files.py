@@ -1,13 +1,13 @@
 """In-memory file system that simulates process death and loss of power: it tracks which bytes and names were synced.
 
-There are three ways to end. After each of them every open file and lock is invalid, and the file system can be used again.
+There are three ways to end the process. After each of them every open file and lock is invalid, and the file system can be used again.
 
 - `kill()`: the process dies, the page cache survives. All written bytes stay, except those of which a sync failed.
 - `crash(choose)`: power is lost. Synced bytes and names stay; `choose` decides how much of the rest, so that randomness stays outside.
 - `Interrupted` raised by `hook`: the process dies inside an operation. An append keeps its first `bytes_written` bytes. Call `kill` or
   `crash` next.
 
-Synced data never changes. Of one file a prefix of the unsynced bytes survives, torn at any byte. Of one directory the unsynced names
+Synced data never changes. For each file, a prefix of the unsynced bytes survives, torn at any byte. For each directory, unsynced names
 survive in the order of their creation (as in journalling file systems). Files and directories are independent.
 """
 
@@ -180,7 +180,7 @@ class MemoryFile:
         if self._life != self._owner.life:
             raise StorageError(self.path, operation, "the file was opened by a process that has ended")
         if self._contents.failed_in == self._life and operation in ("append", "sync"):
-            raise StorageError(self.path, operation, "an earlier sync failed: what it covered may be lost")
+            raise StorageError(self.path, operation, "an earlier sync failed: bytes written before it may be lost")
         self._owner.enter(operation, self.path, size)
 
 
@@ -336,7 +336,7 @@ class MemoryFileSystem:
 
     def sync_all(self) -> None:
         if self.has_failed_sync:
-            raise StorageError("/", "sync", "an earlier sync failed: what it covered may be lost")
+            raise StorageError("/", "sync", "an earlier sync failed: bytes written before it may be lost")
         self._enter_sync("sync all", "")
         self._root.sync_all()
 

@@ -31,7 +31,7 @@ class OffsetIndex:
         return len(self._offsets)
 
     def add(self, offset: int, position: int, max_timestamp_before: int) -> None:
-        """Note that a batch begins at `position`. It becomes an entry if the last entry is far enough away."""
+        """Record that a batch begins at `position`. It becomes an entry if the last entry is far enough away."""
         if position >= self._next_position:
             self._offsets.append(offset)
             self._positions.append(position)
@@ -66,7 +66,7 @@ class OffsetIndex:
         return rows.tobytes()
 
     def load(self, data: bytes) -> None:
-        """Replace the entries by those in `data`, which must be the output of `encode`."""
+        """Replace the entries with those in `data`, which must be the output of `encode`."""
         rows = np.frombuffer(data, ENTRY)
         self._offsets = array("q", (rows["offset"].astype(np.int64) + self.base_offset).tobytes())
         self._positions = array("q", rows["position"].astype(np.int64).tobytes())

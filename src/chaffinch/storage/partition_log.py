@@ -49,7 +49,7 @@ class AppendResult(NamedTuple):
 
 
 class PartitionLog(ReadableLog):
-    """See the module, and `ReadableLog`.
+    """See the module docstring, and `ReadableLog`.
 
     - `cuts`: the torn ends that `open` cut off.
     - `recovery_bytes_read`: bytes of the log that `open` read.
@@ -144,7 +144,7 @@ class PartitionLog(ReadableLog):
         return AppendResult(stored.base_offset, stored.last_offset, stored.log_append_time_ms, self.log_start_offset)
 
     def expect(self, header: BatchHeader) -> None:
-        """Note that a batch will begin a transaction here; see `ProducerSequences.expect`."""
+        """Record that a batch will begin a transaction here; see `ProducerSequences.expect`."""
         self._producers.expect(header)
 
     def check_producer(self, header: BatchHeader, *, unknown_begins_at_zero: bool = False) -> ProducerRefusal | None:

@@ -161,7 +161,7 @@ class ProducerSequences:
         return None
 
     def expect(self, header: BatchHeader) -> None:
-        """Note that a batch will begin a transaction here (Kafka: VerificationStateEntry). Until then a higher sequence may not begin
+        """Record that a batch will begin a transaction here (Kafka: VerificationStateEntry). Until then a higher sequence may not begin
         one.
 
         Without this, an unknown producer could lose its first batch to a transient error and have its second one stored before it. Call it

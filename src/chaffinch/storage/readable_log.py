@@ -46,7 +46,7 @@ class OffsetOutOfRange(Exception):
 
 
 class ReadableLog:
-    """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read."""
+    """See the module docstring. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read."""
 
     __slots__ = (
         "_files",

@@ -161,7 +161,7 @@ def _has_compacted(file_system: FileSystem, stem: str, swap: SegmentMark, *, may
 
 
 class Recovery:
-    """One pass over one log; see the module."""
+    """One pass over one log; see the module docstring."""
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ def test_slow_rebalance_is_waited_for(described: dict[str, Any]) -> None:
         rig.advance(1)
     assert len(rig.pending(JoinGroupRequest)) == 1
     what = "other members of group 'g', for 15000 ms: the coordinator prepares a rebalance, and they have not rejoined yet"
-    assert rig.reports[0] == f"{what}; still asking, for up to 285000 ms more (max.poll.interval.ms)"
+    assert rig.reports[0] == f"{what}; retrying for up to 285000 ms more (max.poll.interval.ms)"
     assert all("other members" in text for text in rig.reports)
     rig.answer_join(generation=2)
     assert rig.state is State.SYNCING

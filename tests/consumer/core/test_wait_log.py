@@ -100,7 +100,7 @@ class TestAdvertisedAddress:
         world.join()
         world.advance_in_steps(3_000)
         (line,) = world.reports
-        assert line == f"n:9, which coordinates group 'g', for 2500 ms: {why}; {ADVERTISED}; still asking, without a limit"
+        assert line == f"n:9, which coordinates group 'g', for 2500 ms: {why}; {ADVERTISED}; retrying without a limit"
         assert world.poll() == []
 
     def test_leader(self, is_silent: bool, why: str) -> None:
@@ -109,7 +109,7 @@ class TestAdvertisedAddress:
         world.answer_assignment(0, 1)
         world.advance_in_steps(3_000)
         (line,) = world.reports
-        assert line == f"n:9, which leads t-0, t-1, for 2500 ms: {why}; {ADVERTISED}; still asking, without a limit"
+        assert line == f"n:9, which leads t-0, t-1, for 2500 ms: {why}; {ADVERTISED}; retrying without a limit"
 
     def test_timeout_error_names_it(self, is_silent: bool, why: str) -> None:
         world = WaitRig()
@@ -184,7 +184,7 @@ class TestNoBroker:
             assert line.startswith("a broker of the cluster, for 2500 ms: no broker reachable at b:1 (")
         else:
             reasons = "no broker reachable at b:1 (refused), c:2 (refused)"
-            assert line == f"a broker of the cluster, for 2500 ms: {reasons}; still asking, without a limit"
+            assert line == f"a broker of the cluster, for 2500 ms: {reasons}; retrying without a limit"
 
     def test_broker_that_disconnects_after_api_versions(self) -> None:
         world = WaitRig()
@@ -220,7 +220,7 @@ class TestLeader:
         world.advance_in_steps(3_000)
         (line,) = world.reports
         assert line.startswith("a leader of t-0, t-1, for ")
-        assert line.endswith(f" ms: {why}; still asking, without a limit")
+        assert line.endswith(f" ms: {why}; retrying without a limit")
 
     def test_leader_without_fetch_response(self) -> None:
         """It is stopped, and its connections live. A fetch that waits for records is no such case."""
@@ -234,7 +234,7 @@ class TestLeader:
             world.answer(FetchRequest, FetchResponse())
         assert world.reports == []
         world.advance_in_steps(3_000)
-        assert world.reports == ["n:9, which leads t-0, for 2500 ms: no response yet; still asking, without a limit"]
+        assert world.reports == ["n:9, which leads t-0, for 2500 ms: no response yet; retrying without a limit"]
 
     def test_fetch_may_wait_longer(self) -> None:
         world = groupless_rig(**{"fetch.max.wait.ms": 20_000})
@@ -265,7 +265,7 @@ class TestLeader:
                 world.answer_list({0: 0}, code=code.number)
         (line,) = world.reports
         assert line.startswith("the leader of t-0, for 25")
-        assert line.endswith(": it responds with KAFKA_STORAGE_ERROR; still asking, without a limit")
+        assert line.endswith(": it responds with KAFKA_STORAGE_ERROR; retrying without a limit")
 
 
 class TestCoordinator:

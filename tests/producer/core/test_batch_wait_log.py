@@ -43,7 +43,7 @@ def test_long_wait_is_logged_with_cause_partition_and_limit() -> None:
     respond_for(rig, EVERY_MS)
     assert rig.reports == [
         "orders-0 at 127.0.0.1:9092, for 2500 ms: NOT_ENOUGH_REPLICAS (1 of 2 replicas is in sync); "
-        "2 records without an outcome, still asking, for up to 117500 ms more (delivery.timeout.ms)"
+        "2 records without an outcome, retrying for up to 117500 ms more (delivery.timeout.ms)"
     ]
 
 
@@ -183,7 +183,7 @@ class TestUnsendableBatches:
         rig.sleep(600)
         (line,) = rig.reports
         assert line.startswith(f"{tp}, for 2500 ms: {name} ({why}")
-        assert line.endswith("; 2 records without an outcome, still asking, for up to 117500 ms more (delivery.timeout.ms)")
+        assert line.endswith("; 2 records without an outcome, retrying for up to 117500 ms more (delivery.timeout.ms)")
         for pause_ms, count in ((10_000, 2), (20_000, 3), (40_000, 4)):
             rig.sleep(pause_ms)
             assert len(rig.reports) == count
@@ -236,8 +236,8 @@ def test_request_without_response_is_logged() -> None:
     rig.send("a")
     rig.sleep(FIRST_LINE_MS)
     assert rig.reports == [
-        "orders-0 at 127.0.0.1:9092, for 2500 ms: no answer yet; "
-        "1 record without an outcome, still asking, for up to 117500 ms more (delivery.timeout.ms)"
+        "orders-0 at 127.0.0.1:9092, for 2500 ms: no response yet; "
+        "1 record without an outcome, retrying for up to 117500 ms more (delivery.timeout.ms)"
     ]
 
 

@@ -5,7 +5,7 @@ from tests.producer.core.rig import NOT_SENT, Rig
 OPTIONS = {"delivery.timeout.ms": 50_000, "request.timeout.ms": 1_000}
 LOST = (
     "no broker reachable at 127.0.0.1:9092 (refused); tried for 1200 ms; 2 records wait: "
-    "each is retried until delivery.timeout.ms, 50000 ms, is over, the first for 48800 ms more"
+    "each is retried until delivery.timeout.ms, 50000 ms, is over, the first for another 48800 ms"
 )
 
 
@@ -30,9 +30,9 @@ def test_outage_is_logged_once_and_its_end_once() -> None:
     assert rig.reports == [LOST]
     rig.sleep(2_000)
     rig.release()
-    assert rig.reports[1:] == ["the broker at 127.0.0.1:9092 answers after an outage of 4400 ms; 2 records wait"]
+    assert rig.reports[1:] == ["the broker at 127.0.0.1:9092 responds after an outage of 4400 ms; 2 records wait"]
     fail_connections(rig, times=5)
-    assert [report.split(" reachable")[0] for report in rig.reports if "still asking" not in report][2:] == ["no broker"]
+    assert [report.split(" reachable")[0] for report in rig.reports if "retrying" not in report][2:] == ["no broker"]
 
 
 def test_short_outage_is_not_logged() -> None:
@@ -56,7 +56,7 @@ def test_long_outage_is_logged_at_growing_intervals() -> None:
     assert (first_ms, second_ms) == (10_000, 30_000)
     assert first == (
         "orders-0 at 127.0.0.1:9092, for 11200 ms: no broker reachable at 127.0.0.1:9092 (refused); "
-        "2 records without an outcome, still asking, for up to 38800 ms more (delivery.timeout.ms)"
+        "2 records without an outcome, retrying for up to 38800 ms more (delivery.timeout.ms)"
     )
 
 

@@ -66,7 +66,7 @@ def test_init_refused_repeatedly_is_logged_with_cause_and_limit() -> None:
     wait(rig, 1)
     assert rig.reports == [
         f"InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: {LOADING_TEXT}; "
-        "init_transactions waits, still asking, for up to 57500 ms more (max.block.ms)"
+        "init_transactions waits, retrying for up to 57500 ms more (max.block.ms)"
     ]
     assert "init" not in rig.calls
 
@@ -77,8 +77,8 @@ def test_init_without_response_is_logged() -> None:
     rig.call(events.InitTransactionsCalled, "init")
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
-        "InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; "
-        "init_transactions waits, still asking, for up to 57500 ms more (max.block.ms)"
+        "InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no response yet; "
+        "init_transactions waits, retrying for up to 57500 ms more (max.block.ms)"
     ]
 
 
@@ -109,7 +109,7 @@ def test_cause_is_dropped_when_the_coordinator_is_found() -> None:
     rig.call(events.InitTransactionsCalled, "init")
     wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; ")
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no response yet; ")
 
 
 @pytest.mark.parametrize(("kind", "call"), [(events.CommitCalled, "commit_transaction"), (events.AbortCalled, "abort_transaction")])
@@ -122,7 +122,7 @@ def test_refused_end_of_transaction_is_logged(kind: type, call: str) -> None:
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
         f"EndTxn of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: {LOADING_TEXT}; "
-        f"{call} waits, still asking, for up to 57500 ms more (max.block.ms)"
+        f"{call} waits, retrying for up to 57500 ms more (max.block.ms)"
     ]
 
 
@@ -134,7 +134,7 @@ def test_abort_within_close_logs_the_limit_of_close() -> None:
     rig.call(events.AbortCalled, "close", deadline_ms=rig.steady_ms + 10_000, closes_within="close's timeout")
     wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.endswith("; close waits, still asking, for up to 7500 ms more (close's timeout)")
+    assert line.endswith("; close waits, retrying for up to 7500 ms more (close's timeout)")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_refused_offsets_are_logged(request_type: type, answer: Any, what: str) 
     request, why = what.split(": ", 1)
     assert rig.reports == [
         f"{request} at 127.0.0.1:9092, for 2500 ms: {why}; "
-        "send_offsets_to_transaction waits, still asking, for up to 57500 ms more (max.block.ms)"
+        "send_offsets_to_transaction waits, retrying for up to 57500 ms more (max.block.ms)"
     ]
 
 
@@ -167,7 +167,7 @@ def test_partitions_not_added_log_the_waiting_records() -> None:
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
         "AddPartitionsToTxn of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: "
-        f"NETWORK_EXCEPTION (127.0.0.1:9092: {NOT_SENT}); 2 records without an outcome, still asking, for up to 117500 ms more "
+        f"NETWORK_EXCEPTION (127.0.0.1:9092: {NOT_SENT}); 2 records without an outcome, retrying for up to 117500 ms more "
         "(delivery.timeout.ms)"
     ]
 
@@ -179,7 +179,7 @@ def test_waiter_with_the_nearest_limit_is_named() -> None:
     rig.call(events.CommitCalled, "commit")
     wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.endswith("; commit_transaction waits, still asking, for up to 57500 ms more (max.block.ms)")
+    assert line.endswith("; commit_transaction waits, retrying for up to 57500 ms more (max.block.ms)")
 
 
 def test_refused_producer_id_is_logged_without_transactions() -> None:
@@ -189,7 +189,7 @@ def test_refused_producer_id_is_logged_without_transactions() -> None:
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
         f"InitProducerId at 127.0.0.1:9092, for 2500 ms: {LOADING_TEXT}; "
-        "2 records without an outcome, still asking, for up to 117500 ms more (delivery.timeout.ms)"
+        "2 records without an outcome, retrying for up to 117500 ms more (delivery.timeout.ms)"
     ]
 
 
@@ -200,7 +200,7 @@ def test_close_with_a_nearer_limit_than_records_is_named() -> None:
     rig.step(events.CloseCalled(call="close", deadline_ms=rig.steady_ms + 5_000))
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
-        "InitProducerId at 127.0.0.1:9092, for 2500 ms: no answer yet; close waits, still asking, for up to 2500 ms more (close's timeout)"
+        "InitProducerId at 127.0.0.1:9092, for 2500 ms: no response yet; close waits, retrying for up to 2500 ms more (close's timeout)"
     ]
 
 
@@ -303,14 +303,18 @@ def test_silent_new_coordinator_is_named() -> None:
     answer_held_find_coordinator(rig, 9093)
     wait(rig, FIRST_LINE_MS - 2 * EVERY_MS)
     (line,) = rig.reports
-    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9093, for 2500 ms: no answer yet; init_transactions waits")
+    assert line.startswith(
+        "InitProducerId of transactional.id 't' at 127.0.0.1:9093, for 2500 ms: no response yet; init_transactions waits"
+    )
 
 
 def test_broker_that_does_not_name_the_new_coordinator_is_named() -> None:
     rig = moved_coordinator()
     wait(rig, FIRST_LINE_MS - 2 * EVERY_MS)
     (line,) = rig.reports
-    assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; init_transactions waits")
+    assert line.startswith(
+        "FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no response yet; init_transactions waits"
+    )
 
 
 def test_request_sent_just_now_is_not_logged_as_unanswered() -> None:
@@ -338,7 +342,7 @@ def test_earlier_response_is_not_the_cause_while_a_request_is_throttled() -> Non
     assert len(rig.held) == 1
     wait(rig, SILENT_AFTER_MS)
     (line,) = rig.reports
-    assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 11000 ms: no answer yet; commit_transaction waits")
+    assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 11000 ms: no response yet; commit_transaction waits")
 
 
 def test_cause_of_failed_partitions_is_not_the_cause_of_an_abort() -> None:
@@ -350,7 +354,7 @@ def test_cause_of_failed_partitions_is_not_the_cause_of_an_abort() -> None:
     rig.call(events.AbortCalled, "abort")
     wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; abort_transaction waits")
+    assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no response yet; abort_transaction waits")
 
 
 def test_late_failure_of_a_request_before_an_abort_is_ignored() -> None:
@@ -383,7 +387,7 @@ def test_log_line_without_waiters_is_not_used_up() -> None:
     rig.call(events.CommitCalled, "commit")
     line = rig.reports[-1]
     assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 3300 ms: NETWORK_EXCEPTION (")
-    assert line.endswith("; commit_transaction waits, still asking, for up to 60000 ms more (max.block.ms)")
+    assert line.endswith("; commit_transaction waits, retrying for up to 60000 ms more (max.block.ms)")
 
 
 def test_aborts_without_requests_keep_the_backoff() -> None:

@@ -404,7 +404,7 @@ def test_failing_partition_reports_its_wait() -> None:
     assert (answer.until_ms, answer.wait_info.line(3_005)) == (
         105,
         "an acknowledged batch for orders-0, for 3000 ms: orders-0 does not exist; "
-        "still asking, for up to 56995 ms more (transaction.timeout.ms)",
+        "retrying for up to 56995 ms more (transaction.timeout.ms)",
     )
     waiting = steps.send(Reply(steady_ms=9, value=BatchResponse(send_id=second.send_id, lost=lost)))
     assert isinstance(waiting, Wait)

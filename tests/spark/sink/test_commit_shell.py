@@ -508,5 +508,5 @@ def test_wait_that_lasts_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     with SyncClient("127.0.0.1:1") as client:
         shell(client).run(asking())
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "batch 0 waits for an answer, for 2000 ms: a:1 cannot be reached; still asking, for up to 58000 ms more (limit)"
+        "batch 0 waits for an answer, for 2000 ms: a:1 cannot be reached; retrying for up to 58000 ms more (limit)"
     ]

@@ -34,7 +34,7 @@ def test_first_line_comes_within_3_seconds_or_after_the_first_attempt(waits: Com
     assert logged_ms <= max(3_000, attempt_ms)
     assert lines == [
         f"an acknowledged batch for orders-3, for {logged_ms} ms: orders-3 does not exist; "
-        f"still asking, for up to {60_000 - logged_ms} ms more (transaction.timeout.ms)"
+        f"retrying for up to {60_000 - logged_ms} ms more (transaction.timeout.ms)"
     ]
 
 
@@ -57,7 +57,7 @@ def test_broker_without_response_is_logged(waits: CommitWaits, lines: list[str])
     assert waits.answers(under_way, 3_500) > 3_500
     assert lines == [
         "the Produce response for orders-0 from broker:9092, for 2500 ms: no response yet; "
-        "still asking, for up to 27500 ms more (kafka.request.timeout.ms)"
+        "retrying for up to 27500 ms more (kafka.request.timeout.ms)"
     ]
     waits.answers(under_way, 3_600)
     assert len(lines) == 1
@@ -69,5 +69,5 @@ def test_retried_request_is_logged_with_its_option() -> None:
     assert not attempts.is_expired(5_000)
     said = attempts.wait_info("DescribeProducers of orders-3", "orders-3: no such partition.").line(8_000)
     assert said == (
-        "DescribeProducers of orders-3, for 3000 ms: orders-3: no such partition; still asking, for up to 5000 ms more (kafka.max.block.ms)"
+        "DescribeProducers of orders-3, for 3000 ms: orders-3: no such partition; retrying for up to 5000 ms more (kafka.max.block.ms)"
     )

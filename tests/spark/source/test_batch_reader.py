@@ -111,7 +111,7 @@ class TestBatches:
                     Refusal, match="REQUEST_TIMED_OUT: a-0 has had an open transaction for 5000 ms, and later records cannot be read"
                 ):
                     reader.partitions()
-                said = "the end of open transactions, for 3000 ms: a-0 has an open transaction before offset 1; still asking"
+                said = "the end of open transactions, for 3000 ms: a-0 has an open transaction before offset 1; retrying"
                 assert [text for text in caplog.messages if said in text], "with clocks of whole seconds"
                 assert len([text for text in caplog.messages if "open transaction" in text]) == 1
             else:

@@ -141,7 +141,7 @@ def test_partition_without_records_is_logged_within_3_seconds(caplog: pytest.Log
         read(Cluster(records(0, 3)), 0, 7, {"kafka.default.api.timeout.ms": "9000"})
     assert caplog.messages == [
         "reading t-0, for 2500 ms: the leader returns no record at offset 3, and its high watermark is 100; "
-        "still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
+        "retrying for up to 6500 ms more (kafka.default.api.timeout.ms)"
     ]
 
 
@@ -152,7 +152,7 @@ def test_missing_response_is_logged_within_3_seconds(caplog: pytest.LogCaptureFi
     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT"):
         read(cluster, 0, 7, {"kafka.default.api.timeout.ms": "9000"})
     assert caplog.messages[0] == (
-        "reading t-0, for 2500 ms: no response from leader:9092 yet; still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
+        "reading t-0, for 2500 ms: no response from leader:9092 yet; retrying for up to 6500 ms more (kafka.default.api.timeout.ms)"
     )
 
 

@@ -65,7 +65,7 @@ CLOCK_STEP_MS = 1000
 
 
 class BrokerCore:
-    """See the module. Not thread-safe: one thread makes all calls.
+    """See the module docstring. Not thread-safe: one thread makes all calls.
 
     `lends_files`: set by a shell that carries out the effects of an event before the next event; fetch responses may then refer to file
     ranges.
@@ -85,7 +85,7 @@ class BrokerCore:
         """Open or create the data directory, and complete what a crash interrupted.
 
         `users`: names and passwords for SASL logins, in addition to the SCRAM credentials in the directory. `journal_rewrite_bytes`:
-        smaller journals are never rewritten. Raises ConfigException for wrong options, StorageError for a directory that is in use,
+        smaller journals are never rewritten. Raises ConfigException for invalid options, StorageError for a directory that is in use,
         foreign, damaged or not writable.
         """
         static = settings if isinstance(settings, Settings) else options.parse(settings)
@@ -171,7 +171,7 @@ class BrokerCore:
         if abs(step_ms) >= CLOCK_STEP_MS:
             self._stepped_offset_ms = offset_ms
             self.state.topics.request_maintenance()
-            text = f"the wall clock went {'forward' if step_ms > 0 else 'back'} by {abs(step_ms)} ms; running timeouts keep their length"
+            text = f"the wall clock moved {'forward' if step_ms > 0 else 'back'} by {abs(step_ms)} ms; running timeouts keep their length"
             self.state.refusals.log_within_limit(text, steady_ms)
 
     def sync(self) -> None:
@@ -184,8 +184,8 @@ class BrokerCore:
             return
         partition_of = self.state.topics.partition
         sync_many([partition.log for partition in self._unsynced if partition_of(*partition.topic_partition) is partition])
-        # Only after the sync: if a partition were forgotten whose sync fails, a repeated batch would be acknowledged although it is not on
-        # disk.
+        # Only after the sync: if a partition were forgotten and its sync failed, a repeated batch would be acknowledged although it is not
+        # on disk.
         self._unsynced.clear()
         for journal in self._journals.values():
             journal.sync()
@@ -204,7 +204,7 @@ class BrokerCore:
         return due_ms is not None and due_ms <= steady_ms
 
     def close(self) -> None:
-        """Close in order: sync, write snapshots, unlock. Continues after an error; raises StorageError at the end."""
+        """Close cleanly: sync, write snapshots, unlock. Continues after an error; raises StorageError at the end."""
         logs = [partition.log for partition in self.state.topics.partitions()]
         try:
             # A mark on the transactions journal would claim that nothing was lost.

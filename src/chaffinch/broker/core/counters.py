@@ -28,7 +28,7 @@ HELP: Mapping[str, str] = MappingProxyType(
         "StorageErrorsPerSec": "partitions that could not store a batch because the disk failed or is full; specific to Chaffinch",
         "FailedFetchRequestsPerSec": "partitions that could not be read",
         "NoKeyCompactedTopicRecordsPerSec": "records without a key for a compacted topic",
-        "InvalidMagicNumberRecordsPerSec": "batches or records of another format than announced",
+        "InvalidMagicNumberRecordsPerSec": "batches or records of a format other than the announced one",
         "InvalidMessageCrcRecordsPerSec": "batches, and messages of formats 0 and 1, whose checksum does not match their bytes",
         "NonIncreasingOffsetRecordsPerSec": (
             "records with a wrong inner offset, batches with wrong counts; Apache Kafka calls it InvalidOffsetOrSequenceRecordsPerSec"

@@ -23,7 +23,7 @@ class _Wait:
 
 
 class DelayedResponses:
-    """See the module. Connections are identified by id."""
+    """See the module docstring. Connections are identified by id."""
 
     def __init__(self) -> None:
         self.waits: dict[int, _Wait] = {}

@@ -227,7 +227,7 @@ def _parameters(action: FaultAction, given: Mapping[str, Any]) -> dict[str, Any]
             (other,) = (known for known, names in _CONCERNS.items() if name in names)
             raise ConfigException(f"{name} of a fault is for action {other.value}, not for {action.value}")
     if action is FaultAction.DELAY and given["delay_ms"] is None:
-        raise ConfigException("a fault with action delay needs delay_ms, the delay of the response")
+        raise ConfigException("a fault with action delay requires delay_ms, the delay of the response")
     return _DEFAULTS | {name: value for name, value in given.items() if value is not None}
 
 
@@ -235,7 +235,7 @@ def _check_name(what: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         near = difflib.get_close_matches(str(value), known, n=1, cutoff=LIKENESS_MIN)
         raise ConfigException(
-            f"unknown {what} {value!r} of a fault: {f'did you mean {near[0]}?' if near else 'known are ' + ', '.join(known)}"
+            f"unknown {what} {value!r} of a fault: {f'did you mean {near[0]}?' if near else 'allowed: ' + ', '.join(known)}"
         )
 
 

@@ -25,8 +25,8 @@ LOGGER = logging.getLogger(__name__)
 
 NOTICED_PER_CALL = 1_000
 WORK_PER_CALL = 50
-"""Work units of one call for retention, and the same again for compaction checks: about 10 ms. Checking a partition and deleting a segment
-count 1 each."""
+"""Limit of work units in one call, for retention and for compaction checks separately: about 10 ms. Checking a partition and deleting a
+segment count 1 each."""
 WORK_OF_A_CHANGE = 10
 """Work units of a log whose segments are deleted or whose active segment is rolled: several of its files are synced."""
 PAUSE_MS = 1
@@ -37,7 +37,8 @@ and on a full disk it would read and write everything without success."""
 
 
 class LogMaintenance:
-    """See the module. Disk errors are retried with increasing intervals; a damaged log is not compacted again until the next start."""
+    """See the module docstring. Disk errors are retried with increasing intervals; a damaged log is not compacted again until the next
+    start."""
 
     def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], wall: WallTime, steady_ms: int) -> None:
         self._topics = topics
@@ -47,11 +48,11 @@ class LogMaintenance:
         self._retention = _DueTimes(steady_ms, lambda: settings["log.retention.check.interval.ms"])
         self._compaction = _DueTimes(steady_ms, lambda: self._backoff_ms)
         self._dirty: dict[TopicPartition, float] = {}
-        self._damaged: set[str] = set()  # Directories: a new topic of the same name has another one.
+        self._damaged: set[str] = set()  # Directories: a new topic of the same name has a different one.
         self._failed: dict[str, tuple[int, int]] = {}  # Directory -> number of consecutive failures, and time (ms) of the next attempt.
         self._job: _Job | None = None
         self._slice_ms = steady_ms
-        self._next_ms: int | None = None  # Computed by `expire`, where everything changes: it is read after every request.
+        self._next_ms: int | None = None  # Cached by `expire`, since it is read after every request.
 
     @property
     def _backoff_ms(self) -> int:
@@ -250,7 +251,7 @@ PARTITIONS_PER_CALL = 500
 
 class ProducerExpiry:
     """Scheduled task that expires producers which have written nothing to a partition for `producer.id.expiration.ms` (ProducerStateManager
-    in Kafka). Every `producer.id.expiration.check.interval.ms` it checks all partitions, some at a time.
+    in Kafka). Every `producer.id.expiration.check.interval.ms` it checks all partitions, a limited number per call.
 
     Idle time is the broker's steady time since the producer's last append. Apache Kafka compares with record timestamps, so there a
     producer that writes old events expires while it writes.

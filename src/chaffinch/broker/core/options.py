@@ -33,7 +33,7 @@ _OWN = (
         "string",
         "kip579",
         "Response to acks=all on a topic whose min.insync.replicas exceeds its replication "
-        "factor: kip579 refuses for good, legacy as before Kafka 3.7, capped as since.",
+        "factor: kip579 is an error that is not retried, legacy as before Kafka 3.7, capped as since 3.7.",
         choices=("kip579", "legacy", "capped"),
     ),
     Option(

@@ -1,4 +1,4 @@
-"""Response size limit: bounds responses whose parts are larger than the request that asks for them, for example a group with ten thousand
+"""Response size limit: bounds responses whose parts are larger than the request for them, for example a group with ten thousand
 members.
 
 A response beyond `queued.max.response.bytes` could never be sent, so it is not built: the connection is closed with one log line. (Requests

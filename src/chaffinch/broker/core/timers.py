@@ -1,7 +1,7 @@
 """Timers and scheduled tasks: deadlines by key, without a clock of their own; the time is passed in.
 
 Most deadlines are postponed repeatedly (each heartbeat postpones its member's, each end of a transaction its transactional id's). The heap
-therefore has one live entry per key, which may be too early and is corrected when it comes up. Replaced entries are removed when they are
+therefore has one live entry per key, which may be too early and is corrected when it is popped. Replaced entries are removed when they are
 the larger part of the heap, so it is never much larger than the number of keys.
 """
 
@@ -18,7 +18,7 @@ STALE_MAX = 64
 
 
 class Timers(Generic[Key]):
-    """At most one deadline per key (steady ms). Equal deadlines come in the order of their keys."""
+    """At most one deadline per key (steady ms). Equal deadlines are returned in the order of their keys."""
 
     def __init__(self) -> None:
         self._deadlines: dict[Key, int] = {}

@@ -64,7 +64,7 @@ class Cause(NamedTuple):
     is_of_all: bool = False
     """Nothing can continue without it."""
     since_ms: int = 0
-    """0: since it is first seen."""
+    """When it began; 0: when it was first seen."""
     until_ms: int | None = None
     limit: str = ""
 

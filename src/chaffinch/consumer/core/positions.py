@@ -37,7 +37,7 @@ class Kind(Enum):
     NONE = "neither subscribed nor assigned"
     TOPICS = "subscribed to topics"
     PATTERN = "subscribed to a pattern"
-    MANUAL = "assigned by the caller"
+    MANUAL = "given partitions by assign()"
 
 
 class Position(NamedTuple):
@@ -85,23 +85,23 @@ class PartitionState:
         return self.position if self.delivered_offset < 0 or self.position is None else self.position._replace(offset=self.delivered_offset)
 
     def seek(self, position: Position) -> None:
-        """Continue here. With an epoch, the leader first checks that its log still has the offset."""
+        """Continue at `position`. If it has an epoch, the leader first checks that its log still has the offset."""
         self.position, self.delivered_offset = position, -1
         self.reset_to = self.last_error_code = None
         self.stage = Stage.VALIDATING if position.offset_epoch >= 0 and position.leader_epoch < 0 else Stage.READING
         self.retry_at_ms = 0
 
     def validate(self) -> None:
-        """The leader is not the one that the position was checked with."""
+        """Start a check of the position, because the leader is not the one that it was checked with."""
         self.stage = Stage.VALIDATING
 
     def validated(self, leader_epoch: int) -> None:
-        """The leader of this epoch has the records that were read, or cannot check it."""
+        """Record that the leader of this epoch has the records that were read, or cannot check it."""
         assert self.position is not None, "only a position can be checked"
         self.position, self.stage = self.position._replace(leader_epoch=leader_epoch), Stage.READING
 
     def back_off(self, until_ms: int, last_error_code: ErrorCode | None = None) -> None:
-        """Retry then. `last_error_code`: the leader's error code, if it sent one that retries can solve."""
+        """Retry at `until_ms`. `last_error_code`: the leader's error code, if it sent one that retries can solve."""
         self.retry_at_ms, self.last_error_code = until_ms, last_error_code or self.last_error_code
 
     @property
@@ -157,7 +157,7 @@ class Subscriptions:
     def _set_kind(self, kind: Kind) -> None:
         automatic = (Kind.TOPICS, Kind.PATTERN)
         if self.kind is not Kind.NONE and (self.kind in automatic) != (kind in automatic):
-            raise IllegalStateException(f"the consumer is {self.kind.value}, it cannot be {kind.value} as well: call unsubscribe() first")
+            raise IllegalStateException(f"the consumer is {self.kind.value}, it cannot also be {kind.value}: call unsubscribe() first")
         self.kind = kind
         if kind is not Kind.PATTERN:
             self.pattern = None
@@ -190,7 +190,7 @@ class Subscriptions:
         return [state for state in self.assigned.values() if state.stage is stage and state.retry_at_ms <= steady_ms]
 
     def topic_ids(self) -> dict[TopicPartition, UUID]:
-        """Id of the topic that each partition's position is in; zero if it is not known."""
+        """Id of the topic that each partition's position belongs to; zero if it is not known."""
         return {tp: state.topic_id for tp, state in self.assigned.items()}
 
     def delivered_ids(self) -> dict[TopicPartition, UUID]:

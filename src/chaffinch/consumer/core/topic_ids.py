@@ -1,7 +1,7 @@
 """Topic ids: the current id of each topic name, and whether an id belongs to a deleted topic of that name.
 
 Ids have no order, and a broker that lags behind may still report the id of a deleted topic. So an id that was known before is not taken
-for a new one. Kafka before 2.8 reports no ids; then nothing is known here.
+for a new one. Kafka before 2.8 reports no ids; then deleted topics are not detected here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from chaffinch.identifiers import kafka_id
 from chaffinch.protocol.primitives import ZERO_UUID
 
 UNKNOWN_ID_MS: Final = 3_000
-"""A coordinator that has not known an id for less than this may lag behind, and so may its metadata."""
+"""A coordinator that does not know an id may lag behind, and so may its metadata, but not for longer than this."""
 
 
 class RecreatedTopic(NamedTuple):
@@ -28,7 +28,7 @@ class RecreatedTopic(NamedTuple):
 
 
 class TopicIds:
-    """All ids that metadata has reported for each name. The current one is the last that was new."""
+    """All ids that metadata has reported for each name. The current id is the one first reported most recently."""
 
     def __init__(self) -> None:
         self._known: dict[str, set[UUID]] = {}
@@ -37,7 +37,7 @@ class TopicIds:
         self._unknown_since_ms: dict[UUID, int] = {}
 
     def learn(self, topic: str, topic_id: UUID) -> RecreatedTopic | None:
-        """Process a reported id. Returns the RecreatedTopic if the topic is another one than before."""
+        """Process a reported id. Returns a RecreatedTopic if the topic was deleted and created again."""
         if topic_id == ZERO_UUID:
             return None
         known = self._known.setdefault(topic, set())

@@ -152,7 +152,7 @@ class BatchSender:
 
     def _fail_used_up(self, topic_partition: TopicPartition) -> None:
         """The partition accepts no more batches under this epoch, which cannot change within a transaction: it must be aborted."""
-        text = "the broker took a batch of this partition although one before it was not stored: the partition needs another epoch"
+        text = "the broker accepted a batch of this partition although an earlier one was not stored: the partition needs another epoch"
         self._completer.fail_transaction(TransactionAbortableException(text, topic_partition=topic_partition, api="Produce"))
         self._completer.drop_unsent()
 
@@ -191,7 +191,7 @@ class BatchSender:
         )
 
     def next_deadline_ms(self, steady_ms: int, *, skip_linger: bool) -> int | None:
-        """When a batch may be sent whose wait ends without an event."""
+        """When the next wait of a batch ends without an event."""
         times: list[int] = []
         for topic_partition in self._accumulator.partitions():
             ready_at_ms = self._accumulator.ready_at_ms(topic_partition)

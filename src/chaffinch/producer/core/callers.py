@@ -94,7 +94,7 @@ class Callers:
         return calls
 
     def waiters(self) -> Iterator[Waiter]:
-        """The callers with a deadline, as a log line names them: close."""
+        """The callers that wait until a deadline, named as in log lines. Only close has one."""
         if self.deadline_ms is not None:
             yield Waiter("close waits", self.deadline_ms, CLOSES_LIMIT)
 

@@ -154,7 +154,7 @@ def call_handler(
     error: ApiException,
     caught: type[BaseException] | tuple[type[BaseException], ...] = Exception,
 ) -> HandlerResult[Response]:
-    """Call a handler. An exception of class `caught`, or a return value of another type than `allowed`, counts as FAIL.
+    """Call a handler. An exception of class `caught`, or a return value of a type other than `allowed`, counts as FAIL.
 
     KeyboardInterrupt, SystemExit and the like end the call of `send`, since they may come from a signal handler. Only the sender thread,
     which serves all callers, catches them. A Spark process, which has no such signal handler, catches SystemExit.

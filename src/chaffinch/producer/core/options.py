@@ -20,7 +20,7 @@ IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 _CONNECTION: Final = (
     *connection_options("chaffinch-producer"),
     *METADATA_OPTIONS,
-    Option("metadata.max.idle.ms", "int", 300_000, "how long a topic without records stays in the metadata asked for", minimum=5_000),
+    Option("metadata.max.idle.ms", "int", 300_000, "how long the metadata of a topic without records is still requested", minimum=5_000),
 )
 _SENDING: Final = (
     Option(

@@ -36,7 +36,7 @@ ROUND_ROBIN: Final = "round_robin"
 MURMUR2: Final = "murmur2"
 NO_STICKY_PARTITION: Final = (-1, 0)
 FOR_COLUMNS: Final = "for_columns"
-"""Name of a rule's optional method that decides about all rows of a table at once."""
+"""Name of a rule's optional method that chooses the partitions of all rows of a table at once."""
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
@@ -115,7 +115,7 @@ class Partitioner:
 
         Raises ValueError if the result is not a partition.
         """
-        assert callable(self._rule), "only if `asks`"
+        assert callable(self._rule), "only if `has_function`"
         with _named(self._rule, topic):
             chosen = self._rule(topic, key, value, partition_count)
         return None if chosen is None else _checked(chosen, self._rule, topic, partition_count)
@@ -231,7 +231,7 @@ def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: in
             chosen = np.asarray(decide(topic, columns, partition_count))
         if chosen.shape != (columns.count,) or not np.issubdtype(chosen.dtype, np.integer):
             what = f"{chosen.dtype} {chosen.shape} for {columns.count} records of {topic!r}"
-            raise ValueError(f"{FOR_COLUMNS} of the partitioner {callable_name(rule)} gave {what}")
+            raise ValueError(f"{FOR_COLUMNS} of the partitioner {callable_name(rule)} returned {what}")
         beyond = np.flatnonzero((chosen < -1) | (chosen >= partition_count))
         if len(beyond):
             _checked(int(chosen[beyond[0]]), rule, topic, partition_count)

@@ -352,7 +352,7 @@ class ProduceResponseHandler:
             self._transaction.forget(batch.topic_partition)
 
     def _replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """Replace a batch that is surely not stored by its parts. They reuse its sequence numbers."""
+        """Replace a batch that is certainly not stored with its parts. They reuse its sequence numbers."""
         self.queue(batch.topic_partition).replace(batch, children)
         self._completer.release(batch.memory_bytes - sum(child.memory_bytes for child in children))
 

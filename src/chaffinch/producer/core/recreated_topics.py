@@ -2,8 +2,8 @@
 
 A topic is identified by its id (Metadata 10, Apache Kafka 2.8). When metadata contains an id that was never seen for a name:
 
-- Records that were not sent, or are surely not stored, are sent to the new topic. If its number of partitions differs, a new partition is
-  chosen for each record whose caller named none; order per key starts again.
+- Records that were not sent, or are certainly not stored, are sent to the new topic. If its number of partitions differs, a new partition
+  is chosen for each record whose caller named none; order per key starts again.
 - Records whose caller named a partition that the new topic does not have fail, unless an exception handler decides about them (KIP-1038).
 - A batch that may be stored in the old topic is never sent to the new one: it fails as possibly stored.
 - A transaction that has sent records to the old topic must be aborted, because a commit would not contain them. Its returned batches are
@@ -60,7 +60,7 @@ class RecreatedTopics:
         """Partition counts of the last metadata response."""
         self._misplaced: dict[TopicPartition, None] = {}
         self._resized: set[str] = set()
-        """Topics that were recreated with another number of partitions: batches in flight may have to move when they come back."""
+        """Topics that were recreated with a different number of partitions: batches in flight may have to move when they come back."""
         self._has_moved = False
 
     def metadata_received(self, topics: Iterable[str]) -> None:
@@ -111,7 +111,7 @@ class RecreatedTopics:
     def settle(self) -> bool:
         """Move batches of resized topics that have come back since the last round, or were appended to a missing partition.
 
-        Only batches that are surely not stored move. Returns whether records have moved to other partitions since the last round.
+        Only batches that are certainly not stored move. Returns whether records have moved to other partitions since the last round.
         """
         returned_partitions, misplaced, self._misplaced = self._response_handler.take_returned_partitions(), self._misplaced, {}
         for topic_partition in returned_partitions | misplaced:
@@ -143,7 +143,7 @@ class RecreatedTopics:
                 self._completer.end(batch, lost_with_topic(batch), is_unstored=True)
 
     def _move(self, topic: str, topic_partitions: list[TopicPartition], count: int, *, takes_waiting: bool) -> None:
-        """Choose new partitions for the records that are surely not stored. `takes_waiting`: including those in the accumulator."""
+        """Choose new partitions for the records that are certainly not stored. `takes_waiting`: including those in the accumulator."""
         taken: list[ProducerBatch] = []
         for topic_partition in sorted(topic_partitions):
             taken += self._outstanding.queue(topic_partition).take_unstored()

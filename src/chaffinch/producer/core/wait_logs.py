@@ -66,7 +66,7 @@ class RequestWaitLog:
         first = min(self._waiters(), key=lambda waiting: waiting.deadline_ms, default=None)
         if first is None:
             return
-        why = "no answer yet" if error is None else in_words(error)
+        why = "no response yet" if error is None else in_words(error)
         what = f"{blocking.description} at {blocking.address}"
         line = self._wait_log.line(Wait(None, what, self._since_ms, why, first.name, first.deadline_ms, first.limit), steady_ms)
         if line is not None:
@@ -120,7 +120,7 @@ class OutageLog:
         if self.is_reported or lasts_ms < REPORT_AFTER_MS or oldest_ms is None or not all(map(context.attempts.failures, addresses)):
             return False
         self.is_reported, left_ms = True, max(0, oldest_ms + context.delivery_timeout_ms - steady_ms)
-        tried = f"each is retried until delivery.timeout.ms, {context.delivery_timeout_ms} ms, is over, the first for {left_ms} ms more"
+        tried = f"each is retried until delivery.timeout.ms, {context.delivery_timeout_ms} ms, is over, the first for another {left_ms} ms"
         self._report(f"{context.attempts.describe(addresses, lasts_ms)}; {self._waiting()}: {tried}")
         return True
 
@@ -128,7 +128,7 @@ class OutageLog:
         """A broker has responded: the outage is over."""
         self.had_response = True
         if self.is_reported and self._since_ms is not None:
-            self._report(f"the broker at {address} answers after an outage of {steady_ms - self._since_ms} ms; {self._waiting()}")
+            self._report(f"the broker at {address} responds after an outage of {steady_ms - self._since_ms} ms; {self._waiting()}")
         self._since_ms, self.is_reported = None, False
 
     def unreachable(self) -> str | None:
@@ -194,7 +194,7 @@ class BatchWaitLog:
             since_ms, cause = outage_since_ms, OUTAGE
             why = self._context.attempts.describe(self._context.known_addresses)
         else:
-            why = "no answer yet" if error is None else in_words(error)
+            why = "no response yet" if error is None else in_words(error)
         is_unknown = error is not None and error.code is codes.UNKNOWN_TOPIC_OR_PARTITION
         limit_ms = self._unknown_limit_ms if is_unknown else self._context.delivery_timeout_ms
         return Wait(

@@ -1,6 +1,6 @@
-"""AddOffsetsToTxn (key 25): a group whose offsets a transaction is about to commit (KIP-98).
+"""AddOffsetsToTxn (key 25): add a group to a transaction that will commit its offsets (KIP-98).
 
-Versions 0-4. 3 is flexible; 4 may answer with TRANSACTION_ABORTABLE (KIP-890).
+Versions 0-4. Version 3 is the first flexible one; 4 may answer with TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class AddOffsetsToTxnRequest(Message, api_key=25, versions=(0, 4), flexible_sinc
 
 
 class AddOffsetsToTxnResponse(Message, api_key=25, versions=(0, 4), flexible_since=3):
-    """Then TxnOffsetCommit goes to the group's coordinator."""
+    """On success the client sends TxnOffsetCommit to the group's coordinator."""
 
     throttle_time_ms: int = wire(Int32)
     error_code: int = wire(Int16)

@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn (key 24): partitions a transaction is about to write to (KIP-98).
+"""AddPartitionsToTxn (key 24): add partitions to a transaction that will write to them (KIP-98).
 
-Versions 0-5. 3 is flexible and the last one for clients; 4 carries several transactions and can verify only, and is for brokers (KIP-890);
-5 may answer with TRANSACTION_ABORTABLE. Names with `v3_and_below` are Kafka's own.
+Versions 0-5. Version 3 is the first flexible one and the last for clients. 4, for brokers, carries several transactions and can also only
+verify them (KIP-890); 5 may answer with TRANSACTION_ABORTABLE. Names with `v3_and_below` are Kafka's own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ApiVersions (key 18): the APIs, versions and features of a broker.
 
-Versions 0-4. Version 3 is flexible and names the client's software (KIP-511) and features (KIP-584); version 4 equals 3 but lets
-a feature's minimum be 0 (KIP-1022). The response header is always version 0, because the client cannot know the broker yet; a broker
+Versions 0-4. Version 3 is the first flexible one and names the client's software (KIP-511) and features (KIP-584); version 4 equals 3 but
+lets a feature's minimum be 0 (KIP-1022). The response header is always version 0, because the client cannot know the broker yet; a broker
 that does not serve the requested version answers in version 0 with UNSUPPORTED_VERSION (35) and its ranges.
 """
 

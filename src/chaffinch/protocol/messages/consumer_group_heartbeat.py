@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (key 68): all communication of a member with its group's coordinator (KIP-848).
 
-Versions 0-1, both flexible. 1 adds subscription by regular expression, and members choose their id themselves (KIP-1082).
+Versions 0-1, both flexible. Version 1 adds subscription by regular expression, and members choose their id themselves (KIP-1082).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Metadata and assignments of consumer group members in JoinGroup and SyncGroup: the protocol type "consumer" (classic protocol).
 
 Brokers pass these bytes on and read only the topics. Each begins with its version (int16). Subscription versions: 1 adds the
-partitions owned (KIP-429), 2 the generation they were given in (KIP-792), 3 the rack (KIP-881); the assignment has nothing new in 1 to 3.
-The user data of the sticky assignors have no version of their own: StickyAssignor.java and CooperativeStickyAssignor.java.
+partitions owned (KIP-429), 2 the generation they were assigned in (KIP-792), 3 the rack (KIP-881); the assignment has nothing new in 1 to
+3. The user data of the sticky assignors have no version of their own: StickyAssignor.java and CooperativeStickyAssignor.java.
 """
 
 from __future__ import annotations

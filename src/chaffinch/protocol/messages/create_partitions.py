@@ -1,6 +1,6 @@
 """CreatePartitions (key 37): add partitions to topics (KIP-195).
 
-Versions 0-3. 2 is flexible; 3 may answer with a quota's code (KIP-599).
+Versions 0-3. Version 2 is the first flexible one; 3 may answer with a quota's code (KIP-599).
 """
 
 from __future__ import annotations

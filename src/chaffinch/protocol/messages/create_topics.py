@@ -1,7 +1,7 @@
 """CreateTopics (key 19).
 
-Versions 0-7. 1 adds validation without creation and error messages; 4 lets the broker choose partitions and replicas with -1 (KIP-464);
-5 is flexible and answers with the topic's configuration (KIP-525); 7 with its id (KIP-516).
+Versions 0-7. Version 1 adds validation without creation and error messages; 4 lets the broker choose partitions and replicas with -1
+(KIP-464); 5 is the first flexible one and answers with the topic's configuration (KIP-525); 7 with its id (KIP-516).
 """
 
 from __future__ import annotations

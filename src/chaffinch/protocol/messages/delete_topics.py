@@ -1,6 +1,6 @@
 """DeleteTopics (key 20).
 
-Versions 0-6. 4 is flexible; 5 adds error messages (KIP-599); 6 deletes by name or id (KIP-516).
+Versions 0-6. Version 4 is the first flexible one; 5 adds error messages (KIP-599); 6 deletes by name or id (KIP-516).
 """
 
 from __future__ import annotations

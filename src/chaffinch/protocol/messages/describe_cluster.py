@@ -1,6 +1,6 @@
 """DescribeCluster (key 60): brokers, controller and cluster id (KIP-700).
 
-Versions 0-2, all flexible. 1 chooses between brokers and controllers (KIP-919); 2 shows fenced brokers (KIP-1073).
+Versions 0-2, all flexible. Version 1 chooses between brokers and controllers (KIP-919); 2 shows fenced brokers (KIP-1073).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeConfigs (key 32): configurations of topics and brokers (KIP-133).
 
-Versions 0-4. 1 adds where a value comes from (KIP-226); 3 types and documentation (KIP-569); 4 is flexible.
+Versions 0-4. Version 1 adds where a value comes from (KIP-226); 3 types and documentation (KIP-569); 4 is flexible.
 """
 
 from __future__ import annotations

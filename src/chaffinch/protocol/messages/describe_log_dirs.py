@@ -1,6 +1,7 @@
 """DescribeLogDirs (key 35): the directories of a broker and the sizes of its logs in them (KIP-113).
 
-Versions 0-5. 2 is flexible; 3 adds a top-level error code; 4 the volume's size (KIP-827); 5 whether the directory is cordoned (KIP-1066).
+Versions 0-5. Version 2 is the first flexible one; 3 adds a top-level error code; 4 the volume's size (KIP-827); 5 whether the directory is
+cordoned (KIP-1066).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ElectLeaders (key 43): elect the preferred replicas as leaders (KIP-183).
 
-Versions 0-2. 1 adds other kinds of election and a top-level error (KIP-460); 2 is flexible.
+Versions 0-2. Version 1 adds other kinds of election and a top-level error (KIP-460); 2 is flexible.
 """
 
 from __future__ import annotations

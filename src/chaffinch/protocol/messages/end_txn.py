@@ -1,6 +1,7 @@
 """EndTxn (key 26): commit or abort a transaction (KIP-98).
 
-Versions 0-5. 3 is flexible; 4 may answer with TRANSACTION_ABORTABLE; 5 answers with the identity for the next transaction (KIP-890).
+Versions 0-5. Version 3 is the first flexible one; 4 may answer with TRANSACTION_ABORTABLE; 5 answers with the identity for the next
+transaction (KIP-890).
 """
 
 from __future__ import annotations

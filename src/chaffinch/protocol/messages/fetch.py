@@ -1,9 +1,9 @@
 """Fetch (key 1): record batches from partitions.
 
-Versions 0-18. 4 adds the isolation level and aborted transactions (KIP-98); 5 the log's start; 7 fetch sessions (KIP-227); 9 leader epochs
-(KIP-320); 11 reading from followers (KIP-392); 12 is flexible and detects divergence (KIP-595); 13 has topic ids in place of names
-(KIP-516); 14 has the bytes of 13 (KIP-405); 15 replaces the replica id by a tagged structure (KIP-903); 16 has the endpoints of new
-leaders (KIP-951); 17 adds directory ids (KIP-853); 18 the follower's high watermark (KIP-1166).
+Versions 0-18. Version 4 adds the isolation level and aborted transactions (KIP-98); 5 the log's start; 7 fetch sessions (KIP-227); 9 leader
+epochs (KIP-320); 11 reading from followers (KIP-392); 12 is the first flexible one and detects divergence (KIP-595); 13 has topic ids in
+place of names (KIP-516); 14 has the bytes of 13 (KIP-405); 15 replaces the replica id with a tagged structure (KIP-903); 16 has the
+endpoints of new leaders (KIP-951); 17 adds directory ids (KIP-853); 18 the follower's high watermark (KIP-1166).
 """
 
 from __future__ import annotations

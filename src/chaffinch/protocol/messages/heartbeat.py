@@ -1,6 +1,6 @@
 """Heartbeat (key 12): keeps a member of a classic group alive.
 
-Versions 0-4. 1 adds the throttle time; 3 static members (KIP-345); 4 is flexible.
+Versions 0-4. Version 1 adds the throttle time; 3 static members (KIP-345); 4 is flexible.
 """
 
 from __future__ import annotations

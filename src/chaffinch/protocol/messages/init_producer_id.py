@@ -1,7 +1,8 @@
 """InitProducerId (key 22): a producer's identity; with a transactional id it also fences the earlier producers of that id (KIP-98).
 
-Versions 0-6. 2 is flexible; 3 carries the current identity, so that its epoch can be bumped (KIP-360); 4 may answer with PRODUCER_FENCED;
-5 with TRANSACTION_ABORTABLE (KIP-890); 6 prepares two-phase commit (KIP-939), which Apache Kafka 4.3 describes and does not offer yet.
+Versions 0-6. Version 2 is the first flexible one; 3 carries the current identity, so that its epoch can be bumped (KIP-360); 4 may answer
+with PRODUCER_FENCED; 5 with TRANSACTION_ABORTABLE (KIP-890); 6 prepares two-phase commit (KIP-939), which Apache Kafka 4.3 describes and
+does not offer yet.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """JoinGroup (key 11): become a member of a group's next generation (classic protocol).
 
-Versions 0-9. 1 adds the rebalance timeout; 4 requires new members to rejoin with the id they received (KIP-394); 5 static members
-(KIP-345); 6 is flexible; 7 returns the protocol type (KIP-559); 8 has a reason (KIP-800); 9 may make the leader skip the assignment
-(KIP-814).
+Versions 0-9. Version 1 adds the rebalance timeout; 4 requires new members to rejoin with the id they received (KIP-394); 5 static members
+(KIP-345); 6 is the first flexible one; 7 returns the protocol type (KIP-559); 8 has a reason (KIP-800); 9 may make the leader skip the
+assignment (KIP-814).
 """
 
 from __future__ import annotations

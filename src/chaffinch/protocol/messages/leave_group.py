@@ -1,6 +1,7 @@
 """LeaveGroup (key 13): members leave, or are removed (classic protocol).
 
-Versions 0-5. 1 adds the throttle time; 3 names several members, static ones too (KIP-345); 4 is flexible; 5 gives a reason (KIP-800).
+Versions 0-5. Version 1 adds the throttle time; 3 names several members, static ones too (KIP-345); 4 is the first flexible one; 5 gives a
+reason (KIP-800).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """ListGroups (key 16): the groups that one node coordinates.
 
-Versions 0-5. 1 adds the throttle time; 3 is flexible; 4 states and a filter by them (KIP-518); 5 types and a filter by them (KIP-848).
+Versions 0-5. Version 1 adds the throttle time; 3 is the first flexible one; 4 states and a filter by them (KIP-518); 5 types and a filter
+by them (KIP-848).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ListTransactions (key 66): the transactional ids of one coordinator (KIP-664).
 
-Versions 0-2, all flexible. 1 filters by duration (KIP-994), 2 by a pattern of the id (KIP-1152).
+Versions 0-2, all flexible. Version 1 filters by duration (KIP-994), 2 by a pattern of the id (KIP-1152).
 """
 
 from __future__ import annotations

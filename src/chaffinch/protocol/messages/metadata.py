@@ -1,9 +1,9 @@
 """Metadata (key 3): brokers, topics, partitions and their leaders.
 
-Versions 0-13. 1 adds controller and racks, and null instead of the empty list for "all topics"; 2 the cluster id; 4 automatic creation
-(KIP-204); 5 offline replicas (KIP-112); 7 leader epochs (KIP-320); 8 authorized operations (KIP-430); 9 is flexible (KIP-482);
-10 topic ids (KIP-516), usable in requests since 12; 11 drops the cluster's authorized operations (KIP-700);
-13 a top-level error code (KIP-1102).
+Versions 0-13. Version 1 adds controller and racks, and null instead of the empty list for "all topics"; 2 the cluster id; 4 automatic
+creation (KIP-204); 5 offline replicas (KIP-112); 7 leader epochs (KIP-320); 8 authorized operations (KIP-430); 9 is the first flexible one
+(KIP-482); 10 topic ids (KIP-516), usable in requests since 12; 11 drops the cluster's authorized operations (KIP-700); 13 a top-level error
+code (KIP-1102).
 """
 
 from __future__ import annotations

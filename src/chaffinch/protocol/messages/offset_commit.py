@@ -1,7 +1,7 @@
 """OffsetCommit (key 8): a group's offsets, outside transactions.
 
-Versions 0-10. 1 adds the group member; 2 to 4 a retention time; 6 leader epochs (KIP-320); 7 static members (KIP-345); 8 is flexible;
-9 allows the epochs of KIP-848; 10 has topic ids in place of names (KIP-848).
+Versions 0-10. Version 1 adds the group member; 2 to 4 a retention time; 6 leader epochs (KIP-320); 7 static members (KIP-345); 8 is the
+first flexible one; 9 allows the epochs of KIP-848; 10 has topic ids in place of names (KIP-848).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch (key 23): end offsets of leader epochs, by which consumers detect a truncated log (KIP-101, KIP-320).
 
-Versions 0-4. 1 answers with the epoch too; 2 fences by the client's epoch; 3 adds the replica id; 4 is flexible.
+Versions 0-4. Version 1 answers with the epoch too; 2 fences by the client's epoch; 3 adds the replica id; 4 is flexible.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Produce (key 0): record batches for partitions, and for each partition an offset or an error.
 
-Versions 0-13. 0 and 1 carry message sets of magic 0 and 1; 2 adds the append time; 3 the transactional id and record batches (KIP-98);
-5 the log's start; 7 zstd (KIP-110); 8 the culprits of a rejected batch (KIP-467); 9 is flexible; 10 names the new leader (KIP-951);
-11 and 12 have the same bytes (KIP-890); 13 has topic ids in place of names (KIP-516).
+Versions 0-13. Versions 0 and 1 carry message sets of magic 0 and 1; 2 adds the append time; 3 the transactional id and record batches
+(KIP-98); 5 the log's start; 7 zstd (KIP-110); 8 the culprits of a rejected batch (KIP-467); 9 is the first flexible one; 10 names the new
+leader (KIP-951); 11 and 12 have the same bytes (KIP-890); 13 has topic ids in place of names (KIP-516).
 
 Kafka calls the two lists of the request `topic_data` and `partition_data`; here they are `topics` and `partitions`, as in other requests.
 """

@@ -1,6 +1,6 @@
 """SaslAuthenticate (key 36): one token of a SASL mechanism, and the server's token (KIP-152).
 
-Versions 0-2. 1 adds the lifetime of the session (KIP-368); 2 is flexible.
+Versions 0-2. Version 1 adds the lifetime of the session (KIP-368); 2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """SyncGroup (key 14): the leader sends all assignments, the other members receive theirs (classic protocol).
 
-Versions 0-5. 1 adds the throttle time; 3 static members (KIP-345); 4 is flexible; 5 checks protocol type and name (KIP-559).
+Versions 0-5. Version 1 adds the throttle time; 3 static members (KIP-345); 4 is the first flexible one; 5 checks protocol type and name
+(KIP-559).
 """
 
 from __future__ import annotations

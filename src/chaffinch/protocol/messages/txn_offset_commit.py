@@ -1,8 +1,7 @@
 """TxnOffsetCommit (key 28): offsets of a group that become committed with the transaction (KIP-98).
 
-Versions 0-6. 2 adds leader epochs (KIP-320); 3 is flexible and carries the group member (KIP-447); 4 may answer with
-TRANSACTION_ABORTABLE; 5 adds the group to the transaction by itself (KIP-890); 6 has topic ids in
-place of names (KIP-1319).
+Versions 0-6. Version 2 adds leader epochs (KIP-320); 3 is the first flexible one and carries the group member (KIP-447); 4 may answer with
+TRANSACTION_ABORTABLE; 5 adds the group to the transaction implicitly (KIP-890); 6 has topic ids in place of names (KIP-1319).
 """
 
 from __future__ import annotations

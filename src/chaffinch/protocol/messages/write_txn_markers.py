@@ -1,7 +1,7 @@
 """WriteTxnMarkers (key 27): ends transactions in partitions; from coordinators, and from tools that end hanging ones (KIP-98, KIP-664).
 
-Versions 0-2. 1 is flexible; 2 adds the coordinator's transaction version, because markers of version 2 must have a higher
-epoch than the records (KIP-1228).
+Versions 0-2. Version 1 is the first flexible one; 2 adds the coordinator's transaction version, because markers of version 2 must have a
+higher epoch than the records (KIP-1228).
 """
 
 from __future__ import annotations

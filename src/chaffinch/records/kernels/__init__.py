@@ -1,8 +1,9 @@
 """Loops over records: compiled by numba if it is installed and loaded, otherwise the reference implementation in plain Python.
 
 `choose(count)` returns the loops for `count` records; both sets give the same results for any input. Importing this package does not import
-numba, which takes 0.4 s and 100 MB: an idle broker and a task of ten records do without. The compiled set is loaded by `load()` (a server
-calls it in a thread once it is ready), or automatically when the reference implementation has processed `LOAD_AFTER_RECORDS` records.
+numba, which takes 0.4 s and 100 MB: an idle broker or a task of ten records does not need it. The compiled set is loaded by `load()` (a
+server calls it in a thread once it is ready), or automatically when the reference implementation has processed `LOAD_AFTER_RECORDS`
+records.
 
 `python -m chaffinch.records.kernels` compiles everything once into numba's cache: next to these files if that directory is writable,
 otherwise in the user's cache directory, otherwise nowhere. Later processes only load it. numba reads only directories that it may write to,
@@ -18,8 +19,8 @@ from importlib import import_module
 from chaffinch.signals import deferred_signals
 
 LOAD_AFTER_RECORDS = 50_000
-"""Records processed by the reference implementation before the compiled loops are loaded automatically: its time for them is about that
-of loading."""
+"""Records processed by the reference implementation before the compiled loops are loaded automatically: that takes about as long as
+loading."""
 
 LOOPS: dict[str, str] = {
     "measure": "sizes",

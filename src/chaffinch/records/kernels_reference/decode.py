@@ -215,7 +215,7 @@ def scan_headers(
     value_valid: Bytes,
     summary: Int64s,
 ) -> int:
-    """Find the fields of the headers that `scan` counted: as there, with one entry per header in the last five arrays."""
+    """Find the fields of the headers that `scan` counted. The last five arrays are like those of `scan`, with one entry per header."""
     summary[:] = 0
     data = payload.tobytes()
     entries: list[tuple[int, ...]] = []

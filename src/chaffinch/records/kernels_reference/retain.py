@@ -53,7 +53,8 @@ def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> in
 def find_keys(payload: Bytes, keeps: Bytes, starts: Int64s, lengths: Int64s) -> int:
     """Start and length of the keys of the records whose `keeps` is 0, in order; length -1 for null. Returns their number.
 
-    Returns -1 if the payload holds another number of records, or if the outputs are too small. Only the lengths of other records are read.
+    Returns -1 if the payload holds a different number of records, or if the outputs are too small. Of the other records only the lengths
+    are read.
     """
     data = payload.tobytes()
     keys: list[tuple[int, int]] = []
@@ -120,7 +121,7 @@ def extract_records(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Byte
 def extract_in_place(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -> int:
     """Like `extract_records`, but within `payload`: the remaining records move to its front.
 
-    Returns NOT_IN_PLACE, with nothing changed, if the first remaining record has another timestamp than `base_timestamp`: the deltas of the
+    Returns NOT_IN_PLACE, with nothing changed, if the timestamp of the first remaining record is not `base_timestamp`: the deltas of the
     others would change, and might need more space. Returns -1 also if a record needs more space than before, because its offset delta was
     wrong. Then, and for wrong lengths, the contents of `payload` are undefined.
     """

@@ -47,11 +47,11 @@ def walk(
     A record is a culprit when its offset delta is not its index, when `must_have_key` and its key is null, or when its
     timestamp (base + delta, wrapped at 64 bits) is outside timestamp_min .. timestamp_max (inclusive, ms) and is not the -1
     of a record without one (if `may_lack_timestamp`). The first `len(culprit_indices)` culprits are written to the three
-    arrays, ascending: index, reason, and the wrong value itself (0 for a key); those arrays may be empty to only count.
+    arrays, ascending: index, reason, and the wrong value itself (0 for a key); pass empty arrays to count only.
 
     Returns Fault.NONE, or the Fault that makes the payload unreadable. `summary` (4 numbers) gets: records walked, or index
     of the faulty record; bytes walked, or position of the faulty field; culprits so far; largest timestamp so far (the
-    least 64-bit number when there is no record).
+    smallest 64-bit number when there is no record).
     """
     data = payload.tobytes()
     position, culprits, largest = 0, 0, _INT64_MIN
@@ -108,7 +108,7 @@ def walk_valid(
 
 def _record(data: bytes, start: int) -> tuple[Fault, int, int, int, int]:
     """(fault, position, offset delta, timestamp delta, key length) of the record at `start`; `position` is where it ends,
-    or where the field begins that is wrong."""
+    or where its invalid field begins."""
     if start == len(data):
         return Fault.RECORD_COUNT, start, 0, 0, 0
     length, position = read_varint(data, start, len(data), INT32_BYTES_MAX)
@@ -140,7 +140,7 @@ def _record(data: bytes, start: int) -> tuple[Fault, int, int, int, int]:
 
 
 def _field(data: bytes, start: int, end: int) -> tuple[int, int, int]:
-    """(length, start, position after the bytes that the length counts); position -1 when it is no length or they are not there."""
+    """(length, start, position after the bytes that the length counts); position -1 if the length is invalid or the bytes are missing."""
     length, position = read_varint(data, start, end, INT32_BYTES_MAX)
     if position < 0 or not NULL_LENGTH <= length <= end - position:
         return length, start, -1
@@ -148,7 +148,7 @@ def _field(data: bytes, start: int, end: int) -> tuple[int, int, int]:
 
 
 def _headers(data: bytes, start: int, end: int) -> tuple[Fault, int]:
-    """(fault, position): where the headers that begin with their count at `start` end, or where the field begins that is wrong."""
+    """(fault, position): end of the headers whose count is at `start`, or beginning of the invalid field."""
     count, position = read_varint(data, start, end, INT32_BYTES_MAX)
     if position < 0 or not 0 <= count <= (end - position) // HEADER_BYTES_MIN:
         return Fault.HEADER_COUNT, start

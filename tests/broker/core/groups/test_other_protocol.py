@@ -18,7 +18,7 @@ def test_classic_group_is_named_to_a_member_of_the_consumer_protocol(cluster: Cl
     answer = ConsumerMember(cluster, "a").join()
     assert answer.error_code == 69
     assert "is not a consumer group, it uses the classic protocol" in answer.error_message
-    assert "Stop all of them first, or choose another group.id" in answer.error_message
+    assert "Stop all its members first, or choose another group.id" in answer.error_message
     described = cluster.client().ask(ConsumerGroupDescribeRequest(group_ids=[GROUP])).groups[0]
     assert (described.error_code, described.error_message) == (69, answer.error_message)
 

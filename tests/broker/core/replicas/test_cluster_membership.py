@@ -313,7 +313,7 @@ class TestPreferredLeaders:
         assert [partition.replicas.leader for partition in partitions] == [partition.replicas.assigned[0] for partition in partitions]
         assert {partition.replicas.leader_epoch for partition in partitions if partition.replicas.leader == 1} == {2}
         assert {partition.replicas.leader_epoch for partition in partitions if partition.replicas.leader != 1} == {0}
-        assert "led by their preferred replicas again: 2 partitions" in cluster.lines
+        assert "leadership of 2 partitions returned to the preferred replica" in cluster.lines
         assert not reader.answers
         cluster.restart()
         assert all(partition.replicas.leader_epoch > 2 for partition in cluster.core.topics.partitions())

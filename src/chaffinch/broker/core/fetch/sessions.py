@@ -99,7 +99,7 @@ EPOCH_FINAL = -1
 EPOCH_MAX = 2**31 - 1
 
 SAFE_MS = 120_000
-"""How long a session in use is safe from larger ones, and an unused one from eviction. As in Apache Kafka."""
+"""How long a session in use is not evicted for a larger one, and an unused one is not evicted at all. As in Apache Kafka."""
 
 PARTITIONS_MAX = 200_000
 """Limit of partitions in all sessions: some 100 MB."""
@@ -227,8 +227,8 @@ class FetchSessions:
         return session_id
 
     def _evict_for(self, size: int, steady_ms: int) -> bool:
-        """Make room for a session with this many partitions: evict one that is unused for long, or a smaller one that is not new. Returns
-        False if that is impossible."""
+        """Make room for a session with this many partitions: evict one that has long been unused, or a smaller one that is not new.
+        Returns False if that is impossible."""
         if not self._make_partitions_fit(size, steady_ms):
             return False
         if len(self._sessions) < self._slots:
@@ -239,7 +239,7 @@ class FetchSessions:
         if steady_ms - oldest.used_ms > SAFE_MS:
             self._remove(oldest.id)
             return True
-        # By the time of its last use: only then does a session stop being new.
+        # A session is new until it is used later than SAFE_MS after its creation.
         old = (session for session in self._sessions.values() if session.used_ms - session.created_ms > SAFE_MS)
         smallest = min(old, key=lambda session: len(session.positions), default=None)
         if smallest is None or len(smallest.positions) >= size:
@@ -248,7 +248,7 @@ class FetchSessions:
         return True
 
     def _make_partitions_fit(self, size: int, steady_ms: int) -> bool:
-        """Make room for more partitions by evicting sessions unused for long. Returns False if that is not enough."""
+        """Make room for more partitions by evicting sessions that have long been unused. Returns False if that is not enough."""
         while self._partition_count + size > PARTITIONS_MAX:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or steady_ms - oldest.used_ms <= SAFE_MS:
@@ -268,7 +268,7 @@ class FetchSessions:
 
 
 def _can_be_cached(request: FetchRequest) -> bool:
-    """Whether the topic names are of legal length: the memory of a session is bounded."""
+    """Whether the topic names have a valid length: the memory of a session is bounded."""
     return all(len(topic.topic) <= NAME_LENGTH_MAX for topic in request.topics)
 
 

@@ -110,7 +110,7 @@ class ClassicGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory size; 0 for a group that only has offsets, which are counted themselves."""
+        """Approximate memory size; 0 for a group that only has offsets, which are counted elsewhere."""
         if self.was_never_used:
             return 0
         return 1000 + 2 * len(self.group_id) + self._pending_bytes + self._members_bytes
@@ -184,7 +184,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def replace_static(self, old_id: str, member: ClassicMember) -> None:
-        """Replace a static member by the same instance under a new member id; it keeps its position and leadership."""
+        """Replace a static member with the same instance under a new member id; it keeps its position and leadership."""
         assert member.instance_id is not None
         self._count(self.members[old_id], -1)
         self._count(member, 1)

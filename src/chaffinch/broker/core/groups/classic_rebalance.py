@@ -73,7 +73,7 @@ class ClassicRebalance:
     # The new generation -----------------------------------------------------------------------------------------------------------------
 
     def _complete(self, group: ClassicGroup, steady_ms: int) -> None:
-        """Form the next generation of the members that joined; static members stay even if they have not."""
+        """Form the next generation of the members that joined; static members stay even if they did not join."""
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.JOIN))
         absent = [name for name, member in group.members.items() if name not in group.joins and member.instance_id is None]
         for member_id in absent:
@@ -93,7 +93,7 @@ class ClassicRebalance:
             self._journal.put_classic(group, (), {})
         except StorageError as error:
             # After a restart the previous generation would be loaded; its members' sessions then time out.
-            self._context.lines.append(f"group {group.group_id!r}: cannot write that the group is empty: {error}")
+            self._context.lines.append(f"group {group.group_id!r}: cannot store that the group is empty: {error}")
 
     def _complete_joins(self, group: ClassicGroup, steady_ms: int) -> None:
         joins, group.joins = group.joins, {}

@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat: the rules of KIP-848. A member reports what changed and receives its assignment.
 
-Each heartbeat may raise the group epoch (a subscription or a topic changed); it then computes a new target assignment and moves its own
+Each heartbeat may raise the group epoch (a subscription or a topic changed); it then computes a new target assignment and moves the
 member one step towards it. Follows Apache Kafka's GroupMetadataManager. Changes are written to the journal before the response.
 
 In a step ("Member Reconciliation") a member first revokes the partitions that are not in its target and confirms that; then it receives the
@@ -147,7 +147,7 @@ class ConsumerRules:
             step.change.epoch = group.epoch + 1
 
     def _set_target(self, group: ConsumerGroup, step: _Step) -> None:
-        """Compute a new target assignment if the group epoch is newer than the last one's."""
+        """Compute a new target assignment if the current one is older than the group epoch."""
         if step.change.epoch <= step.change.assignment_epoch:
             return
         names: tuple[str, ...] = self._context.settings["group.consumer.assignors"]
@@ -196,7 +196,7 @@ class ConsumerRules:
     # Removing members -------------------------------------------------------------------------------------------------------------------
 
     def leave(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        """A member leaves: permanently (-1), or temporarily (-2), when its partitions stay reserved until its session ends."""
+        """A member leaves: permanently (-1), or temporarily (-2): its partitions then stay reserved until its session ends."""
         member = _member_named(group, request.member_id, request.instance_id)
         if request.member_epoch == EPOCH_LEAVE_FOR_A_WHILE:
             change = group.change()
@@ -289,7 +289,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -
 
 
 def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
-    """The partitions that the member reports to own; None if it does not report them."""
+    """The partitions that the member owns according to its request; None if the request does not list them."""
     if request.topic_partitions is None:
         return None
     return frozenset(TopicIdPartition(topic.topic_id, index) for topic in request.topic_partitions for index in topic.partitions)
@@ -309,7 +309,7 @@ def next_step(
     owned: Partitions | None,
     owners: Mapping[TopicIdPartition, str],
 ) -> ConsumerMember:
-    """The member after this heartbeat. `owned`: the partitions it reports to own; None if it does not report them."""
+    """The member after this heartbeat. `owned`: see `owned_partitions`."""
     if member.state is MemberState.UNREVOKED:
         if _holds(owned, member.revoking):
             return member

@@ -77,7 +77,7 @@ class MembersMemory:
 
 @dataclass(slots=True, kw_only=True)
 class GroupContext:
-    """See the module. `changed` collects completed deferred responses, `lines` lines to log."""
+    """See the module docstring. `changed` collects completed deferred responses, `lines` lines to log."""
 
     settings: Mapping[str, Any]
     configs: GroupConfigs

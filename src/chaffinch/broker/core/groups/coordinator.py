@@ -1,6 +1,6 @@
 """Group coordinator: all groups of the cluster, of either protocol, with their deadlines. Called by the request handlers.
 
-A group is classic or uses the consumer protocol. It changes its protocol when a member of the other kind joins while it is empty; unlike
+A group is classic or uses the consumer protocol. It changes its protocol when a member of the other kind joins the empty group; unlike
 Apache Kafka, groups with members cannot be migrated. A group that only has offsets is a classic group without members. Groups and their
 members survive a restart; members must then send a heartbeat within their session timeout.
 """
@@ -57,12 +57,12 @@ def not_a_consumer_group(group_id: str, group: Group | None) -> str:
     """Message of GROUP_ID_NOT_FOUND when a KIP-848 group is requested."""
     if group is None or group.is_empty:
         return f"there is no consumer group {group_id!r}"
-    uses = "uses the classic protocol: its members have group.protocol=classic"
-    return f"group {group_id!r} is not a consumer group, it {uses}. Stop all of them first, or choose another group.id"
+    uses = "uses the classic protocol (its members have group.protocol=classic)"
+    return f"group {group_id!r} is not a consumer group, it {uses}. Stop all its members first, or choose another group.id"
 
 
 class GroupCoordinator:
-    """See the module. A `ScheduledTask` of the broker."""
+    """See the module docstring. A `ScheduledTask` of the broker."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class GroupCoordinator:
     # Internal -------------------------------------------------------------------------------------------------------------------------
 
     def _note(self, group: Group) -> None:
-        """Record a group's memory. A group that no client ever joined is dropped immediately, however many are tried."""
+        """Record a group's memory. A group that no client ever joined is dropped: many such groups must not fill the memory."""
         self._context.memory.note(group.group_id, group.size_bytes)
         if isinstance(group, ClassicGroup) and group.was_never_used and not self._offsets.has_offsets(group.group_id):
             self._groups.pop(group.group_id, None)

@@ -1,7 +1,7 @@
 """Fetch: returns record batches, immediately or when enough of them are available (`min_bytes`, `max_wait_ms`).
 
-A request names its partitions or continues a fetch session (`fetch/sessions.py`). Topics are identified by name up to version 12, by id
-since.
+A request names its partitions or continues a fetch session (`fetch/sessions.py`). Topics are identified by name up to version 12, and by
+id from version 13 on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WAIT_MS_MAX = 600_000
 """Longest wait for records, whatever the request says: connections idle for longer are closed."""
 
 UNREADABLE_WAITING_MAX = 1_000
-"""A request that names more nonexistent partitions than this is not delayed: each takes some 300 bytes, on any number of connections.
-Partitions of fetch sessions have their own limit."""
+"""A request that names more nonexistent partitions than this is not delayed: while it waits, each of them takes some 300 bytes, and the
+number of connections is not limited. Partitions of fetch sessions have their own limit."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, steady_ms: int, fault: Fault | None = None) -> Result:
@@ -46,7 +46,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, s
     def answer(steady_ms: int, is_last: bool) -> FetchResponse | None:
         if not is_last and not awaited.is_enough():
             return None
-        terms.bytes_max = min(bytes_max, broker.records_max())  # Others may have large unread responses by now.
+        terms.bytes_max = min(bytes_max, broker.records_max())  # Other clients may have large unread responses by now.
         return _answer(broker, context, partition_reads.read(broker, terms, context.positions), steady_ms)
 
     request.topics = []  # The context holds the relevant partitions; the rest, up to a million duplicates, would stay in memory too.

@@ -40,7 +40,7 @@ def when_ready(
     interrupted: Callable[[ErrorCode], Message],
     steady_ms: int,
 ) -> Message | DelayedResponse:
-    """The deferred response, now or when it is completed; `interrupted` if the group moves to another coordinator before, or the time is
+    """The deferred response, now or when it is completed; `interrupted` if the group moves to another coordinator first, or the time is
     up."""
     if deferred.answer is not None:
         return finished(deferred.answer)

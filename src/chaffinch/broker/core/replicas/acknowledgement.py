@@ -2,7 +2,7 @@
 
 `min.insync.replicas.policy` selects the result for a topic with min.insync.replicas above its replication factor: `kip579` refuses with an
 error that clients do not retry, `legacy` returns NOT_ENOUGH_REPLICAS as before Kafka 3.7, `capped` uses the smaller of the two counts as
-Kafka does since. Markers and offset commits are not checked. The mismatch is checked before the in-sync count, as in the KIP.
+Kafka does since 3.7. Markers and offset commits are not checked. The mismatch is checked before the in-sync count, as in the KIP.
 
 Writes wait only if a lagging node is in the partition's in-sync set. The wait ends when the replica is back or has left the in-sync set,
 when the leader moves, or after the request's `timeout_ms`. Unlike Apache Kafka since version 4.0 (KIP-966), the high watermark advances
@@ -40,7 +40,7 @@ def replication_fault(broker: BrokerState, partition: Partition, acks: int) -> R
     if in_sync_count < in_sync_min:
         return Rejected(
             codes.NOT_ENOUGH_REPLICAS,
-            f"{in_sync_count} of {replica_count} replicas of topic {topic.name} are in sync, min.insync.replicas asks for {in_sync_min}",
+            f"{in_sync_count} of {replica_count} replicas of topic {topic.name} are in sync, min.insync.replicas requires {in_sync_min}",
         )
     return None
 

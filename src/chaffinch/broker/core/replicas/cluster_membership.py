@@ -1,15 +1,15 @@
 """Cluster membership: stops and starts declared nodes at run time. Leaders move, in-sync sets shrink and grow, high watermarks wait.
 
-A node that is stopped in order leaves every in-sync set immediately, as after Kafka's controlled shutdown. A node that stops abruptly stays
+A node that is shut down cleanly leaves every in-sync set immediately, as in Kafka's controlled shutdown. A node that stops abruptly stays
 in them for `replica.lag.time.max.ms`, like a follower that no longer fetches. In the meantime appended data is not on every in-sync
-replica, so the high watermarks of its partitions stand still and writes with acks=all wait (`acknowledgement.py`).
+replica, so the high watermarks of its partitions do not advance and writes with acks=all wait (`acknowledgement.py`).
 
 A node that starts again leads nothing at first. After `leader.imbalance.check.interval.seconds` leaderships return to the preferred
 replicas, unless `auto.leader.rebalance.enable` is off.
 
 A partition's leader epoch must not go back after a restart, or clients would take new metadata for outdated. The epoch rises by at most one
-with each change of the nodes, so the number of changes, stored in the journal, is an upper bound. Opening a data directory with another
-number of nodes is such a change.
+with each change of the nodes, so the number of changes, stored in the journal, is an upper bound. Opening a data directory with a
+different number of nodes is such a change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
 
 COORDINATORS: Final = "coordinators"
-"""Key that every delayed response at a coordinator waits for too: a group's coordinator may move when a node starts or stops."""
+"""Additional key of every delayed response at a coordinator: a group's coordinator may move when a node starts or stops."""
 
 _CHANGES_KEY = b"node.changes"
 _COUNT_KEY = b"node.count"
@@ -49,8 +49,8 @@ def first_epoch(journal: Journal, node_count: int) -> int:
 
 
 class ClusterMembership:
-    """See the module. A scheduled task: lagging nodes leave the in-sync sets, leaderships return. `changed_keys` collects the partitions
-    whose leader or high watermark moved, and COORDINATORS."""
+    """See the module docstring. A scheduled task: lagging nodes leave the in-sync sets, leaderships return. `changed_keys` collects the
+    partitions whose leader or high watermark moved, and COORDINATORS."""
 
     def __init__(
         self, nodes: DeclaredNodes, topics: TopicRegistry, settings: DynamicSettings, journal: Journal, changed_keys: list[Hashable]
@@ -115,7 +115,7 @@ class ClusterMembership:
         if gone:
             self._follow()
         lines: list[str | LogLine] = []
-        lines += [f"node {node_id} was stopped for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
+        lines += [f"node {node_id} has been stopped for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
         if self._balance_at_ms is not None and steady_ms >= self._balance_at_ms:
             self._balance_at_ms = None
             lines += self._balance(steady_ms)
@@ -135,7 +135,7 @@ class ClusterMembership:
         for partition in moving:
             partition.replicas.elect(partition.replicas.assigned[0])
             self._changed_keys.append(partition.topic_partition)
-        return [LogLine(f"led by their preferred replicas again: {pluralize(len(moving), 'partition')}", is_routine=True)]
+        return [LogLine(f"leadership of {pluralize(len(moving), 'partition')} returned to the preferred replica", is_routine=True)]
 
     def _count_change(self) -> None:
         changes = max(int(self._journal.get(_CHANGES_KEY) or b"0"), self._nodes.first_epoch)

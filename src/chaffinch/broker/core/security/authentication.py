@@ -151,7 +151,7 @@ class Outcome:
 
 
 class Authentication:
-    """See the module. `counts`: logins by outcome, for the metrics.
+    """See the module docstring. `counts`: logins by outcome, for the metrics.
 
     Raises ConfigException if no user could log in, if users are given without a login, and for options that the security protocol does not
     use.

@@ -30,21 +30,21 @@ SECURITY_OPTIONS: Final = (
         "connections.max.reauth.ms",
         "int",
         0,
-        "How long a login is valid: clients that support KIP-368 log in again before; 0 for no limit.",
+        "How long a login is valid: clients that support KIP-368 log in again before it ends; 0 for no limit.",
         minimum=0,
     ),
     Option(
         "connections.max.unauthenticated.ms",
         "int",
         10_000,
-        "A connection whose TLS handshake and login are not done within this time is closed.",
+        "A connection whose TLS handshake and login take longer is closed.",
         minimum=1,
     ),
     Option(
         "sasl.server.max.receive.size",
         "int",
         524_288,
-        "Largest request before a login is done.",
+        "Largest request of a client that has not logged in.",
         minimum=1,
         maximum=2**31 - 1,
     ),
@@ -69,8 +69,8 @@ _COUNT_WITH: Final = {
 
 
 def refuse_idle(settings: Mapping[str, Any]) -> None:
-    """Raises ConfigException for options that the security protocol does not use: keys or certificates that are given must not be ignored
-    silently."""
+    """Raises ConfigException for options that the security protocol does not use: a given key or certificate must not be
+    ignored silently."""
     protocol = settings["security.protocol"]
     for beginning, protocols in _COUNT_WITH.items():
         rows = [option for option in SECURITY_OPTIONS if option.name.startswith(beginning)]

@@ -49,7 +49,7 @@ _OF_USERS: Final = _Shape(scram.ITERATIONS_MIN, SALT_BYTES, has_digits=False)
 
 
 class ScramCredentials:
-    """See the module."""
+    """See the module docstring."""
 
     def __init__(self, journal: Journal, users: Mapping[str, str], rng: RandomSource) -> None:
         self._journal = journal

@@ -127,7 +127,7 @@ class TopicRegistry:
         self._collisions: dict[str, str] = {}
         self.version = 0
         """Changes whenever a topic is created, deleted or altered."""
-        self._unnormalized: dict[str, str] = {}  # Topic name -> one of its options that is stored under another spelling than its name.
+        self._unnormalized: dict[str, str] = {}  # Topic name -> one of its options that is stored under a different spelling of its name.
         self._verify_bytes_left = VERIFY_BYTES_MAX
         self.maintenance_queue: list[TopicPartition] = []
         """Partitions that may need retention or compaction; see `log_maintenance`."""

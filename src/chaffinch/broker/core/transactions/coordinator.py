@@ -32,18 +32,18 @@ from chaffinch.storage.journal import Journal
 from chaffinch.storage.wall_time import WallTime
 
 COORDINATOR_EPOCH = 0
-"""There is one coordinator per data directory, guaranteed by the directory's lock: its epoch never has to rise."""
+"""There is one coordinator per data directory, guaranteed by the directory's lock, so its epoch never has to rise."""
 
 MARKER_RETRY_MS = 1000
 """Retry interval for transactions whose markers could not be written (full disk)."""
 
 EXPIRED_PER_CALL = 100
-"""Transactions per call: the broker handles requests between two calls."""
+"""Transactions handled in one call of `expire`: the broker handles requests between two calls."""
 
 GROUPS_BYTES_MAX = 128 << 10
 GROUP_BYTES = 50
-"""Limit of the group names in one transaction, and the overhead counted for each: some two thousand groups. They are rewritten with each
-added group. (The number of partitions is limited by existing topics.)"""
+"""Limit on the total bytes of the group names in one transaction, and the overhead counted for each name: about two thousand groups. Each
+added group rewrites all names. (The number of partitions is limited by the existing topics.)"""
 
 NOT_WRITTEN = codes.NOT_COORDINATOR
 """Error code if the journal cannot be written: clients look up the coordinator and retry (Kafka maps KAFKA_STORAGE_ERROR to it)."""
@@ -57,7 +57,7 @@ _PRODUCER_IDS_KEY = b"producer.ids"
 
 
 class Participants(Protocol):
-    """Carries out decisions. After a crash both methods may be called again for the same transaction."""
+    """Carries out decisions. After a crash each method may be called again for the same transaction."""
 
     def write_marker(
         self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, steady_ms: int
@@ -74,8 +74,9 @@ class Participants(Protocol):
 class ProducerIds:
     """Allocates producer ids from 0 upwards, each once, in blocks whose end is on disk before the first id is used.
 
-    A crash skips the rest of a block, as in Apache Kafka's ProducerIdManager. This is independent of `flush.policy`: after a power loss a
-    log may contain batches of an id that the journal has lost, and would take those of the id's next producer for duplicates.
+    A crash skips the rest of a block, as in Apache Kafka's ProducerIdManager. Blocks are synced whatever `flush.policy` is: otherwise a
+    power loss could lose an id whose batches are in a log, and the batches of the next producer with that id would be dropped as
+    duplicates.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -102,7 +103,7 @@ class IdentityAnswer:
 
 
 class TransactionCoordinator:
-    """All transactional ids of the cluster. See the module for the guarantees."""
+    """All transactional ids of the cluster. See the module docstring for the guarantees."""
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class TransactionCoordinator:
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, steady_ms: int, expected: ProducerIdentity = NO_PRODUCER
     ) -> IdentityAnswer:
-        """Handle InitProducerId. `expected`: the identity the producer believes to have (KIP-360), NO_PRODUCER for a new producer.
+        """Handle InitProducerId. `expected`: the identity the producer last used (KIP-360), NO_PRODUCER for a new producer.
 
         An ongoing transaction is aborted under a raised epoch, and the result is CONCURRENT_TRANSACTIONS: the client retries and then
         receives its own epoch.
@@ -311,7 +312,7 @@ class TransactionCoordinator:
             return f"transaction of {name!r} aborted: open for more than {metadata.timeout_ms} ms; its producer is fenced"
         if metadata.is_decided:
             self._complete(metadata, steady_ms)
-            return f"markers of the transaction of {name!r} completed"
+            return f"transaction of {name!r} completed: all its markers are written"
         self._journal.put({_key(name): None})
         del self._transactions[name]
         return f"transactional id {name!r} removed: unused for {self._expiration_ms} ms"
@@ -325,7 +326,8 @@ class TransactionCoordinator:
         """Fence an id: raise its epoch above its own and `seen_epoch`, so that no producer continues with it; see `power_loss.py`. Only at
         startup.
 
-        A decided transaction writes its markers under the raised epoch, in these of its partitions. Raises StorageError.
+        A decided transaction writes its markers under the raised epoch, in those of its partitions that are in `partitions`. Raises
+        StorageError.
         """
         lifted = replace(transaction_metadata.above(metadata, seen_epoch), partitions=partitions)
         self._journal.put({_key(lifted.transactional_id): transaction_metadata.to_bytes(lifted)})
@@ -334,8 +336,8 @@ class TransactionCoordinator:
     def sync(self) -> None:
         """With `flush.policy=always`: sync everything that was added to transactions. Otherwise a no-op. Raises StorageError.
 
-        Called before the first batch or offset of a participant is stored. If a power loss kept these but not the journal, the transaction
-        would never end, and a repeated batch would be acknowledged although its partition is no longer in the transaction.
+        Called before the first batch or offset of a participant is stored. If these survived a power loss but the journal did not, the
+        transaction would never end, and a repeated batch would be acknowledged although its partition is no longer in the transaction.
         """
         if self._sync_decisions:
             self._journal.sync()
@@ -382,7 +384,7 @@ class TransactionCoordinator:
         for partition in sorted(metadata.partitions):
             self._participants.write_marker(partition, is_commit, metadata.identity, metadata.transaction_version, steady_ms)
         if self._sync_decisions:
-            # Before the completion: if a power loss kept it but not a marker, that marker would never be written again.
+            # Before the completion: if it survived a power loss but a marker did not, that marker would never be written again.
             self._participants.sync(metadata.partitions, metadata.groups)
         self._move(metadata, transaction_metadata.completed(metadata, self._wall.at(steady_ms)), steady_ms)
 

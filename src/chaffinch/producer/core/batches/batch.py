@@ -1,9 +1,10 @@
 """ProducerBatch: one record batch from `send` to its outcome. State machine, encoded bytes, sequence numbers, attempts, and its records.
 
-`in_flight.py` keeps the batches of a partition by state and makes the moves; `produce_response_handler.py` and `completer.py` decide which.
+`in_flight.py` keeps the batches of a partition by state and changes their states as `produce_response_handler.py` and `completer.py`
+decide.
 
 The owner of the records is opaque here: `outcome_sink`, and the rows of it that this batch holds, in order. A batch that loses culprits
-or is split keeps the rows right, so that each row gets exactly one outcome.
+or is split updates its rows, so that each row gets exactly one outcome.
 """
 
 from __future__ import annotations
@@ -81,11 +82,11 @@ class BatchState(Enum):
     """State of a batch between `send` and its outcome."""
 
     WAITING = "waits for its first request"
-    IN_FLIGHT = "sent, without an answer that decides"
-    RETRYING = "to be sent again under its number"
-    RETURNED = "to be sent under another number"
-    ABANDONED = "its records have their outcome, its number waits for the answer"
-    OVER = "has its outcome, or others were made of it"
+    IN_FLIGHT = "sent, without a response that decides its outcome"
+    RETRYING = "to be sent again with the same sequence numbers"
+    RETURNED = "to be sent again with new sequence numbers"
+    ABANDONED = "its records have their outcome, its sequence numbers are in use until the response"
+    OVER = "has its outcome, or was replaced by other batches"
 
     __hash__ = object.__hash__  # Enum's own __hash__ is a Python call, and each batch makes several moves.
 
@@ -93,12 +94,12 @@ class BatchState(Enum):
 class Move(Enum):
     """An event that changes the state of a batch."""
 
-    SEND = "a request leaves"
-    RETRY = "refused for now, or no answer"
-    RETURN = "surely not stored, and its number is of no use"
+    SEND = "a request was sent"
+    RETRY = "a retriable error, or no response"
+    RETURN = "certainly not stored, and its sequence numbers cannot be used"
     PUT_BACK = "its topic was created again"
-    ABANDON = "its time is up before its answer is in"
-    END = "written, failed, dropped, divided, or answered after it was abandoned"
+    ABANDON = "its deadline passed before the response"
+    END = "written, failed, dropped, split, or answered after it was abandoned"
 
     __hash__ = object.__hash__
 
@@ -113,7 +114,7 @@ MOVES: Final[Mapping[tuple[BatchState, Move], BatchState]] = {
     (BatchState.IN_FLIGHT, Move.ABANDON): BatchState.ABANDONED,
     (BatchState.IN_FLIGHT, Move.END): BatchState.OVER,
     (BatchState.RETRYING, Move.SEND): BatchState.IN_FLIGHT,
-    # A batch before it failed: the broker would refuse its number.
+    # An earlier batch failed: the broker would refuse the sequence numbers.
     (BatchState.RETRYING, Move.RETURN): BatchState.RETURNED,
     (BatchState.RETRYING, Move.PUT_BACK): BatchState.WAITING,
     (BatchState.RETRYING, Move.END): BatchState.OVER,
@@ -236,7 +237,7 @@ class ProducerBatch:
         return self.state is BatchState.ABANDONED
 
     def move(self, move: Move) -> None:
-        """Make a move of the table."""
+        """Change the state as the table says."""
         try:
             self.state = MOVES[self.state, move]
         except KeyError:
@@ -249,7 +250,7 @@ class ProducerBatch:
             self.refused_since_ms = steady_ms
 
     def clear_sequence(self) -> None:
-        """Remove its sequence numbers: it is surely not stored, and gets new ones when it is sent again."""
+        """Remove its sequence numbers: it is certainly not stored, and gets new ones when it is sent again."""
         self.identity, self.base_sequence = NO_PRODUCER, NO_SEQUENCE
         self.possibly_stored = self.is_topic_recreated = False
 

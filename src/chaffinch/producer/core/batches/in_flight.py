@@ -6,8 +6,8 @@ The rules, from Sender.java, TransactionManager.java and decision 14 of the desi
 - While batches wait for a retry, only the one with the lowest sequence may be sent.
 - After a final failure the later sequence numbers are useless. The partition then holds: it starts no new batch until every numbered batch
   has a response or is given up. Then the sequence restarts: at the failed batch's base sequence, or under a new epoch at 0.
-- Sequence numbers are reused only if their batch is surely not stored, and the broker refused it for its records, not for its sequence. In
-  a transaction they are reused whatever the reason, because the epoch cannot change there; if that is impossible, the epoch is used up.
+- Sequence numbers are reused only if their batch is certainly not stored, and the broker refused it for its records, not for its sequence.
+  In a transaction they are reused whatever the reason, because the epoch cannot change there; if that is impossible, the epoch is used up.
 - Batches that came back without being stored (innocents, halves, batches refused for an earlier gap) are sent before all unsent batches,
   in their old order.
 - Until the first acknowledgement under an identity, and again after ten idle minutes, only one batch is in flight: a broker without
@@ -42,7 +42,7 @@ class PredecessorState(Enum):
     CLEAR = "all are stored"
     OPEN = "one is still under way"
     FAILED = "one is given up, and may be stored or not"
-    UNSTORED = "one is surely not stored"
+    UNSTORED = "one is certainly not stored"
 
 
 def _position(batch: ProducerBatch) -> int:
@@ -64,7 +64,7 @@ class PartitionQueue:
     retries: list[ProducerBatch] = field(default_factory=list, init=False)
     """To be sent again under their old sequence numbers, in that order, which is also the order of their positions."""
     returned: list[ProducerBatch] = field(default_factory=list, init=False)
-    """Surely not stored: they get new sequence numbers and are sent before the batches in the accumulator."""
+    """Certainly not stored: they get new sequence numbers and are sent before the batches in the accumulator."""
     is_held: bool = field(default=False, init=False)
     not_before_ms: int = field(default=0, init=False)
     last_error: KafkaException | None = field(default=None, init=False)
@@ -200,7 +200,7 @@ class PartitionQueue:
             self._is_used_up = True
 
     def skip_backoff(self, destination: tuple[Address, UUID], steady_ms: int) -> None:
-        """Skip the backoff of the next retry if its last attempt went to another leader or topic than `destination`."""
+        """Skip the backoff of the next retry if its last attempt went to a leader or topic other than `destination`."""
         if self.retries and self.retries[0].sent_to != destination:
             self.retries[0].retry_at_ms = min(self.retries[0].retry_at_ms, steady_ms)
 
@@ -223,7 +223,7 @@ class PartitionQueue:
         insort(self.retries, batch, key=_position)
 
     def failed(self, batch: ProducerBatch, *, is_unstored: bool = False) -> None:
-        """End a failed batch. Its sequence numbers are lost, or reused in a transaction if it is surely not stored."""
+        """End a failed batch. Its sequence numbers are lost, or reused in a transaction if it is certainly not stored."""
         self._leave(batch, Move.END, is_unstored=is_unstored)
 
     def _leave(self, batch: ProducerBatch, move: Move, *, is_unstored: bool) -> None:
@@ -232,7 +232,7 @@ class PartitionQueue:
             self._hold(batch, is_unstored=is_unstored)
 
     def replace(self, batch: ProducerBatch, children: Iterable[ProducerBatch]) -> None:
-        """Replace a refused batch by others: its innocents, or its halves."""
+        """Replace a refused batch with others: its innocents, or its halves."""
         self._remove(batch, Move.END)
         if batch.has_sequence:
             self._hold(batch, is_unstored=True, is_expected=True)
@@ -245,7 +245,7 @@ class PartitionQueue:
         insort(self.returned, batch, key=_position)
 
     def renumber(self, batch: ProducerBatch, *, is_expected: bool) -> None:
-        """Retry a batch that is surely not stored under new sequence numbers. `is_expected`: as for `_hold`."""
+        """Retry a batch that is certainly not stored under new sequence numbers. `is_expected`: as for `_hold`."""
         self._remove(batch, Move.RETURN)
         self._hold(batch, is_unstored=True, is_expected=is_expected)
         self._return(batch)
@@ -275,13 +275,13 @@ class PartitionQueue:
             self._restart_sequence = batch.base_sequence
 
     def _take_back(self, position: int) -> None:
-        """Return the later batches that wait for a retry and are surely not stored: their sequence numbers would be refused."""
+        """Return the later batches that wait for a retry and are certainly not stored: their sequence numbers would be refused."""
         for other in [b for b in self.retries if b.position > position and not b.possibly_stored]:
             self._remove(other, Move.RETURN)
             self._return(other)
 
     def take_unstored(self) -> list[ProducerBatch]:
-        """Remove all batches that wait to be sent again and are surely not stored, in order. Their sequence numbers are released."""
+        """Remove all batches that wait to be sent again and are certainly not stored, in order. Their sequence numbers are released."""
         unstored = [batch for batch in self.retries if not batch.possibly_stored]
         for batch in unstored:
             self._leave(batch, Move.PUT_BACK, is_unstored=True)

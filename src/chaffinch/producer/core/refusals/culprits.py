@@ -6,7 +6,7 @@ from top to bottom. The response handler applies its verdict.
     a. success                                      -> no verdict: the batch is written
     b. retriable code, culprits listed or not       -> Resend, whole (3.a), while attempts are left
     c. too large, several records                   -> Split, unless it may be stored
-    d. a gap in the sequence                        -> Resend, if an earlier batch is still in flight; Renumber, if this one is surely
+    d. a gap in the sequence                        -> Resend, if an earlier batch is still in flight; Renumber, if this one is certainly
                                                        not stored; otherwise FailAll
     e. no culprits, or an index that cannot be      -> FailAll (3.b.i)
     f. culprits, and the batch may be stored        -> FailAll, outcome unknown: innocents sent again could be stored twice
@@ -113,7 +113,7 @@ Verdict: TypeAlias = Resend | Renumber | Split | Separate | FailAll | NeedTopicC
 
 
 def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
-    """Whether a batch is surely not stored after a verdict. `possibly_stored`: an earlier attempt may have been written."""
+    """Whether a batch is certainly not stored after a verdict. `possibly_stored`: an earlier attempt may have been written."""
     match verdict:
         case Resend():
             return not (possibly_stored or verdict.possibly_stored)
@@ -215,7 +215,7 @@ def _refused(answer: BatchResponse, situation: Situation) -> Verdict:
     if not errors:
         error = _batch_error(answer, situation)
         if situation.possibly_stored and answer.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
-            # If it were surely not stored it would be split. It is not known that any of its records is too large.
+            # If it were certainly not stored it would be split. It is not known that any of its records is too large.
             return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), uses_up_sequences=True)
         return FailAll(error=error, uses_up_sequences=situation.possibly_stored)
     if situation.possibly_stored:

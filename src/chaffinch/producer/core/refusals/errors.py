@@ -74,7 +74,7 @@ def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaExcep
 
 
 def lost_with_topic(batch: ProducerBatch) -> KafkaException:
-    """The error of a batch that is surely not stored, in a transaction whose topic was deleted and created again."""
+    """The error of a batch that is certainly not stored, in a transaction whose topic was deleted and created again."""
     topic = batch.topic_partition.topic
     text = f"topic {topic!r} was deleted and created again in this transaction: this batch is not sent to the new one"
     error = TransactionAbortableException(text, topic_partition=batch.topic_partition, stored=Stored.NO, api="Produce")

@@ -4,7 +4,7 @@ KIP-467 section 3.b.ii sends a batch with culprits twice, whole and without them
 batch. So a refusal is remembered, and the next batches lose such records before they are sent. The broker still decides:
 
 - A record fails only because of a refused request that was sent after the record was handed over: it could have been part of that request.
-  A change that the caller made before, such as another `cleanup.policy`, was visible to the broker.
+  So a change that the caller made earlier, such as a new `cleanup.policy`, was already visible to the broker.
 - The refusal must come from the same leader (by address) for the same topic (by id). A recreated topic starts without one.
 - The cause must be visible in the record: it has no key. Whether a timestamp is in range depends on the broker's clock.
 - The refusal must have named exactly the records of its batch that have no key.
@@ -53,7 +53,7 @@ class _Screen:
     unscreened_ms: int
     """When rows were last encoded unchanged."""
     is_probed: bool = False
-    """A batch with such records has been sent unchanged since."""
+    """Since then a batch with such records has been sent unchanged."""
 
 
 class Screening:
@@ -64,7 +64,7 @@ class Screening:
         self._screens: dict[tuple[str, Address], _Screen] = {}
 
     def refused(self, batch: ProducerBatch, answer: BatchResponse, errors: Mapping[int, ApiException]) -> None:
-        """The broker refused a batch, surely not stored, for these of its records."""
+        """The broker refused a batch, certainly not stored, for these of its records."""
         keyless = _keyless(batch)
         if not len(keyless) or batch.sent_to is None:
             return
@@ -150,5 +150,5 @@ def _keyless(batch: ProducerBatch) -> Rows:
 
 
 def _refused(screen: _Screen, topic: str, steady_ms: int) -> str:
-    """When the broker refused others, and its message."""
-    return f"the broker refused such records of topic {topic!r} {steady_ms - screen.sent_ms} ms before, saying: {screen.message}"
+    """Text: when the broker refused other such records, and its message."""
+    return f"the broker refused such records of topic {topic!r} {steady_ms - screen.sent_ms} ms earlier: {screen.message}"

@@ -72,7 +72,7 @@ class WaitCauses:
     def callback_cannot_wait(self, topic: str, partition: int | None) -> KafkaException:
         """The error of a `send` within a callback for an unknown topic: its own thread would receive the metadata."""
         what = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
-        text = f"{what} is not known yet, and a callback cannot wait for it: ask partitions_for({topic!r}) before"
+        text = f"{what} is not known yet, and a callback cannot wait for it: call partitions_for({topic!r}) beforehand"
         return TimeoutException(text, stored=Stored.NO)
 
     def topic_timeout(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
@@ -86,7 +86,7 @@ class WaitCauses:
             what = f"topic {topic!r} has {pluralize(count, 'partition')}, there is no partition {partition}; waited for {waited_ms} ms"
             cause = UnknownTopicOrPartitionException(topic_partition=TopicPartition(topic, partition), stored=Stored.NO)
         else:
-            what = f"no broker knows the topic {topic!r}; asked for {waited_ms} ms; create it, or correct the name"
+            what = f"no broker knows the topic {topic!r}; waited for {waited_ms} ms; create it, or correct the name"
             cause = UnknownTopicOrPartitionException(f"topic {topic!r}", stored=Stored.NO)
         error = TimeoutException(what, stored=Stored.NO)
         error.__cause__ = cause
@@ -106,7 +106,7 @@ class WaitCauses:
         address = cluster.leader_address(topic_partition)
         if address is None:
             nodes = ", ".join(map(str, sorted(cluster.nodes))) or "none"
-            text = f"{topic_partition} has no leader: no node that has its records is running; nodes that run: {nodes}"
+            text = f"{topic_partition} has no leader: no node that has its records is running; running nodes: {nodes}"
             return exception_for(
                 codes.LEADER_NOT_AVAILABLE, message=text, topic_partition=topic_partition, stored=Stored.NO, api="Metadata"
             )
