@@ -311,7 +311,7 @@ def test_letters_missing_in_replayed_topic_are_refused(
     with SyncClient(broker.bootstrap_servers) as client:
         drop_first(client, TopicPartition(dead, 0), 3)
     with pytest.raises(
-        Refusal, match=r"LETTERS_NOT_IN_TOPIC: --parquet=.*: 3 of 11 letters of .* are not in topic .*--where and a --token"
+        Refusal, match=r"LETTERS_NOT_IN_TOPIC: --parquet=.*: 3 of 11 letters of .* are not in topic .*--where and your own --token"
     ):
         replay(spark, of_files_)
     assert values(broker, topic) == {"good": 1, "old": 1}
