@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark in a process of its own, one after the other, so that none warms up or slows down another."""
+"""`make bench`: runs every benchmark in its own process, one after the other, so that none warms up or slows down another."""
 
 import subprocess
 import sys

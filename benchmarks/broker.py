@@ -1,7 +1,7 @@
-"""The served broker under ready-made batches: `chaffinch broker` as a process of its own, one pipelined connection, every check on.
+"""Benchmark of `chaffinch broker`: ready-made batches from one pipelined connection, with all validation enabled.
 
-A compacted topic with CreateTime, so that each record's key and timestamp are looked at; 100-byte values; the data directory on disk. What
-was acknowledged is read back and counted. Also: how long a start takes until the first metadata answer, and what an idle broker holds.
+The topic is compacted with CreateTime, so the key and timestamp of each record are validated. Values have 100 bytes, the data directory is
+on disk. Acknowledged records are read back and counted. It also measures the start until the first metadata response, and idle memory.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ VALUE_BYTES = 100
 WARM_UP_SECONDS_MIN = 3.0
 WARM_UP_SECONDS_MAX = 30.0
 WARM_UP_ROUND = 200
-"""The broker loads its compiled loops when the first records come; until then their plain twins work, at half the speed. So requests go out
-in rounds until it says that they are there, and then until the last four rounds were not quicker than the best before them."""
+"""The broker loads its compiled loops with the first records; until then the Python implementation runs at half the speed. So rounds of
+requests are sent until its log reports the loops, and then until the last four rounds are not faster than the best one before."""
 
 STARTS = 9
 START_SECONDS_MAX, IDLE_MB_MAX = 0.5, 150.0
 AIMS = {2000: 5.0, 150: 2.5}
-"""Records per batch -> millions of records a second that the broker is to reach."""
+"""Records per batch -> target in millions of records a second."""
 
 
 def ready_made_batch(records_per_batch: int) -> bytes:
-    """A batch of records with keys, 100-byte values and the time of now."""
+    """A batch of records with keys, 100-byte values and the current time."""
     keys = [b"key-%06d" % index for index in range(records_per_batch)]
     wall_ms = time.time_ns() // 1_000_000
     return bytes(batch.encode(RecordColumns.from_lists(keys, [bytes(VALUE_BYTES)] * records_per_batch, [wall_ms] * records_per_batch)))
 
 
 def produce(broker: BrokerProcess, records_per_batch: int, record_count: int) -> str:
-    """Push `record_count` records and count them in the log."""
+    """Send `record_count` records and count them in the log. Returns a line with the figures."""
     data = ready_made_batch(records_per_batch)
     request = produce_request(TOPIC, 0, data)
     client = WireClient(broker)
@@ -67,8 +67,8 @@ def produce(broker: BrokerProcess, records_per_batch: int, record_count: int) ->
 
 
 def warm_up_broker(broker: BrokerProcess, client: WireClient, frame: bytes, response_bytes: int) -> int:
-    """Send the frame until the broker gets no quicker; returns how often it was sent. Raises TimeoutError when that takes too long."""
-    rounds: list[float] = []  # Seconds of those at full speed.
+    """Send the frame until the broker gets no faster. Returns how often it was sent. Raises TimeoutError after `WARM_UP_SECONDS_MAX`."""
+    rounds: list[float] = []  # Seconds of each round at full speed.
     sent = 0
     began = time.perf_counter()
     while True:
@@ -82,11 +82,11 @@ def warm_up_broker(broker: BrokerProcess, client: WireClient, frame: bytes, resp
         if is_steady and now - began > WARM_UP_SECONDS_MIN:
             return sent
         if now - began > WARM_UP_SECONDS_MAX:
-            raise TimeoutError(f"{broker.name} is not at its full speed after {WARM_UP_SECONDS_MAX:.0f} s")
+            raise TimeoutError(f"{broker.name} is not at full speed after {WARM_UP_SECONDS_MAX:.0f} s")
 
 
 def start_and_idle() -> list[str]:
-    """Seconds until the first metadata answer, the median of some starts, and idle memory; the aims that were missed."""
+    """Print the median time to the first metadata response over some starts, and idle memory. Returns the missed targets."""
     seconds, resident = [], 0.0
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as directory, chaffinch_broker(directory, [f"{TOPIC},cleanup.policy=compact"]) as broker:
@@ -97,7 +97,7 @@ def start_and_idle() -> list[str]:
             client.close()
             resident = broker.resident_mb
     median, best = statistics.median(seconds), min(seconds)
-    print(f"start until the first metadata answer: {median:.2f} s (best {best:.2f}); idle {resident:.0f} MB")
+    print(f"start until the first metadata response: {median:.2f} s (best {best:.2f}); idle {resident:.0f} MB")
     missed = [f"started in {median:.2f} s, at most {START_SECONDS_MAX:g}"] if median > START_SECONDS_MAX else []
     return missed + ([f"{resident:.0f} MB idle, at most {IDLE_MB_MAX:g}"] if resident > IDLE_MB_MAX else [])
 

@@ -1,4 +1,4 @@
-"""What partitions and idle connections cost `chaffinch broker`: the curve, which should be a straight line."""
+"""Cost of partitions and idle connections in `chaffinch broker` for growing numbers; it should be linear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECTIONS_MB_MAX = 100.0
 
 
 def partitions() -> list[str]:
-    """Topics of more and more partitions, each in a broker of its own: time to create, memory, time to start again."""
+    """Topics with growing numbers of partitions, each in its own broker: time to create, memory, restart time. Returns missed targets."""
     missed = []
     for count in PARTITION_COUNTS:
         with tempfile.TemporaryDirectory() as folder:
@@ -41,7 +41,7 @@ def partitions() -> list[str]:
 
 
 def connections() -> list[str]:
-    """Idle connections that have asked for ApiVersions, as clients do."""
+    """Memory of idle connections that have sent ApiVersions, as clients do. Returns missed targets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     opened: list[WireClient] = []
@@ -61,7 +61,7 @@ def connections() -> list[str]:
 
 
 def growth() -> list[str]:
-    """Both curves; the aims that were missed."""
+    """Measure both. Returns the missed targets."""
     return partitions() + connections()
 
 

@@ -1,12 +1,14 @@
-"""`make bench-broker`: `chaffinch broker` and Apache Kafka in one run, each a process of its own on the same cores, under the same loads.
+"""`make bench-broker`: compares `chaffinch broker` with Apache Kafka in one run, on the same cores, under the same loads.
 
-Both brokers run all the time; a load goes to one, then to the other, so that what else the machine does falls on both. A ratio is the
-median over rounds; beside it stands the interval that has the true median in 95 of 100 such runs (`benchmarks/ratios.py`). Every load is
-acknowledged, or read to its end. 100-byte values, data on disk. A load that writes gets a new topic each round, deleted when the round is
-over: what has been written does not pile up until the disk's speed is what is measured. Who comes first takes turns, too: the first of a
-round may have to take memory from the machine that the second finds ready. Nobody begins before both are quiet, and before the memory
-that a load takes is there: on a virtual machine the host hands it out anew once it lay unused for two seconds, at several times the cost
-of the writing itself.
+Both brokers run all the time, each in its own process. A load is sent to one, then to the other, so that other work of the machine affects
+both. A ratio is the median over rounds, printed with its 95 % interval (`benchmarks/ratios.py`). Every load is acknowledged, or read to its
+end. Values have 100 bytes, data is on disk.
+
+- A load that writes gets a new topic each round, which is deleted afterwards. Otherwise data would accumulate until the speed of the disk
+  is measured.
+- The order of the brokers alternates, because the first one may have to allocate memory that the second one finds free.
+- A load begins when both brokers are idle and its memory is faulted in. The host of a virtual machine reclaims pages that are unused for
+  two seconds; getting them back costs several times as much as writing to them.
 """
 
 from __future__ import annotations
@@ -35,23 +37,23 @@ PARTITIONS = 4
 TOOL_SECONDS = 300.0
 DELETE_TIMEOUT_S = 90.0
 LATENCY_COUNT = 20_000
-"""One in a hundred of them decides, and the system writes to disk in bursts: with 3,000 the ratio went from 0.8 to 1.1 between runs."""
+"""Enough for a stable p99: the system writes to disk in bursts, and with 3,000 the ratio varied from 0.8 to 1.1 between runs."""
 
 NO_DELAY = "group.initial.rebalance.delay.ms"
-"""0 in the settings that Apache Kafka comes with. A Java client is warmer when it has waited for its group."""
+"""0 in the default configuration of Apache Kafka. A Java client that waited for its group would be warmer."""
 
 ROUNDS_FACTOR_MAX = 4
-"""So many times its rounds has a load at most: one turn differs from the next by a tenth where the machine is shared."""
+"""Limit of additional rounds, as a multiple: on a shared machine one round differs from the next by a tenth."""
 
 READY_BYTES = 600 << 20
-"""More than a load writes, or its client takes."""
+"""More than a load writes or its client allocates."""
 
 NOT_BELOW, NOT_ABOVE = Aim(at_least=1.0), Aim(at_most=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What one load gave on one broker: records a second in millions, or ms where `is_latency`; broker CPU-seconds per million records."""
+    """Result of one load on one broker: millions of records a second, or ms if `is_latency`; broker CPU-seconds per million records."""
 
     value: float
     cpu_per_million: float
@@ -60,11 +62,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """`prepare(broker, topic)` makes the topic: once if it `is_reading`, else each round. `run(broker, topic)` is measured and says how
-    many records it moved, or the latency in ms. `warm_up(broker, topic)`: once per broker, on a topic of its own.
+    """One load.
 
-    `aim`: of our value over Apache Kafka's; `cpu_aim`: of our CPU over theirs. `rounds`: how often each broker has its turn; up to
-    `ROUNDS_FACTOR_MAX` times as often while the aim is undecided.
+    `prepare(broker, topic)` creates the topic: once if `is_reading`, else each round. `run(broker, topic)` is measured and returns seconds,
+    or the latency in ms, with the number of records. `warm_up(broker, topic)` runs once per broker, on its own topic.
+
+    `aim` is the target for our value over Apache Kafka's, `cpu_aim` for our CPU over theirs. `rounds`: number of rounds, up to
+    `ROUNDS_FACTOR_MAX` times as many while the target is undecided.
     """
 
     name: str
@@ -80,7 +84,7 @@ class Load:
 
 @contextmanager
 def apache_kafka() -> Iterator[BrokerProcess]:
-    """Apache Kafka as it comes, with a heap of 1 GiB; it gives back the memory and disk of deleted topics at once, as ours does."""
+    """Apache Kafka with its default configuration and a heap of 1 GiB. It frees memory and disk of deleted topics at once, as ours does."""
     started = time.perf_counter()
     with ApacheKafka({"log.segment.delete.delay.ms": "0"}) as kafka:
         yield BrokerProcess("Apache Kafka", kafka.pid, kafka.bootstrap_servers, time.perf_counter() - started)
@@ -110,7 +114,7 @@ def ready_made(records_per_batch: int, record_count: int) -> Load:
 
 
 def fill_topic(record_count: int) -> Callable[[BrokerProcess, str], None]:
-    """A topic of four partitions with so many records."""
+    """Returns a `prepare` that fills a topic of four partitions with this many records."""
 
     def prepare(broker: BrokerProcess, topic: str) -> None:
         empty(broker, topic)
@@ -125,7 +129,7 @@ def fill_topic(record_count: int) -> Callable[[BrokerProcess, str], None]:
 
 
 def confluent(load: str, count: int) -> Callable[[BrokerProcess, str], tuple[float, int, str]]:
-    """confluent-kafka in a process of its own."""
+    """Returns a `run` with confluent-kafka in its own process."""
 
     def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
         command = [sys.executable, "-m", "benchmarks.confluent_loads", load, broker.bootstrap_servers, topic, str(count)]
@@ -138,7 +142,7 @@ def confluent(load: str, count: int) -> Callable[[BrokerProcess, str], tuple[flo
 
 
 def producer_performance(count: int) -> Callable[[BrokerProcess, str], tuple[float, int, str]]:
-    """Java's ProducerPerformance with its defaults."""
+    """Returns a `run` with Java's ProducerPerformance and its defaults."""
 
     def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
         arguments = ["--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1"]
@@ -152,7 +156,7 @@ def producer_performance(count: int) -> Callable[[BrokerProcess, str], tuple[flo
 
 
 def consumer_performance(count: int) -> Callable[[BrokerProcess, str], tuple[float, int, str]]:
-    """Java's ConsumerPerformance, its time without joining the group."""
+    """Returns a `run` with Java's ConsumerPerformance; its time excludes joining the group."""
 
     def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
         arguments = ["--topic", topic, "--num-records", str(count), "--bootstrap-server", broker.bootstrap_servers, "--timeout", "60000"]
@@ -168,7 +172,7 @@ def consumer_performance(count: int) -> Callable[[BrokerProcess, str], tuple[flo
 
 
 def wire_latency(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
-    """One record, its acknowledgement, the next, without a client's machinery: the 99th percentile in ms."""
+    """Produce one record at a time over a plain connection. Returns the 99th percentile of the latency in ms."""
     client = WireClient(broker)
     frame, response_bytes = client.frame(produce_request(topic, 0, ready_made_batch(1)))
     latencies = []
@@ -189,8 +193,10 @@ def empty(broker: BrokerProcess, topic: str) -> None:
 
 
 def delete_and_wait(broker: BrokerProcess, topic: str) -> None:
-    """Have the topic deleted, and wait until its memory and disk are given back: Apache Kafka begins with that 30 seconds after its start,
-    and what it keeps the next load has to take from the machine anew."""
+    """Delete the topic and wait until its files are closed.
+
+    Apache Kafka begins to delete files 30 seconds after its start. Memory that it still holds would have to be allocated again.
+    """
     client = WireClient(broker)
     client.delete_topic(topic)
     client.close()
@@ -234,13 +240,13 @@ def measure(load: Load, broker: BrokerProcess, topic: str) -> Figure:
 
 
 def run_round(load: Load, brokers: Sequence[BrokerProcess], topic: str, *, is_reversed: bool) -> list[Figure]:
-    """The figures of one round, in the order of `brokers` whoever came first."""
+    """Run one round. Returns the figures in the order of `brokers`."""
     figures = {broker.name: measure(load, broker, topic) for broker in (reversed(brokers) if is_reversed else brokers)}
     return [figures[broker.name] for broker in brokers]
 
 
 def compare(load: Load, brokers: Sequence[BrokerProcess], topic: str, rounds: int) -> bool:
-    """Run one load on both, print its line; whether the aims are met."""
+    """Run one load on both brokers and print its line. Returns whether the targets are met."""
     for broker in brokers:
         if load.is_reading:
             load.prepare(broker, topic)
@@ -272,7 +278,7 @@ def ratio_of(figures: Sequence[Sequence[Figure]]) -> Ratio:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=0, help="of every load; 0: its own number")
+    parser.add_argument("--rounds", type=int, default=0, help="rounds of every load; 0: its own number")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of records")
     parser.add_argument("--only", default="", help="loads whose name contains this")
     arguments = parser.parse_args()
@@ -288,11 +294,11 @@ def main() -> int:
             rounds = arguments.rounds or load.rounds
             if arguments.only in load.name and not compare(load, (ours, theirs), f"load-{number}", rounds):
                 missed.append(load.name)
-        print(f"resident memory in the end: chaffinch {ours.resident_mb:.0f} MB, Apache Kafka {theirs.resident_mb:.0f} MB")
+        print(f"resident memory at the end: chaffinch {ours.resident_mb:.0f} MB, Apache Kafka {theirs.resident_mb:.0f} MB")
     if not arguments.only:
         missed += start_and_idle() + growth()
     for name in missed:
-        print(f"aim missed: {name}")
+        print(f"target missed: {name}")
     return 1 if missed else 0
 
 

@@ -1,4 +1,4 @@
-"""Brokers under measurement: each a process of its own, with the processor time and memory that it took."""
+"""Broker processes of benchmarks, with their processor time and memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from pathlib import Path
 
 from chaffinch.broker.connection_manager import COMPILED_LOOPS_LOADED
 
-CLOCK_ID_SHIFT, CPUCLOCK_SCHED = 3, 2  # linux/posix-timers.h: how a process's clock gets its number.
+CLOCK_ID_SHIFT, CPUCLOCK_SCHED = 3, 2  # linux/posix-timers.h: the clock id of a process.
 QUIET_S, QUIET_CPU_S, QUIET_CHECKS_MAX = 0.05, 0.005, 200
-"""A broker is quiet that took less than a tenth of one processor for so long."""
+"""A broker is quiet if it used less than `QUIET_CPU_S` of processor time within `QUIET_S`, a tenth of one processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerProcess:
-    """A running broker. `seconds_to_ready`: from its start until it said, or answered, that it accepts. `log`: where it says what it does,
-    if it is one of ours."""
+    """A running broker. `seconds_to_ready`: from its start until it accepts connections. `log`: its log file, if it is one of ours."""
 
     name: str
     pid: int
@@ -31,7 +30,7 @@ class BrokerProcess:
 
     @property
     def is_at_full_speed(self) -> bool:
-        """Whether it has loaded what it loads when the first records come. True for one without a log."""
+        """Whether it has loaded the compiled loops, which it does with the first records. True for a broker without a log."""
         return self.log is None or COMPILED_LOOPS_LOADED in self.log.read_text()
 
     @property
@@ -41,11 +40,11 @@ class BrokerProcess:
 
     @property
     def cpu_seconds(self) -> float:
-        """User and system time of the process so far, by its own clock (clock_getcpuclockid(3)): /proc counts in hundredths of a second."""
+        """User and system time of the process, from its CPU clock (clock_getcpuclockid(3)); /proc counts in hundredths of a second only."""
         return time.clock_gettime(~self.pid << CLOCK_ID_SHIFT | CPUCLOCK_SCHED)
 
     def wait_until_quiet(self) -> None:
-        """Returns once the broker is quiet: what it does after an answer, as freeing what was deleted, belongs to no load."""
+        """Wait until the broker is quiet, so that work after a response (such as freeing deleted data) is not measured in the next load."""
         for _ in range(QUIET_CHECKS_MAX):
             cpu = self.cpu_seconds
             time.sleep(QUIET_S)
@@ -53,9 +52,9 @@ class BrokerProcess:
                 return
 
     def has_open(self, topic: str) -> bool:
-        """Whether it still has files of this topic, deleted or not."""
+        """Whether it still has open files of this topic, deleted or not."""
         for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # Closed meanwhile.
+            with suppress(FileNotFoundError):  # Closed in the meantime.
                 if descriptor.readlink().parent.name.startswith(f"{topic}-"):
                     return True
         return False
@@ -68,7 +67,7 @@ class BrokerProcess:
 
 @contextmanager
 def chaffinch_broker(data_dir: str, topics: Sequence[str] = (), config: Sequence[str] = ()) -> Iterator[BrokerProcess]:
-    """`chaffinch broker` on a free port. `topics` and `config` as on its command line."""
+    """Run `chaffinch broker` on a free port. `topics` and `config` are the values of its options."""
     command = [str(Path(sys.executable).with_name("chaffinch")), "broker", "--listen", "127.0.0.1:0", "--data-dir", data_dir]
     for topic in topics:
         command += ["--topic", topic]

@@ -1,7 +1,7 @@
-"""Our producer and consumer as a load, in a process of its own: `python -m benchmarks.chaffinch_loads LOAD SERVERS TOPIC COUNT`.
+"""Loads with our producer and consumer, in their own process: `python -m benchmarks.chaffinch_loads LOAD SERVERS TOPIC COUNT`.
 
-Prints one JSON object: seconds, client CPU seconds, and for some loads what the producer counted. All modules and the compiled loops are
-loaded and the topic is known when the time begins, as with confluent-kafka, which is one compiled module.
+Prints one JSON object: seconds, client CPU seconds, and for some loads counters of the producer. All modules, the compiled loops and the
+metadata of the topic are loaded before the time begins, as with confluent-kafka, which is one compiled module.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ VALUE_BYTES = 100
 VALUE = b"x" * VALUE_BYTES
 PARTITIONS = 4
 CULPRIT_EVERY = 100
-"""One record of so many has no key, which a compacted topic does not take."""
+"""Every record at this interval has no key, which a compacted topic refuses."""
 
 FUTURES_MAX = 100_000
-"""So many futures a program has in hand that looks at them as their outcomes come."""
+"""Number of futures that a program holds if it checks outcomes continuously."""
 SECONDS_WITHOUT_RECORDS_MAX = 30.0
 CONFLUENT_BATCH_BYTES = 1_000_000
-"""What confluent-kafka takes for `batch.size` unless it is told otherwise; ours, as Java's, is 16 KB."""
+"""confluent-kafka's default of `batch.size`; ours is 16 KB, as Java's."""
 
 
 def _producer(servers: str, topic: str, **options: Any) -> Producer:
@@ -48,22 +48,22 @@ def _values(count: int) -> pa.Array:
 
 
 def send_table(servers: str, topic: str, count: int) -> dict[str, float]:
-    """All rows in one call, without keys."""
+    """`send_table` of all rows in one call, without keys."""
     return _table(servers, topic, pa.table({"value": _values(count)}))
 
 
 def send_keyed_table(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same with keys: what `send_culprits` is compared with."""
+    """`send_table` with keys: the reference for `send_culprits`."""
     return _table(servers, topic, _keyed([b"%012d" % number for number in range(count)]))
 
 
 def send_culprits(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same, every hundredth row without a key: there are some in every batch."""
+    """`send_table` with every hundredth row without a key, so that every batch has culprits."""
     return _table(servers, topic, _keyed([None if number % CULPRIT_EVERY == 0 else b"%012d" % number for number in range(count)]))
 
 
 def _keyed(keys: list[bytes | None]) -> pa.Table:
-    """With partitions that do not depend on the keys, so that both tables are cut into the same batches."""
+    """A table with partitions that do not depend on the keys, so that tables with and without culprits form the same batches."""
     partitions = (np.arange(len(keys)) // CULPRIT_EVERY % PARTITIONS).astype(np.int32)
     return pa.table({"key": keys, "value": _values(len(keys)), "partition": partitions})
 
@@ -91,7 +91,7 @@ def _batch_counters(producer: Producer) -> dict[str, float]:
 
 
 def send(servers: str, topic: str, count: int) -> dict[str, float]:
-    """Record by record, with confluent-kafka's `batch.size`; every future is looked at, in order, and let go."""
+    """`send` with confluent-kafka's `batch.size`; every future is checked in order and released."""
     with _producer(servers, topic, linger_ms=5, batch_size=CONFLUENT_BATCH_BYTES) as producer:
         futures: deque[RecordFuture[RecordMetadata]] = deque()
         failed = 0
@@ -108,7 +108,7 @@ def send(servers: str, topic: str, count: int) -> dict[str, float]:
 
 
 def send_with_callbacks(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same, each record's outcome heard by its delivery callback."""
+    """`send` with a delivery callback for each record."""
     written = 0
 
     def delivered(_metadata: RecordMetadata | None, error: BaseException | None) -> None:
@@ -126,7 +126,7 @@ def send_with_callbacks(servers: str, topic: str, count: int) -> dict[str, float
 
 
 def send_and_keep(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same, all futures kept to the end: the longer the list, the more Python's collector goes round it."""
+    """`send` with all futures kept to the end. The garbage collector takes longer, the longer the list is."""
     with _producer(servers, topic, linger_ms=5, batch_size=CONFLUENT_BATCH_BYTES) as producer:
         watch = Stopwatch()
         futures = [producer.send(topic, VALUE) for _ in range(count)]
@@ -138,12 +138,12 @@ def send_and_keep(servers: str, topic: str, count: int) -> dict[str, float]:
 
 
 def send_keyed(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same with keys."""
+    """`send` with keys."""
     return _send_each(servers, topic, [b"%012d" % number for number in range(count)])
 
 
 def send_each_culprit(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same, every hundredth without a key."""
+    """`send` with every hundredth record without a key."""
     return _send_each(servers, topic, [None if number % CULPRIT_EVERY == 0 else b"%012d" % number for number in range(count)])
 
 
@@ -160,7 +160,7 @@ def _send_each(servers: str, topic: str, keys: list[bytes | None]) -> dict[str, 
 
 
 def _assigned(servers: str, topic: str) -> Consumer:
-    """All partitions from their beginning."""
+    """A consumer of all partitions, from their beginning."""
     kernels.load()
     consumer = Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([TopicPartition(topic, number) for number in range(len(consumer.partitions_for(topic)))])
@@ -168,33 +168,33 @@ def _assigned(servers: str, topic: str) -> Consumer:
 
 
 def poll(servers: str, topic: str, count: int) -> dict[str, float]:
-    """From the first record to the last, as objects."""
+    """`poll` of all records as objects; the time begins with the first one."""
     with _assigned(servers, topic) as consumer:
         seen = len(consumer.poll(SECONDS_WITHOUT_RECORDS_MAX))
         watch = Stopwatch()
         while seen < count:
             records = consumer.poll(SECONDS_WITHOUT_RECORDS_MAX)
-            assert records, f"{seen} of {count} records came, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
+            assert records, f"{seen} of {count} records were read, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
             seen += len(records)
         return watch.read()
 
 
 def poll_table(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same into columns; every table is kept."""
+    """`poll_table` of all records; every table is kept."""
     tables: list[pa.Table] = []
     with _assigned(servers, topic) as consumer:
         seen = len(consumer.poll(SECONDS_WITHOUT_RECORDS_MAX))
         watch = Stopwatch()
         while seen < count:
             table = consumer.poll_table(SECONDS_WITHOUT_RECORDS_MAX)
-            assert table.num_rows, f"{seen} of {count} records came, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
+            assert table.num_rows, f"{seen} of {count} records were read, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
             tables.append(table)
             seen += table.num_rows
         return watch.read()
 
 
 def single(servers: str, topic: str, count: int) -> dict[str, float]:
-    """One record, its acknowledgement, the next: latencies in ms."""
+    """One acknowledged `send` after the other: latencies in ms."""
     with _producer(servers, topic, linger_ms=0) as producer:
         return one_at_a_time(lambda: producer.send(topic, VALUE).result(), count)
 

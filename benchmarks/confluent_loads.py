@@ -1,6 +1,6 @@
-"""confluent-kafka as a load, in a process of its own: `python -m benchmarks.confluent_loads LOAD SERVERS TOPIC COUNT`, see `LOADS`.
+"""Loads with confluent-kafka, in their own process: `python -m benchmarks.confluent_loads LOAD SERVERS TOPIC COUNT`, see `LOADS`.
 
-Prints one JSON object: seconds, client CPU seconds, and for one at a time the latencies' percentiles in ms.
+Prints one JSON object: seconds, client CPU seconds, and for `one-at-a-time` the percentiles of the latency in ms.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from benchmarks.stopwatch import Load, Stopwatch, one_at_a_time, run_load
 VALUE = b"x" * 100
 CONSUME_BATCH = 10_000
 FETCH_AHEAD = {"fetch.queue.backoff.ms": 1}
-"""Unless told otherwise this client fetches nothing for a second once it has enough: a reader as fast as these waits for it, at 0.2 M/s
-instead of 1.0. With 0 ms, or a queue of a million records, it takes a third more processor time for the same records."""
+"""By default this client pauses fetching for a second once its queue is full: a fast reader waits for it and gets 0.2 M/s instead of 1.0.
+With 0 ms, or a queue of a million records, it uses a third more processor time for the same records."""
 SECONDS_WITHOUT_RECORDS_MAX = 30.0
 POLL_EVERY = 1000
-"""Calls of `produce` between two of `poll`, which runs the callbacks: one `poll` for each would cost this client a third of its speed."""
+"""Calls of `produce` per call of `poll`, which runs the callbacks. A `poll` after each would cost this client a third of its speed."""
 
 
 def _producer(servers: str, topic: str, linger_ms: int) -> confluent_kafka.Producer:
-    """Idempotent, and it knows the topic already."""
+    """An idempotent producer with the topic's metadata."""
     options = {"bootstrap.servers": servers, "linger.ms": linger_ms, "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
     producer = confluent_kafka.Producer(options)
     producer.list_topics(topic, 10)
@@ -30,7 +30,7 @@ def _producer(servers: str, topic: str, linger_ms: int) -> confluent_kafka.Produ
 
 
 def produce(servers: str, topic: str, count: int) -> dict[str, float]:
-    """`linger.ms=5`, no callbacks: as fast as this client goes while every record is acknowledged."""
+    """`produce` with `linger.ms=5` and no callbacks: the fastest way with every record acknowledged."""
     producer = _producer(servers, topic, 5)
     watch = Stopwatch()
     for _ in range(count):
@@ -46,7 +46,7 @@ def produce(servers: str, topic: str, count: int) -> dict[str, float]:
 
 
 def produce_with_callbacks(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same, each record's outcome heard by its own delivery callback."""
+    """`produce` with a delivery callback for each record."""
     producer = _producer(servers, topic, 5)
     written = 0
 
@@ -77,7 +77,7 @@ def _assigned(servers: str, topic: str) -> confluent_kafka.Consumer:
 
 
 def consume(servers: str, topic: str, count: int) -> dict[str, float]:
-    """All partitions from their beginning, without a group's ceremony in the time measured: from the first record to the last."""
+    """`consume` of all partitions from their beginning, without a group; the time begins with the first record."""
     consumer = _assigned(servers, topic)
     seen = len(consumer.consume(1, SECONDS_WITHOUT_RECORDS_MAX))
     watch = Stopwatch()
@@ -91,7 +91,7 @@ def consume(servers: str, topic: str, count: int) -> dict[str, float]:
 
 
 def consume_columns(servers: str, topic: str, count: int) -> dict[str, float]:
-    """The same, keys and values into Arrow columns: what a user of this client writes to get there."""
+    """`consume` with keys and values converted to Arrow columns, as a user of this client would write it."""
     import pyarrow as pa
 
     consumer = _assigned(servers, topic)
@@ -111,7 +111,7 @@ def consume_columns(servers: str, topic: str, count: int) -> dict[str, float]:
 
 
 def single(servers: str, topic: str, count: int) -> dict[str, float]:
-    """One record, its acknowledgement, the next: latencies in ms."""
+    """One acknowledged `produce` after the other: latencies in ms."""
     producer = _producer(servers, topic, 0)
 
     def call() -> None:

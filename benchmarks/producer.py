@@ -1,7 +1,7 @@
-"""`send_table` beside confluent-kafka's `produce` loop: the same rows, the same broker process, idempotent, acknowledged, in one run.
+"""Compares `send_table` with confluent-kafka's `produce` loop: the same rows and broker process, idempotent, acknowledged, in one run.
 
-2 M rows with a 12-byte key and a 100-byte value into a topic of four partitions, on disk. Time runs from the first call to the last
-acknowledgement. Every row is read back and must be there once. `linger.ms=5` for both, everything else as it comes.
+2 M rows with a 12-byte key and a 100-byte value are written to a topic of four partitions, on disk. The time is from the first call to the
+last acknowledgement. Every row is read back and must exist once. Both use `linger.ms=5` and defaults otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FETCH_BYTES = 16 << 20
 
 
 def rows(count: int) -> pa.Table:
-    """Keys and values; the first eight bytes of a value are the row's number."""
+    """A table of keys and values; the first eight bytes of a value are the row's number."""
     values = np.full((count, VALUE_BYTES), ord("x"), np.uint8)
     values[:, :8] = np.arange(count, dtype=np.int64).view(np.uint8).reshape(count, 8)
     keys = np.char.zfill(np.arange(count).astype(f"S{KEY_BYTES}"), KEY_BYTES)
@@ -68,7 +68,7 @@ def theirs(bootstrap_servers: str, topic: str, pairs: list[tuple[bytes, bytes]])
 
 
 def read_back(bootstrap_servers: str, topic: str, count: int) -> None:
-    """Every row once: anything else is an error."""
+    """Read the topic and assert that every row exists once."""
     seen = np.zeros(count, np.int64)
     with SyncClient(bootstrap_servers) as client:
         for partition in range(PARTITIONS):
@@ -90,7 +90,7 @@ def read_back(bootstrap_servers: str, topic: str, count: int) -> None:
 
 
 def measure(name: str, run: Callable[[str, str, Any], None], broker: BrokerProcess, topic: str, data: Any) -> float:
-    """Rows per second in millions; the rows are read back. Each side gets its rows in the form it takes, ready before the time runs."""
+    """Run one side and read its rows back. Returns millions of rows a second. `data` is prepared in the form that this side needs."""
     client_cpu, broker_cpu, started = time.process_time(), broker.cpu_seconds, time.perf_counter()
     run(broker.bootstrap_servers, topic, data)
     seconds = time.perf_counter() - started
@@ -124,9 +124,9 @@ def main(arguments: list[str] | None = None) -> int:
         for number in range(options.rounds):
             for side, (name, run, data) in contenders.items():
                 speeds[side].append(measure(name, run, broker, f"{side}-{number}", data))
-    # Each round's two runs follow each other, so what else the machine does falls on both.
+    # The two runs of a round follow each other, so that other work of the machine affects both.
     ratio = statistics.median(one / other for one, other in zip(speeds["ours"], speeds["theirs"], strict=True))
-    print(f"  ratio, median of {options.rounds} rounds: {ratio:.2f} (aim {AIM})")
+    print(f"  ratio, median of {options.rounds} rounds: {ratio:.2f} (target {AIM})")
     return 0 if ratio >= AIM else 1
 
 

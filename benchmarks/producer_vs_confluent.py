@@ -1,16 +1,17 @@
-"""`make bench-producer`: our producer and consumer beside confluent-kafka, on `chaffinch broker` and on Apache Kafka, in one run.
+"""`make bench-producer`: compares our producer and consumer with confluent-kafka, on `chaffinch broker` and on Apache Kafka, in one run.
 
-Each client is a process of its own, and both take turns on the same broker, so that what else the machine does falls on both; a ratio is
-the median over rounds. 100-byte values, idempotent, acknowledged; every topic that was written is read back and counted. On each broker:
+Each client is its own process. Both take turns on the same broker, so that other work of the machine affects both. A ratio is the median
+over rounds. Values have 100 bytes; producers are idempotent and all records acknowledged; every written topic is read back and counted.
+On each broker:
 
-- a table beside a loop of `produce`, and beside ready-made batches, which cost a client nothing;
-- `send` beside `produce` with delivery callbacks: its futures looked at as their outcomes come, all of them kept to the end, or callbacks;
-- tables and `send` with one culprit in a hundred (no key, compacted topic) beside the same without: a batch that is refused is sent twice,
-  and so are those that were in flight behind it in their partition; all others once. Of a table few are: after the first refusal the
-  others lose their culprits before they leave;
-- `poll_table` beside `consume` with columns made of what it gives;
-- `poll` beside `consume`, of a topic of which one partition has all records and nothing comes to the others;
-- one record, its acknowledgement, the next.
+- `send_table` vs a loop of `produce`, and vs ready-made batches, which cost a client no encoding;
+- `send` vs `produce` with delivery callbacks: with futures checked continuously, with all futures kept to the end, and with callbacks;
+- `send_table` and `send` with one culprit in a hundred (no key, compacted topic) vs the same without culprits. A refused batch is sent
+  twice, and so are the batches in flight after it in its partition; all others once. Few batches of a table are refused: after the first
+  refusal the producer removes culprits from the others before it sends them;
+- `poll_table` vs `consume` with conversion to columns;
+- `poll` vs `consume` of a topic with all records in one partition;
+- one acknowledged record at a time.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from benchmarks.wire_client import WireClient, produce_request
 OURS, THEIRS = "chaffinch_loads", "confluent_loads"
 CHAFFINCH, APACHE = "chaffinch", "Apache Kafka"
 BATCH_RECORDS = 8500
-"""Records of a ready-made batch: 1 MB, as large as those that `send_table` makes."""
+"""Records of a ready-made batch: 1 MB, the size of the batches of `send_table`."""
 READ_BATCH_RECORDS = 2000
 IN_FLIGHT_MAX = 5
 
 READY_BYTES = 1200 << 20
-"""More than a load writes and its client takes."""
+"""More than a load writes and its client allocates."""
 
 Measurements = Mapping[str, float]
 Run = Callable[[BrokerProcess, str, int], Measurements]
@@ -50,7 +51,7 @@ Run = Callable[[BrokerProcess, str, int], Measurements]
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What one side's `measure` over the other's is to be at least, or at most. `broker`: only there."""
+    """Target for our `measure` over the other side's. `broker`: only on this broker."""
 
     measure: str
     at_least: float | None = None
@@ -66,8 +67,10 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two loads of `count` records. `filled_partitions`: so many have records before, of one topic that is read; else each run writes
-    a topic of its own."""
+    """Two loads of `count` records.
+
+    `filled_partitions`: the loads read one topic with this many filled partitions; 0: each run writes to its own topic.
+    """
 
     name: str
     ours: Run
@@ -77,17 +80,17 @@ class Comparison:
     filled_partitions: int = 0
     is_compacted: bool = False
     needs_memory: bool = False
-    """Hundreds of megabytes a second, so that they are made ready."""
+    """Whether memory is faulted in before: the load needs hundreds of megabytes a second."""
 
 
 def client(module: str, load: str) -> Run:
-    """A load in a process of its own."""
+    """Returns a `Run` of a load in its own process."""
 
     def run(broker: BrokerProcess, topic: str, count: int) -> Measurements:
         command = [sys.executable, "-m", f"benchmarks.{module}", load, broker.bootstrap_servers, topic, str(count)]
         result: dict[str, float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         if "separated" in result:
-            # What culprits cost: the batches that had some went once more, and those in flight behind them, refused for the gap.
+            # Batches with culprits were sent again, and those in flight after them, which were refused for the sequence gap.
             behind = result["sent"] - result["written"] - result["separated"]
             assert 0 <= behind <= (IN_FLIGHT_MAX - 1) * result["separated"], result
             assert (result["separated"] > 0) == ("culprits" in load), result
@@ -98,7 +101,7 @@ def client(module: str, load: str) -> Run:
 
 
 def ready_made(broker: BrokerProcess, topic: str, count: int) -> Measurements:
-    """Batches as large as those of `send_table`, made before, from one pipelined connection."""
+    """Send ready-made batches of the size of `send_table`'s over one pipelined connection."""
     wire = WireClient(broker)
     frame, response_bytes = wire.frame(produce_request(topic, 0, ready_made_batch(BATCH_RECORDS)))
     watch = Stopwatch()
@@ -109,9 +112,9 @@ def ready_made(broker: BrokerProcess, topic: str, count: int) -> Measurements:
 
 
 def against_callbacks(name: str, load: str, count: int, *aims: Aim) -> Comparison:
-    """A way to use `send`, beside `produce` with a delivery callback for each record."""
+    """Compare a use of `send` with `produce` with a delivery callback for each record."""
     theirs = client(THEIRS, "produce-with-callbacks")
-    return Comparison(name=f"{name}, beside callbacks", ours=client(OURS, load), theirs=theirs, count=count, aims=aims)
+    return Comparison(name=f"{name}, vs callbacks", ours=client(OURS, load), theirs=theirs, count=count, aims=aims)
 
 
 def comparisons(scale: float) -> Sequence[Comparison]:
@@ -122,7 +125,7 @@ def comparisons(scale: float) -> Sequence[Comparison]:
     clean = Aim("rate", at_least=0.8)
     return (
         Comparison(
-            name="send_table beside a produce loop",
+            name="send_table vs a produce loop",
             ours=client(OURS, "send-table"),
             theirs=client(THEIRS, "produce"),
             needs_memory=True,
@@ -130,18 +133,18 @@ def comparisons(scale: float) -> Sequence[Comparison]:
             aims=(Aim("rate", at_least=4.0, broker=CHAFFINCH), fewer_cpu),
         ),
         Comparison(
-            name="send_table beside ready-made batches",
+            name="send_table vs ready-made batches",
             ours=client(OURS, "send-table"),
             theirs=ready_made,
             needs_memory=True,
             count=scaled(4_000_000),
             aims=(Aim("rate", at_least=0.8, broker=APACHE),),
         ),
-        against_callbacks("send, futures looked at", "send", scaled(1_000_000), Aim("rate", at_least=0.7)),
+        against_callbacks("send, futures checked", "send", scaled(1_000_000), Aim("rate", at_least=0.7)),
         against_callbacks("send, all futures kept", "send-and-keep", scaled(1_000_000)),
         against_callbacks("send with callbacks", "send-with-callbacks", scaled(500_000)),
         Comparison(
-            name="a table with culprits beside a clean one",
+            name="send_table with culprits vs without",
             ours=client(OURS, "send-table-with-culprits"),
             theirs=client(OURS, "send-table-with-keys"),
             needs_memory=True,
@@ -150,7 +153,7 @@ def comparisons(scale: float) -> Sequence[Comparison]:
             is_compacted=True,
         ),
         Comparison(
-            name="send with culprits beside clean ones",
+            name="send with culprits vs without",
             ours=client(OURS, "send-with-culprits"),
             theirs=client(OURS, "send-with-keys"),
             count=scaled(500_000),
@@ -158,7 +161,7 @@ def comparisons(scale: float) -> Sequence[Comparison]:
             is_compacted=True,
         ),
         Comparison(
-            name="poll_table beside consume and columns",
+            name="poll_table vs consume and columns",
             ours=client(OURS, "poll-table"),
             theirs=client(THEIRS, "consume-columns"),
             needs_memory=True,
@@ -167,7 +170,7 @@ def comparisons(scale: float) -> Sequence[Comparison]:
             filled_partitions=PARTITIONS,
         ),
         Comparison(
-            name="poll beside consume, one partition busy",
+            name="poll vs consume, one partition filled",
             ours=client(OURS, "poll"),
             theirs=client(THEIRS, "consume"),
             needs_memory=True,
@@ -175,7 +178,7 @@ def comparisons(scale: float) -> Sequence[Comparison]:
             filled_partitions=1,
         ),
         Comparison(
-            name="one send, its acknowledgement, the next",
+            name="one acknowledged send at a time",
             ours=client(OURS, "one-at-a-time"),
             theirs=client(THEIRS, "one-at-a-time"),
             count=max(500, int(20_000 * min(1.0, scale))),
@@ -186,18 +189,18 @@ def comparisons(scale: float) -> Sequence[Comparison]:
 
 WARM_UP = Comparison(name="warm-up", ours=client(OURS, "send-table"), theirs=ready_made, count=4_000_000, needs_memory=True)
 WARM_UPS = 4
-"""Each way of writing comes so often before anything counts: Java compiles what it meets, and its processor time halves until then."""
+"""Warm-up runs of each way of writing. Java compiles during them, which halves its processor time."""
 
 
 def measures(result: Measurements, count: int) -> Measurements:
-    """Rate in millions of records a second, client CPU-seconds per million; latencies."""
+    """Rate in millions of records a second and client CPU-seconds per million, or latencies."""
     if "p50" in result:
         return {"p50 ms": result["p50"], "p99 ms": result["p99"]}
     return {"rate": count / result["seconds"] / 1e6, "CPU": max(result["client_cpu_seconds"], 1e-3) / (count / 1e6)}
 
 
 class BrokerTarget:
-    """One broker, and the topics on it."""
+    """Runs loads on one broker and manages their topics."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
@@ -210,7 +213,7 @@ class BrokerTarget:
                 self.run_and_verify(run, f"warm-up-{turn}-{name}", WARM_UP, has_culprits=False)
 
     def fill_topic(self, topic: str, count: int, partitions: int) -> int:
-        """A topic with about `count` records in its first `partitions`; how many they are."""
+        """Create a topic with about `count` records in its first `partitions`. Returns the exact number."""
         wire = WireClient(self.broker)
         wire.create_topic(topic, PARTITIONS)
         data, count_each = ready_made_batch(READ_BATCH_RECORDS), count // partitions // READ_BATCH_RECORDS
@@ -220,13 +223,13 @@ class BrokerTarget:
         return count_each * partitions * READ_BATCH_RECORDS
 
     def run_when_quiet(self, run: Run, topic: str, count: int, *, needs_memory: bool) -> Measurements:
-        """Run a load once the broker is quiet. The memory that it takes is there when its time begins."""
+        """Run a load once the broker is quiet, with its memory faulted in if `needs_memory`."""
         self.broker.wait_until_quiet()
         os.environ[READY_BYTES_VARIABLE] = str(READY_BYTES if needs_memory else 0)
         return run(self.broker, topic, count)
 
     def run_and_verify(self, run: Run, topic: str, comparison: Comparison, *, has_culprits: bool) -> Measurements:
-        """Run a load against a topic of its own, and count what is in it afterwards."""
+        """Run a load with its own topic, then count the records in it."""
         wire = WireClient(self.broker)
         wire.create_topic(topic, PARTITIONS, **({"cleanup_policy": "compact"} if comparison.is_compacted else {}))
         result = self.run_when_quiet(run, topic, comparison.count, needs_memory=comparison.needs_memory)
@@ -237,12 +240,12 @@ class BrokerTarget:
         found = sum(wire.read_back(topic, partition, 0) for partition in range(PARTITIONS))
         wire.delete_topic(topic)
         wire.close()
-        assert found == expected, f"{topic} on {self.broker.name}: {expected} records were acknowledged, {found} are there"
+        assert found == expected, f"{topic} on {self.broker.name}: {expected} records were acknowledged, {found} exist"
         return measures(result, count)
 
 
 def compare(comparison: Comparison, target: BrokerTarget, number: int, rounds: int) -> list[str]:
-    """Run both loads in turn, print a line for each measure; the aims that were missed."""
+    """Run both loads in turn and print a line for each measure. Returns the missed targets."""
     topic = f"contest-{number}"
     is_reading = comparison.filled_partitions > 0
     count = target.fill_topic(topic, comparison.count, comparison.filled_partitions) if is_reading else comparison.count
@@ -254,7 +257,7 @@ def compare(comparison: Comparison, target: BrokerTarget, number: int, rounds: i
         return target.run_and_verify(run, f"{topic}-{name}", comparison, has_culprits=has_culprits)
 
     figures: list[tuple[Measurements, Measurements]] = []
-    for turn in range(rounds):  # Who comes first takes turns.
+    for turn in range(rounds):  # The order alternates.
         order = [("ours", comparison.ours), ("theirs", comparison.theirs)]
         found = {name: run_load(run, f"{turn}-{name}") for name, run in (order if turn % 2 == 0 else reversed(order))}
         figures.append((found["ours"], found["theirs"]))
@@ -287,7 +290,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of records")
-    parser.add_argument("--only", default="", help="contests whose name contains this")
+    parser.add_argument("--only", default="", help="comparisons whose name contains this")
     parser.add_argument("--broker", default="", help="brokers whose name contains this: chaffinch, Apache Kafka")
     arguments = parser.parse_args()
     missed: list[str] = []
@@ -297,7 +300,7 @@ def main() -> int:
             for target in targets if arguments.only in comparison.name else ():
                 missed += compare(comparison, target, number, arguments.rounds)
     for text in missed:
-        print(f"aim missed: {text}")
+        print(f"target missed: {text}")
     return 1 if missed else 0
 
 

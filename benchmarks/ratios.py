@@ -1,9 +1,9 @@
-"""Ratios of two sides that took turns: the median over rounds, how sure that is, and whether an aim is met.
+"""Ratios of two sides that took turns: median over rounds, its confidence interval, and targets.
 
     ratio = Ratio.of([1.02, 0.97, 1.01, 0.99, 1.03, 1.00, 0.98])
     Aim(at_least=1.0).is_met(ratio)
 
-No distribution is assumed: the interval is that of the sign test, between the k-th smallest and the k-th largest value.
+No distribution is assumed: the interval is that of the sign test, from the k-th smallest to the k-th largest value.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NOISE = 0.03
-"""Two runs of the same loads differ by more."""
+"""Allowed deviation. Two runs of the same loads differ by more."""
 
 MISSES_MAX = 0.05
-"""So often at most, by chance, is the true median outside of the interval."""
+"""Maximum probability that the true median is outside of the interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """`low` to `high`: the interval of the median; with fewer than six rounds all there was."""
+    """A median with its interval from `low` to `high`; with fewer than six rounds the interval is the whole range."""
 
     median: float
     low: float
@@ -39,7 +39,7 @@ class Ratio:
 
 
 def outside_count(count: int) -> int:
-    """How many of `count` values, on either side, lie outside of the interval."""
+    """How many of `count` values lie outside of the interval on each side."""
     outside, chance = 0, 2 / 2**count
     while True:
         chance += 2 * math.comb(count, outside + 1) / 2**count
@@ -50,8 +50,11 @@ def outside_count(count: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """`at_least` or `at_most`. A multiple is met by the median. "Not worse than the other", 1, is met by a median that is, or is worse by
-    no more than `NOISE` while the interval has 1 in it: two that are limited by the same client differ by noise alone, either way."""
+    """A target for a ratio: `at_least` or `at_most`.
+
+    A multiple is met if the median meets it. The target 1 ("not worse") is also met by a median that is worse by at most `NOISE` if the
+    interval contains 1: two brokers that are limited by the same client differ only by noise.
+    """
 
     at_least: float | None = None
     at_most: float | None = None
@@ -64,8 +67,10 @@ class Aim:
         return ratio.median <= self.at_most or (self.at_most == 1.0 and ratio.median <= 1 + NOISE and ratio.low <= 1)
 
     def needs_more_rounds(self, ratio: Ratio) -> bool:
-        """Whether more rounds may decide it: both answers to "not worse" lie in an interval wider than the noise that is allowed for. A
-        multiple is taken as it is after its rounds: Java gets faster all the while, and their number is part of what is compared."""
+        """Whether more rounds may decide the target 1: the interval contains 1 and is wider than the allowed noise.
+
+        A multiple is decided after the fixed number of rounds: Java gets faster over time, so the number is part of the comparison.
+        """
         limit = self.at_least if self.at_least is not None else self.at_most
         return limit == 1.0 and ratio.low < 1 < ratio.high and ratio.high - ratio.low > 2 * NOISE
 

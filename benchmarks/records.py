@@ -1,9 +1,9 @@
-"""Encoding and decoding on one core, beside aiokafka's compiled codec, which is the fastest other one on PyPI.
+"""Encoding and decoding of record batches on one core, compared with aiokafka's compiled codec, the fastest other one on PyPI.
 
-One million records of 100-byte values (and, second, with 8-byte keys besides) in an Arrow table, taken in slices: 2,000 records make a
-batch of 220 KB, 150 one of 16 KB, 20,000 one of 2.2 MB. Ours turns Arrow into batches and batches into columns; aiokafka gets
-Python objects that were made beforehand, and gives Python objects. Input and output are those of a stream: no buffer is used twice in
-a row. Then every record of both is read back, by the other one, and compared.
+The input is an Arrow table of one million records with 100-byte values (in a second run also with 8-byte keys), taken in slices: 2,000
+records make a batch of 220 KB, 150 one of 16 KB, 20,000 one of 2.2 MB. Our codec converts Arrow to batches and batches to columns; aiokafka
+converts prepared Python objects and returns Python objects. As in a stream, no buffer is used twice in a row. Then each codec reads every
+record of the other, and the records are compared.
 
 `python -m benchmarks.records`
 """
@@ -30,7 +30,7 @@ from chaffinch.records.columns import RecordColumns
 NOW_MS = 1_700_000_000_000
 RECORDS = 1_000_000
 OTHER_RECORDS = 200_000
-"""The other codec takes a part of the records, for it needs longer."""
+"""Records for aiokafka, which is slower."""
 REPETITIONS = 5
 SHAPES = (("16 KB", 150), ("220 KB", 2_000), ("2.2 MB", 20_000))
 
@@ -39,7 +39,7 @@ Rows = list[tuple[bytes | None, bytes]]
 
 
 def table_of(has_keys: bool) -> pa.Table:
-    """Values of 100 bytes, none like the other, and timestamps that advance by 1 ms every ten records."""
+    """A table of distinct values of 100 bytes, with timestamps that advance by 1 ms every ten records."""
     rng = np.random.default_rng(7)
     alphabet = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz012345", np.uint8)
     values = alphabet[rng.integers(0, len(alphabet), RECORDS * 100, np.uint8)]
@@ -60,7 +60,7 @@ def columns_from(part: pa.Table) -> RecordColumns:
 
 
 def rate(count: int, work: Callable[[], object], repetitions: int = REPETITIONS) -> float:
-    """Records a second in the fastest of some repetitions: the others had company on the machine."""
+    """Records a second in the fastest repetition; other processes slowed down the others."""
     best = float("inf")
     for _ in range(repetitions):
         start = time.perf_counter()
@@ -70,7 +70,7 @@ def rate(count: int, work: Callable[[], object], repetitions: int = REPETITIONS)
 
 
 def for_each(work: Callable[[Item], object], items: Iterable[Item]) -> None:
-    """`work` on every item; what comes out is let go at once, as by a sender."""
+    """Call `work` on every item and release its result at once, as a sender does."""
     for item in items:
         work(item)
 
@@ -116,7 +116,7 @@ def keys_of(table: pa.Table) -> list[bytes | None]:
 
 
 def compare(keep: list[bytearray], parts: list[RecordColumns], rows: Rows, other_batches: list[bytes], other_parts: list[Rows]) -> None:
-    """Every record: ours as we read them, the first ones as aiokafka does, and aiokafka's as we do."""
+    """Compare every record: our batches as we decode them and (a part) as aiokafka does, aiokafka's batches as we decode them."""
     for data, part in zip(keep, parts, strict=True):
         found = decode(data)
         assert to_arrow(found).equals(to_arrow(part))
@@ -169,7 +169,7 @@ def main() -> int:
     if not kernels.load():
         print(f"no compiled loops: {kernels.missing_reason()}", file=sys.stderr)
         return 1
-    print("import and load, in a process of their own:")
+    print("import and load, in a separate process:")
     subprocess.run([sys.executable, "-c", LOADING], check=True)
     for has_keys in (False, True):
         table = table_of(has_keys)

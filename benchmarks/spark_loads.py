@@ -1,10 +1,10 @@
-"""Loads for a Spark session, one after another: `spark_vs_connector.py` starts this with the PySpark and the cores that it compares.
+"""Loads for a Spark session: `spark_vs_connector.py` starts this process with the PySpark and the number of cores to compare.
 
     python -m benchmarks.spark_loads local[2] JARS FOLDER
 
-Each line on standard input is one load as JSON, answered by one line on standard output: seconds, and the processor time of the session,
-which is that of all its processes (Java, and the Python workers below it); or `failed`, one line that says why. "ours" is the format
-`chaffinch`, "theirs" Spark's `kafka`.
+Each line on standard input is one load as JSON. The result is one line on standard output: seconds, and the processor time of all processes
+of the session (Java and its Python workers); or `failed` with the reason in one line. "ours" is the format `chaffinch`, "theirs" is Spark's
+`kafka`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _HASHED = ("count(1)", "cast(sum(cast(xxhash64(cast(key as string), cast(value a
 
 
 def process_tree_cpu_seconds() -> float:
-    """User and system time of this process and all below it, those that have ended included."""
+    """User and system time of this process and all its descendants, including those that have ended."""
     parents: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # It ended meanwhile.
+            continue  # It has ended.
         pid = int(path.parent.name)
         parents.setdefault(int(fields[1]), []).append(pid)
         ticks[pid] = sum(int(field) for field in fields[11:15])
@@ -52,7 +52,7 @@ def process_tree_cpu_seconds() -> float:
 
 
 class Loads:
-    """What can be asked of one session."""
+    """The loads of one session."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -67,14 +67,14 @@ class Loads:
         return names[load["load"]](**{name: value for name, value in load.items() if name != "load"})
 
     def rows(self, path: str, count: int, keyless_every: int) -> Mapping[str, Any]:
-        """Parquet: a key of 12 bytes, of each `keyless_every`-th row null (0: of none), and 100 bytes of JSON, a third of them noise."""
+        """Write Parquet: a key of 12 bytes (null in each `keyless_every`-th row; 0: in none), 100 bytes of JSON, a third of them noise."""
         key = "lpad(cast(id as string), 12, '0')"
         key = f"if(id % {keyless_every} = 0, null, {key})" if keyless_every else key
         self._spark.range(0, count, 1, 4).selectExpr(f"{key} as key", f"{_VALUE} as value").write.mode("overwrite").parquet(path)
         return {}
 
     def write(self, side: str, path: str, options: Mapping[str, str], session: Mapping[str, str]) -> Mapping[str, Any]:
-        """`session`: what is set in the session for this write alone."""
+        """Write the rows of `path`. `session`: Spark settings for this write only."""
         frame = self._spark.read.parquet(path)
         for name, value in session.items():
             self._spark.conf.set(name, value)
@@ -85,14 +85,14 @@ class Loads:
                 self._spark.conf.unset(name)
 
     def read(self, side: str, options: Mapping[str, str]) -> Mapping[str, Any]:
-        """All rows of a topic, the lengths of their values summed."""
+        """Read all rows of a topic and sum the lengths of their values."""
         frame = self._topic(FORMATS[side], options).selectExpr("count(1)", "sum(length(value))")
         found: list[Any] = []
         times = _measure(lambda: found.extend(frame.collect()[0]))
         return {**times, "count": found[0], "bytes": found[1]}
 
     def is_whole(self, path: str, options: Mapping[str, str], where: str) -> Mapping[str, Any]:
-        """Whether a topic, as Spark's own connector reads it, holds the rows of the Parquet folder, `where` that holds, each once."""
+        """Whether a topic, read by Spark's connector, has each row of the Parquet directory that satisfies `where` exactly once."""
         cache_key = f"{path} {where}"
         if cache_key not in self._hashes:
             self._hashes[cache_key] = list(self._spark.read.parquet(path).where(where).selectExpr(*_HASHED).collect()[0])
@@ -102,7 +102,7 @@ class Loads:
         return {"is_whole": found == self._hashes[cache_key], "found": found, "expected": self._hashes[cache_key]}
 
     def micro_batches(self, side: str, options: Mapping[str, str], where: str) -> Mapping[str, Any]:
-        """The median of micro-batches of ten rows `where` they are taken, in ms."""
+        """The median duration of micro-batches of ten rows, filtered by `where`, in ms."""
         source = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2).load().where(where)
         self._queries += 1
         writer = source.selectExpr("cast(value as string) as key", "cast(value as string) as value").writeStream.format(FORMATS[side])
@@ -127,10 +127,10 @@ def _measure(action: Callable[[], object]) -> Mapping[str, Any]:
 
 
 def _run_or_failure(loads: Loads, load: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the load tells, or why it failed: what Spark says first, and the innermost cause that Java names."""
+    """The result of the load; if it fails, the first line of the error and the innermost cause in Java."""
     try:
         return loads.run(load)
-    except Exception as error:  # Whatever Spark raises: the loads after it go on.
+    except Exception as error:  # Any error of Spark; the next loads continue.
         lines = str(error).splitlines() or [""]
         causes = [line.strip() for line in lines[1:] if line.startswith("Caused by: ")]
         return {"failed": " ".join([f"{type(error).__name__}: {lines[0]}", *causes[-1:]])[:FAILURE_TEXT_MAX]}
@@ -144,7 +144,7 @@ def _lines() -> Iterator[Mapping[str, Any]]:
 def main() -> int:
     master, jars, name = sys.argv[1:]
     folder = Path(name)
-    # Java writes to the standard output of this process, too: answers go out on one of their own.
+    # Java writes to the standard output of this process as well: results use a duplicate descriptor.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     spark = session("benchmark", master=master, config={"spark.jars": jars})

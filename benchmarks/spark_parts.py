@@ -1,8 +1,7 @@
-"""What the halves of the Spark sink cost by themselves, without Spark: a task that stages or sends rows, the process that commits them.
+"""Cost of the two parts of the Spark sink without Spark: the task that stages or sends rows, and the process that commits them.
 
-Processor time per million rows and per GB, in this process, beside one broker of ours in another: what docs/scale.md reckons with. The rows
-have a key of 12 bytes and 100 bytes of JSON, staged in files. `--servers` takes another broker, on which the topic
-`parts` is there.
+Prints processor time per million rows and per GB of this process; our broker runs in another process. docs/scale.md uses these figures. The
+rows have a key of 12 bytes and 100 bytes of JSON and are staged in files. `--servers` uses another broker that has the topic `parts`.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from chaffinch.spark.sink.writers import CommitMessage
 
 ROUNDS = 3
 CHUNK_ROWS = 10_000
-"""Spark hands over Arrow batches of this size (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+"""Size of Spark's Arrow batches (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 
 
 def chunk(first: int) -> pa.RecordBatch:
-    """Keys, and JSON of 100 bytes of which a third is noise."""
+    """Rows with keys and 100 bytes of JSON, a third of it noise."""
     numbers = range(first, first + CHUNK_ROWS)
     values = [
         f'{{"order":{number:012d},"state":"shipped","sum":{number * 7919 % 100_003:06d},"note":"{noise(number)}"}}' for number in numbers
@@ -41,14 +40,14 @@ def noise(number: int) -> str:
 
 
 def measure(action: Callable[[], object]) -> tuple[float, float, object]:
-    """Seconds of processor and of the clock, and what the action brings."""
+    """(processor seconds, wall-clock seconds, result) of the action."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     found = action()
     return time.process_time() - began_cpu_s, time.perf_counter() - began_s, found
 
 
 def round_of(options: SinkOptions, rows: Sequence[pa.RecordBatch]) -> tuple[float, float, float, int]:
-    """Processor seconds of the task, those of the commit, seconds of the commit, bytes of the record batches."""
+    """(processor seconds of the task, of the commit, seconds of the commit, bytes of the record batches)."""
     writer = writers.batch_writer(options)
     task_cpu_s, _, message = measure(lambda: writer.write(iter(rows)))
     assert isinstance(message, CommitMessage)
@@ -58,10 +57,10 @@ def round_of(options: SinkOptions, rows: Sequence[pa.RecordBatch]) -> tuple[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="the halves of the Spark sink, without Spark")
+    parser = argparse.ArgumentParser(description="the parts of the Spark sink, without Spark")
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--partitions", type=int, default=4, help="of the topic")
-    parser.add_argument("--servers", help="host:port of a broker; default: one of ours, as a process")
+    parser.add_argument("--partitions", type=int, default=4, help="partitions of the topic")
+    parser.add_argument("--servers", help="host:port of a broker; default: chaffinch broker in another process")
     given = parser.parse_args()
     rows = [chunk(first) for first in range(0, given.rows, CHUNK_ROWS)]
     with tempfile.TemporaryDirectory() as folder:

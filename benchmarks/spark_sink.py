@@ -1,7 +1,7 @@
-"""The Spark sink, exactly once, beside Spark reading the same rows into nothing: rows from Parquet, one broker process, one run.
+"""The Spark sink, exactly once, compared with Spark's `noop` sink: rows from Parquet, one broker process, one run.
 
-A key of 12 bytes and a value of 100, four partitions, on disk, `local[2]`. Every row is read back and must be there once. Then small
-micro-batches of ten rows: median time per batch beside a Python sink that does nothing. This needs the `spark` extra and Java.
+Rows have a key of 12 bytes and a value of 100; four partitions, on disk, `local[2]`. Every row is read back and must exist once. Then
+micro-batches of ten rows: median time per batch, compared with a Python no-op sink. This needs the `spark` extra and Java.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MS_AIM = 100
 
 
 class _DiscardingWriter:
-    """Takes the rows and forgets them."""
+    """Reads the rows and discards them."""
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         for _ in iterator:
@@ -35,15 +35,15 @@ class _DiscardingWriter:
 
 
 class NothingWriter(_DiscardingWriter, DataSourceArrowWriter):
-    """Of a batch write."""
+    """Writer of a batch query."""
 
 
 class NothingStreamWriter(_DiscardingWriter, DataSourceStreamArrowWriter):
-    """Of micro-batches."""
+    """Writer of micro-batches."""
 
 
 class Nothing(DataSource):
-    """A Python sink that does nothing."""
+    """A Python no-op sink."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,7 +63,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def throughput(spark: Any, servers: str, folder: Path, count: int) -> bool:
-    """Prints rows per second of both; True when every row was read back once."""
+    """Print the rows per second of both. Returns whether every row was read back once."""
     rows = str(folder / "rows")
     spark.range(0, count, 1, 4).selectExpr("lpad(cast(id as string), 12, '0') as key", "repeat('v', 100) as value").write.parquet(rows)
     frame = spark.read.parquet(rows)
@@ -74,7 +74,7 @@ def throughput(spark: Any, servers: str, folder: Path, count: int) -> bool:
     def into_nothing() -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    into_kafka()  # Warm: workers started, loops loaded.
+    into_kafka()  # Warm-up: starts workers and loads the compiled loops.
     nothing = [seconds(into_nothing) for _ in range(ROUNDS)]
     kafka = [seconds(into_kafka) for _ in range(ROUNDS)]
     for name, taken in (("spark scan into noop", nothing), ("chaffinch, exactly once", kafka)):
@@ -87,7 +87,7 @@ def throughput(spark: Any, servers: str, folder: Path, count: int) -> bool:
 
 
 def micro_batches(spark: Any, servers: str, folder: Path) -> None:
-    """Prints the median time of a micro-batch of ten rows, of ours and of a Python sink that does nothing."""
+    """Print the median time of a micro-batch of ten rows, for our sink and for a Python no-op sink."""
     spark.dataSource.register(Nothing)
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2).load()
     frame = source.selectExpr("cast(value as string) as key", "cast(value as string) as value")
@@ -105,7 +105,7 @@ def micro_batches(spark: Any, servers: str, folder: Path) -> None:
         query.stop()
         medians[name] = statistics.median(taken)
         print(f"{'micro-batch, ' + name:28} {medians[name]:6.0f} ms")
-    print(f"{'more than nothing':28} {medians['chaffinch'] - medians['nothing']:6.0f} ms (aim: {MS_AIM})")
+    print(f"{'more than no-op':28} {medians['chaffinch'] - medians['nothing']:6.0f} ms (target: {MS_AIM})")
 
 
 def main() -> int:
@@ -122,7 +122,7 @@ def main() -> int:
             micro_batches(spark, broker.bootstrap_servers, folder)
             spark.stop()
     if not is_complete:
-        print("rows are missing or double", file=sys.stderr)
+        print("rows are missing or duplicated", file=sys.stderr)
     return 0 if is_complete else 1
 
 

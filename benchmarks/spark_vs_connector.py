@@ -1,19 +1,19 @@
-"""`make bench-spark`: our sink and source beside Spark's own Kafka connector, in one run, in the same Spark, on the same broker.
+"""`make bench-spark`: compares our sink and source with Spark's own Kafka connector in one run, in the same Spark, on the same broker.
 
-PySpark 4.2, the newest release with a connector, `local[2]`; the broker (Apache Kafka, or `--broker chaffinch`) is a process of its own on
-the same cores. Both sides take turns, who comes first changes with each round, and each write has a topic of its own; a ratio is the median
-over rounds. Rows come from Parquet: a key of 12 bytes, 100 bytes of JSON of which a third is noise, 4 partitions. What we wrote is read
-back by Spark's connector: each row once, or the run fails; what the connector wrote is counted.
+It uses PySpark 4.2, the newest release with a connector, with `local[2]`. The broker (Apache Kafka, or `--broker chaffinch`) is a process
+on the same cores. Both sides take turns, their order alternates, and each write has its own topic; a ratio is the median over rounds. Rows
+come from Parquet: a key of 12 bytes, 100 bytes of JSON of which a third is noise, 4 partitions. Spark's connector reads back the rows that
+we wrote, and the run fails unless each exists once; the rows of the connector are counted.
 
-- writing, exactly once in one transaction, beside the connector, which is at-least-once: as both come, at equal compression, and both
-  as well as they can be tuned; our at-least-once beside the same;
-- a Python sink that forgets its rows beside the connector: what Spark takes before any sink begins;
-- one row in a hundred bad (no key, compacted topic; dead letters to a topic) beside none;
-- reading, the lengths of values summed;
-- micro-batches, empty and of ten rows, beside a Python sink that does nothing;
-- how it grows: rows, partitions, cores.
+- writing exactly once in one transaction vs the connector, which is at-least-once: with defaults, with equal compression, and with both
+  tuned; our at-least-once mode vs the tuned connector;
+- a Python sink that discards its rows vs the connector: the cost of Spark before any sink;
+- one bad row in a hundred (no key, compacted topic, dead letters to a topic) vs none;
+- reading, with the lengths of values summed;
+- micro-batches, empty and of ten rows, vs a Python no-op sink;
+- growth: rows, partitions, cores.
 
-A load that fails is told in one line, and the others go on.
+A failed load is reported in one line, and the others continue.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ WARM_UP_ROUNDS = 2
 TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "5"}
 LZ4 = {"kafka.compression.type": "lz4"}
 SHORT_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "2147483647", "spark.sql.execution.arrow.maxRecordsPerBatch": "2000"}
-"""Our best tuning, as docs/spark-pipeline.md tells it for short rows."""
+"""Our best tuning for short rows, from docs/spark-pipeline.md."""
 AT_LEAST_ONCE = {"deliveryGuarantee": "at-least-once"}
 DEAD_LETTERS = "letters"
 TOLERANT = {"errors.tolerance": "all", "errors.dead.letter.queue.topic.name": DEAD_LETTERS}
 
 
 class LoadFailed(Exception):
-    """A load came to no figure; the text is one line."""
+    """A load produced no result; the text is one line."""
 
 
 class Spark:
-    """A session with both formats, in a process and a Python environment of its own. Close it, or use it with `with`."""
+    """A Spark session with both formats, in its own process and Python environment. Use it in a `with` statement."""
 
     def __init__(self, cores: int, folder: Path) -> None:
         folder.mkdir()
@@ -75,7 +75,7 @@ class Spark:
         self.version = self._read_response()["spark"]
 
     def run_load(self, load: str, **parts: object) -> Mapping[str, Any]:
-        """What a load of `spark_loads.py` tells."""
+        """Run a load of `spark_loads.py` and return its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"load": load, **parts}) + "\n")
         self._process.stdin.flush()
@@ -103,7 +103,7 @@ class Spark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """How one side writes. `session`: settings of Spark. `keyless`: one row in a hundred has no key, to a compacted topic."""
+    """How one side writes. `session`: Spark settings. `keyless`: one row in a hundred has no key; the topic is compacted."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two ways to write `count` rows. `aim`: what the rate of the first over that of the second is to be at least."""
+    """Two ways to write `count` rows. `aim`: minimum of the first rate over the second."""
 
     name: str
     first: Side
@@ -126,7 +126,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """M rows a second; CPU-seconds per million rows, of Spark's processes and of the broker."""
+    """Millions of rows a second, and CPU-seconds per million rows of the Spark processes and of the broker."""
 
     rate: float
     spark_cpu: float
@@ -148,21 +148,22 @@ def comparisons(count: int) -> Sequence[Comparison]:
     at_least_once = Side(name=OURS, options=AT_LEAST_ONCE, session=SHORT_ROWS)
     tolerant, clean = Side(name=OURS, options=TOLERANT, keyless=True), Side(name=OURS, options=TOLERANT)
     return (
-        Comparison(name="write, beside defaults", first=ours, second=theirs, count=count, aim=2.0),
-        Comparison(name="write lz4, beside defaults", first=ours_lz4, second=theirs_lz4, count=count, aim=2.0),
+        Comparison(name="write, vs defaults", first=ours, second=theirs, count=count, aim=2.0),
+        Comparison(name="write lz4, vs defaults", first=ours_lz4, second=theirs_lz4, count=count, aim=2.0),
         Comparison(name="write, both tuned", first=ours_tuned, second=tuned, count=count, aim=1.5),
         Comparison(name="write lz4, both tuned", first=ours_tuned_lz4, second=tuned_lz4, count=count, aim=1.5),
         Comparison(name="write at-least-once, both tuned", first=at_least_once, second=tuned, count=count),
-        Comparison(name="into nothing, beside defaults", first=Side(name=NOTHING), second=theirs, count=count),
+        Comparison(name="into nothing, vs defaults", first=Side(name=NOTHING), second=theirs, count=count),
         Comparison(name="into nothing, both tuned", first=Side(name=NOTHING, session=SHORT_ROWS), second=tuned, count=count),
-        Comparison(name="write 1 % bad, beside none", first=tolerant, second=clean, count=count, is_compacted=True, aim=0.8),
+        Comparison(name="write 1 % bad, vs none", first=tolerant, second=clean, count=count, is_compacted=True, aim=0.8),
     )
 
 
 class SparkBenchmark:
-    """One broker and one session, and what is done with them.
+    """Runs comparisons with one broker and one session.
 
-    `name`: topics begin with it. A deleted one may come back by itself, made anew for a producer of the connector that still asks for it.
+    `name` is the prefix of topic names. Each topic has a new name, because a deleted topic may be recreated automatically: a producer of
+    the connector still requests its metadata.
     """
 
     def __init__(self, name: str, broker: BrokerProcess, spark: Spark, rows: Path, rounds: int) -> None:
@@ -175,7 +176,7 @@ class SparkBenchmark:
         self._topics = 0
 
     def rows(self, count: int, *, keyless: bool = False) -> str:
-        """The Parquet folder with so many rows, made once."""
+        """The Parquet directory with this many rows, created once."""
         path = self._rows / f"{count}{'-keyless' if keyless else ''}"
         if not (path / "_SUCCESS").exists():
             self.spark.run_load("rows", path=str(path), count=count, keyless_every=BAD_EVERY if keyless else 0)
@@ -191,7 +192,7 @@ class SparkBenchmark:
             self.attempt(comparison.name, partial(self.write_and_measure, comparison, side))
 
     def attempt(self, name: str, load: Callable[[], object]) -> None:
-        """One line, whether there are figures or not."""
+        """Run a load; print one line if it fails."""
         try:
             load()
         except LoadFailed as failure:
@@ -199,12 +200,12 @@ class SparkBenchmark:
             self.missed.append(f"{name}: failed")
 
     def remove_rows(self, count: int, *, unless: int) -> None:
-        """Removes the Parquet folder with so many rows, which no later contest reads."""
+        """Remove the Parquet directory with this many rows, which no later comparison reads."""
         if count != unless:
             shutil.rmtree(self._rows / str(count), ignore_errors=True)
 
     def compare(self, comparison: Comparison, rounds: int | None = None) -> None:
-        """Both sides in turn, a line of their medians."""
+        """Run both sides in turn and print a line with their medians."""
         self.attempt(comparison.name, lambda: self._compare(comparison, rounds or self.rounds))
 
     def _compare(self, comparison: Comparison, rounds: int) -> None:
@@ -227,11 +228,11 @@ class SparkBenchmark:
             self.missed.append(f"{name}: {ratio:.2f}, at least {aim:g}")
 
     def write_and_measure(self, comparison: Comparison, side: Side) -> Figure:
-        """One write into a topic of its own, every row of which is looked for afterwards."""
+        """Write to a new topic and check that every row exists."""
         wire = WireClient(self.broker)
         topic = self._new_topic()
         wire.create_topic(topic, comparison.partitions, **({"cleanup_policy": "compact"} if comparison.is_compacted else {}))
-        # An idempotent producer whose first batch comes too early, and its second not, repeats the first until its time is over.
+        # If the first batch of an idempotent producer is sent too early and the second is not, it retries the first until it expires.
         wire.await_leaders(topic, comparison.partitions)
         has_dead_letters = DEAD_LETTERS in side.options.values()
         if has_dead_letters:
@@ -245,7 +246,7 @@ class SparkBenchmark:
 
     def _write_and_verify(self, comparison: Comparison, side: Side, topic: str, wire: WireClient) -> Figure:
         path = self.rows(comparison.count, keyless=side.keyless)
-        os.sync()  # What was written before is not to be measured now.
+        os.sync()  # Earlier writes must not be measured now.
         broker_cpu = self.broker.cpu_seconds
         options = {**self._servers, **side.options, "topic": topic}
         results = self.spark.run_load("write", side=side.name, path=path, options=options, session=side.session)
@@ -256,7 +257,7 @@ class SparkBenchmark:
                 self._check_rows(path, DEAD_LETTERS, "key is null")
         elif side.name == THEIRS:
             found = sum(wire.read_back(topic, partition, 0) for partition in range(comparison.partitions))
-            self._expect(found == comparison.count, f"{topic}: {comparison.count} rows were written, {found} are there")
+            self._expect(found == comparison.count, f"{topic}: {comparison.count} rows were written, {found} exist")
         millions = comparison.count / 1e6
         return Figure(rate=millions / results["seconds"], spark_cpu=results["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
 
@@ -275,7 +276,7 @@ class SparkBenchmark:
         return {"kafka.bootstrap.servers": self.broker.bootstrap_servers}
 
     def compare_reads(self, name: str, count: int, aim: float | None) -> None:
-        """A topic of ready-made batches, read by both in turn."""
+        """Read a topic of ready-made batches with both sides in turn."""
         self.attempt(name, lambda: self._compare_reads(name, count, aim))
 
     def _compare_reads(self, name: str, count: int, aim: float | None) -> None:
@@ -284,7 +285,7 @@ class SparkBenchmark:
         wire.create_topic(topic, PARTITIONS)
         batch, count_each = ready_made_batch(READ_BATCH_RECORDS), max(1, count // PARTITIONS // READ_BATCH_RECORDS)
         for partition in range(PARTITIONS):
-            # One goes before, to learn the size of its answer.
+            # `frame` has sent one batch to learn the size of its response.
             wire.pipeline(*wire.frame(produce_request(topic, partition, batch)), count_each - 1)
         count = count_each * PARTITIONS * READ_BATCH_RECORDS
         figures: list[tuple[Figure, Figure]] = []
@@ -304,7 +305,7 @@ class SparkBenchmark:
         return Figure(rate=millions / results["seconds"], spark_cpu=results["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
 
     def micro_batches(self, name: str, where: str) -> None:
-        """Micro-batches of ours and of Spark's sink, beside those of a sink that does nothing."""
+        """Compare micro-batches of our sink and of Spark's sink with those of a no-op sink."""
         self.attempt(name, lambda: self._micro_batches(name, where))
 
     def _micro_batches(self, name: str, where: str) -> None:
@@ -369,7 +370,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of rows: 4 M written, 10 M read")
     parser.add_argument("--large", action="store_true", help="100 M rows too: ten minutes more, and 35 GB of disk")
-    parser.add_argument("--only", default="", help="contests whose name contains this; rows, partitions, cores: how it grows")
+    parser.add_argument("--only", default="", help="comparisons whose name contains this; rows, partitions, cores: growth")
     parser.add_argument("--broker", choices=("apache", "chaffinch"), default="apache")
     arguments = parser.parse_args()
     count = max(20_000, int(4_000_000 * arguments.scale))
@@ -379,16 +380,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with broker(arguments.broker, folder) as running:
-            for cores, comparison in sessions:
+            for cores, run_comparisons in sessions:
                 with Spark(cores, folder / f"spark-{cores}") as spark:
-                    results = f"Spark {spark.version}, local[{cores}], {running.name}: ours, Spark's connector, ours over it; median of"
-                    print(f"{results} {arguments.rounds} rounds; CPU-seconds per million rows of Spark + broker", flush=True)
+                    title = f"Spark {spark.version}, local[{cores}], {running.name}: ours, Spark's connector, ours over it; median of"
+                    print(f"{title} {arguments.rounds} rounds; CPU-seconds per million rows of Spark + broker", flush=True)
                     benchmark = SparkBenchmark(f"cores-{cores}", running, spark, folder / "rows", arguments.rounds)
                     benchmark.warm_up(count)
-                    comparison(benchmark, arguments, count)
+                    run_comparisons(benchmark, arguments, count)
                     missed += benchmark.missed
     for text in missed:
-        print(f"aim missed: {text}")
+        print(f"target missed: {text}")
     return 1 if missed else 0
 
 

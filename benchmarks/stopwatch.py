@@ -1,4 +1,4 @@
-"""What a client load takes: seconds and processor time of its own process, and what it prints about itself."""
+"""Stopwatch of a client load: seconds and processor time of its process, and its JSON output."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from typing import Final
 Load = Callable[[str, str, int], dict[str, float]]
 
 READY_BYTES_VARIABLE: Final = "CHAFFINCH_BENCH_READY_BYTES"
-"""Of the environment: how much memory a load takes, and what it has written with it. It is made ready just before the time begins."""
+"""Environment variable: number of bytes that a load and its data need. They are faulted in just before the time begins."""
 
 
 RECLAIM_SECONDS: Final = 2.5
-"""So long after memory was freed the host of a virtual machine has taken it back. If that begins in the middle of a load, the host takes
-what was made ready for it as well."""
+"""Time after which the host of a virtual machine has reclaimed freed memory. If it began during a load, the host would also reclaim the
+memory that was faulted in for the load."""
 
 
 def prefault_memory(size: int) -> None:
-    """Have the machine hand out so many bytes, which the next load takes: written to and given back, they lie ready for whoever asks first.
-    The host of a virtual machine hands out anew what lay unused for two seconds, at several times the cost of writing to it."""
+    """Write to this many bytes and free them, so that the next load gets pages that are faulted in.
+
+    The host of a virtual machine reclaims pages that are unused for two seconds. Getting them back costs several times as much as writing.
+    """
     len(b"\1" * size)
 
 
 class Stopwatch:
-    """Runs from its making; what came before it (imports, connections, warm-up) is not counted."""
+    """Measures from its creation; earlier work (imports, connections, warm-up) is not counted."""
 
     def __init__(self) -> None:
         if ready_bytes := int(os.environ.get(READY_BYTES_VARIABLE, "0")):
@@ -35,12 +37,12 @@ class Stopwatch:
         self._cpu, self._started = time.process_time(), time.perf_counter()
 
     def read(self) -> dict[str, float]:
-        """`seconds` and `client_cpu_seconds`, all threads, so far."""
+        """`seconds` and `client_cpu_seconds` of all threads so far."""
         return {"seconds": time.perf_counter() - self._started, "client_cpu_seconds": time.process_time() - self._cpu}
 
 
 def one_at_a_time(call: Callable[[], object], count: int) -> dict[str, float]:
-    """One call, its acknowledgement, the next: the latencies' percentiles in ms. A tenth more calls go before to warm up."""
+    """Make `count` calls one after the other, after a tenth as many to warm up. Returns percentiles of the latency in ms."""
     for _ in range(count // 10):
         call()
     latencies: list[float] = []
@@ -54,7 +56,7 @@ def one_at_a_time(call: Callable[[], object], count: int) -> dict[str, float]:
 
 
 def run_load(loads: Mapping[str, Load], arguments: list[str]) -> int:
-    """`LOAD SERVERS TOPIC COUNT`: run one load and print what it tells as one JSON object."""
+    """Run one load with the arguments `LOAD SERVERS TOPIC COUNT` and print its result as one JSON object."""
     load, servers, topic, count = arguments
     print(json.dumps(loads[load](servers, topic, int(count))))
     return 0

@@ -1,8 +1,8 @@
-"""Validation on one core: the compiled walk alone, and all of `validate` with the CRC, for 220 KB and 16 KB batches of 100-byte values.
+"""Validation of record batches on one core: the compiled walk alone, and `validate` with the CRC, for batches of 220 KB and 16 KB.
 
-Each batch is one of many in turn, as on a broker, so that it does not lie ready in the nearest cache; only the first line walks the
-same batch again and again, which is what a walk right after the CRC costs. aiokafka's reader, which checks
-the CRC and unpacks every record, is the comparison. Every verdict is checked.
+Many batches are validated in turn, as on a broker, so that a batch is not in the nearest cache. Only the first line walks the same batch
+repeatedly, which is the cost of a walk right after the CRC. The comparison is aiokafka's reader, which checks the CRC and unpacks every
+record. Values have 100 bytes. Every result is checked.
 
 `python -m benchmarks.validation`
 """
@@ -40,7 +40,7 @@ def batch_of(count: int, compression: Compression = Compression.NONE, *, has_cul
 
 
 def best_seconds(work: Callable[[BatchView], object], batches: Sequence[BatchView]) -> float:
-    """Seconds per batch in the fastest of some repetitions: the others had company on the machine."""
+    """Seconds per batch in the fastest repetition; other processes slowed down the others."""
     best = float("inf")
     for _ in range(REPETITIONS * max(1, BATCHES // len(batches))):
         start = time.perf_counter()
@@ -92,7 +92,7 @@ def report(name: str, batch: BatchView, work: Callable[[BatchView], object], bat
 
 def main() -> None:
     if not kernels.load():
-        raise SystemExit("numba is not installed: these figures would be the plain twin's")
+        raise SystemExit("numba is not installed: these would be figures of the Python implementation")
     for name, count in SHAPES:
         plain = batch_of(count)
         print(f"{name} batches, {count} records of 100 bytes, {plain.size} bytes")

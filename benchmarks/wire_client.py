@@ -1,4 +1,4 @@
-"""One connection that speaks the protocol without a client's machinery, so that what is measured is the broker."""
+"""A minimal Kafka connection without a client's machinery, so that benchmarks measure the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaffinch.records import batch
 
 IN_FLIGHT_BYTES = 1 << 20
 REQUESTS_IN_FLIGHT_MIN = 5
-"""How much is sent ahead of the answers: enough that neither side waits for the other."""
+"""Requests in flight: enough that neither side waits for the other."""
 
 FETCH_BYTES = 16 << 20
 CREATE_TIMEOUT_MS = 120_000
@@ -25,7 +25,7 @@ TRIES_MAX, PAUSE_SECONDS = 100, 0.1
 
 
 class WireClient:
-    """Blocking requests, and a pipeline of one ready-made frame. Versions are the highest that both sides know."""
+    """Blocking requests, and a pipeline of one ready-made frame. Each API uses the highest version that both sides support."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._socket = socket.create_connection(broker.address)
@@ -45,7 +45,7 @@ class WireClient:
                 return responses[0].message
 
     def frame(self, message: ProduceRequest) -> tuple[bytes, int]:
-        """A request's bytes, and the size of its answer, learnt by asking until the partition takes it: new topics need a moment."""
+        """(bytes of a request, size of its response), measured by sending it until the partition accepts it; new topics need a moment."""
         for _ in range(TRIES_MAX):
             _, parts = self._connection.encode_request(message)
             frame = b"".join(parts)
@@ -55,10 +55,10 @@ class WireClient:
             if response.message.responses[0].partition_responses[0].error_code == 0:  # type: ignore[attr-defined]
                 return frame, 4 + size
             time.sleep(PAUSE_SECONDS)
-        raise RuntimeError(f"the broker does not take this batch: {response.message}")
+        raise RuntimeError(f"the broker does not accept this batch: {response.message}")
 
     def pipeline(self, frame: bytes, response_bytes: int, count: int) -> None:
-        """Send the frame `count` times, pipelined; every answer must be `response_bytes` long: one with an error has another length."""
+        """Send the frame `count` times, pipelined. Every response must have `response_bytes`; an error has another length."""
         window = max(REQUESTS_IN_FLIGHT_MIN, IN_FLIGHT_BYTES // len(frame)) * response_bytes
         expected, received, sent = response_bytes * count, 0, 0
         while received < expected:
@@ -69,10 +69,10 @@ class WireClient:
             if not data:
                 raise ConnectionError("the broker closed the connection")
             received += len(data)
-        assert received == expected, f"{received} bytes of answers, expected {expected}"
+        assert received == expected, f"{received} bytes of responses, expected {expected}"
 
     def exchange(self, frame: bytes, response_bytes: int) -> None:
-        """Send one frame and wait for its answer."""
+        """Send one frame and wait for its response."""
         self._socket.sendall(frame)
         self._receive_exactly(response_bytes)
 
@@ -84,7 +84,7 @@ class WireClient:
         assert result.error_code == 0, result
 
     def await_leaders(self, topic: str, partitions: int) -> None:
-        """Returns when every partition of a new topic answers: creation is told before its leaders are there."""
+        """Wait until every partition of a new topic has a leader, which may be after the response to its creation."""
         for partition in range(partitions):
             for _ in range(TRIES_MAX):
                 wanted = FetchTopic(topic=topic, partitions=[FetchPartition(partition=partition, partition_max_bytes=FETCH_BYTES)])
@@ -101,7 +101,7 @@ class WireClient:
         assert result.error_code == 0, result
 
     def read_back(self, topic: str, partition: int, offset: int) -> int:
-        """Records from `offset` to the end, counted in the headers of batches whose checksum is right."""
+        """Count the records from `offset` to the end, from the headers of batches with a valid checksum."""
         count = 0
         while True:
             wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
@@ -129,6 +129,6 @@ class WireClient:
 
 
 def produce_request(topic: str, partition: int, records: bytes) -> ProduceRequest:
-    """One batch for one partition, to be acknowledged by all."""
+    """A request with one batch for one partition and acks=all."""
     data = TopicProduceData(name=topic, partitions=[PartitionProduceData(index=partition, records=records)])
     return ProduceRequest(acks=-1, timeout_ms=30_000, topics=[data])

@@ -1,1 +1,1 @@
-"""Programs that show Chaffinch at work."""
+"""Example programs."""

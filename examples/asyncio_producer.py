@@ -1,7 +1,7 @@
-"""Records from coroutines: futures of `send` and `send_table` can be awaited in any running loop.
+"""Sending from asyncio coroutines: futures of `send` and `send_table` can be awaited in any running loop.
 
-`send` waits for a topic it has not heard of and for memory, and so would the loop: the topic is looked up in a thread first, and no more
-records are handed over than fit into `buffer.memory`.
+`send` blocks for the metadata of a new topic and for memory, and would block the loop. So the topic is looked up in a thread first, and no
+more records are in flight than fit into `buffer.memory`.
 
     python -m examples.asyncio_producer --bootstrap-server localhost:9092 orders
 """
@@ -19,7 +19,7 @@ IN_FLIGHT_MAX = 1_000
 
 
 async def send_all(producer: Producer, topic: str, values: list[bytes]) -> list[RecordMetadata | KafkaException]:
-    """The outcome of each value, in their order; one that fails takes no other with it."""
+    """Send all values. Returns their outcomes in order; a failed record does not fail others."""
     await asyncio.to_thread(producer.partitions_for, topic)
     slots = asyncio.Semaphore(IN_FLIGHT_MAX)
 
@@ -51,7 +51,7 @@ if __name__ == "__main__":
     except KafkaException as error:
         sys.exit(f"stop: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted: what was not said to be written may be there")
+        sys.exit("interrupted: records that were not reported as written may exist")
     for outcome in outcomes:
         print(outcome)
     failed = sum(isinstance(outcome, KafkaException) for outcome in outcomes)

@@ -1,12 +1,11 @@
-"""A cleaning pipeline: JSON files into a topic that takes only valid rows, the others set aside, repaired, and replayed; each row once.
+"""A cleaning pipeline in Spark: writes JSON files to a topic, with invalid rows as dead letters that are repaired and replayed, once each.
 
     python -m examples.cleaning_pipeline --bootstrap-server localhost:9092 --input orders --checkpoint /tmp/checkpoint
 
-Each line of the files in the folder `orders` is one order, `{"id": "7", "amount": 3}`; some writers say `order` for `id`. The topic
-`clean-orders`, which is created, is compacted: an order without a key is refused. The stream sets such lines aside in
-`clean-orders-dead-letters`, in the same transaction, and takes all files that there are; then the letters are replayed with the key that
-the other writers meant, and what is still wrong is shown. Run it as often as you like, with more files or without: nothing is written
-twice.
+Each line of the files in the directory `orders` is one order, `{"id": "7", "amount": 3}`; some programs write `order` instead of `id`. The
+topic `clean-orders`, which the program creates, is compacted: an order without a key is refused. The stream reads all files and writes such
+lines to `clean-orders-dead-letters`, in the same transaction. Then the dead letters are replayed with the key from `order`, and the
+remaining errors are printed. Run it as often as you like, with more files or without: nothing is written twice.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# The topic is not one that is there for something else, and takes orders without a key.
+# Names of their own: an existing topic might accept orders without a key.
 ORDERS, DEAD_LETTERS = "clean-orders", "clean-orders-dead-letters"
 KEY = "get_json_object(cast(value as string), '$.id')"
 REPAIRED_KEY = "coalesce(key, get_json_object(cast(value as string), '$.order'))"
 
 
 def create_topics(bootstrap_servers: str) -> None:
-    """The topics of the pipeline, where they are not there yet."""
+    """Create the topics of the pipeline if they do not exist."""
     with open_client(ADMIN_TABLE.parse({"bootstrap.servers": bootstrap_servers})) as client:
         for name, config in ((ORDERS, {"cleanup.policy": "compact"}), (DEAD_LETTERS, {})):
             try:
@@ -43,7 +42,7 @@ def create_topics(bootstrap_servers: str) -> None:
 
 
 def start(spark: SparkSession, bootstrap_servers: str, folder: str, checkpoint: str) -> StreamingQuery:
-    """The stream over all files that there are."""
+    """Start the stream over all existing files."""
     return (
         spark.readStream.text(folder).selectExpr("value", f"{KEY} AS key")
         .writeStream.format("chaffinch")
@@ -58,7 +57,7 @@ def start(spark: SparkSession, bootstrap_servers: str, folder: str, checkpoint: 
 
 
 def run(spark: SparkSession, bootstrap_servers: str, folder: str, checkpoint: str) -> tuple[ReplayReport, ReplayReport]:
-    """Stream, look at the dead letters, replay them: what would still be rejected as they are, and what became of them repaired."""
+    """Stream the files and replay the dead letters. Returns the reports of a dry run without repair and of the repaired replay."""
     create_topics(bootstrap_servers)
     supervise(lambda: start(spark, bootstrap_servers, folder, checkpoint))
     client = {"kafka.bootstrap.servers": bootstrap_servers}
@@ -82,10 +81,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"stop: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: what was not committed is written next time", file=sys.stderr)
+        print("interrupted: uncommitted rows are written next time", file=sys.stderr)
         return 130
-    print(f"{as_they_are.read} lines were set aside: {dict(as_they_are.still_rejected)}")
-    print(f"with the key repaired, written: {repaired.written}; still wrong: {sum(repaired.still_rejected.values())}")
+    print(f"{as_they_are.read} lines became dead letters: {dict(as_they_are.still_rejected)}")
+    print(f"with the key repaired, written: {repaired.written}; still rejected: {sum(repaired.still_rejected.values())}")
     for example in repaired.examples:
         print(f"  {example}")
     return 0

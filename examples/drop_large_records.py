@@ -1,11 +1,11 @@
 """Example 1 of KIP-1038: a record that is too large is dropped, and its transaction commits without it.
 
-Reads `input-topic` and writes to `output-topic` a large record for each that asks for one, else a normal one; what was read is committed
-with what was written. Without the handler the first large record would fail the transaction.
+It reads `input-topic` and writes a large record to `output-topic` for each record that requests one, else a normal one. The offsets read
+are committed in the same transaction. Without the handler the first large record would fail the transaction.
 
     python -m examples.drop_large_records --bootstrap-server localhost:9092
 
-It ends when --count records have been read, none has come for a minute, or Ctrl-C is pressed.
+It ends after --count records, after a minute without records, or with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def requests_large_record(record: ConsumerRecord) -> bool:
 
 
 def run(bootstrap_servers: str, wait_s: float, count: int) -> None:
-    """Read until `count` records have been read, or none has come for `wait_s`."""
-    print(f"reading input-topic, until {count} records have come or none has for {wait_s:g} s", flush=True)
+    """Read until `count` records have been read, or for `wait_s` seconds without a record."""
+    print(f"reading input-topic until {count} records are read or {wait_s:g} s pass without one", flush=True)
     read = dropped = 0
     servers = {"bootstrap.servers": bootstrap_servers}
     handler = {"custom.exception.handler.class": DropLargeRecords}
@@ -73,7 +73,7 @@ def run(bootstrap_servers: str, wait_s: float, count: int) -> None:
 
 
 def run_without_transactions(bootstrap_servers: str, values: list[bytes]) -> list[bool]:
-    """The same handler without a transaction; which of the values were dropped."""
+    """The same handler without a transaction. Returns for each value whether it was dropped."""
     options = {"bootstrap.servers": bootstrap_servers, "custom.exception.handler.class": DropLargeRecords}
     with Producer(options) as producer:
         futures = [producer.send("output-topic", value) for value in values]
@@ -81,9 +81,9 @@ def run_without_transactions(bootstrap_servers: str, values: list[bytes]) -> lis
 
 
 def record_count(text: str) -> int:
-    """Of records, as it is given on the command line."""
+    """Parse a number of records from the command line."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return int(text)
 
 
@@ -97,4 +97,4 @@ if __name__ == "__main__":
     except KafkaException as error:
         sys.exit(f"stop: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted: what was not committed is read again next time")
+        sys.exit("interrupted: uncommitted records are read again next time")

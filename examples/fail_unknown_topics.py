@@ -1,7 +1,7 @@
-"""Example 2 of KIP-1038: a topic that nobody knows fails its records at once, unless it is important; then it is waited for.
+"""Example 2 of KIP-1038: records for an unknown topic fail at once, unless the topic is important; then the producer waits for it.
 
-By default the producer asks for `max.block.ms`, and says TimeoutException in the end. A broker that creates topics by itself
-(`auto.create.topics.enable`, on unless told otherwise) knows every topic: start it with `--config auto.create.topics.enable=false`.
+By default the producer retries for `max.block.ms` and then raises TimeoutException. A broker that creates topics automatically
+(`auto.create.topics.enable`, on by default) has no unknown topics: start it with `--config auto.create.topics.enable=false`.
 
     python -m examples.fail_unknown_topics --bootstrap-server localhost:9092 some-topic
 """
@@ -25,7 +25,7 @@ class WaitForImportantTopics(ProducerExceptionHandler):
 
 
 def send(bootstrap_servers: str, topic: str, transactional_id: str | None = None) -> KafkaException | None:
-    """Send one record, in a transaction if there is an id for it; what it failed with."""
+    """Send one record, in a transaction if an id is given. Returns its error, or None."""
     options = {"bootstrap.servers": bootstrap_servers, "custom.exception.handler.class": WaitForImportantTopics}
     with Producer({**options, "transactional.id": transactional_id}) as producer, maybe_transaction(producer, transactional_id):
         future = producer.send(topic, "someMessage")
@@ -35,7 +35,7 @@ def send(bootstrap_servers: str, topic: str, transactional_id: str | None = None
             print(f"{topic}: written at offset {future.result().offset}")
             return None
         print(f"{topic}: {error}")
-        assert isinstance(error, KafkaException), "futures of the producer fail with nothing else"
+        assert isinstance(error, KafkaException), "futures of the producer fail with KafkaException only"
         return error
 
 
@@ -50,7 +50,7 @@ def maybe_transaction(producer: Producer, transactional_id: str | None) -> Itera
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Send a record to a topic that may not be there.")
+    parser = argparse.ArgumentParser(description="Send a record to a topic that may not exist.")
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("topic")
     chosen = parser.parse_args()
@@ -59,4 +59,4 @@ if __name__ == "__main__":
     except KafkaException as error:
         sys.exit(f"stop: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted: what was not said to be written may be there")
+        sys.exit("interrupted: records that were not reported as written may exist")

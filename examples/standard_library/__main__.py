@@ -1,4 +1,4 @@
-"""`make demo`: the main job, narrated. Exits 1 when a single row is missing, double or wrong, 2 when it could not run."""
+"""`make demo`: runs the demo and prints each step. Exits with 1 if a row is missing, duplicated or wrong, with 2 if it could not run."""
 
 import shutil
 import signal
@@ -40,7 +40,7 @@ from examples.standard_library.workspace import (
 )
 
 POLL_INTERVAL_S = 0.1
-"""How often the story looks at its processes; nothing but the picture depends on it."""
+"""Interval of polling the processes; only the progress bar depends on it."""
 EXAMPLES_SHOWN = 3
 
 console = Console()
@@ -53,18 +53,18 @@ def print_step(text: str) -> None:
 def print_input(root: Path, files: list[SourceFile]) -> None:
     refused = [reason(file) for file in files]
     table = Table(title=f"Input: {len(files)} files below {root}, {sum(file.size for file in files) / 1e6:.0f} MB")
-    table.add_column("what must become of them")
+    table.add_column("expected outcome")
     table.add_column("files", justify="right")
     table.add_row("written to the topic", str(refused.count(None)))
-    table.add_row("set aside: no module of that name, so the key is null", str(refused.count(NULL_KEY)))
-    table.add_row("set aside: larger than the topic allows", str(refused.count(TOO_LARGE)))
+    table.add_row("dead letter: no module of that name, so the key is null", str(refused.count(NULL_KEY)))
+    table.add_row("dead letter: larger than the topic allows", str(refused.count(TOO_LARGE)))
     console.print(table)
     print_step(f"topic {TOPIC}: compacted, {PARTITIONS} partitions, max.message.bytes={MESSAGE_BYTES_MAX}")
 
 
 @contextmanager
 def progress_bar(workspace: Workspace, expected: int) -> Iterator[Progress]:
-    """A bar over the micro-batches that Spark has committed."""
+    """A progress bar of the micro-batches that Spark has committed."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
         progress.add_task("micro-batches committed", total=expected)
@@ -72,7 +72,7 @@ def progress_bar(workspace: Workspace, expected: int) -> Iterator[Progress]:
 
 
 def run_stream(workspace: Workspace, broker: Broker, files: list[SourceFile]) -> None:
-    """The stream, with both kills. Each waits for a condition or a named step, never for a time."""
+    """Run the stream with both kills. Each waits for a condition or a named step, never for a time."""
     query = Query(workspace, broker.address, files_per_trigger(files))
     print_step("Spark, another process, streams the files into the topic; it takes a while to start")
     with progress_bar(workspace, batches_expected(files)) as progress:
@@ -112,8 +112,8 @@ def compare_all(workspace: Workspace, broker: Broker, files: list[SourceFile], r
 
 def print_comparison(comparisons: list[Comparison]) -> None:
     table = Table(title="Counted by confluent-kafka (read_committed), compared with the list of files")
-    for column in ("place", "expected", "exactly once", "missing", "double", "foreign", "wrong"):
-        table.add_column(column, justify="left" if column == "place" else "right")
+    for column in ("location", "expected", "exactly once", "missing", "double", "foreign", "wrong"):
+        table.add_column(column, justify="left" if column == "location" else "right")
     for line in comparisons:
         counts = (line.expected, line.once, len(line.missing), len(line.double), len(line.foreign), len(line.wrong))
         table.add_row(line.location, *map(str, counts), style="green" if line.is_exact else "bold red")
@@ -128,10 +128,10 @@ def print_losses(found: Losses) -> None:
     table = Table(title="The same rows through confluent-kafka's own producer, same kind of topic")
     table.add_column("files")
     table.add_column("count", justify="right")
-    table.add_row("with nothing wrong", str(found.legal))
+    table.add_row("valid", str(found.legal))
     table.add_row("  of these written", str(found.written))
     table.add_row("  of these lost", str(found.lost), style="red" if found.lost else "")
-    table.add_row("  of these blamed for an error of another row", str(found.wrongly_blamed), style="red" if found.wrongly_blamed else "")
+    table.add_row("  of these failed because of another row", str(found.wrongly_blamed), style="red" if found.wrongly_blamed else "")
     console.print(table)
     if found.example:
         console.print(f"  for example {found.example}", markup=False)
@@ -145,7 +145,7 @@ def run(workspace: Workspace) -> bool:
     broker = Broker(workspace)
     try:
         broker.start()
-        print_step(f"chaffinch broker runs as a process of its own at {broker.address}")
+        print_step(f"chaffinch broker runs in its own process at {broker.address}")
         run_stream(workspace, broker, files)
         comparisons = compare_all(workspace, broker, files, root)
         print_comparison(comparisons)
@@ -156,7 +156,7 @@ def run(workspace: Workspace) -> bool:
 
 
 def exit_on_signal(number: int, _frame: object) -> NoReturn:
-    """A signal to end: leave through every `finally`, so that no process of ours stays behind."""
+    """Signal handler: exit through every `finally`, so that no child process is left."""
     sys.exit(128 + number)
 
 

@@ -1,10 +1,10 @@
-"""The input of the main job: every file below the standard library of this interpreter, and what must become of it.
+"""Input of the demo: every file of this interpreter's standard library, with its expected outcome.
 
 One row per file: key = the dotted name under which the import system would load the file (null where it would not),
-value = its bytes, timestamp = its modification time, one header `path`. Naturally dirty: tests, data, licences and
-archives have no key, and some files are larger than the topic's `max.message.bytes`.
+value = its bytes, timestamp = its modification time, one header `path`. The input has invalid rows by nature: tests, data,
+licences and archives have no key, and some files are larger than the topic's `max.message.bytes`.
 
-Spark's file sources have two habits that would lose files without a word: they skip names that begin with `_` or `.`,
+Spark's file sources would lose files silently: they skip names that begin with `_` or `.`,
 and they skip empty files. So `create_input_tree` gives Spark a tree of links in which such names carry a leading `~`, and a list
 (JSON lines) of the empty files. Both are read by Spark itself.
 """
@@ -28,7 +28,7 @@ from pathlib import Path
 
 EXCLUDED_DIRECTORIES = frozenset({"__pycache__", "site-packages", "dist-packages"})
 VISIBLE_MARK = "~"
-"""Put before a name that Spark would skip; a name that begins with it already gets a second one."""
+"""Prefix for a name that Spark would skip; a name that already begins with it gets a second one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def locate(dotted: str, root: Path) -> tuple[str | None, tuple[str, ...]]:
 def import_name(path: Path, root: Path) -> str | None:
     """The dotted name whose module the import system would load from `path`, None where there is none.
 
-    A file counts only when the import system, asked for the name that belongs to its place, comes back with this file.
+    A file counts only if the import system finds it under the name that follows from its path.
     """
     for base in sorted(import_roots(root), key=len, reverse=True):
         if path.is_relative_to(base):
@@ -112,7 +112,7 @@ def modified_ms(path: Path) -> int:
 
 
 def list_files(root: Path) -> list[SourceFile]:
-    """The truth that the topics are compared with at the end."""
+    """All files with their keys: the expected content of the topics."""
     return [
         SourceFile(
             path=path.relative_to(root).as_posix(), key=import_name(path, root), size=path.stat().st_size, modified_ms=modified_ms(path)
@@ -131,7 +131,7 @@ def original(linked_path: str) -> str:
 
 
 def create_input_tree(files: list[SourceFile], root: Path, links: Path, empties: Path) -> None:
-    """Make the tree of links to the files with bytes, and the list of the files without."""
+    """Create the tree of links to non-empty files, and the list of empty files."""
     links.mkdir(parents=True)
     empties.mkdir(parents=True)
     without_bytes = [file for file in files if file.size == 0]

@@ -1,4 +1,4 @@
-"""The two processes of the main job, started and killed: the broker and the Spark query."""
+"""The two processes of the demo, which are started and killed: the broker and the Spark query."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ from examples.standard_library.workspace import (
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUERY_KILL_STEP = "end_transaction"
-"""The step of the commit protocol behind Kafka's answer to EndTxn: Kafka has committed, Spark does not know yet."""
+"""The step of the commit protocol after the EndTxn response: Kafka has committed, Spark has not."""
 
 
 class JobFailed(Exception):
-    """The main job cannot go on; the text is one line for the user."""
+    """The demo cannot continue; the text is one line for the user."""
 
 
 def topic_options() -> list[str]:
@@ -32,7 +32,7 @@ def topic_options() -> list[str]:
 
 
 class Broker:
-    """`chaffinch broker` as a process of its own. Killed and started again, it keeps its port and its data."""
+    """A `chaffinch broker` process. After a kill and restart it has the same port and data."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -64,7 +64,7 @@ class Broker:
 
 
 class Query:
-    """The Spark query in a process group of its own, so that one SIGKILL takes its JVM and its Python workers along."""
+    """The Spark query in its own process group, so that one SIGKILL also ends its JVM and Python workers."""
 
     def __init__(self, workspace: Workspace, bootstrap_servers: str, files_per_trigger: int) -> None:
         self.workspace = workspace
@@ -81,7 +81,7 @@ class Query:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY, env=environment, start_new_session=True)
 
     def wait_until(self, reached: Callable[[], bool], poll: Callable[[], None]) -> None:
-        """Call `poll` (it waits a moment) until `reached`; a query that ends before has failed."""
+        """Call `poll`, which sleeps, until `reached()`. Raises JobFailed if the query ends before."""
         assert self.process is not None
         while not reached():
             if self.process.poll() is not None and not reached():

@@ -1,7 +1,7 @@
-"""The Spark query of the main job, a process of its own: files -> rows -> `format("chaffinch")`.
+"""The Spark query of the demo, run as a process: files -> rows -> `format("chaffinch")`.
 
 Run as `python -m examples.standard_library.query FOLDER BOOTSTRAP_SERVERS FILES_PER_TRIGGER`; FOLDER is a `workplace.Workplace`.
-It ends by itself once every file that was there is written, and continues from its checkpoint when it is started again.
+It ends when all files are written, and continues from its checkpoint after a restart.
 """
 
 import sys
@@ -19,7 +19,7 @@ BINARY_FILE = "path string, modificationTime timestamp, length long, content bin
 EMPTY_FILE = "path string, modified_ms long"
 CONFIGURATION = {
     "spark.sql.session.timeZone": "UTC",
-    # The folder is listed by the driver itself: a Spark job per listing costs more than the listing.
+    # The driver lists the directory itself: a Spark job for each listing costs more than the listing.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": 100_000,
 }
 
@@ -29,7 +29,7 @@ def files_with_bytes(spark: SparkSession, links: Path, per_trigger: int) -> Data
     prefix = f"file:{links}/"
     path_below = F.udf(lambda path: original(path.removeprefix(prefix)), "string", useArrow=False)
     source = spark.readStream.format("binaryFile").schema(BINARY_FILE).option("recursiveFileLookup", "true")
-    # Spark leaves out files that are a week older than the newest it has seen; every file counts here.
+    # By default Spark ignores files that are a week older than the newest one.
     source = source.option("maxFilesPerTrigger", per_trigger).option("maxFileAge", "36500d")
     return source.load(str(links)).select(path_below("path").alias("path"), "content", F.col("modificationTime").alias("timestamp"))
 
@@ -40,7 +40,7 @@ def files_without_bytes(spark: SparkSession, empties: Path) -> DataFrame:
 
 
 def rows(files: DataFrame) -> DataFrame:
-    """The columns that the sink knows: key, value, timestamp, headers."""
+    """The columns of the sink: key, value, timestamp, headers."""
     root = standard_library()
     key = F.udf(lambda path: import_name(root / path, root), "string", useArrow=False)
     header = F.struct(F.lit("path").alias("key"), F.encode("path", "UTF-8").alias("value"))

@@ -1,7 +1,7 @@
-"""What a client that is not ours finds in the topics, compared file by file with the list of files.
+"""Verification of the demo with other clients: compares the topics file by file with the list of files.
 
-The reader is confluent-kafka under `isolation.level=read_committed`; the size of a record in a batch is asked of
-kafka-python's own encoder. Nothing here uses Chaffinch.
+The reader is confluent-kafka under `isolation.level=read_committed`; the size of a record in a batch is computed by
+kafka-python's encoder. Nothing here uses Chaffinch.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ POLL_SECONDS = 30.0
 
 
 def batch_bytes(file: SourceFile) -> int:
-    """The size of a record batch that holds nothing but this file, as kafka-python's encoder counts it."""
+    """The size of a record batch with only this file, computed by kafka-python's encoder."""
     builder = DefaultRecordBatchBuilder
     key = None if file.key is None else file.key.encode()
     return int(builder.header_size_in_bytes() + builder.size_in_bytes(0, 0, key, bytes(file.size), [("path", file.path.encode())]))
 
 
 def reason(file: SourceFile) -> str | None:
-    """Why the topic must refuse the file, None where it must take it. The size is looked at before the key, as a broker does."""
+    """The error for which the topic must refuse the file, None if it must accept it. The size is checked first, as in a broker."""
     if batch_bytes(file) > MESSAGE_BYTES_MAX:
         return TOO_LARGE
     return NULL_KEY if file.key is None else None
@@ -57,7 +57,7 @@ def messages(bootstrap_servers: str, topic: str) -> Iterator[Message]:
         while waiting:
             message = consumer.poll(POLL_SECONDS)
             if message is None:
-                raise TimeoutError(f"{topic}: no answer within {POLL_SECONDS:.0f} s from partitions {sorted(waiting)}")
+                raise TimeoutError(f"{topic}: no response within {POLL_SECONDS:.0f} s from partitions {sorted(waiting)}")
             error = message.error()
             if error is None:
                 yield message
@@ -76,7 +76,7 @@ def header(message: Message, name: str) -> str:
 
 @dataclass(slots=True)
 class Findings:
-    """How often each file was met, and what was met wrongly. Files by their path."""
+    """Number of records of each file, by its path, and the errors found."""
 
     seen: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     wrong: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One line of the final table: what was expected in a place, and what an outsider found there."""
+    """One line of the final table: expected and found files in one location."""
 
     location: str
     expected: int
@@ -157,7 +157,7 @@ def read_dead_letter_topic(bootstrap_servers: str, files: dict[str, SourceFile],
 
 
 def read_dead_letter_files(workspace: Workspace, files: dict[str, SourceFile], root: Path) -> Findings:
-    """The Parquet dead letters, read with pyarrow: the original row in full, and its reason."""
+    """Verify the Parquet dead letters, read with pyarrow: the complete original row and its error."""
     findings = Findings()
     table = dataset.dataset(workspace.dead_letters, format="parquet", exclude_invalid_files=True)
     for row in table.to_batches():

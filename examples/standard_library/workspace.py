@@ -1,4 +1,4 @@
-"""The folder of one run, and the names and numbers that its parts share."""
+"""The directory of one run of the demo, and shared names and numbers."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -13,16 +13,16 @@ PARTITIONS = 4
 MESSAGE_BYTES_MAX = 262_144
 """`max.message.bytes` of the topic, small enough that some files exceed it."""
 BATCHES = 8
-"""Micro-batches of the stream, however many files there are: some systems package a third of the standard library apart."""
+"""Micro-batches of the stream, for any number of files: some systems package a third of the standard library separately."""
 BROKER_KILL_BATCH = 1
-"""The broker is killed once this micro-batch is committed by Spark, so in the middle of the stream."""
+"""The broker is killed once Spark has committed this micro-batch, in the middle of the stream."""
 QUERY_KILL_BATCH = 4
 """The query is killed in this micro-batch, after Kafka's commit and before Spark's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Every path below one folder."""
+    """All paths of a run, below one directory."""
 
     folder: Path
 
@@ -48,25 +48,25 @@ class Workspace:
 
     @property
     def paused(self) -> Path:
-        """Written by the query when it has reached the step at which it waits to be killed."""
+        """Created by the query when it waits at the step where it is killed."""
         return self.folder / "query-is-at-step"
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
     def batches_committed(self) -> int:
-        """How many micro-batches Spark itself has committed."""
+        """Number of micro-batches that Spark has committed."""
         folder = self.checkpoint / "commits"
         return sum(1 for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else 0
 
 
 def files_per_trigger(files: list[SourceFile]) -> int:
-    """How many files with bytes a micro-batch has; the list of the empty ones rides along with the first."""
+    """Number of non-empty files in a micro-batch; the list of empty files is read in the first one."""
     return max(1, ceil(_files_with_bytes(files) / BATCHES))
 
 
 def batches_expected(files: list[SourceFile]) -> int:
-    """Micro-batches of the stream: BATCHES, or less where they do not come out even."""
+    """Number of micro-batches: BATCHES, or fewer if the files do not divide evenly."""
     return ceil(_files_with_bytes(files) / files_per_trigger(files))
 
 

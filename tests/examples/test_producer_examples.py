@@ -50,7 +50,7 @@ class TestExample1:
                 producer.send("input-topic", value)
         drop_large_records.run(broker.bootstrap_servers, LATEST_S, 5)
         assert capsys.readouterr().out.splitlines() == [
-            "reading input-topic, until 5 records have come or none has for 60 s",
+            "reading input-topic until 5 records are read or 60 s pass without one",
             "5 records read: 2 written to output-topic, 3 too large and dropped",
         ]
         assert values(broker, "output-topic") == [NORMAL, NORMAL]
@@ -66,7 +66,7 @@ class TestExample1:
         monkeypatch.setattr(Producer, "send_offsets_to_transaction", interrupt)
         monkeypatch.setattr(sys, "argv", ["drop_large_records", "--bootstrap-server", broker.bootstrap_servers])
         monkeypatch.delitem(sys.modules, "examples.drop_large_records")
-        with pytest.raises(SystemExit, match="interrupted: what was not committed is read again"):
+        with pytest.raises(SystemExit, match="interrupted: uncommitted records are read again"):
             runpy.run_module("examples.drop_large_records", run_name="__main__")
         assert values(broker, "output-topic") == []
 
@@ -184,8 +184,10 @@ def test_invalid_address_is_one_line(
 
 @pytest.mark.parametrize(
     ("program", "option", "value", "says"),
-    [("drop_large_records", "--count", value, "is no whole number from 1 on") for value in ("-1", "0", "1.5", "many", "²")]
-    + [("transactional_word_count", "--idle-seconds", value, "is no number of seconds from 0 on") for value in ("-1", "nan", "long")],
+    [("drop_large_records", "--count", value, "is not an integer of at least 1") for value in ("-1", "0", "1.5", "many", "²")]
+    + [
+        ("transactional_word_count", "--idle-seconds", value, "is not a number of seconds of at least 0") for value in ("-1", "nan", "long")
+    ],
 )
 def test_invalid_number_is_one_line(
     program: str, option: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -202,5 +204,5 @@ def test_invalid_number_is_one_line(
 def test_interruption_is_one_line(program: str, call: str, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [program, "--bootstrap-server", broker.bootstrap_servers, "latest"])
     monkeypatch.setattr(call, interrupt)
-    with pytest.raises(SystemExit, match="interrupted: what was not said"):
+    with pytest.raises(SystemExit, match="interrupted: records that were not reported"):
         runpy.run_path(str(ROOT / "examples" / f"{program}.py"), run_name="__main__")

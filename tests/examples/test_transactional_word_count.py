@@ -145,7 +145,7 @@ def test_interruption_aborts_the_transaction(
     with monkeypatch.context() as patch:
         patch.setattr(Producer, "send_offsets_to_transaction", interrupt)
         assert main(["--bootstrap-server", broker.bootstrap_servers]) == 130
-    assert capsys.readouterr() == ("", "interrupted: what was not committed is read again next time\n")
+    assert capsys.readouterr() == ("", "interrupted: uncommitted records are read again next time\n")
     assert not counted(broker)
     assert run(broker.bootstrap_servers, IDLE_S) == 1, "the line is read again"
 
