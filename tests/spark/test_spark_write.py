@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.paths import probe_file_name
 
 pytestmark = [
@@ -310,6 +312,50 @@ class TestBadInput:
         text = self.refused(spark, broker, topic, stagingLocation=str(tmp_path / "file" / "staging"))
         assert f"stagingLocation={tmp_path}/file/staging cannot be written" in text
         assert "name a folder that driver and executors can write to" in text
+
+    @pytest.mark.parametrize("is_argument", [False, True])
+    def test_output_mode_update_is_refused_at_start(
+        self, spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, is_argument: bool
+    ) -> None:
+        options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "checkpointLocation": str(tmp_path)}
+        frame = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+        writer = frame.writeStream.options(**options)
+        modes = {"format": "chaffinch", "outputMode": "update"} if is_argument else {}
+        if not is_argument:
+            writer = writer.format("Chaffinch").outputMode("update")
+        with pytest.raises(Refusal, match=r"\[InvalidConfiguration\] CONFIG: output mode update .* write with foreachBatch\(KafkaSink\("):
+            writer.start(**modes)
+        assert not spark.streams.active
+
+    def test_output_mode_update_of_other_formats_is_allowed(self, spark: SparkSession) -> None:
+        frame = spark.readStream.format("rate").load()
+        query = frame.writeStream.format("noop").outputMode("update").trigger(availableNow=True).start()
+        query.awaitTermination(60)
+        assert query.exception() is None
+
+    def test_output_mode_complete_is_accepted(self, spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+        stream = Stream(spark, broker, topic, tmp_path)
+        stream.add(0, [("a", "1"), ("a", "2")])
+        frame = spark.readStream.schema("key string").json(str(tmp_path / "input")).groupBy("key").count()
+        options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic, "checkpointLocation": str(stream.checkpoint)}
+        rows = frame.selectExpr("key", "cast(count as string) as value")
+        rows.writeStream.format("chaffinch").outputMode("complete").options(**options).trigger(availableNow=True).start().awaitTermination(
+            60
+        )
+        assert values(broker, topic) == {"2": 1}
+
+    @pytest.mark.parametrize("mode", [None, "error", "ignore"])
+    def test_missing_append_is_explained(self, spark: SparkSession, broker: EmbeddedBroker, topic: str, mode: str | None) -> None:
+        writer = spark.range(1).selectExpr(*GOOD).write.format("chaffinch")
+        writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", topic)
+        named = "Ignore" if mode == "ignore" else "ErrorIfExists"
+        with pytest.raises(Refusal, match=rf'CONFIG: mode {named} cannot be used .* call \.mode\("append"\) before \.save\(\)'):
+            (writer if mode is None else writer.mode(mode)).save()
+
+    def test_errors_of_other_formats_are_those_of_spark(self, spark: SparkSession, tmp_path: Path) -> None:
+        spark.range(1).write.parquet(str(tmp_path / "rows"))
+        with pytest.raises(AnalysisException, match="PATH_ALREADY_EXISTS"):
+            spark.range(1).write.format("parquet").save(str(tmp_path / "rows"))
 
     def test_overwrite(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         with pytest.raises(Exception, match=r'mode\("overwrite"\) cannot be'):

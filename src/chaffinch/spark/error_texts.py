@@ -20,6 +20,14 @@ _SOURCE_LOST: Final = re.compile(
 _SOURCE_LOST_TEXT: Final = "the Python process that gives Spark the offsets of a source died"
 # An error without a tag, such as of a KafkaSink that is created or called wrongly in the user's function.
 _CONFIG_ERROR: Final = re.compile(r"chaffinch\.errors\.ConfigException: ([^\r\n]*)")
+UNUSABLE_OUTPUT_MODE: Final = (
+    'output mode update cannot be used with format("chaffinch"), because Spark refuses it for sinks in Python: write with '
+    'foreachBatch(KafkaSink(...)) of chaffinch.spark, or use outputMode("append") or outputMode("complete")'
+)
+_UPDATE_REFUSED: Final = "requirement failed: chaffinch does not support Update mode"
+_SAVE_MODE_REFUSED: Final = re.compile(
+    r'\[UNSUPPORTED_DATA_SOURCE_SAVE_MODE\] The data source "chaffinch" cannot be written in the "(\w+)"'
+)
 # The text that Py4J adds before the Java message.
 _PY4J_PREFIX: Final = re.compile(r"\A\s*An error occurred while calling \S+\s*:\s*")
 _LINE_MAX: Final = 300
@@ -30,9 +38,27 @@ def tag_of(text: str) -> ErrorTag | None:
     if found := tag_in(text):
         return found
     if wrong := _CONFIG_ERROR.search(text):
-        return tag_in(str(Refusal(Group.INVALID_CONFIGURATION, "CONFIG", wrong[1])))
+        return _config_tag(wrong[1])
+    if (reason := config_error_of_spark(text)) is not None:
+        return _config_tag(reason)
     lost = _WORKER_LOST_TEXT.search(text)
     return lost and ErrorTag(group=Group.APPLICATION_RECOVERABLE, name=WORKER_LOST, text=_short(lost[0]))
+
+
+def config_error_of_spark(text: str) -> str | None:
+    """The error to report for a mode that Spark refuses before it calls the data source; None for all other texts."""
+    if _UPDATE_REFUSED in text:
+        return UNUSABLE_OUTPUT_MODE
+    if found := _SAVE_MODE_REFUSED.search(text):
+        return (
+            f'mode {found[1]} cannot be used with format("chaffinch"), which only appends to a topic: call .mode("append") before '
+            ".save(); without a mode Spark takes errorifexists"
+        )
+    return None
+
+
+def _config_tag(reason: str) -> ErrorTag | None:
+    return tag_in(str(Refusal(Group.INVALID_CONFIGURATION, "CONFIG", reason)))
 
 
 def tag_of_error(error: Exception) -> ErrorTag | None:

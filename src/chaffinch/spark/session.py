@@ -53,6 +53,9 @@ def session(
 ) -> SparkSession:
     """Get or create a SparkSession in which the format ``chaffinch`` is known.
 
+    In this process ``start()`` then refuses output mode update for the format, and ``save()`` explains a missing ``mode("append")``;
+    Spark's own errors come later, or name no way out.
+
     Sets ``JAVA_HOME`` of this process, and ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` unless they are set. If it fails, these
     variables are restored.
 
@@ -138,6 +141,8 @@ def _environment_restored_on_failure() -> Iterator[None]:
 def _remote_session(app_name: str, remote: str, config: Mapping[str, str], *, check: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    from chaffinch.spark.write_modes import add_checks
+
     before = _connect_session()
     try:
         spark = _configured(SparkSession.builder.appName(app_name).remote(remote), {**_COMMON_CONFIG, **config})
@@ -151,6 +156,7 @@ def _remote_session(app_name: str, remote: str, config: Mapping[str, str], *, ch
             new.release_session_on_close = False  # Otherwise closing waits minutes for a server that does not respond.
             new.stop()
         raise
+    add_checks(is_connect=True)
     return spark
 
 
@@ -165,6 +171,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
     from chaffinch.spark.java import use_java
     from chaffinch.spark.task_facts import is_one_machine
     from chaffinch.spark.worker_python import is_own, use_python
+    from chaffinch.spark.write_modes import add_checks
 
     use_java()
     _ignore_pandas_warning()
@@ -188,6 +195,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
             started.stop()
         raise
     activate_session()
+    add_checks(is_connect=False)
     if check and not (is_one_machine(spark.sparkContext.master) and is_own(spark.sparkContext.pythonExec)):
         from chaffinch.spark.workers import check_workers
 

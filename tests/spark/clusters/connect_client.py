@@ -93,7 +93,10 @@ def sinks(spark: Any, options: Options, folder: str) -> Any:
         stream = stream_of(spark, folder, first, first + 100)
         run(KafkaSink(options, checkpointLocation=checkpoint), checkpoint)
     others = {"unknown": KafkaSink(options), "strange": KafkaSink(options, checkpointLocation=checkpoint)}
-    return {name: error_of(lambda sink=sink, name=name: run(sink, f"{folder}/{name}")) for name, sink in others.items()}  # type: ignore[misc]
+    found = {name: error_of(lambda sink=sink, name=name: run(sink, f"{folder}/{name}")) for name, sink in others.items()}  # type: ignore[misc]
+    update = stream.writeStream.format("chaffinch").outputMode("update").options(**options)
+    found["update"] = error_of(lambda: update.option("checkpointLocation", f"{folder}/update").start())
+    return found | {"no mode": error_of(lambda: spark.range(1).write.format("chaffinch").options(**options).save())}
 
 
 def supervised(spark: Any, options: Options, folder: str) -> Any:

@@ -78,6 +78,8 @@ def test_stream_from_topic_to_topic(found: dict[str, Any], broker: EmbeddedBroke
 def test_sink_in_foreach_batch_finds_query_by_checkpoint(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     assert rows_once(broker, "sinks", 200)
     assert "KAFKA[InvalidConfiguration] QUERY_UNKNOWN: with Spark Connect a KafkaSink needs the option" in found["sinks"]["unknown"]
+    assert found["sinks"]["update"].startswith("KAFKA[InvalidConfiguration] CONFIG: output mode update cannot be used")
+    assert found["sinks"]["no mode"].startswith("KAFKA[InvalidConfiguration] CONFIG: mode ErrorIfExists cannot be used")
     assert "has committed batch 0 already: set it to the checkpoint of the query that calls the KafkaSink" in found["sinks"]["strange"]
 
 

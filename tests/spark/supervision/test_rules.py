@@ -7,7 +7,7 @@ import pytest
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
-from chaffinch.spark.error_texts import first_line, tag_of
+from chaffinch.spark.error_texts import UNUSABLE_OUTPUT_MODE, first_line, tag_of
 from chaffinch.spark.refusals import ErrorTag
 from chaffinch.spark.supervision.rules import Limits, Restart, Stop, decide
 
@@ -84,6 +84,12 @@ def test_wrong_limits_are_refused(name: str, value: Any) -> None:
         ("ExecutorLostFailure (executor 1 exited)", "KAFKA[ApplicationRecoverable] WORKER_LOST: ExecutorLostFailure (executor 1 exited)"),
         ("[STREAM_FAILED] An exception was raised by the Python Proxy.\nchaffinch.errors.ConfigException: name is empty\n\n SQL",
          "KAFKA[InvalidConfiguration] CONFIG: name is empty"),
+        ("[STREAM_FAILED] Query terminated with exception: requirement failed: chaffinch does not support Update mode. SQLSTATE: XXKST\n==",
+         f"KAFKA[InvalidConfiguration] CONFIG: {UNUSABLE_OUTPUT_MODE}"),
+        ('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "chaffinch" cannot be written in the "Ignore" mode. Please use either',
+         'KAFKA[InvalidConfiguration] CONFIG: mode Ignore cannot be used with format("chaffinch"), which only appends to a topic: call '
+         '.mode("append") before .save(); without a mode Spark takes errorifexists'),
+        ("requirement failed: parquet does not support Update mode.", "requirement failed: parquet does not support Update mode."),
         ("\n[DIVIDE_BY_ZERO] Division by zero.\n more", "[DIVIDE_BY_ZERO] Division by zero."),
         ("An error occurred while calling o9.start.\n: java.io.IOException: mkdir failed\n at y", "java.io.IOException: mkdir failed"),
         ("", "an error without a message"),
