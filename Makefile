@@ -25,7 +25,7 @@ test: setup lint types layers unit ## everything CI runs
 # Spark's tests and the next group mostly wait: for Spark, other processes, timers of clients. The rest mostly computes, half of that time
 # in simulated worlds. Run at the same time, they keep two processors busy.
 SPARK := tests/spark tests/upgrades
-WAITING := tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/test_documents.py
+WAITING := tests/async_clients tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/test_documents.py
 
 unit: setup ## the tests alone, in four processes
 	@echo "tests: in four processes; each reports when it ends (10 minutes)"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from chaffinch.consumer.core.lookups import FoundOffset
     from chaffinch.consumer.records import ConsumerRecord
     from chaffinch.identifiers import ConsumerGroupMetadata, GroupMetadata, OffsetAndMetadata, TopicPartition
+    from chaffinch.producer.async_producer import AsyncProducer
+    from chaffinch.producer.async_sender import AsyncRecordFuture
     from chaffinch.producer.core.exception_handler import NonRetriableResponse, ProducerExceptionHandler, RetriableResponse
     from chaffinch.producer.futures import RecordFuture
     from chaffinch.producer.producer import Producer
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from chaffinch.storage.files import StorageError
 
 _MODULES: Final = {
+    "AsyncProducer": "chaffinch.producer.async_producer",
+    "AsyncRecordFuture": "chaffinch.producer.async_sender",
     "Consumer": "chaffinch.consumer.consumer",
     "ConsumerGroupMetadata": "chaffinch.identifiers",
     "ConsumerRecord": "chaffinch.consumer.records",
@@ -52,6 +56,8 @@ _MODULES: Final = {
 }
 
 __all__ = [
+    "AsyncProducer",
+    "AsyncRecordFuture",
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRecord",

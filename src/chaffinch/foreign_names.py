@@ -21,7 +21,7 @@ _NO_EVENTS: Final = "leave it out: outcomes need no call, they come through the 
 MODULE_HINTS: Final[Mapping[str, str]] = {
     "AIOKafkaAdminClient": _ADMIN,
     "AIOKafkaConsumer": "use Consumer, in a thread of its own",
-    "AIOKafkaProducer": "use Producer: what send() returns can be awaited",
+    "AIOKafkaProducer": "it is AsyncProducer",
     "Admin": _ADMIN,
     "AdminClient": _ADMIN,
     "AvroConsumer": "use Consumer with value_deserializer",
@@ -59,6 +59,7 @@ PRODUCER_HINTS: Final[Mapping[str, str]] = {
     "start": "leave it out: the producer works as soon as it is made",
     "stop": "it is close()",
 }
+ASYNC_PRODUCER_HINTS: Final[Mapping[str, str]] = {name: hint for name, hint in PRODUCER_HINTS.items() if name != "start"}
 CONSUMER_HINTS: Final[Mapping[str, str]] = {
     "bootstrap_connected": "leave it out: calls wait for a broker, and say in the log for which",
     "commit_async": "call commit(asynchronous=True, on_commit=...)",

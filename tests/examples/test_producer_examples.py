@@ -199,7 +199,7 @@ def test_invalid_number_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("program", "call"), [("asyncio_producer", "asyncio.Semaphore"), ("fail_unknown_topics", "chaffinch.Producer.send")]
+    ("program", "call"), [("asyncio_producer", "chaffinch.AsyncProducer.start"), ("fail_unknown_topics", "chaffinch.Producer.send")]
 )
 def test_interruption_is_one_line(program: str, call: str, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [program, "--bootstrap-server", broker.bootstrap_servers, "latest"])

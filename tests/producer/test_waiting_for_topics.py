@@ -51,7 +51,7 @@ class SimulatedTime:
         if is_unknown or "(refused)" in reasons.topic_timeout(topic, partition, 0).message:
             self._steady_ms += math.ceil(1000 * timeout_s)
             return False
-        return self._wait(0.01)
+        return bool(self._wait(0.01))
 
 
 @pytest.fixture(autouse=True)
@@ -229,7 +229,7 @@ def test_close_during_the_log_line_is_not_missed(
 
     def wait_unless_closed(timeout: float | None = None) -> bool:
         assert not gate.is_closed, "waits although no thread is left to wake it up"
-        return wait(timeout)
+        return bool(wait(timeout))
 
     monkeypatch.setattr(gate.changed, "wait", wait_unless_closed)
     with on_log_line(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
@@ -287,7 +287,7 @@ def test_longest_max_block_ms_waits_until_close(
         def wait_long(timeout_s: float) -> bool:
             if timeout_s > 1:  # Longer than the wait for the first line.
                 is_waiting.set()
-            return wait(timeout_s)
+            return bool(wait(timeout_s))
 
         monkeypatch.setattr(producer._gate.changed, "wait", wait_long)
         with producer._changed:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Rng
@@ -62,11 +62,18 @@ class _Transport:
     """`opened`, if it uses TLS."""
 
 
+Resolve: TypeAlias = Callable[[str, int], list[tuple[int, Any]]]
+
+
 class Network:
     """Connections by address, made at first use. All methods except `wakeup` and `lend` are called by one thread."""
 
-    def __init__(self, settings: ConnectionSettings, *, clock: Clock | None = None, rng: Rng | None = None) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, *, clock: Clock | None = None, rng: Rng | None = None, resolve: Resolve = sockets.resolve
+    ) -> None:
+        """`resolve`: returns the socket addresses of a host name and port; raises SocketFailed."""
         self._settings = settings
+        self._resolve = resolve
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._setup_failures: Counter[Address] = Counter()
@@ -125,7 +132,7 @@ class Network:
 
         `is_awaited`: a caller waits for a response that is due, so the thread polls briefly before it sleeps.
         """
-        check_at_ms = self._next_check_ms()
+        check_at_ms = self.next_check_ms()
         wait_ms = 0 if self._events else min(timeout_ms, WAIT_MS_MAX)
         if check_at_ms is not None and wait_ms:
             wait_ms = min(wait_ms, max(0, check_at_ms - self._clock.steady_ms()))
@@ -148,6 +155,20 @@ class Network:
     def wakeup(self) -> None:
         """Make `poll` return soon. Called from any thread."""
         self._waker.wake()
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable when `poll` has something to do; it changes with `reset_connections`."""
+        return int(self._selector.fileno())  # type: ignore[attr-defined]  # Selectors with epoll or kqueue have one.
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the next `poll` returns at once with events."""
+        return bool(self._events)
+
+    def has_connection(self, address: Address) -> bool:
+        """Whether a request to this address uses an existing connection, perhaps one that is being opened."""
+        self._drop_if_idle(address, self._clock.steady_ms())
+        return address in self._transports
 
     def in_flight_count(self, address: Address) -> int:
         """Requests to this address without an outcome."""
@@ -236,7 +257,7 @@ class Network:
     def _ready_now(self) -> list[tuple[selectors.SelectorKey, int]]:
         return self._selector.select(0)
 
-    def _next_check_ms(self) -> int | None:
+    def next_check_ms(self) -> int | None:
         """The earliest deadline of a connection: of its set-up, of a response, or of the idle limit."""
         found = None
         for transport in self._transports.values():
@@ -266,7 +287,7 @@ class Network:
         connection = BrokerConnection(
             address, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms, make_login=self._make_login
         )
-        found, failures = sockets.resolve(address.host, address.port), self._setup_failures[address]
+        found, failures = self._resolve(address.host, address.port), self._setup_failures[address]
         # Start with another socket address each time: a silent one uses up the time for those after it.
         first = failures % max(1, len(found))
         opened, alternatives = self._open_first(found[first:] + found[:first])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
-from typing import Final
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Final
 
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import pluralize
 from chaffinch.producer.core import events
+from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.send_gate import SendGate
 from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
@@ -23,6 +25,55 @@ INTERRUPTED_SILENT_S: Final = 1.0
 # close() waits for the sender thread this much longer than its own limit. Then it returns without it, because a callback may never return.
 GRACE_S: Final = 1.0
 _SEE_FUTURES: Final = "; each future says whether it may be stored"
+
+
+class CloseLog:
+    """Log texts of a close: what it waits for, and the records without an outcome at its end."""
+
+    def __init__(self, core: ProducerCore, lock: AbstractContextManager[Any]) -> None:
+        self._core = core
+        self._lock = lock
+        self._expired_before = core.completer.expired_count
+
+    def given_up(self) -> None:
+        """Log the number of records that close gives up, and of those that expired while it waited: futures are rarely read after close."""
+        with self._lock:
+            completer, left_count = self._core.completer, self._core.outstanding_count
+            lost = (
+                ("given up without an outcome", completer.closed_count, completer.closed_cause),
+                ("given up without an outcome", left_count, self._core.wait_causes.cause()),
+                ("expired after delivery.timeout.ms", completer.expired_count - self._expired_before, completer.expired_cause),
+            )
+        for what, count, why in lost:
+            if count:
+                reason = "" if why is None else f" ({why})"
+                log.warning("close: %s %s%s%s", pluralize(count, "record"), what, reason, _SEE_FUTURES)
+
+    def waits(self, way_out: str) -> None:
+        """Log what close waits for. `way_out`: what ends it earlier."""
+        log.warning("closing waits for %s; %s ends it without them", self._unfinished(), way_out)
+
+    def ended_early(self, how: str) -> None:
+        """Log what close does not wait for any longer."""
+        with self._lock:
+            see = _SEE_FUTURES if self._core.outstanding_count else ""
+        log.warning("close was %s and no longer waits for %s%s", how, self._unfinished(), see)
+
+    def _unfinished(self) -> str:
+        """Text about the records or the transaction without an outcome, and the cause, if known."""
+        with self._lock:
+            count, why = self._core.outstanding_count, self._core.wait_causes.cause()
+        is_for_end = not count and self._core.transaction is not None
+        waiting = "the end of the transaction" if is_for_end else f"{pluralize(count, 'record')} without an outcome"
+        return waiting + (f" ({why})" if why else "")
+
+
+def abort_on_close(core: ProducerCore, steady_ms: int, deadline_ms: int) -> tuple[int, Callable[[Any], events.AbortCalled]]:
+    """The deadline of the abort of an open transaction by close, and a function that makes its event from the waiting call."""
+    block_until_ms = steady_ms + core.context.block_ms
+    within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
+    until_ms = min(deadline_ms, block_until_ms)
+    return until_ms, lambda call: events.AbortCalled(call=call, deadline_ms=until_ms, closes_within=within, only_if_open=True)
 
 
 class Closing:
@@ -53,22 +104,22 @@ class Closing:
     def _close_first(self, deadline_ms: int, silent_s: float) -> None:
         """The first of several calls. However it ends, the sender thread is stopped."""
         join_ms = None
-        expired_before = self._core.completer.expired_count
+        close_log = CloseLog(self._core, self._sender.lock)
         try:
-            self._abort_open_transaction(deadline_ms, silent_s)
+            self._abort_open_transaction(deadline_ms, silent_s, close_log)
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
             if not self._sender.is_own_thread:
-                self._wait_and_log(future, deadline_ms, silent_s)
-            self._log_given_up(expired_before)
+                self._wait_and_log(future, deadline_ms, silent_s, close_log)
+            close_log.given_up()
         except KafkaException as error:
             if not self._sender.is_in_other_process:
                 log.warning("close: %s", error.message)
-                self._log_given_up(expired_before)
+                close_log.given_up()
         except FutureTimeoutError:
             log.warning("close: a callback or handler blocks the sender thread; the remaining outcomes follow once it returns")
             join_ms = 0
         except BaseException:  # KeyboardInterrupt, or another exception of a signal handler.
-            log.warning("close was interrupted and no longer waits for %s%s", self._unfinished(), self._see_futures())
+            close_log.ended_early("interrupted")
             raise
         finally:
             self._end(join_ms)
@@ -96,7 +147,7 @@ class Closing:
     def _limit_s(self, deadline_ms: int) -> float:
         return min((deadline_ms - self._clock.steady_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
 
-    def _wait_and_log(self, future: RecordFuture[None], deadline_ms: int, silent_s: float) -> None:
+    def _wait_and_log(self, future: RecordFuture[None], deadline_ms: int, silent_s: float, close_log: CloseLog) -> None:
         """Wait for a call. After `silent_s` log what it waits for, because an unreachable broker can take minutes."""
         limit_s = self._limit_s(deadline_ms)
         try:
@@ -104,43 +155,13 @@ class Closing:
         except FutureTimeoutError:
             if future.done() or limit_s <= silent_s:
                 raise
-            log.warning("closing waits for %s; Ctrl-C ends it without them", self._unfinished())
+            close_log.waits("Ctrl-C")
             future.result(limit_s - silent_s)
 
-    def _log_given_up(self, expired_before: int) -> None:
-        """Log the number of records that close gives up, and of those that expired while it waited: futures are rarely read after close."""
-        with self._sender.lock:
-            completer, left_count = self._core.completer, self._core.outstanding_count
-            lost = (
-                ("given up without an outcome", completer.closed_count, completer.closed_cause),
-                ("given up without an outcome", left_count, self._core.wait_causes.cause()),
-                ("expired after delivery.timeout.ms", completer.expired_count - expired_before, completer.expired_cause),
-            )
-        for what, count, why in lost:
-            if count:
-                reason = "" if why is None else f" ({why})"
-                log.warning("close: %s %s%s%s", pluralize(count, "record"), what, reason, _SEE_FUTURES)
-
-    def _unfinished(self) -> str:
-        """Text about the records or the transaction without an outcome, and the cause, if known."""
-        with self._sender.lock:
-            count, why = self._core.outstanding_count, self._core.wait_causes.cause()
-        is_for_end = not count and self._core.transaction is not None
-        waiting = "the end of the transaction" if is_for_end else f"{pluralize(count, 'record')} without an outcome"
-        return waiting + (f" ({why})" if why else "")
-
-    def _see_futures(self) -> str:
-        with self._sender.lock:
-            return _SEE_FUTURES if self._core.outstanding_count else ""
-
-    def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
+    def _abort_open_transaction(self, deadline_ms: int, silent_s: float, close_log: CloseLog) -> None:
         if not self._core.has_open_transaction:
             return
-        block_until_ms = self._clock.steady_ms() + self._core.context.block_ms
-        within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
-        until_ms = min(deadline_ms, block_until_ms)
-        future = self._sender.call(
-            lambda call: events.AbortCalled(call=call, deadline_ms=until_ms, closes_within=within, only_if_open=True)
-        )
+        until_ms, make = abort_on_close(self._core, self._clock.steady_ms(), deadline_ms)
+        future = self._sender.call(make)
         if not self._sender.is_own_thread:
-            self._wait_and_log(future, until_ms, silent_s)
+            self._wait_and_log(future, until_ms, silent_s, close_log)

@@ -29,12 +29,13 @@ from chaffinch.producer.closing import Closing
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, record_size
 from chaffinch.producer.core.batches.batch import NewRecord
-from chaffinch.producer.core.options import availability_ended_by, idempotence_ended_by, parse_options
+from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.futures import SHARED_LOCK, Callback, RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.metrics import METRICS
 from chaffinch.producer.outcomes import complete_future
+from chaffinch.producer.record_maker import RecordMaker, log_options
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
 from chaffinch.producer.send_gate import SendGate
 from chaffinch.producer.sender_thread import SenderThread
@@ -83,18 +84,13 @@ class Producer:
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self.settings = parse_options(options, **keywords)
-        for name in sorted(self.settings.ignored):
-            log.warning("option %s is known to Apache Kafka and without effect here", name)
-        if (option := idempotence_ended_by(self.settings)) is not None:
-            log.info("idempotence is off because of %s, as in Apache Kafka; set enable.idempotence=false to confirm that", option)
-        if (option := availability_ended_by(self.settings)) is not None:
-            log.warning("option partitioner.availability.timeout.ms is without effect because of %s, as in Apache Kafka", option)
-        self._key_serializer = plugins.serializer(self.settings, "key.serializer")
-        self._value_serializer = plugins.serializer(self.settings, "value.serializer")
+        log_options(self.settings)
+        self._clock = SystemClock()
+        self._maker = RecordMaker(self.settings, self._clock)
         network_settings = ConnectionSettings.of(self.settings)
         rule = plugins.partition_rule(self.settings)
         self._handler = HandlerCalls(plugins.exception_handler(self.settings))  # Created last, because only this one has to be closed.
-        self._clock = SystemClock()
+        self._maker.keeps_originals = bool(self._handler.questions)
         self._core = ProducerCore(self.settings, random.Random(), questions=self._handler.questions, rule=rule)
         self._max_block_ms: int = self.settings["max.block.ms"]
         network = Network(network_settings, clock=self._clock)
@@ -104,8 +100,7 @@ class Producer:
         self._gate = SendGate(self.settings, self._core, self._sender, self._clock, self._handler)
         self._closing = Closing(self._gate, self._sender)
         self._size_max = min(self._gate.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
-        # Records need no conversion, and no exception handler needs the original record.
-        self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions
+        self._is_plain = self._maker.is_plain
         # Typed Any for `_is_owned`, which `threading.Condition` uses, too.
         self._lock: Any = self._sender.lock
         self._new_future = self._gate.new_future
@@ -177,7 +172,7 @@ class Producer:
             and headers is None
             and type(topic) is str
         ):
-            # Fast path of `_send` without checks. `_send` is a method of its own, because its closures would slow this one down.
+            # Fast path without the checks of `RecordMaker`.
             with self._lock:
                 if (futures := self._core.join(topic, key, value, self._clock.wall_ms(), future)) is not None:
                     future.batch, future.index = futures, len(futures) - 1
@@ -200,52 +195,8 @@ class Producer:
             )
             return future
         future.batch = None
-        self._send(future, topic, value, key, partition, timestamp_ms, headers, on_delivery)
+        self._put(self._maker.make(future, topic, value, key, partition, timestamp_ms, headers, on_delivery))
         return future
-
-    def _send(
-        self,
-        future: RecordFuture[RecordMetadata],
-        topic: str | ProducerRecord,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-        on_delivery: Callback | None,
-    ) -> None:
-        """Check and convert the arguments, and put the record into its batch."""
-        record = topic if isinstance(topic, ProducerRecord) else None
-        if record is not None:
-            arguments.check_is_alone({"value": value, "key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": headers})
-            topic, value, key, partition = record.topic, record.value, record.key, record.partition
-            timestamp_ms, headers = record.timestamp_ms, record.headers
-        name = arguments.checked_topic(topic)
-        partition = arguments.checked_number(partition, "partition", arguments.INT32_MAX)
-        timestamp_ms = arguments.checked_number(timestamp_ms, "timestamp_ms", arguments.INT64_MAX)
-        checked_headers = arguments.checked_headers(headers)
-        value_bytes = arguments.content(value, "value", self._value_serializer, name)
-        key_bytes = arguments.content(key, "key", self._key_serializer, name)
-
-        def record_itself() -> ProducerRecord:
-            return record or ProducerRecord(name, value, key, partition, timestamp_ms, () if headers is None else headers)
-
-        if self._handler.questions:
-            future.record = record_itself()
-        self._put(
-            NewRecord(
-                topic=name,
-                partition=partition,
-                key=key_bytes,
-                value=value_bytes,
-                timestamp_ms=self._clock.wall_ms() if timestamp_ms is None else timestamp_ms,
-                headers=checked_headers,
-                size=record_size(key_bytes, value_bytes, checked_headers),
-                future=future,
-                callback=on_delivery,
-                original=record_itself,
-            )
-        )
 
     def _put(self, record: NewRecord) -> None:
         """Put a record into its batch, or settle its future."""

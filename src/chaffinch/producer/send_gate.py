@@ -7,10 +7,11 @@ lock. They return None if the record is admitted, and otherwise the reason why i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal
+from enum import Enum
+from typing import Any, Final, Protocol, TypeAlias
 
 from chaffinch.client.arguments import TIMEOUT_MAX_S
 from chaffinch.client.wait_log import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
@@ -28,9 +29,9 @@ from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Claim
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals.record_errors import key_text
+from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.records import ProducerRecord
-from chaffinch.producer.sender_thread import SenderThread
 from chaffinch.runtime.clock import Clock
 from chaffinch.settings import Settings
 
@@ -58,10 +59,48 @@ class _MetadataWait:
     pause_ms: int = FIRST_PAUSE_MS
 
 
+RecordOf: TypeAlias = Callable[[], ProducerRecord]
+"""Makes the record that an exception handler is to decide about."""
+
+
+class Sender(Protocol):
+    """What runs the core: a thread, or an event loop. Members as in `SenderThread`."""
+
+    death: KafkaException | None
+    lock: Any
+    changed: Any
+
+    @property
+    def is_in_other_process(self) -> bool: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def new_future(self) -> type[RecordFuture[Any]]: ...
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is a callback that runs the core, and so cannot wait for it."""
+        ...
+
+    def submit(self, event: events.Event) -> None: ...
+
+    def wakeup(self) -> None: ...
+
+
+class StillWaiting(Enum):
+    STILL_WAITING = "still waiting"
+
+
+STILL_WAITING: Final = StillWaiting.STILL_WAITING
+"""A wait for metadata that goes on after a log line, or because the exception handler decided so."""
+
+
 class SendGate:
     """Admission control for `send`. `lock` guards the core; threads blocked on it wait on `changed`."""
 
-    def __init__(self, settings: Settings, core: ProducerCore, sender: SenderThread, clock: Clock, handler: HandlerCalls) -> None:
+    def __init__(self, settings: Settings, core: ProducerCore, sender: Sender, clock: Clock, handler: HandlerCalls) -> None:
         self.core: Final = core
         self.lock: Final = sender.lock
         self.changed: Final = sender.changed
@@ -158,7 +197,7 @@ class SendGate:
                 self._sender.submit(events.RecordsRejected(count=count, error=error, transaction_number=transaction_number))
         return error
 
-    def too_large(self, tp: TopicPartition, size: int, key: bytes | None, record_of: Callable[[], ProducerRecord]) -> Stop | None:
+    def too_large(self, tp: TopicPartition, size: int, key: bytes | None, record_of: RecordOf) -> Stop | None:
         """Check a record of `size` bytes against `max.request.size` and `buffer.memory`. `tp`: its partition, as far as known."""
         size += BATCH_OVERHEAD_BYTES
         for limit, option in ((self.request_bytes_max, "max.request.size"), (self.core.accumulator.memory_bytes, "buffer.memory")):
@@ -178,7 +217,7 @@ class SendGate:
         self,
         topic: str,
         partition: int | None,
-        record_of: Callable[[], ProducerRecord] | None,
+        record_of: RecordOf | None,
         started_ms: int | None = None,
         call: str = "send",
     ) -> Stop | None:
@@ -186,25 +225,45 @@ class SendGate:
 
         `started_ms`: start of the wait on the steady clock, by default now. `call`: name of the public method, for error texts.
         """
+        begun = self._begin_wait(topic, partition, record_of, started_ms, call)
+        if not isinstance(begun, _MetadataWait):
+            return begun
+        while True:
+            with self.lock:
+                found = self._wait_for_metadata(begun)
+                begun.answered = self.core.context.cluster.version
+            result = self._waited(begun, found, record_of)
+            if not isinstance(result, StillWaiting):
+                return result
+
+    def _begin_wait(
+        self, topic: str, partition: int | None, record_of: RecordOf | None, started_ms: int | None, call: str
+    ) -> _MetadataWait | KafkaException:
+        """Begin to wait for a topic. Returns the error of an illegal name instead."""
         illegal = arguments.illegal_topic_error(topic)
         if illegal is not None:
             return illegal
         started_ms = self.clock.steady_ms() if started_ms is None else started_ms
-        metadata_wait = _MetadataWait(
+        self._sender.submit(events.TopicRequested(topic=topic, is_stale=True))
+        return _MetadataWait(
             topic=topic, partition=partition, started_ms=started_ms, call=call, sends=record_of is not None, next_log_ms=SILENT_MS
         )
-        self._sender.submit(events.TopicRequested(topic=topic, is_stale=True))
-        while True:
-            with self.lock:
-                found = self._wait_for_metadata(metadata_wait)
-                metadata_wait.answered = self.core.context.cluster.version
-                waited_ms = self.clock.steady_ms() - metadata_wait.started_ms
-            if found == "still waiting":
-                self._log_wait(metadata_wait, waited_ms)
-            elif not isinstance(found, UnknownTopicOrPartitionException) or waited_ms >= self._retry_unknown_ms:
-                return found
-            elif record_of is not None and (stop := self.handler.unknown_topic(record_of, found)) is not None:
-                return stop
+
+    def _waited(
+        self,
+        metadata_wait: _MetadataWait,
+        found: KafkaException | StillWaiting | None,
+        record_of: RecordOf | None,
+    ) -> Stop | StillWaiting | None:
+        """The result of one wait for metadata: the end of the wait, or a log line and a further wait."""
+        waited_ms = self.clock.steady_ms() - metadata_wait.started_ms
+        if found is STILL_WAITING:
+            self._log_wait(metadata_wait, waited_ms)
+        elif not isinstance(found, UnknownTopicOrPartitionException) or waited_ms >= self._retry_unknown_ms:
+            return found
+        elif record_of is not None and (stop := self.handler.unknown_topic(record_of, found)) is not None:
+            return stop
+        return STILL_WAITING
 
     def _log_wait(self, metadata_wait: _MetadataWait, waited_ms: int) -> None:
         """Log why `send` does not return yet. Called without the lock, because a logging handler may call `send` itself."""
@@ -221,8 +280,19 @@ class SendGate:
             min(2 * metadata_wait.pause_ms, LONGEST_PAUSE_MS),
         )
 
-    def _wait_for_metadata(self, metadata_wait: _MetadataWait) -> KafkaException | Literal["still waiting"] | None:
+    def _wait_for_metadata(self, metadata_wait: _MetadataWait) -> KafkaException | StillWaiting | None:
         """Wait for a topic until it is known, waiting is pointless, a new response says that it is unknown, or a log line is due."""
+        steps = self._metadata_steps(metadata_wait)
+        while True:
+            try:
+                wait_ms = next(steps)
+            except StopIteration as done:
+                found: KafkaException | StillWaiting | None = done.value
+                return found
+            self._wait(wait_ms)
+
+    def _metadata_steps(self, metadata_wait: _MetadataWait) -> Generator[int, None, KafkaException | StillWaiting | None]:
+        """The waits of `_wait_for_metadata`: yields how long to wait at most, in ms, for a change of the core."""
         topic, partition, started_ms, answered = (
             metadata_wait.topic,
             metadata_wait.partition,
@@ -252,9 +322,9 @@ class SendGate:
             if waited_ms >= self._block_ms:
                 return self.core.wait_causes.topic_timeout(topic, partition, waited_ms)
             if waited_ms >= metadata_wait.next_log_ms:
-                return "still waiting"
+                return STILL_WAITING
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
-            self._wait(min(limit_ms, metadata_wait.next_log_ms) - waited_ms)
+            yield min(limit_ms, metadata_wait.next_log_ms) - waited_ms
             has_waited = True
 
     def wait_for_memory(

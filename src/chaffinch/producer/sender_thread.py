@@ -36,7 +36,6 @@ from chaffinch.producer.core.effects import (
 )
 from chaffinch.producer.core.exception_handler import HandlerDecision
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, future_class_of
 from chaffinch.producer.inline_send import InlineSender
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
@@ -216,11 +215,7 @@ class SenderThread(ClientThread):
                     self._network.carry_out(effect)
         except Exception:  # Callers must be notified in any case.
             log.exception("%s: EndTxn could not be sent", self.name)
-        transaction = self.core.transaction
-        if transaction is None:
-            return []
-        coordinator = transaction.address_of(Step.END)
-        left_open = transaction.left_open(is_cut_off=coordinator is None or not self._network.is_connected(coordinator))
+        left_open = self.core.left_open(self._network.is_connected)
         return [] if left_open is None else [Report(f"{self.name}: {left_open}")]
 
     def _end(self, death: KafkaException) -> None:

@@ -24,10 +24,13 @@ class SocketFailed(Exception):
     is_refusal = False
 
 
-def resolve(host: str, port: int) -> list[tuple[int, Any]]:
-    """The (family, socket address) pairs of a name, in the system's order of preference. May take as long as DNS does."""
+def resolve(host: str, port: int, *, is_number: bool = False) -> list[tuple[int, Any]]:
+    """The (family, socket address) pairs of a name, in the system's order of preference. May take as long as DNS does.
+
+    `is_number`: accept only an IP address, which needs no lookup.
+    """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST if is_number else 0)
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid DNS name, such as `kafka..example`.
         raise SocketFailed(f"name not known: {getattr(error, 'strerror', None) or error}") from error
     return [(family, address) for family, _, _, _, address in found]

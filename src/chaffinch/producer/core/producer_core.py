@@ -10,9 +10,10 @@ send ready batches, and complete waiting calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Rng
 from chaffinch.client.connections import Connected, Disconnected, RequestFailed, RequestWritten, ResponseReceived
 from chaffinch.errors import KafkaException
@@ -39,6 +40,7 @@ from chaffinch.producer.core.refusals.wait_causes import WaitCauses
 from chaffinch.producer.core.retrying_request import Waiter
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
+from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.producer.core.wait_logs import OUTAGE, BatchWaitLog, OutageLog, RequestWaitLog
 from chaffinch.records.columns import RECORD_OVERHEAD_BYTES
 from chaffinch.records.compression import from_name
@@ -132,6 +134,13 @@ class ProducerCore:
     def has_open_transaction(self) -> bool:
         """Whether there is a transaction that can be aborted."""
         return self.transaction is not None and self.transaction.is_open
+
+    def left_open(self, is_connected: Callable[[Address], bool]) -> str | None:
+        """Log line about a transaction that is left open without an EndTxn, or whose coordinator is not connected; None without one."""
+        if self.transaction is None:
+            return None
+        coordinator = self.transaction.address_of(Step.END)
+        return self.transaction.left_open(is_cut_off=coordinator is None or not is_connected(coordinator))
 
     @property
     def is_between_transactions(self) -> bool:

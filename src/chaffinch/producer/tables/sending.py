@@ -13,10 +13,10 @@ The sender thread sends the first batches while the next ones are made; both run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns
 
 Rows = npt.NDArray[np.int64]
 NO_PARTITION = -1
+T = TypeVar("T")
 
 
 class _TopicRows(NamedTuple):
@@ -89,13 +90,46 @@ def send_table(
 
     If a stream fails, its exception is raised, with a note about the number of rows that were handed over before and are sent.
     """
+    steps, result = send_steps(gate, topic, table, batch_bytes, linger_ms, timestamp_default_ms), None
+    try:
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as done:
+                future: RecordFuture[SendTableResult] = done.value
+                return future
+            result = _hand_over(gate, step) if isinstance(step, ProducerBatch) else gate.wait_for_topic(*step)
+    except BaseException as failure:  # Perhaps KeyboardInterrupt between two steps; after the end of the steps this has no effect.
+        steps.throw(failure)
+        raise
+
+
+class TopicWait(NamedTuple):
+    """Step of a send: wait until a topic, or a partition of it, is known. The fields are the arguments of `SendGate.wait_for_topic`."""
+
+    topic: str
+    partition: int | None
+    record_of: Callable[[], ProducerRecord]
+    started_ms: int | None = None
+    call: str = "send_table"
+
+
+Steps: TypeAlias = Generator["TopicWait | ProducerBatch", "Stop | None", T]
+"""Steps that may have to wait, for the shell to carry out: a wait for metadata, or a batch to hand over once there is memory for it. The
+shell sends back why the step was not possible, or None."""
+
+
+def send_steps(
+    gate: SendGate, topic: str | None, table: Any, batch_bytes: int, linger_ms: int, timestamp_default_ms: int
+) -> Steps[RecordFuture[SendTableResult]]:
+    """The steps of `send_table`, which do not wait themselves."""
     sending = _TableSend(gate, batch_bytes)
     schema, pieces = pieces_of(table, sending.batch_bytes, gate.clock.steady_ms, max(linger_ms, GATHERED_MS))
     check_columns(schema, topic)
     try:
         for piece in pieces:
             if piece.num_rows:
-                sending.send(topic, read_table(piece, timestamp_default_ms, sending.outcome.row_count))
+                yield from sending.send(topic, read_table(piece, timestamp_default_ms, sending.outcome.row_count))
     except BaseException as failure:
         gate.left()
         if sending.handed_over:
@@ -104,6 +138,18 @@ def send_table(
     finally:
         sending.outcome.complete()
     return sending.outcome.future
+
+
+def _hand_over(gate: SendGate, batch: ProducerBatch) -> Stop | None:
+    """Hand a batch over to the accumulator once there is memory for it."""
+    with gate.lock:
+        stop = gate.refusal("send_table")
+        if stop is None and not gate.core.accumulator.has_memory_for(len(batch.data)):
+            stop = gate.wait_for_memory(len(batch.data), call="send_table", tp=batch.topic_partition)
+        needs_wakeup = stop is not None or gate.core.append_batch(batch, gate.clock.steady_ms())
+    if needs_wakeup:
+        gate.wakeup()
+    return stop
 
 
 class _TableSend:
@@ -123,7 +169,7 @@ class _TableSend:
         self._gate = gate
         self._transaction_number = gate.transaction_number()
 
-    def send(self, topic: str | None, parts: TableParts) -> None:
+    def send(self, topic: str | None, parts: TableParts) -> Steps[None]:
         """Send all rows of one piece: first those of known topics and partitions, then those that have to wait for metadata."""
         self._handed_over_ms = self._gate.clock.steady_ms()
         all_topic_rows = [
@@ -134,9 +180,10 @@ class _TableSend:
         unknown = {topic_rows.topic: topic_rows for topic_rows in all_topic_rows if self._is_unknown(topic_rows)}
         for topic_rows in all_topic_rows:
             if topic_rows.topic not in unknown:
-                self._send_topic_rows(topic_rows, parts, first, NOT_WAITED)
-        for topic_rows, waited in zip(unknown.values(), self._wait_for(list(unknown.values()), parts), strict=True):
-            self._send_topic_rows(topic_rows, parts, first, waited)
+                yield from self._send_topic_rows(topic_rows, parts, first, NOT_WAITED)
+        all_waited = yield from self._wait_for(list(unknown.values()), parts)
+        for topic_rows, waited in zip(unknown.values(), all_waited, strict=True):
+            yield from self._send_topic_rows(topic_rows, parts, first, waited)
 
     def _is_unknown(self, topic_rows: _TopicRows) -> bool:
         """Whether the topic, or a requested partition, is unknown."""
@@ -146,7 +193,7 @@ class _TableSend:
             count = self._gate.core.context.cluster.partition_count(topic_rows.topic)
         return count is None or count <= topic_rows.highest
 
-    def _wait_for(self, unknown: list[_TopicRows], parts: TableParts) -> list[_WaitResult]:
+    def _wait_for(self, unknown: list[_TopicRows], parts: TableParts) -> Steps[list[_WaitResult]]:
         """Wait for all unknown topics together: their metadata is requested at once."""
         gate, steady_ms = self._gate, self._gate.clock.steady_ms()
         gate.request_topics([topic_rows.topic for topic_rows in unknown])
@@ -154,20 +201,18 @@ class _TableSend:
         for topic_rows in unknown:
             since_ms = self._unknown_since_ms.setdefault(topic_rows.topic, steady_ms)
             # One decision for all rows: the first row stands for the topic, the first row of the highest partition for missing partitions.
-            stop = gate.wait_for_topic(
-                topic_rows.topic, None, _record_in(parts, topic_rows.topic, topic_rows.row(0)), since_ms, "send_table"
-            )
+            stop = yield TopicWait(topic_rows.topic, None, _record_in(parts, topic_rows.topic, topic_rows.row(0)), since_ms)
             beyond: Stop | None = None
             if stop is None and self._is_unknown(topic_rows):
                 assert topic_rows.requested is not None, "a partition is requested"
                 record_of = _record_in(parts, topic_rows.topic, topic_rows.row(int(topic_rows.requested.argmax())))
-                beyond = gate.wait_for_topic(topic_rows.topic, topic_rows.highest, record_of, since_ms, "send_table")
+                beyond = yield TopicWait(topic_rows.topic, topic_rows.highest, record_of, since_ms)
             if stop is None and beyond is None:
                 del self._unknown_since_ms[topic_rows.topic]
             found.append(_WaitResult(stop, beyond, gate.clock.steady_ms() - since_ms))
         return found
 
-    def _send_topic_rows(self, topic_rows: _TopicRows, parts: TableParts, first: int, waited: _WaitResult) -> None:
+    def _send_topic_rows(self, topic_rows: _TopicRows, parts: TableParts, first: int, waited: _WaitResult) -> Steps[None]:
         """Send the rows of one topic. `first`: number of the piece's first row in the table."""
         gate, cluster, topic, rows = self._gate, self._gate.core.context.cluster, topic_rows.topic, topic_rows.rows
         count = parts.count if rows is None else len(rows)
@@ -175,7 +220,7 @@ class _TableSend:
             stop: Stop | None = gate.refusal("send_table") or waited.stop
             partition_count = cluster.partition_count(topic)
         while stop is None and partition_count is None:  # Only if the topic is deleted right after it has become known.
-            stop = gate.wait_for_topic(topic, None, _record_in(parts, topic, topic_rows.row(0)), call="send_table")
+            stop = yield TopicWait(topic, None, _record_in(parts, topic, topic_rows.row(0)))
             partition_count = cluster.partition_count(topic)
         if stop is not None:
             self._not_sent((np.arange(count) if rows is None else rows) + first, TopicPartition(topic, NO_PARTITION), stop)
@@ -187,9 +232,9 @@ class _TableSend:
             columns = parts.rows(start, end) if taken is None else taken.slice(start, end)
             numbers = np.arange(first + start, first + end) if rows is None else rows[start:end] + first
             requested_here = None if topic_rows.requested is None else topic_rows.requested[start:end]
-            self._send_piece(_Piece(topic, columns, numbers, requested_here, partition_count, waited))
+            yield from self._send_piece(_Piece(topic, columns, numbers, requested_here, partition_count, waited))
 
-    def _send_piece(self, piece: _Piece) -> None:
+    def _send_piece(self, piece: _Piece) -> Steps[None]:
         gate, topic, requested = self._gate, piece.topic, piece.requested
         with gate.lock:
             # The topic may grow while a table is sent. If it is deleted, the rows are handled like waiting records.
@@ -197,7 +242,7 @@ class _TableSend:
             with_leader = gate.core.availability.partitions(topic)
             reasons = gate.core.screening.of_rows(topic, self._handed_over_ms, gate.clock.steady_ms())
         if requested is None and not reasons and gate.core.partitioner.spreads(piece.columns) and piece.columns.timestamps.min() >= 0:
-            self._fill_batches(piece, gate.core.partitioner.turns(partition_count, with_leader))
+            yield from self._fill_batches(piece, gate.core.partitioner.turns(partition_count, with_leader))
             if not piece.columns.count:
                 return
         columns, sizes = piece.columns, piece.columns.sizes()
@@ -217,9 +262,9 @@ class _TableSend:
         if reasons and columns.key_valid is not None:
             stays = self._screen(piece, partitions, columns.key_valid, reasons, stays)
         for run in runs(columns, piece.numbers, partitions, partition_count, self.batch_bytes, sizes, stays):
-            self._send_run(topic, run, True if requested is None else requested[np.searchsorted(piece.numbers, run.rows)] < 0)
+            yield from self._send_run(topic, run, True if requested is None else requested[np.searchsorted(piece.numbers, run.rows)] < 0)
 
-    def _fill_batches(self, piece: _Piece, turns: Iterator[int]) -> None:
+    def _fill_batches(self, piece: _Piece, turns: Iterator[int]) -> Steps[None]:
         """Send rows that may go to any partition batch by batch, in one pass, up to a row that is larger than a batch.
 
         The piece keeps the remaining rows.
@@ -232,7 +277,7 @@ class _TableSend:
             if not count:
                 break
             end = start + count
-            self._hand_over(TopicPartition(piece.topic, next(turns)), columns.slice(start, end), numbers[start:end], data)
+            yield from self._hand_over(TopicPartition(piece.topic, next(turns)), columns.slice(start, end), numbers[start:end], data)
             start = end
         piece.columns, piece.numbers = columns.slice(start, columns.count), numbers[start:]
 
@@ -291,39 +336,31 @@ class _TableSend:
         own.__cause__ = stop.__cause__
         return own
 
-    def _send_run(self, topic: str, run: Run, chosen: bool | npt.NDArray[np.bool_]) -> None:
+    def _send_run(self, topic: str, run: Run, chosen: bool | npt.NDArray[np.bool_]) -> Steps[None]:
         data = self._gate.core.accumulator.encode_rows(run.columns, run.size_max)
-        self._hand_over(TopicPartition(topic, run.partition), run.columns, run.rows, data, chosen)
+        yield from self._hand_over(TopicPartition(topic, run.partition), run.columns, run.rows, data, chosen)
 
     def _hand_over(
         self, tp: TopicPartition, columns: RecordColumns, rows: Rows, data: bytearray, chosen: bool | npt.NDArray[np.bool_] = True
-    ) -> None:
+    ) -> Steps[None]:
         """Hand an encoded batch over: its records are these rows of the table. `chosen`: as in ProducerBatch."""
-        gate = self._gate
-        batch = ProducerBatch(
+        stop = yield ProducerBatch(
             topic_partition=tp,
             outcome_sink=self.outcome,
             rows=rows,
             timestamps=columns.timestamps,
             data=data,
-            created_ms=gate.clock.steady_ms(),
+            created_ms=self._gate.clock.steady_ms(),
             position=0,
             memory_bytes=len(data),
             key_valid=columns.key_valid,
             handed_over_ms=self._handed_over_ms,
             chosen=chosen,
         )
-        with gate.lock:
-            stop = gate.refusal("send_table")
-            if stop is None and not gate.core.accumulator.has_memory_for(len(data)):
-                stop = gate.wait_for_memory(len(data), call="send_table", tp=tp)
-            needs_wakeup = stop is not None or gate.core.append_batch(batch, gate.clock.steady_ms())
         if stop is not None:
             self._not_sent(rows, tp, stop)
         else:
             self.handed_over += len(rows)
-        if needs_wakeup:
-            gate.wakeup()
 
     def _not_sent(self, rows: Rows, tp: TopicPartition, stop: Stop) -> None:
         outcome = self._gate.stopped(stop, self._transaction_number, len(rows), "send_table")
