@@ -1,6 +1,6 @@
 """AsyncProducer: records from coroutines. One that fails takes no other with it.
 
-    python -m examples.asyncio_producer --bootstrap-server localhost:9092 orders
+python -m examples.asyncio_producer --bootstrap-server localhost:9092 orders
 """
 
 from __future__ import annotations
