@@ -59,8 +59,8 @@ format: setup ## format the code
 lint: setup ## ruff, codespell, and the count of words that plain English does without
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src simulation tests docs benchmarks tools *.md && $(BIN)/python -m tools.plain_words
 
-types: setup ## mypy, strict
-	@$(BIN)/mypy
+types: setup ## mypy, strict; and user programs, right and wrong ones, under mypy and pyright
+	@$(BIN)/mypy && $(BIN)/python -m tests.typing.check_programs
 
 layers: setup ## import contracts: which package may import which
 	@$(BIN)/lint-imports

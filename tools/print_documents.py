@@ -37,7 +37,7 @@ from chaffinch.spark.options import SPARK_OPTION_NAMES
 from chaffinch.spark.sink import option_tables
 from chaffinch.spark.source import options as source_options
 from tests.interop.differential.expected_differences import EXPECTED
-from tools import kip_tables
+from tools import kip_tables, option_types
 from tools.markdown_tables import member_diagram, metrics_table, options_table, transaction_diagram, transaction_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -305,12 +305,19 @@ def documents(folder: Path = DOCS) -> list[Document]:
     return found
 
 
+def option_modules() -> list[Document]:
+    """The modules with the types of options."""
+    return [
+        Document(path, path.read_text(encoding="utf-8") if path.exists() else "", text) for path, text in option_types.modules().items()
+    ]
+
+
 def main(arguments: list[str]) -> int:
     """Print or check the documents. Returns the exit status: 1 if `--check` found a stale one, 2 for an unknown argument."""
     if arguments not in ([], ["--check"]):
         print("usage: python -m tools.print_documents [--check]", file=sys.stderr)
         return 2
-    stale = [document for document in documents() if document.is_stale]
+    stale = [document for document in (*documents(), *option_modules()) if document.is_stale]
     for document in stale:
         name = document.path.relative_to(ROOT)
         if arguments:

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
     from chaffinch import errors
     from chaffinch.broker.embedded import EmbeddedBroker, Faults
+    from chaffinch.broker.option_types import BrokerOptions
     from chaffinch.consumer.consumer import Consumer
     from chaffinch.consumer.core.lookups import FoundOffset
+    from chaffinch.consumer.option_types import ConsumerOptions
     from chaffinch.consumer.records import ConsumerRecord
     from chaffinch.identifiers import ConsumerGroupMetadata, GroupMetadata, OffsetAndMetadata, TopicPartition
     from chaffinch.producer.async_producer import AsyncProducer
     from chaffinch.producer.async_sender import AsyncRecordFuture
     from chaffinch.producer.core.exception_handler import NonRetriableResponse, ProducerExceptionHandler, RetriableResponse
     from chaffinch.producer.futures import RecordFuture
+    from chaffinch.producer.option_types import ProducerOptions
     from chaffinch.producer.producer import Producer
     from chaffinch.producer.records import ProducerRecord, RecordMetadata
     from chaffinch.producer.tables.result import SendTableResult
@@ -33,8 +36,10 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     "AsyncProducer": "chaffinch.producer.async_producer",
     "AsyncRecordFuture": "chaffinch.producer.async_sender",
+    "BrokerOptions": "chaffinch.broker.option_types",
     "Consumer": "chaffinch.consumer.consumer",
     "ConsumerGroupMetadata": "chaffinch.identifiers",
+    "ConsumerOptions": "chaffinch.consumer.option_types",
     "ConsumerRecord": "chaffinch.consumer.records",
     "EmbeddedBroker": "chaffinch.broker.embedded",
     "Faults": "chaffinch.broker.embedded",
@@ -45,6 +50,7 @@ _MODULES: Final = {
     "OffsetAndMetadata": "chaffinch.identifiers",
     "Producer": "chaffinch.producer.producer",
     "ProducerExceptionHandler": "chaffinch.producer.core.exception_handler",
+    "ProducerOptions": "chaffinch.producer.option_types",
     "ProducerRecord": "chaffinch.producer.records",
     "RecordFuture": "chaffinch.producer.futures",
     "RecordMetadata": "chaffinch.producer.records",
@@ -58,8 +64,10 @@ _MODULES: Final = {
 __all__ = [
     "AsyncProducer",
     "AsyncRecordFuture",
+    "BrokerOptions",
     "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerOptions",
     "ConsumerRecord",
     "EmbeddedBroker",
     "Faults",
@@ -70,6 +78,7 @@ __all__ = [
     "OffsetAndMetadata",
     "Producer",
     "ProducerExceptionHandler",
+    "ProducerOptions",
     "ProducerRecord",
     "RecordFuture",
     "RecordMetadata",

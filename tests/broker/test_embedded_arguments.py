@@ -38,6 +38,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"config": {"flush.policy": None}}, r"config: option flush.policy cannot be None"),
     ({"config": [("ssl.key.password", "S3cret")]}, r"config: expected a mapping of option names .* type list$"),
     ({"config": {1: "x"}}, r"config: option names must be strings, not 1"),
+    ({"log_retention_ms": None}, r"keyword arguments: option log_retention_ms cannot be None"),
+    ({"topic": ["orders"]}, r"unknown argument 'topic': the nearest is 'topics'"),
+    ({"log_retention_mss": 5}, r"unknown option 'log_retention_mss': the nearest known one is 'log_retention_ms'"),
+    ({"log_retention_ms": "x"}, r"option log.retention.ms cannot be 'x': it must be a whole number"),
+    ({"log_retention_ms": 5, "config": {"log_retention_ms": 6}}, r"option log_retention_ms is given twice: in config and as a keyword"),
+    ({"log_retention_ms": 5, "config": {"log.retention.ms": 6}}, r"option log.retention.ms is given twice"),
     ({"config": {"default.replication.factor": 3}}, r"default.replication.factor=3, but only 1 node is declared"),
 ]
 
@@ -50,6 +56,14 @@ def test_invalid_argument_is_refused_with_one_line(arguments: dict[str, Any], sa
     assert "\n" not in str(refused.value)
     with EmbeddedBroker(data_dir=tmp_path / "data"):
         pass  # The directory is free.
+
+
+@pytest.mark.parametrize("given", [{"num_partitions": 3}, {"config": {"num.partitions": 3}}, {"config": {"num_partitions": 3}}], ids=str)
+def test_broker_options_are_keywords_or_in_config(given: dict[str, Any]) -> None:
+    with EmbeddedBroker(**given, group_initial_rebalance_delay_ms=7) as broker:
+        broker.create_topic("orders")
+        assert broker.topics() == {"orders": 3}
+        assert "group.initial.rebalance.delay.ms" not in broker._config, "the broker's own default does not replace a keyword"
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ PLACE = TopicPartition("orders", 0)
         (lambda c: c.partitions_for(7), TypeError, "argument topic must be a str"),
         (lambda c: c.partitions_for("a b"), errors.InvalidTopicException, "topic 'a b' is not a legal name: a name has letters"),
         (lambda c: c.partitions_for(".."), errors.InvalidTopicException, "topic '..' is not a legal name: .* are names of directories"),
-        (lambda c: Consumer(on_commit=print), errors.ConfigException, r"give on_commit to commit\(\)"),
+        (lambda c: Consumer({"on_commit": print}), errors.ConfigException, r"give on_commit to commit\(\)"),
         (lambda c: c.poll(0), errors.IllegalStateException, r"nothing to poll: call subscribe\(\) or assign\(\) first"),
         (lambda c: c.poll_table(0), errors.IllegalStateException, "nothing to poll"),
         (lambda c: next(iter(c)), errors.IllegalStateException, "nothing to poll"),
@@ -284,7 +284,7 @@ def test_pickle_is_rejected(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> 
 def test_invalid_options_start_no_thread(broker: EmbeddedBroker) -> None:
     before = threading.active_count()
     with pytest.raises(errors.ConfigException, match=r"nearest known one is 'group_id'"):
-        Consumer(bootstrap_servers=broker.bootstrap_servers, group_ids="x")
+        Consumer(bootstrap_servers=broker.bootstrap_servers, group_ids="x")  # type: ignore[call-overload]
     gc.collect()
     assert threading.active_count() == before
 
@@ -299,7 +299,7 @@ def test_with_statement_closes(broker: EmbeddedBroker, topic: str) -> None:
 
 
 def test_options_without_effect_are_logged(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
-    with Consumer(bootstrap_servers=broker.bootstrap_servers, interceptor_classes="x"):
+    with Consumer({"bootstrap.servers": broker.bootstrap_servers, "interceptor.classes": "x"}):
         pass
     assert "interceptor.classes is known to Apache Kafka and without effect" in caplog.text
 

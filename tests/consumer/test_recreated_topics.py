@@ -23,7 +23,7 @@ from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import read
 
 OLD = 20
-Way = Callable[[Consumer, list[bytes]], None]
+Way = Callable[[Consumer, list[bytes | None]], None]
 LIMITED = {
     "OffsetCommit": range(2, 10),
     "OffsetFetch": range(1, 10),
@@ -57,24 +57,24 @@ def write(broker: EmbeddedBroker, topic: str, text: bytes, count: int) -> list[b
     return values
 
 
-def by_poll(consumer: Consumer, given: list[bytes]) -> None:
+def by_poll(consumer: Consumer, given: list[bytes | None]) -> None:
     given += [record.value for record in consumer.poll(0)]
 
 
-def by_commit(consumer: Consumer, given: list[bytes]) -> None:
+def by_commit(consumer: Consumer, given: list[bytes | None]) -> None:
     consumer.commit()
 
 
-def by_asynchronous_commit(consumer: Consumer, given: list[bytes]) -> None:
+def by_asynchronous_commit(consumer: Consumer, given: list[bytes | None]) -> None:
     consumer.commit(asynchronous=True)
     consumer.committed(consumer.assignment())
 
 
-def in_on_revoke(consumer: Consumer, given: list[bytes]) -> None:
+def in_on_revoke(consumer: Consumer, given: list[bytes | None]) -> None:
     consumer.unsubscribe()
 
 
-def in_close(consumer: Consumer, given: list[bytes]) -> None:
+def in_close(consumer: Consumer, given: list[bytes | None]) -> None:
     consumer.close()
 
 
@@ -98,7 +98,7 @@ def test_each_record_of_the_new_topic_is_read_once(
     consumer.subscribe([topic], on_revoke=(lambda _: consumer.commit()) if way is in_on_revoke else None)
     assert len(read(consumer, OLD)) == OLD
     new = recreate(broker, topic, count)
-    given: list[bytes] = []
+    given: list[bytes | None] = []
     way(consumer, given)
     consumer.close()
     after = consumer_of(broker, enable_auto_commit=False)

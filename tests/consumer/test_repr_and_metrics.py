@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -37,8 +37,8 @@ def test_repr_of_record() -> None:
         "ConsumerRecord(topic='orders', partition=1, offset=7, timestamp_ms=1700000000000, timestamp_type=0, key=None, "
         f"value={b'x' * 100!r}... (1000 bytes))"
     )
-    record = ConsumerRecord("orders", 1, 7, -1, 0, np.arange(2), "é", [("h", None)], 3)
-    assert repr(record).endswith("key=array([0, 1]), value='é', headers=[('h', None)], leader_epoch=3)")
+    other: ConsumerRecord[Any, str] = ConsumerRecord("orders", 1, 7, -1, 0, np.arange(2), "é", [("h", None)], 3)
+    assert repr(other).endswith("key=array([0, 1]), value='é', headers=[('h', None)], leader_epoch=3)")
 
 
 def test_metrics(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:

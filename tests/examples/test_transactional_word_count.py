@@ -299,5 +299,7 @@ def counts_by_consumer(bootstrap_servers: str) -> Counter[str]:
         ends = consumer.end_offsets(places)
         while any(consumer.position(location) < end for location, end in ends.items()):
             for record in consumer.poll(1.0):
+                assert record.key is not None
+                assert record.value is not None
                 found[record.key.decode()] += int(record.value)
     return found

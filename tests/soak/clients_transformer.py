@@ -66,6 +66,7 @@ class Transformer:
         try:
             producer.begin_transaction()
             for index, record in enumerate(records):
+                assert record.value is not None
                 producer.send(OUTPUT, _value(name, index, record), key=record.value.partition(b":")[0])
             if plan == "culprit":
                 producer.send(OUTPUT, b"culprit of " + name.encode(), timestamp_ms=FUTURE_MS)

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from chaffinch.admin.configs import ConfigEntry
     from chaffinch.admin.group_offsets import CommittedOffset
     from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member, Reset, UnknownGroup
+    from chaffinch.admin.option_types import AdminOptions
     from chaffinch.admin.topics import PartitionDetails, Topic, TopicDescription, UnknownTopic
     from chaffinch.admin.transactions import PartitionProducer, TransactionDescription, TransactionListing
 
 _MODULES: Final = {
+    "AdminOptions": "option_types",
     "CommittedOffset": "group_offsets",
     "ConfigEntry": "configs",
     "GroupDescription": "groups",
@@ -34,6 +36,7 @@ _MODULES: Final = {
 }
 
 __all__ = [
+    "AdminOptions",
     "CommittedOffset",
     "ConfigEntry",
     "GroupDescription",

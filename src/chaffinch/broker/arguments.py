@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from chaffinch.broker.core.options import BROKER_OPTIONS
 from chaffinch.broker.core.topics.registry import PARTITIONS_MAX, Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME
 from chaffinch.broker.listeners import PORT_MAX
@@ -39,6 +40,27 @@ def check_config(where: str, config: object) -> None:
             raise ConfigException(f"{where}: option names must be strings, not {name!r}")
         if value is None:
             raise ConfigException(f"{where}: option {name} cannot be None; leave it out for its default")
+
+
+ARGUMENTS: Final = ("topics", "data_dir", "brokers", "config", "port", "users")
+"""Arguments of EmbeddedBroker that are not broker options."""
+
+
+def checked_config(config: object, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Broker options of EmbeddedBroker, from its argument `config` and its keywords. Raises ConfigException.
+
+    The broker itself rejects unknown names and values; here only a misspelled argument is rejected, which would otherwise be reported as an
+    unknown option.
+    """
+    check_config("config", config)
+    check_config("keyword arguments", keywords)
+    for name in keywords:
+        if BROKER_OPTIONS.name_of(name) == name and (meant := nearest(name, ARGUMENTS)) is not None:
+            raise ConfigException(f"unknown argument {name!r}: the nearest is {meant!r}")
+    given: dict[str, Any] = dict(config)  # type: ignore[call-overload]  # Checked above.
+    if both := sorted(given.keys() & keywords.keys()):
+        raise ConfigException(f"option {both[0]} is given twice: in config and as a keyword")
+    return {**given, **keywords}
 
 
 def check_users(where: str, users: object) -> None:

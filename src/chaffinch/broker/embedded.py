@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar, Unpack
 
 from chaffinch.broker import arguments, seeding
 from chaffinch.broker.arguments import TopicArgument, Topics, config_texts, parse_python
@@ -39,6 +39,8 @@ from chaffinch.storage.files import BytesLike
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from chaffinch.broker.option_types import BrokerOptions
+
 HOST = "127.0.0.1"
 POLL_S: Final = 0.002
 """How often `wait_for` looks: a look takes 0.1 ms of the broker's thread."""
@@ -60,9 +62,10 @@ class EmbeddedBroker:
         topics: topic names, or names with their partitions, replication and options.
         data_dir: directory for all data; without one data is kept in memory, survives `restart` and is lost at the end.
         brokers: number of declared nodes, each with its own port (docs/broker.md).
-        config: broker options; `group.initial.rebalance.delay.ms` is 0 unless given.
+        config: broker options by dotted name; `group.initial.rebalance.delay.ms` is 0 unless given.
         port: port of the first node on the loopback address; 0 for free ports.
         users: names and passwords of the users who may log in, if `security.protocol` requires a login.
+        **keywords: further broker options, with underscores instead of dots: `log_retention_ms=1000`.
 
     Raises:
         ConfigException: an argument or option is wrong.
@@ -82,12 +85,13 @@ class EmbeddedBroker:
         config: Mapping[str, Any] | None = None,
         port: int = 0,
         users: Mapping[str, str] | None = None,
+        **keywords: Unpack[BrokerOptions],
     ) -> None:
         arguments.check(brokers=brokers, port=port, data_dir=data_dir)
-        arguments.check_config("config", {} if config is None else config)
+        config = arguments.checked_config({} if config is None else config, keywords)
         wanted = parse_python(topics)
         arguments.check_users("users", {} if users is None else users)
-        self._config = _with_own_defaults(config or {})
+        self._config = _with_own_defaults(config)
         self._users = dict(users or {})
         self._file_system: DiskFileSystem | MemoryFileSystem = MemoryFileSystem() if data_dir is None else DiskFileSystem(str(data_dir))
         self._data_dir = None if data_dir is None else str(data_dir)

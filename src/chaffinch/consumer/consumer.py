@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Never, NoReturn, Self, TypeVar, Unpack, overload
 
 from chaffinch import plain_text
 from chaffinch.client.client_thread import EXIT_WAIT_MS
@@ -33,7 +33,7 @@ from chaffinch.consumer.core.pending_offsets import Commit
 from chaffinch.consumer.core.positions import Position
 from chaffinch.consumer.metrics import METRICS
 from chaffinch.consumer.poller import IterationBatch, Poller, begin_iteration, iterate_records
-from chaffinch.consumer.records import ConsumerRecord, deserializer, records_of_all
+from chaffinch.consumer.records import ConsumerRecord, K, V, deserializer, records_of_all
 from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException
 from chaffinch.foreign_names import CONSUMER_HINTS, missing_attributes, refuse_arguments
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from chaffinch.consumer.option_types import ConsumerOptions
+
 log = plain_text.logger("chaffinch.consumer")
 
 CLOSE_TIMEOUT_S: Final = 30.0
@@ -53,8 +55,12 @@ T = TypeVar("T")
 
 
 @exported_from("chaffinch")
-class Consumer:
+class Consumer(Generic[K, V]):
     """Kafka consumer: reads records as objects or Arrow tables, as a member of a group or from assigned partitions.
+
+    For type checkers it is `Consumer[K, V]`, where the deserializers decide: `Consumer(value_deserializer=json.loads)` is a
+    `Consumer[bytes, Any]`, and one without deserializers a `Consumer[bytes, bytes]`. If they are given in a mapping, annotate the variable:
+    `consumer: Consumer[str, Order] = Consumer(options)`.
 
         with Consumer(bootstrap_servers="localhost:9092", group_id="billing", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])
@@ -68,6 +74,66 @@ class Consumer:
     At its end the `with` statement calls `close`, which commits what was read (if auto-commit is on) and leaves the group. If an exception
     ends the `with` statement, nothing more is committed. As in Kafka, the default of `isolation.level` is `read_uncommitted`.
     """
+
+    @overload
+    def __init__(
+        self,
+        options: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: None = None,
+        value_deserializer: None = None,
+        **keywords: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[K, V],
+        options: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: Callable[[bytes], K],
+        value_deserializer: Callable[[bytes], V],
+        **keywords: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[bytes, V],
+        options: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: None = None,
+        value_deserializer: Callable[[bytes], V],
+        **keywords: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[K, bytes],
+        options: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: Callable[[bytes], K],
+        value_deserializer: None = None,
+        **keywords: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[Any, Any],
+        options: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: str,
+        value_deserializer: str | Callable[[bytes], Any] | None = None,
+        **keywords: Unpack[ConsumerOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Consumer[Any, Any],
+        options: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: Callable[[bytes], Any] | None = None,
+        value_deserializer: str,
+        **keywords: Unpack[ConsumerOptions],
+    ) -> None: ...
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         """Parse the options and start the background thread. No connection is made before the first call that needs one.
@@ -120,7 +186,7 @@ class Consumer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._leave_and_close(round(1000 * CLOSE_TIMEOUT_S), exception_type=kind)
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Yield records one by one, without end; positions and commits follow each record.
 
         Raises:
@@ -233,7 +299,7 @@ class Consumer:
     if not TYPE_CHECKING:  # Type checkers report missing attributes themselves.
         __getattr__ = missing_attributes(CONSUMER_HINTS)
 
-    def poll(self, timeout: float | None = None, **foreign: Never) -> list[ConsumerRecord]:
+    def poll(self, timeout: float | None = None, **foreign: Never) -> list[ConsumerRecord[K, V]]:
         """Return records as soon as there are some. Takes part in rebalances, runs callbacks, and makes automatic commits of earlier polls.
 
         Args:
@@ -297,7 +363,7 @@ class Consumer:
             if state.consumed.offset == offset:
                 raise error
 
-    def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
+    def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord[K, V]]:
         found = records_of_all(portions, self._key_deserializer, self._value_deserializer, self._reject)
         if self._rejected and not found:
             self._thread.run(self._raise_rejected)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from chaffinch.consumer.callbacks import Callbacks
 from chaffinch.consumer.consumer_thread import ConsumerThread
@@ -132,11 +132,11 @@ class Poller:
 class IterationBatch:
     """Records of one poll that a loop yields. `ends`: for each partition the offset of its last record, and the position after it."""
 
-    records: list[ConsumerRecord]
+    records: list[ConsumerRecord[Any, Any]]
     ends: dict[TopicPartition, tuple[int, int]]
 
 
-def begin_iteration(core: ConsumerCore, records: list[ConsumerRecord]) -> IterationBatch:
+def begin_iteration(core: ConsumerCore, records: list[ConsumerRecord[Any, Any]]) -> IterationBatch:
     """Mark all these records as not delivered."""
     assigned = core.subscriptions.assigned
     ends: dict[TopicPartition, tuple[int, int]] = {}
@@ -151,7 +151,9 @@ def begin_iteration(core: ConsumerCore, records: list[ConsumerRecord]) -> Iterat
     return IterationBatch(records, ends)
 
 
-def iterate_records(core: ConsumerCore, batch: IterationBatch, return_undelivered: Callable[[], object]) -> Iterator[ConsumerRecord]:
+def iterate_records(
+    core: ConsumerCore, batch: IterationBatch, return_undelivered: Callable[[], object]
+) -> Iterator[ConsumerRecord[Any, Any]]:
     """Yield each record; `return_undelivered` is called at the end, for the rest."""
     skipped: set[TopicPartition] = set()
     try:

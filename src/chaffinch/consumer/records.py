@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise, repeat
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 from chaffinch.client.plugins import import_plugin
 from chaffinch.consumer.core.fetcher import Portion
@@ -18,6 +18,16 @@ from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.settings import Settings, unshaded
 
 Deserializer = Callable[[bytes], Any]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # With defaults, which Python has since 3.13; type checkers know it without the package.
+
+    K = TypeVar("K", default=bytes)
+    V = TypeVar("V", default=bytes)
+else:
+    from typing import TypeVar
+
+    K, V = TypeVar("K"), TypeVar("V")
 
 
 def _text(data: bytes) -> str:
@@ -74,7 +84,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 @exported_from("chaffinch")
-class ConsumerRecord(NamedTuple):
+class ConsumerRecord(NamedTuple, Generic[K, V]):
     """One record.
 
     Args:
@@ -83,8 +93,8 @@ class ConsumerRecord(NamedTuple):
         offset: offset in the partition.
         timestamp_ms: ms since 1970; -1 for none.
         timestamp_type: 0: the producer set the timestamp; 1: the broker set it at the append.
-        key: bytes or None; the result of `key.deserializer` if there is one.
-        value: bytes or None; the result of `value.deserializer` if there is one.
+        key: bytes or None; the result of `key.deserializer` if there is one. For type checkers it is `K | None`.
+        value: bytes or None, as for a tombstone; the result of `value.deserializer` if there is one. For type checkers it is `V | None`.
         headers: sequence of (name, bytes or None) pairs.
         leader_epoch: epoch of the leader that appended the record; -1 if it is not known.
     """
@@ -94,8 +104,8 @@ class ConsumerRecord(NamedTuple):
     offset: int
     timestamp_ms: int
     timestamp_type: int
-    key: Any
-    value: Any
+    key: K | None
+    value: V | None
     headers: Headers = ()
     leader_epoch: int = -1
 
@@ -120,7 +130,7 @@ def _short_repr(value: Any) -> str:
     return repr(value)
 
 
-def records_of(portion: Portion) -> list[ConsumerRecord]:
+def records_of(portion: Portion) -> list[ConsumerRecord[Any, Any]]:
     """The records of one portion."""
     columns = portion.columns
     assert columns.offsets is not None, "records that were read have offsets"
@@ -158,14 +168,14 @@ def records_of_all(
     key: Deserializer | None,
     value: Deserializer | None,
     reject: Callable[[TopicPartition, int, RecordDeserializationException], None],
-) -> list[ConsumerRecord]:
+) -> list[ConsumerRecord[Any, Any]]:
     """The records of all portions, with deserialized keys and values.
 
     Each partition ends before the first record that a deserializer rejects: `reject` is called with its offset and the error.
     """
     if key is None and value is None:
         return records_of(portions[0]) if len(portions) == 1 else [record for portion in portions for record in records_of(portion)]
-    found: list[ConsumerRecord] = []
+    found: list[ConsumerRecord[Any, Any]] = []
     rejected: set[TopicPartition] = set()
     for portion in portions:
         if portion.tp in rejected:
@@ -180,10 +190,10 @@ def records_of_all(
 
 
 def _deserialize(
-    records: list[ConsumerRecord], key: Deserializer | None, value: Deserializer | None
-) -> tuple[list[ConsumerRecord], RecordDeserializationException | None]:
+    records: list[ConsumerRecord[Any, Any]], key: Deserializer | None, value: Deserializer | None
+) -> tuple[list[ConsumerRecord[Any, Any]], RecordDeserializationException | None]:
     """The records with deserialized keys and values, up to the first error; and that error."""
-    converted: list[ConsumerRecord] = []
+    converted: list[ConsumerRecord[Any, Any]] = []
     for record in records:
         part = "key"
         try:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, Unpack
 
 from chaffinch.client.loop_calls import LoopCall
 from chaffinch.client.metrics import read_all
@@ -36,6 +36,7 @@ from chaffinch.public_names import exported_from
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
+    from chaffinch.producer.option_types import ProducerOptions
     from chaffinch.producer.tables.result import SendTableResult
 
 
@@ -67,7 +68,7 @@ class AsyncProducer:
         ConfigException: options are unknown, invalid, or contradict each other; the message lists all errors.
     """
 
-    def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerOptions]) -> None:
         self.settings = parse_options(options, **keywords)
         log_options(self.settings)
         self._clock = SystemClock()

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, Unpack
 
 import chaffinch.producer.process_hooks  # noqa: F401  It acts when the process forks or ends.
 from chaffinch import plain_text
@@ -43,6 +43,7 @@ from chaffinch.public_names import exported_from
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
+    from chaffinch.producer.option_types import ProducerOptions
     from chaffinch.producer.tables.result import SendTableResult
 
 log = plain_text.logger("chaffinch.producer")
@@ -82,7 +83,7 @@ class Producer:
         ConfigException: options are unknown, invalid, or contradict each other; the message lists all errors.
     """
 
-    def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerOptions]) -> None:
         self.settings = parse_options(options, **keywords)
         log_options(self.settings)
         self._clock = SystemClock()

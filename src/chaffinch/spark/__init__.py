@@ -12,6 +12,7 @@ from chaffinch.spark.session import session
 if TYPE_CHECKING:
     from chaffinch.spark.java import JavaNotFound
     from chaffinch.spark.kafka_sink import KafkaSink
+    from chaffinch.spark.option_types import KafkaSinkOptions
     from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
     from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
     from chaffinch.spark.replay.replaying import replay_dead_letters
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from chaffinch.spark.workers import WorkersUnfit
 
 _MODULES: Final = {
+    "KafkaSinkOptions": "option_types",
     "ErrorTag": "refusals",
     "JavaNotFound": "java",
     "KafkaSink": "kafka_sink",
@@ -36,6 +38,7 @@ __all__ = [
     "ErrorTag",
     "JavaNotFound",
     "KafkaSink",
+    "KafkaSinkOptions",
     "Refusal",
     "ReplayPlan",
     "ReplayReport",

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
@@ -33,6 +33,8 @@ from chaffinch.version import VERSION
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
+
+    from chaffinch.spark.option_types import KafkaSinkOptions
 
 NAME_BYTES_MAX: Final = 1_000
 """The name and the query id form a group id and a transactional id, whose limit is 32767 bytes."""
@@ -74,7 +76,12 @@ class KafkaSink:
     """
 
     def __init__(
-        self, options: Mapping[str, object] | None = None, *, name: str | None = None, attempts_max: int = 3, **keywords: object
+        self,
+        options: Mapping[str, object] | None = None,
+        *,
+        name: str | None = None,
+        attempts_max: int = 3,
+        **keywords: Unpack[KafkaSinkOptions],
     ) -> None:
         if options is not None and not isinstance(options, Mapping):
             text = f"options cannot be a {type(options).__name__}: they must be a mapping of names to values"  # Which may be secret.
