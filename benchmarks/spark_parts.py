@@ -23,7 +23,7 @@ from chaffinch.spark.sink.writers import CommitMessage
 
 ROUNDS = 3
 CHUNK_ROWS = 10_000
-"""Size of Spark's Arrow batches (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+"""Rows in an Arrow batch from Spark (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 
 
 def chunk(first: int) -> pa.RecordBatch:

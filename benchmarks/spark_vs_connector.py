@@ -305,7 +305,7 @@ class SparkBenchmark:
         return Figure(rate=millions / results["seconds"], spark_cpu=results["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
 
     def micro_batches(self, name: str, where: str) -> None:
-        """Compare micro-batches of our sink and of Spark's sink with those of a no-op sink."""
+        """Compare micro-batches of our sink and the connector's with those of a no-op sink."""
         self.attempt(name, lambda: self._micro_batches(name, where))
 
     def _micro_batches(self, name: str, where: str) -> None:

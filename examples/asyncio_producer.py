@@ -1,6 +1,8 @@
-"""AsyncProducer: records from coroutines. One that fails takes no other with it.
+"""Sending from asyncio coroutines with `AsyncProducer`: a failed record does not fail the others.
 
-python -m examples.asyncio_producer --bootstrap-server localhost:9092 orders
+It needs a broker:
+
+    python -m examples.asyncio_producer --bootstrap-server localhost:9092 orders
 """
 
 from __future__ import annotations

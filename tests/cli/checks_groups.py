@@ -145,8 +145,8 @@ def reset_warns_of_partitions_without_offset(shell: Shell) -> None:
     assert (ended.status, [entry["partition"] for entry in ended.json["offsets"]]) == (0, [0])
     says = f"group '{group}' has no committed offset for {topic}-1: it cannot be shifted and is left out"
     assert ended.err == f"chaffinch: warning: {says}\n"
-    nobody = ("groups", "reset-offsets", "--group", f"{group}s", "--all-topics", "--to-earliest")
-    shell.refused(*nobody, says=f"group '{group}s' has no committed offsets: name topics with --topic")
+    unknown = ("groups", "reset-offsets", "--group", f"{group}s", "--all-topics", "--to-earliest")
+    shell.refused(*unknown, says=f"group '{group}s' has no committed offsets: name topics with --topic")
 
 
 def no_group_is_deleted_if_one_is_unknown(shell: Shell) -> None:

@@ -79,7 +79,7 @@ def transaction_is_aborted_in_one_partition(shell: Shell) -> None:
 
 
 def invalid_transaction_arguments_are_refused(shell: Shell) -> None:
-    topic, name = topic_of(shell, "wrong"), shell.name("nobody")
+    topic, name = topic_of(shell, "wrong"), shell.name("unknown")
     place = ("--topic", topic, "--partition", "0")
     shell.refused("transactions", "describe", "--transactional-id", name, says=f"transactional id '{name}'")
     shell.refused("transactions", "terminate", "--transactional-id", name, says="TRANSACTIONAL_ID_NOT_FOUND")

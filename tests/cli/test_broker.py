@@ -319,7 +319,7 @@ NO_HOSTS = ("a b", "a..b", ".x", "a" * 64, "a" * 40_000, "a." * 127 + "a", "\udc
 
 @pytest.mark.parametrize("host", NO_HOSTS, ids=lambda host: ascii(host[:9]))
 def test_invalid_host_names_are_refused(host: str) -> None:
-    """For each option that has one: nobody could listen there, nor connect."""
+    """For each option with a host: such a name can be neither listened on nor connected to."""
     for listen_at, advertise in ((f"{host}:1", None), ("127.0.0.1:0", f"{host}:1")):
         with pytest.raises(ConfigException, match=r"^--[a-z]+ '.*: not a valid host name: a HOST has letters, .*\[::1\]:9092$") as raised:
             parse_addresses(listen_at, advertise)

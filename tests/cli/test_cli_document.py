@@ -111,11 +111,11 @@ def test_json_fields_are_documented(tmp_path: Path) -> None:
 def test_demo_json_fields_are_documented() -> None:
     status, out, err = run_bytes(["demo", "--json"])
     assert (status, err) == (0, "")
-    told = json.loads(out)
-    assert fields_in(told) <= documented("demo") | {"records", "confluent_kafka"}
-    assert (told["chaffinch"]["written"], told["chaffinch"]["failed"]) == (99, 1)
-    assert (told["confluent_kafka"]["written"], told["confluent_kafka"]["failed"]) == (0, 100)
-    assert "INVALID_COMPACTION_KEY" in told["chaffinch"]["error"]
+    result = json.loads(out)
+    assert fields_in(result) <= documented("demo") | {"records", "confluent_kafka"}
+    assert (result["chaffinch"]["written"], result["chaffinch"]["failed"]) == (99, 1)
+    assert (result["confluent_kafka"]["written"], result["confluent_kafka"]["failed"]) == (0, 100)
+    assert "INVALID_COMPACTION_KEY" in result["chaffinch"]["error"]
 
 
 def test_demo_prints_the_documented_output() -> None:

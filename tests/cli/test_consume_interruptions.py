@@ -242,7 +242,7 @@ sinks._write_all = write_much
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_blocked_write_ends_at_first_signal(shell: Shell, number: signal.Signals, status: int) -> None:
-    """What is in the pipe counts as written; a write that does not fit would last until somebody reads."""
+    """Bytes in the pipe count as written; a write that does not fit would block until the other end reads."""
     options = ["--topic", "two", "--group", shell.name("unread"), "--json", "--fields", "partition"]
     command = [sys.executable, "-c", WRITE_MUCH + RUN, "consume", *options, "--bootstrap-server", shell.bootstrap_servers]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -49,7 +49,7 @@ def test_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
 
 
 def test_abort_by_producer_reports_what_is_known(tmp_path: Path) -> None:
-    """A broker writes an abort marker for anyone. Those before Kafka 2.8 do not tell what is open."""
+    """A broker writes an abort marker for any producer. Brokers before Kafka 2.8 cannot list open transactions."""
     with EmbeddedBroker(topics={"orders": {}}) as broker:
         shell = Shell(broker.bootstrap_servers, tmp_path, "hanging")
         producer = hang(broker, "orders").producer_id

@@ -181,8 +181,8 @@ def test_log_lines_have_the_program_name(tmp_path: Path) -> None:
     """In a pipe there are other programs."""
     file = tmp_path / "client.properties"
     file.write_text("client.dns.lookup=use_all_dns_ips\n")
-    told = ["consume", "--topic", "t", "--bootstrap-server", "b:1", "--command-config", str(file), "--offset", "x"]
-    done = subprocess.run([sys.executable, "-m", "chaffinch", *told], capture_output=True, text=True)
+    arguments = ["consume", "--topic", "t", "--bootstrap-server", "b:1", "--command-config", str(file), "--offset", "x"]
+    done = subprocess.run([sys.executable, "-m", "chaffinch", *arguments], capture_output=True, text=True)
     assert done.stderr.splitlines() == [
         "chaffinch: option client.dns.lookup is known to Apache Kafka and without effect here",
         "chaffinch: --offset 'x': it must be earliest, latest or a whole number",

@@ -173,7 +173,7 @@ def test_no_or_foreign_server_at_control_port(shell: Shell) -> None:
     assert (status, line) == (1, "chaffinch: no control port answers at 127.0.0.1:1: Connection refused")
     shell.control = "nowhere"
     assert shell.refused("nodes", "list")[0] == 2
-    for host in ("a b", "a..b"):  # Nobody was asked, so that nobody answered.
+    for host in ("a b", "a..b"):  # Refused before a request is sent.
         shell.control = f"{host}:1"
         status, line = shell.refused("nodes", "list")
         assert (status, line.partition(": a HOST")[0]) == (2, f"chaffinch: --control {shell.control!r}: not a valid host name")

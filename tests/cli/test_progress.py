@@ -35,7 +35,7 @@ def test_progress_is_shown_on_a_terminal_only(
 
 
 def _read(screen: io.RawIOBase) -> str:
-    """What comes next on a terminal; nothing when nobody writes there any more, which Linux calls an error."""
+    """The next bytes of a terminal; empty after its last writer has closed it, which Linux reports as an error."""
     with suppress(OSError):
         return (screen.read(100_000) or b"").decode(errors="replace")
     return ""

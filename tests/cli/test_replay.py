@@ -223,14 +223,14 @@ def test_unknown_host_fails_at_once(no_spark: None, monkeypatch: pytest.MonkeyPa
     def resolved(host: str, port: int) -> list[object]:
         if host == "known":
             return []
-        raise SocketFailed("name not known: nobody of that name")
+        raise SocketFailed("name not known: no such host")
 
     monkeypatch.setattr(replaying, "resolve", resolved)
     status, out, err = run("--bootstrap-server", "nowhere:9092,elsewhere:9092", "--topic", "d")
     assert (status, out) == (2, "")
     assert err == (
         "chaffinch: option bootstrap.servers cannot be 'nowhere:9092,elsewhere:9092': "
-        "nowhere: name not known: nobody of that name; elsewhere: name not known: nobody of that name\n"
+        "nowhere: name not known: no such host; elsewhere: name not known: no such host\n"
     )
     monkeypatch.setattr(writing, "cluster_client", lambda client: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # One that is known is asked.
@@ -240,7 +240,7 @@ def test_unknown_host_fails_at_once(no_spark: None, monkeypatch: pytest.MonkeyPa
 def test_silent_broker_fails_before_spark_starts(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replaying, "CHECK_TIMEOUT_MS", 100)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # Nobody listens there, and nobody else gets the port.
+        taken.bind(("127.0.0.1", 0))  # It does not listen, and no other process gets the port.
         address = "{}:{}".format(*taken.getsockname())
         status, out, err = run("--bootstrap-server", address, "--topic", "d")
     assert (status, out) == (1, "")

@@ -70,7 +70,7 @@ def add_fault(broker: EmbeddedBroker, api: str | None, fault: str | int | None) 
 FAULTS = [
     # api                   error or what happens                  what the application does
     (None,                  None,                                  None),
-    # Retriable: nothing is heard of it.
+    # Retriable: retried without a report.
     ("Produce",             "NOT_LEADER_OR_FOLLOWER",              None),
     ("Produce",             "NOT_ENOUGH_REPLICAS",                 None),
     ("AddPartitionsToTxn",  "CONCURRENT_TRANSACTIONS",             None),
@@ -86,7 +86,7 @@ FAULTS = [
     ("AddPartitionsToTxn",  "TRANSACTION_ABORTABLE",               "abort"),
     ("TxnOffsetCommit",     "TRANSACTION_ABORTABLE",               "abort"),
     ("EndTxn",              "TRANSACTION_ABORTABLE",               "abort"),
-    # Application-recoverable: start anew.
+    # Application-recoverable: restart.
     ("InitProducerId",      "PRODUCER_FENCED",                     "restart"),
     ("Produce",             "INVALID_PRODUCER_EPOCH",              "restart"),
     ("AddPartitionsToTxn",  "INVALID_PRODUCER_ID_MAPPING",         "restart"),
@@ -124,7 +124,7 @@ def test_faults_lose_and_duplicate_nothing(
         with pytest.raises(errors.InvalidConfigurationException):
             run(broker.bootstrap_servers, IDLE_S)
         assert sum(counted(broker).values()) < truth.total()
-        # Whoever was asked to look has given the permission.
+        # The operator has granted the permission.
         assert main(["--bootstrap-server", broker.bootstrap_servers, "--idle-seconds", str(IDLE_S)]) == 0
     else:
         assert run(broker.bootstrap_servers, IDLE_S) == 250
@@ -172,7 +172,7 @@ class Process:
         self.kill()
 
     def line(self) -> str:
-        """The next line; empty at the end. Told by a test that fails."""
+        """The next line; empty at the end. A failing test shows it."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         print(line)

@@ -130,7 +130,7 @@ def test_longest_file_name_is_written(tmp_path: Path) -> None:
 
 
 def test_unwritable_file_is_not_replaced(tmp_path: Path) -> None:
-    """Nobody may write a program that runs."""
+    """Linux refuses to open a running program for writing."""
     path = shutil.copy(shutil.which("sleep") or "", tmp_path / "program")
     with subprocess.Popen([path, "60"]) as running:
         try:

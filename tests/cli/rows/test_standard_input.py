@@ -1,4 +1,4 @@
-"""A signal that comes just before a read is heard without any more input."""
+"""A signal just before a read takes effect without further input."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_signal_without_eintr_ends_the_wait(input_end: int) -> None:
             pass
         signal.raise_signal(TEST_SIGNAL)
         in_time.append(is_handled.wait(20))
-        os.close(input_end)  # Who has not heard of it reads the end of the input now, and hears of it then.
+        os.close(input_end)  # Without a wakeup the reader reads the end of the input now and handles the signal then.
 
     sender = threading.Thread(target=send)
     sender.start()
