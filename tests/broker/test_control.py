@@ -196,7 +196,7 @@ def test_disk_error_is_detailed_only_in_the_log(
 
     monkeypatch.setattr(broker._running.core.state.membership, "stop", log_refusal)
     answer = ask(port, "POST", "/nodes/1/stop", {})
-    reason = "the broker's disk failed at /nodes/1/stop; ask the operator for the details in the broker's log"
+    reason = "the broker's disk failed for /nodes/1/stop; ask the operator for the details in the broker's log"
     assert (answer.status, answer.value["error"]) == (409, reason)
     assert "cannot append to /data/journals/cluster.journal: No space left on device" in caplog.text
 

@@ -39,7 +39,7 @@ def test_replicas_on_undeclared_nodes_are_logged() -> None:
     cluster.restart()
     (line,) = lines_of(cluster)
     assert line.startswith("7 topics with replicas on nodes that are not declared: t0, t1, t2, t3, t4 and 2 more. ")
-    assert line.endswith("To have them all, start with --brokers 3 (in Python brokers=3)")
+    assert line.endswith("To run all of them, start with --brokers 3 (in Python brokers=3)")
 
 
 def test_logs_without_a_topic_are_logged() -> None:
@@ -53,8 +53,8 @@ def test_logs_without_a_topic_are_logged() -> None:
     journal.truncate(journal.size - 7)
     cluster.file_system.make_directory("logs/lost+found")  # Where the disk of the logs is one of its own.
     cluster.restart()
-    (line,) = [line for line in lines_of(cluster) if line.startswith("logs of no topic")]
-    assert f": {directory}. They are not touched: " in line
+    (line,) = [line for line in lines_of(cluster) if line.startswith("log directories without a topic")]
+    assert f": {directory}. They are kept: " in line
     assert [topic.name for topic in cluster.core.topics] == ["kept"]
 
 

@@ -312,7 +312,7 @@ def test_required_client_certificate_is_checked(versions: str, certificates: Cer
         ({"sasl.password": None}, "option sasl.password is missing"),
         ({"sasl.username": ""}, "option sasl.username is missing"),
         ({"sasl.username": "a\0b"}, "null character"),
-        ({"sasl.jaas.config": "x required;"}, "give one of both"),
+        ({"sasl.jaas.config": "x required;"}, "give one or the other"),
         ({"sasl.mechanism": "GSSAPI"}, "must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         ({"security.protocol": "TLS"}, "must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ],
@@ -354,7 +354,7 @@ def test_java_and_librdkafka_option_names_are_accepted(brokers: Mapping[str, Emb
     [
         ({}, "needs a key"),
         ({"ssl.keystore.location": "/nowhere/key.pem"}, "/nowhere/key.pem: No such file"),
-        ({"ssl.keystore.location": "SERVER", "ssl.client.auth": "required"}, "needs certificates to trust"),
+        ({"ssl.keystore.location": "SERVER", "ssl.client.auth": "required"}, "requires trusted certificates"),
     ],
 )
 def test_broker_without_a_usable_key_does_not_start(config: dict[str, str], text: str, certificates: Certificates) -> None:

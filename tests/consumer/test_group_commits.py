@@ -78,7 +78,7 @@ class TestCommits:
             consumer.subscribe([topic])
             reads(consumer)
             raise RuntimeError
-        assert "close: RuntimeError ended the with statement: what was read since the last commit is not committed" in caplog.text
+        assert "close: RuntimeError ended the with statement: records read since the last commit are not committed" in caplog.text
         with consumer_of(broker) as again:  # Which has left the group, and ends in peace.
             again.subscribe([topic])
             assert values_of(read(again, 2)) == [b"0", b"1"]

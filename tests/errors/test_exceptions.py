@@ -266,7 +266,7 @@ class TestText:
             ),
             (
                 exception_for(codes.REQUEST_TIMED_OUT, message="no answer for 30000 ms.", api="Produce"),
-                "Produce: REQUEST_TIMED_OUT (7): no answer for 30000 ms; possibly stored; sent again it could be there twice",
+                "Produce: REQUEST_TIMED_OUT (7): no answer for 30000 ms; possibly stored; if it is sent again, it may be stored twice",
             ),
             (
                 exception_for(codes.INVALID_TXN_STATE, message="not in the transaction", topic_partition=ORDERS_0, api="Produce"),

@@ -279,7 +279,7 @@ class TestPayloads:
     def test_payload_that_does_not_decompress_is_refused(self, compression: Compression, payload: bytes) -> None:
         verdict = refused(raw_batch(payload, compression=compression))
         assert (verdict.code, verdict.culprits, verdict.counts) == (codes.INVALID_RECORD, (), ())
-        assert f"the {compression.name.lower()} payload does not decompress" in verdict.message
+        assert f"the {compression.name.lower()} payload cannot be decompressed" in verdict.message
 
     @pytest.mark.parametrize(("name", "compression", "change", "says"), NOT_PORTABLE, ids=[row[0] for row in NOT_PORTABLE])
     def test_payload_unreadable_by_other_clients_is_refused(self, name: str, compression: Compression, change: Change, says: str) -> None:

@@ -428,7 +428,7 @@ class TestLeftOpen:
     ) -> None:
         monkeypatch.setattr("chaffinch.producer.closing.GRACE_S", float(LATEST_S))
         self.close(self.begun(producer_of(broker, transactional_id="t")))
-        assert "ending the transaction is not done within close's timeout; its answer is not waited for" in caplog.text
+        assert "ending the transaction is not done within close's timeout; close does not wait for its response" in caplog.text
         assert "max.block.ms" not in caplog.text
 
     def test_end_txn_without_connection_is_logged(

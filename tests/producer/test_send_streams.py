@@ -160,7 +160,7 @@ def test_rows_of_a_slow_stream_are_sent_before_it_ends(
         with pytest.raises(KeyboardInterrupt) as raised:
             producer.send_table("one", reader(slow()))
         assert seen == [stored]
-        notes = [f"{stored} rows before this were handed over, and are sent"] if stored else []
+        notes = [f"{stored} rows before this one were handed over and are sent"] if stored else []
         assert getattr(raised.value, "__notes__", []) == notes
 
 
@@ -292,12 +292,12 @@ def test_column_of_empty_headers_is_accepted(broker: EmbeddedBroker, producer: P
 
 @pytest.mark.parametrize("single", [pd.Series(["a"], name="value"), pl.Series("value", ["a"]), pa.chunked_array([["a"]])], ids=type)
 def test_single_column_is_refused(producer: Producer, single: Any) -> None:
-    with pytest.raises(TypeError, match=f"argument table must be a pyarrow Table.*, and is a {type(single).__name__}$"):
+    with pytest.raises(TypeError, match=f"argument table must be a pyarrow Table.*, not a {type(single).__name__}$"):
         producer.send_table("orders", single)
 
 
 def test_lazy_frame_is_refused_with_collect_advice(producer: Producer) -> None:
-    with pytest.raises(TypeError, match=r"and is a LazyFrame; write table\.collect\(\)$"):
+    with pytest.raises(TypeError, match=r"not a LazyFrame; write table\.collect\(\)$"):
         producer.send_table("orders", pl.LazyFrame(ROWS))
 
 
@@ -329,8 +329,8 @@ def test_pandas_index_column_is_refused_with_advice(producer: Producer) -> None:
 @pytest.mark.parametrize(
     ("names", "twice", "seen"),
     [
-        (["value", "key", "key"], "key", "there twice"),
-        (["value", "value", "key"], "value", "there twice"),
+        (["value", "key", "key"], "key", "given twice"),
+        (["value", "value", "key"], "value", "given twice"),
         (["value", "x", "x"], "x", "unknown"),
     ],
 )

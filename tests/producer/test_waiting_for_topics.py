@@ -255,7 +255,7 @@ def test_timed_out_flush_names_the_cause(producer_of: Make, strict_broker: Embed
             producer.send("orders", b"v")
             monkeypatch.setattr(producer._core.wait_causes, "cause", lambda: why)
             with pytest.raises(
-                TimeoutException, match="because of NETWORK_EXCEPTION \\(its leader cannot be reached\\); it goes on"
+                TimeoutException, match="because of NETWORK_EXCEPTION \\(its leader cannot be reached\\); it continues"
             ) as raised:
                 producer.flush(0.01)
     assert raised.value.__cause__ is why

@@ -316,7 +316,7 @@ def test_refusals_name_the_column_its_type_and_what_is_allowed(columns: dict[str
 
 def test_duplicate_column_is_refused() -> None:
     data = table(value=[b"v"]).append_column("value", pa.array([b"w"]))
-    with pytest.raises(InvalidColumn, match="column 'value' is there twice"):
+    with pytest.raises(InvalidColumn, match="column 'value' is given twice"):
         records(data)
 
 

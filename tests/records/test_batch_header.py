@@ -213,8 +213,8 @@ def test_memoryviews_are_patched_in_place() -> None:
     ("error", "text"),
     [
         (CorruptBatch(Fault.KEY_LENGTH, 3, 70), "record 3, byte 70: the key length is not a varint, below -1, or goes beyond the record"),
-        (CorruptBatch(Fault.BATCH_MAGIC, position=5, detail="magic 9"), "byte 5: the magic byte is none of 0, 1 and 2 (magic 9)"),
-        (CorruptBatch(Fault.PAYLOAD), "the payload does not decompress"),
+        (CorruptBatch(Fault.BATCH_MAGIC, position=5, detail="magic 9"), "byte 5: the magic byte is not 0, 1 or 2 (magic 9)"),
+        (CorruptBatch(Fault.PAYLOAD), "the payload cannot be decompressed"),
         (BatchTooLarge(10, 9), "a batch of 10 bytes is larger than the format allows, 9 bytes"),
         (InvalidColumn("key", "int32", ["binary", "string"]), "column 'key' is int32; allowed: binary, string"),
     ],

@@ -248,7 +248,7 @@ class TestNamesAndErrors:
         ("error", "text"),
         [
             (PayloadTooLarge(Compression.ZSTD, 128), "the zstd payload decompresses to more than 128 bytes"),
-            (PayloadUnreadable(Compression.GZIP, "unexpected end"), "the gzip payload does not decompress: unexpected end"),
+            (PayloadUnreadable(Compression.GZIP, "unexpected end"), "the gzip payload cannot be decompressed: unexpected end"),
         ],
     )
     def test_errors_name_codec_and_reason(self, error: PayloadTooLarge | PayloadUnreadable, text: str) -> None:

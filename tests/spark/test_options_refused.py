@@ -30,7 +30,7 @@ Parse: TypeAlias = Callable[[Mapping[str, Any]], SinkOptions | SourceOptions]
 Texts: TypeAlias = dict[str, tuple[Mapping[str, str | None], str, str]]
 # Name -> what else is given, a wrong value, and what is said behind the name.
 CLIENT_TEXTS: Texts = {
-    "kafka.bootstrap.servers": ({}, "a", "cannot contain 'a': each server must be host:port, with a port of 1 to 65535"),
+    "kafka.bootstrap.servers": ({}, "a", "cannot contain 'a': each server must be host:port, with a port from 1 to 65535"),
     "kafka.ssl.ca.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
     "kafka.ssl.truststore.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
     "kafka.ssl.truststore.type": (TLS, "JKS", "cannot be 'JKS': only PEM is read"),

@@ -177,7 +177,7 @@ class TestJournals:
         self.written(files, 4)
         flip(files, "offsets.journal", 70)
         for accepts_loss in (False, True):
-            with pytest.raises(CorruptLog, match="must be, and a whole batch follows at byte ") as refusal:
+            with pytest.raises(CorruptLog, match="is expected, and a whole batch follows at byte ") as refusal:
                 Journal.open(files, "", "offsets", expected_count=4, accepts_loss=accepts_loss)
             assert not refusal.value.is_loss
         assert caplog.text == ""
@@ -285,7 +285,7 @@ class TestLogs:
         files.kill()
         files.open(FIRST + ".log").truncate(size)
         left = size // SIZE
-        text = f"the records end at offset {left}; they went on to offset 5"
+        text = f"the records end at offset {left}; they extended to offset 5"
         if size % SIZE:
             text = f"the batch of offset {left} ends after {size % SIZE} bytes; it held the records of offsets {left} to 5"
         match = rf"{FIRST}\.log: at byte {left * SIZE}: {text}"
@@ -327,7 +327,7 @@ class TestLogs:
         files.kill()
         flip(files, FIRST + ".log", 2 * SIZE + position_in_batch)
         for accepts_loss in (False, True):
-            with pytest.raises(CorruptLog, match="stands where offset") as refusal:
+            with pytest.raises(CorruptLog, match="is where offset") as refusal:
                 self.reopened(files, Expected(0, 6), accepts_loss=accepts_loss)
             assert not refusal.value.is_loss
             assert files.open(FIRST + ".log").size == 6 * SIZE

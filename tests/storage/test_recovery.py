@@ -105,10 +105,10 @@ class TestDamage:
         ("at", "data", "match"),
         [
             (70, b"\xff", "does not match its CRC"),
-            (16, b"\x07", "magic 7 where a batch of format 2 must begin"),
+            (16, b"\x07", "magic 7 where a batch of format 2 is expected"),
             (8, b"\x00\x00\x00\x01", "a batch of length 1"),
             (8, b"\x7f\xff\xff\xff", "ends after"),
-            (0, b"\x01", "stands where offset 2 must be"),
+            (0, b"\x01", "is where offset 2 is expected"),
         ],
     )
     @pytest.mark.parametrize("is_closed", [False, True])

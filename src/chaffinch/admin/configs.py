@@ -70,7 +70,7 @@ def describe_topic_configs(client: SyncClient, topics: Iterable[str]) -> dict[st
         Configurations by name, by topic.
 
     Raises:
-        ApiException: for the first topic that cannot be described, UnknownTopicOrPartitionException for example.
+        ApiException: for the first topic that cannot be described, for example UnknownTopicOrPartitionException.
     """
     resources = [
         DescribeConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=name, configuration_keys=None) for name in topics

@@ -331,7 +331,7 @@ def _of_consumer(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]
 def _of_classic(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]]:
     answer = client.coordinator_request(name, "group", DescribeGroupsRequest(groups=[name]))
     for code, message in response_errors.codes_in(answer):
-        # Since version 6 the response for a group that only has offsets, or none any more.
+        # Since version 6 the response for a group that only has offsets, or no longer has any.
         if code is codes.GROUP_ID_NOT_FOUND:
             return "", ()
         raise exception_for(code, message=message, api="DescribeGroups")

@@ -139,7 +139,7 @@ class RecordReader:
     def _check_position(self, tp: TopicPartition, code: int, *, is_by_name: bool) -> None:
         """Raise OffsetOutOfRangeException if the position is not available, or may belong to a topic that was created again."""
         if code == codes.OFFSET_OUT_OF_RANGE.number:
-            text = f"offset {self.positions[tp]} does not exist, or not any more"
+            text = f"offset {self.positions[tp]} does not exist, or no longer exists"
         elif (is_by_name or code in TOPIC_RECREATED_CODES) and self._was_recreated(tp.topic):
             text = f"topic {tp.topic!r} was deleted and created again: offset {self.positions[tp]} belongs to the previous topic"
             self.positions = {other: position for other, position in self.positions.items() if other.topic != tp.topic}

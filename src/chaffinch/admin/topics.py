@@ -171,9 +171,9 @@ def create_topic(
 
     Raises:
         TopicExistsException: a topic has the name.
-        InvalidTopicException: the name is not legal.
+        InvalidTopicException: the name is invalid.
         InvalidReplicationFactorException: there are not enough brokers.
-        InvalidConfigurationException: a configuration value is not legal.
+        InvalidConfigurationException: a configuration value is invalid.
     """
     topic = CreatableTopic(
         name=name,
@@ -218,11 +218,11 @@ def add_partitions(client: SyncClient, name: str, partitions: int, *, is_trial: 
     Args:
         client: client of `options.connect`.
         name: name of the topic.
-        partitions: the new total; it must be larger than the present one.
+        partitions: the new total; it must be larger than the current one.
         is_trial: only validate the request.
 
     Raises:
-        InvalidPartitionsException: the total is not larger than the present one.
+        InvalidPartitionsException: the total is not larger than the current one.
         UnknownTopicOrPartitionException: the topic does not exist.
     """
     topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)

@@ -203,7 +203,7 @@ def find_hanging(
     Args:
         client: client of `options.connect`.
         partitions: the partitions to search.
-        wall_ms: the present time, ms since 1970.
+        wall_ms: the current time, ms since 1970.
         older_than_ms: minimum time since the producer's last batch.
 
     Returns:

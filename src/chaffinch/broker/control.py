@@ -151,7 +151,7 @@ def _number(what: str, text: str) -> int:
 
 
 def _object(request: Request, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Parse the body: a JSON object with no other fields than these."""
+    """Parse the body: a JSON object without fields other than these."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise Refused(415, f"send the header Content-Type: {JSON}, even without a body: it keeps out requests of web pages")
     try:

@@ -30,8 +30,8 @@ from chaffinch.storage.file_system import StorageError
 LOG = logging.getLogger("chaffinch.broker")
 
 SYNC_FAILED: Final = (
-    "%s. What was written since the last sync may be lost, so from now on no request is answered: clients see their connections closed, "
-    "and try again. Check the disk, then restart the broker; it goes on with what its logs hold"
+    "%s. Data written since the last sync may be lost, so from now on no request is answered: connections are closed, and clients retry. "
+    "Check the disk, then restart the broker; it continues with the contents of its logs"
 )
 SYNC_SUCCEEDED: Final = "syncs succeed again: requests are answered"
 """Logged after a failure that no single file caused. A file whose own sync failed refuses every later sync, see `storage/files.py`."""
@@ -170,7 +170,7 @@ class EffectRunner:
             self.run(effects)
 
     def advance(self, clock: ShiftedClock, by_ms: int) -> None:
-        """Let time pass at once. Each deadline on the way is processed at its own time, in order, like in that much real time."""
+        """Let time pass at once. Each deadline on the way is processed at its own time, in order, as in real time."""
         end_ms = self.time.steady_ms() + by_ms
         while (steady_ms := self.time.steady_ms()) < end_ms:
             deadline_ms = self._core.next_deadline_ms

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 POLL_S: Final = 0.002
-"""How often `wait_for` looks: a look takes 0.1 ms of the broker's thread."""
+"""Poll interval of `wait_for`: each poll takes 0.1 ms of the broker's thread."""
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class EmbeddedBroker:
         **keywords: further broker options, with underscores instead of dots: `log_retention_ms=1000`.
 
     Raises:
-        ConfigException: an argument or option is wrong.
+        ConfigException: an argument or option is invalid.
         ApiException: a topic is refused.
         OSError: a port is in use.
         StorageError: the data directory is in use, foreign or damaged.
@@ -250,7 +250,7 @@ class EmbeddedBroker:
         Args:
             topic: name of the topic; it may not exist yet.
             count: number of records.
-            timeout: seconds to wait at most.
+            timeout: maximum number of seconds to wait.
             isolation: as in `read`.
 
         Returns:
@@ -300,7 +300,7 @@ class EmbeddedBroker:
 
         Raises:
             ConfigException: an argument or option is invalid.
-            ApiException: the exception of the Kafka error code, TopicExistsException for example.
+            ApiException: the exception of the Kafka error code, for example TopicExistsException.
             RuntimeError: the broker is closed.
         """
         config = {} if config is None else config

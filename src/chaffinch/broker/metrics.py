@@ -89,7 +89,7 @@ def _cluster(server: BrokerServer) -> Iterator[Family]:
 
 def _connections(server: BrokerServer) -> Iterator[Family]:
     peers, connection_metrics = server.peers, server.connection_metrics
-    yield single("chaffinch_connections", "connections of clients now", len(peers))
+    yield single("chaffinch_connections", "open connections of clients", len(peers))
     yield single("chaffinch_connections_accepted_total", "connections of clients", connection_metrics.connections)
     logins = server.core.state.authentication.counts
     outcomes = [({"outcome": outcome}, logins[outcome]) for outcome in ("succeeded", "renewed", "failed", "expired")]
@@ -98,5 +98,5 @@ def _connections(server: BrokerServer) -> Iterator[Family]:
         "chaffinch_requests_total", "requests by API", [({"api": api}, count) for api, count in sorted(connection_metrics.requests.items())]
     )
     yield single("chaffinch_received_bytes_total", "bytes of requests", connection_metrics.bytes_received(peers))
-    yield single("chaffinch_answered_bytes_total", "bytes of answers", connection_metrics.bytes_answered(peers))
-    yield single("chaffinch_unread_bytes", "bytes of answers that clients have not read", sum(peer.unsent_bytes for peer in peers))
+    yield single("chaffinch_answered_bytes_total", "bytes of responses", connection_metrics.bytes_answered(peers))
+    yield single("chaffinch_unread_bytes", "bytes of responses that clients have not read", sum(peer.unsent_bytes for peer in peers))

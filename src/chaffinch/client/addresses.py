@@ -43,7 +43,7 @@ def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[Address, ...]
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = tuple(_parse(part.strip()) for part in parts if part.strip())
     if not addresses:
-        raise ConfigException("option bootstrap.servers is empty: it must be host:port, several with commas between them")
+        raise ConfigException("option bootstrap.servers is empty: it must be host:port, or several separated by commas")
     return addresses
 
 
@@ -51,7 +51,7 @@ def _parse(text: str) -> Address:
     match = _ADDRESS.fullmatch(text)
     if match is None or not 1 <= int(match["port"]) <= PORT_MAX:
         hint = "; an IPv6 address needs brackets, as in [::1]:9092" if _BARE_IPV6.fullmatch(text) else ""
-        what = f"each server must be host:port, with a port of 1 to 65535{hint}"
+        what = f"each server must be host:port, with a port from 1 to 65535{hint}"
         raise ConfigException(f"option bootstrap.servers cannot contain {text!r}: {what}")
     return Address(match["name"] or match["bracketed"], int(match["port"]))
 
@@ -69,7 +69,7 @@ class Attempts:
         self._wait_until_ms: dict[Address, int] = {}
         self._requested: set[Address] = set()
         self._failures_before_success: dict[Address, int] = {}
-        """Failures before the present connection was made."""
+        """Failures before the current connection was made."""
         self._reached: set[Address] = set()
 
     def request_sent(self, address: Address) -> None:

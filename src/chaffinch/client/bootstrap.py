@@ -38,7 +38,7 @@ RECOVERY_OPTIONS: Final = (
     ),
 )
 
-# The first timeout is this fraction of socket.connection.setup.timeout.ms, which is long for one address of several.
+# The first timeout is this fraction of socket.connection.setup.timeout.ms, which is too long if there are several addresses.
 _FIRST_TIMEOUT_DIVISOR: Final = 5
 # A shorter timeout may fail for a broker that responds.
 _FIRST_TIMEOUT_MS_MIN: Final = 100
@@ -57,7 +57,7 @@ def first_response_timeout_ms(
 
 
 class Bootstrap:
-    """Candidate addresses for requests that any broker can answer. `limit_ms`: how long callers wait at most."""
+    """Candidate addresses for requests that any broker can answer. `limit_ms`: longest wait of callers."""
 
     def __init__(self, settings: Mapping[str, Any], cluster: ClusterState, *, limit_ms: int) -> None:
         self._setup_ms: int = settings["socket.connection.setup.timeout.ms"]

@@ -1,7 +1,7 @@
 """Connection to one broker, without its socket: ApiVersions, login, requests in flight with their timeouts, bytes in and out.
 
 The first request on a connection is ApiVersions (KIP-511, with the software name `chaffinch`), followed by the login if one is configured.
-Requests handed over before wait until then. A login with a limited lifetime is renewed before the next request.
+Requests handed over earlier wait until then. A login with a limited lifetime is renewed before the next request.
 
 Brokers answer the requests of a connection in order. If one times out, the connection is stuck: it is closed, as in Java's NetworkClient,
 and every request in flight fails with it.
@@ -39,14 +39,14 @@ from chaffinch.version import VERSION
 if TYPE_CHECKING:
     from chaffinch.client.authentication import Login
 
-# sendmsg takes at most IOV_MAX buffers, 1024 on Linux; fewer do as well.
+# sendmsg takes at most IOV_MAX buffers, 1024 on Linux; fewer are just as fast.
 BUFFERS_PER_WRITE_MAX: Final = 256
 # Tokens of the connection's own requests. ApiVersions has the request timeout like any request.
 NEGOTIATION_TOKEN: Final = object()
 LOGIN_TOKEN: Final = object()
 # ApiVersions is sent in Chaffinch's newest version, in the broker's newest, and finally in version 0.
 NEGOTIATIONS_MAX: Final = 3
-# Version of Produce (KIP-110). Apache Kafka before 2.1 rejects batches with zstd by UNKNOWN_SERVER_ERROR.
+# Version of Produce (KIP-110). Apache Kafka before 2.1 rejects batches with zstd with UNKNOWN_SERVER_ERROR.
 FIRST_VERSION_WITH_ZSTD: Final = 7
 # A listener with TLS or SASL closes connections of clients that use neither, without a response.
 _ENDED_BY_BROKER: Final = frozenset({"closed by the broker", "reset by the broker"})

@@ -23,7 +23,7 @@ SEND_BUFFER_BYTES: Final = 4 << 20
 STRING_BYTES_MAX: Final = 2**15 - 1
 
 _AT_ONCE: Final = "; 0: immediately, which can use a whole processor"
-_LONGEST: Final = "longest such wait; waits double with each failure; 0: no wait"
+_LONGEST: Final = "longest wait; the wait doubles with each failure; 0: no wait"
 _ROWS: Final = (
     Option(
         "request.timeout.ms",
@@ -41,7 +41,11 @@ _ROWS: Final = (
         minimum=1,
     ),
     Option(
-        "socket.connection.setup.timeout.max.ms", "int", 30_000, "longest such limit; it doubles with each consecutive failure", minimum=1
+        "socket.connection.setup.timeout.max.ms",
+        "int",
+        30_000,
+        "longest limit for opening a connection; the limit doubles with each failure",
+        minimum=1,
     ),
     Option("connections.max.idle.ms", "int", 540_000, "a connection without traffic for this time is closed; -1: never", minimum=-1),
     Option(

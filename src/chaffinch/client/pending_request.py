@@ -100,7 +100,7 @@ class Pipeline:
 
     Nothing is retried: if the connection is lost, `send` or `finish` raises NetworkException (TimeoutException at the deadline). After
     that, `take_responses()` returns the responses that came before. `pending` are the requests, in order, whose result the caller has to
-    find out (Produce batches with sequences can be sent again).
+    determine (Produce batches with sequences can be sent again).
     """
 
     def __init__(self, client: PipelineClient, address: Address, window: int) -> None:
@@ -117,7 +117,7 @@ class Pipeline:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None and self._pending:
-            raise IllegalStateException(f"{len(self._pending)} requests to {self.address} were never waited for: call finish()")
+            raise IllegalStateException(f"{len(self._pending)} requests to {self.address} were abandoned without a response: call finish()")
 
     @property
     def pending(self) -> list[Any]:

@@ -146,7 +146,7 @@ def _credentials(settings: Mapping[str, Any]) -> Credentials:
     user, password, jaas_config = settings["sasl.username"], settings["sasl.password"], settings["sasl.jaas.config"]
     if jaas_config is not None:
         if user is not None or password is not None:
-            raise ConfigException("option sasl.jaas.config cannot be given together with sasl.username and sasl.password: give one of both")
+            raise ConfigException("option sasl.jaas.config cannot be given with sasl.username and sasl.password: give one or the other")
         user, password = parse_jaas_config(jaas_config, mechanism)
     for name, value in (("sasl.username", user), ("sasl.password", password)):
         if not value:

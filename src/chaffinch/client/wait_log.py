@@ -25,7 +25,7 @@ class Wait(NamedTuple):
 
     cause: Hashable
     what: str
-    """What is waited for, with its address or partition."""
+    """The awaited request or event, with its address or partition."""
     since_ms: int
     why: str
     who: str = ""

@@ -23,7 +23,7 @@ class Callbacks:
 
     @property
     def is_running(self) -> bool:
-        """Whether a listener runs: then the present call comes from that listener."""
+        """Whether a listener runs: then the current call comes from that listener."""
         return bool(self._running)
 
     @property

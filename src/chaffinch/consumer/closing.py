@@ -22,7 +22,7 @@ def commit_on_close(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int
         return
     if exception_type is not None and not issubclass(exception_type, WakeupException):
         log.warning(
-            "close: %s ended the with statement: what was read since the last commit is not committed, and is read again",
+            "close: %s ended the with statement: records read since the last commit are not committed, and will be read again",
             exception_type.__name__,
         )
         return

@@ -506,7 +506,7 @@ class Consumer(Generic[K, V]):
         timeout: float | None = None,
         **foreign: Never,
     ) -> None:
-        """Commit offsets to the group. By default waits for the response, and retries errors that pass.
+        """Commit offsets to the group. By default waits for the response, and retries temporary errors.
 
         Args:
             offsets: mapping of TopicPartition to the offset of the next record to read, an int or OffsetAndMetadata; None: the positions of

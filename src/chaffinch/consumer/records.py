@@ -110,7 +110,7 @@ class ConsumerRecord(NamedTuple, Generic[K, V]):
     leader_epoch: int = -1
 
     def __repr__(self) -> str:
-        """As of a named tuple, without empty headers and an unknown epoch; long keys and values are cut."""
+        """As for a named tuple, without empty headers and an unknown epoch; long keys and values are cut."""
         shown = dict(zip(self._fields, self, strict=True))
         if not self.headers:
             del shown["headers"]

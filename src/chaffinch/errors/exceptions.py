@@ -13,7 +13,7 @@ Applications react to the group classes, so each class is a subclass of its code
 
 Only INVALID_TXN_STATE belongs to two groups, depending on the API that returned it. Its class has a subclass for each.
 
-Each exception composes its text from its facts, compares by them and can be pickled (without its `__cause__`, as in Python).
+Each exception composes its text from its facts, is compared by them and can be pickled (without its `__cause__`, as in Python).
 """
 # fmt: off
 
@@ -292,7 +292,7 @@ class RefreshRetriableException(RetriableException, group=Group.REFRESH_RETRIABL
 class CoordinatorNotAvailableException(RefreshRetriableException): ...
 class NotCoordinatorException(RefreshRetriableException): ...
 class InvalidMetadataException(RefreshRetriableException, abstract=True):
-    """What the client knows about the topic, its leader or its id is out of date."""
+    """The client's metadata about the topic, its leader or its id is out of date."""
 class UnknownTopicOrPartitionException(InvalidMetadataException): ...
 class LeaderNotAvailableException(InvalidMetadataException): ...
 class NotLeaderOrFollowerException(InvalidMetadataException): ...
@@ -520,7 +520,7 @@ def format_records(indices: Sequence[int]) -> str:
 
 
 def _message_of(culprits: tuple[Culprit, ...]) -> str:
-    """Message of an error whose culprits have messages and it has none: each different one once, in order."""
+    """Message of an error without its own: the different messages of its culprits, in order."""
     messages = list(dict.fromkeys(culprit.message.rstrip(".") for culprit in culprits if culprit.message))
     more = len(messages) - CULPRITS_NAMED_MAX
     return "; ".join([*messages[:CULPRITS_NAMED_MAX], *([f"and {more} other reasons"] if more > 0 else [])])

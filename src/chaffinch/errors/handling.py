@@ -50,7 +50,7 @@ ADVICE: Final = {
 }
 # For records: sending one again sends a new record, which no broker recognises as a repetition.
 RETRIABLE_GROUPS: Final = frozenset({Group.RETRIABLE, Group.REFRESH_RETRIABLE})
-ADVICE_IF_POSSIBLY_STORED: Final = "sent again it could be there twice"
+ADVICE_IF_POSSIBLY_STORED: Final = "if it is sent again, it may be stored twice"
 # For records whose transaction is being aborted, or whose producer is being closed: there is nothing to abort.
 ADVICE_IF_ABORTED: Final = "send it again in the next transaction"
 ADVICE_IF_CLOSED: Final = "send it again with a new producer"

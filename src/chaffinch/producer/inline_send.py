@@ -6,7 +6,7 @@ partition's next sequence number, and once its broker reports it as written the 
 
 Inline sends are enabled between two rounds of the sender thread, if the core has no work. `send` writes the record to the connection;
 `read_response`, called by the thread that waits for the future, reads the response. Only a plain success is handled here. Anything else
-wakes the sender thread, and whatever wakes it first disables inline sends: the record becomes a batch in flight, as if it had been sent by
+wakes the sender thread, and before it runs, inline sends are disabled: the record becomes a batch in flight, as if it had been sent by
 the sender thread (`InlineCore.adopt`), and a thread that waits for it is woken to wait as usual.
 
 A response that no thread waits for wakes the sender thread, which would slow down callers that wait for each record. So after the first
@@ -49,7 +49,7 @@ from chaffinch.runtime.sockets import InlineSocket
 
 # The sender thread's check interval while callers read their responses themselves: about retry.backoff.ms.
 POLL_INTERVAL_MS: Final = 100
-# Otherwise the number of its checks within the shorter of request.timeout.ms and delivery.timeout.ms, which nothing else checks.
+# Its checks per request.timeout.ms or delivery.timeout.ms, whichever is shorter, while callers do not: nothing else checks these limits.
 POLLS_PER_TIMEOUT: Final = 8
 # A caller waits for a response itself for this long; then the sender thread takes over.
 WAIT_MS: Final = 50
@@ -175,7 +175,7 @@ class InlineCore:
         return InlineRequest(target, BatchFutures(), data, sequence, timestamp_ms, size, waiting.closed_until, steady_ms)
 
     def begin(self, inline_request: InlineRequest) -> None:
-        """The record is sent now. Its future was appended before."""
+        """Record that the record is sent now. Its future has been appended already."""
         core, waiting, accumulator = self._core, inline_request.target.waiting, self._core.accumulator
         waiting.closed_until, accumulator.memory_free, core.inline_request = (
             inline_request.position + 1,
@@ -401,7 +401,7 @@ class InlineSender:
         inline_request.is_tried = inline_request.is_reading = True
         try:
             received = lent.socket.receive(RESPONSE_BYTES_MAX)
-        except OSError:  # Nothing has come, or the sender thread will see the same error.
+        except OSError:  # No bytes have arrived, or the sender thread will see the same error.
             inline_request.is_reading = False
             lent.socket.event_fd.consume()
             return False

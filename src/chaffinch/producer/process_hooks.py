@@ -29,7 +29,7 @@ _HELD: Final[list[Iterator[None]]] = []
 def _before_fork() -> None:
     """Take every lock, so that the child has no lock held by a thread that does not exist there.
 
-    After KeyboardInterrupt in this hook, which Python reports before it forks nevertheless, no lock is held.
+    After KeyboardInterrupt in this hook no lock is held; Python reports the exception, and forks nevertheless.
     """
     holding = _holding_all()
     next(holding)

@@ -400,7 +400,7 @@ class Producer:
 
         Raises:
             IllegalStateException: before `init_transactions`, while a transaction is open, or before a failed one is aborted.
-            KafkaException: the producer cannot be used any more, because it was fenced for example.
+            KafkaException: the producer cannot be used any more, for example because it was fenced.
         """
         self._transact("begin_transaction", lambda call: events.BeginTransactionCalled(call=call))
 
@@ -416,7 +416,7 @@ class Producer:
             IllegalStateException: no transaction is open.
             TransactionAbortableException: the offsets cannot be committed, or there is no response after `max.block.ms`; abort the
                 transaction.
-            CommitFailedException: the group has gone on without this consumer; close the producer.
+            CommitFailedException: the consumer is no longer a member of the group; close the producer.
             KafkaException: another error of the coordinator. Its group says how to react.
         """
         checked, group = arguments.checked_offsets(offsets), arguments.checked_group(group_metadata)
@@ -503,7 +503,7 @@ class Producer:
             with self._lock:
                 why = self._core.wait_causes.cause()
             reason = "" if why is None else f", because of {in_words(why)}"
-            text = f"{what}() is not done after {timeout_ms} ms{reason}; it goes on"
+            text = f"{what}() is not done after {timeout_ms} ms{reason}; it continues"
             raise TimeoutException(text, stored=Stored.POSSIBLY) from why
 
 

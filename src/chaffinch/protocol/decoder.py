@@ -32,7 +32,7 @@ NUMBERS_PER_STRUCTURE: Final = 8
 """A number in a list takes some forty bytes in memory. In a request it counts as a structure: most are partitions, each of which is
 processed."""
 
-_TOO_MANY: Final = f"too many structures: a request may have {REQUEST_STRUCTURES_MAX}, an answer {STRUCTURES_MAX}"
+_TOO_MANY: Final = f"too many structures: a request may have {REQUEST_STRUCTURES_MAX}, a response {STRUCTURES_MAX}"
 
 _FAILURES: Final = (LayoutError, IndexError, ValueError)
 """Exceptions of compiled code for invalid bytes; UnicodeDecodeError is a ValueError."""

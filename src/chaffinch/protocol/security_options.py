@@ -13,15 +13,15 @@ TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 TLS_OPTIONS: Final = (
-    Option("ssl.truststore.location", "string", None, "file with the certificates to trust, as PEM"),
+    Option("ssl.truststore.location", "string", None, "PEM file with the trusted certificates"),
     Option("ssl.truststore.type", "string", "PEM", "format of that file; only PEM is supported"),
-    Option("ssl.truststore.certificates", "string", None, "the certificates to trust themselves, as PEM, instead of a file"),
-    Option("ssl.keystore.location", "string", None, "file with the own private key and its certificates, as PEM"),
+    Option("ssl.truststore.certificates", "string", None, "PEM text of the trusted certificates, instead of a file"),
+    Option("ssl.keystore.location", "string", None, "PEM file with the private key and its certificates"),
     Option("ssl.keystore.type", "string", "PEM", "format of that file; only PEM is supported"),
-    Option("ssl.keystore.key", "string", None, "the own private key itself, as PEM, instead of a file"),
-    Option("ssl.keystore.certificate.chain", "string", None, "the certificates of ssl.keystore.key, its own first, as PEM"),
+    Option("ssl.keystore.key", "string", None, "PEM text of the private key, instead of a file"),
+    Option("ssl.keystore.certificate.chain", "string", None, "PEM text of the certificates of ssl.keystore.key, its own first"),
     Option("ssl.key.password", "string", None, "password of an encrypted private key"),
-    Option("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "versions of TLS that may be spoken", choices=TLS_VERSIONS),
+    Option("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "allowed versions of TLS", choices=TLS_VERSIONS),
     Option(
         "ssl.cipher.suites", "list", None, "ciphers of TLSv1.2 that may be used, named as in OpenSSL; by default those with forward secrecy"
     ),

@@ -1,7 +1,7 @@
 """Arrow tables to `RecordColumns` and back, sharing buffers where the layout allows. The only importer of pyarrow in this package.
 
 Shared without copying: the bytes of every binary and string column that is not a view or a dictionary, and 64-bit offsets. Converted:
-32-bit offsets (widened), validity (one byte per row instead of one bit), timestamps in other units than ms.
+32-bit offsets (widened), validity (one byte per row instead of one bit), timestamps in units other than ms.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int, fi
     names = data.schema.names
     for name in names:
         if name not in COLUMNS or names.count(name) > 1:
-            raise InvalidColumn(name, "there twice" if name in COLUMNS else "unknown", f"one each of {', '.join(COLUMNS)}")
+            raise InvalidColumn(name, "given twice" if name in COLUMNS else "unknown", f"one each of {', '.join(COLUMNS)}")
     if VALUE not in names:
         raise InvalidColumn(VALUE, "missing", BYTES_ALLOWED)
     batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()

@@ -1,8 +1,8 @@
 """Compression codecs of record batches: gzip, snappy, lz4, zstd. The only importer of cramjam.
 
-Written is what Apache Kafka's Java client reads: one gzip member; snappy in the block framing of the xerial library (as Java writes it); an
-lz4 frame of independent 64 KiB blocks (Java refuses dependent ones); one zstd frame. Read is everything that existing clients write:
-several gzip members, snappy with the framing or raw, any lz4 frame, several zstd frames.
+The output is readable by Apache Kafka's Java client: one gzip member; snappy in the block framing of the xerial library (as Java writes
+it); an lz4 frame of independent 64 KiB blocks (Java refuses dependent ones); one zstd frame. The input may be anything that existing
+clients write: several gzip members, snappy with the framing or raw, any lz4 frame, several zstd frames.
 
 Decompression is bounded. The output goes into a buffer of at most `bytes_max` bytes and the codecs stop at its end, so a decompression bomb
 costs one such buffer, whatever it claims. The first buffer has the size that the data states, or an estimate. While it is too small,
@@ -58,7 +58,7 @@ class PayloadUnreadable(CompressionError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the {self.codec_name} payload does not decompress: {self.reason}"
+        return f"the {self.codec_name} payload cannot be decompressed: {self.reason}"
 
 
 class PayloadTooLarge(CompressionError):
@@ -96,7 +96,8 @@ def from_name(name: str) -> Compression:
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` compressed. `level` is the codec's own (gzip 1 to 9 or -1, lz4 1 to 17, zstd 1 to 22; snappy has none), None its default.
+    """`data` compressed. `level` is in the codec's own scale (gzip 1 to 9 or -1, lz4 1 to 17, zstd 1 to 22; snappy has none), None its
+    default.
 
     NONE returns `data` itself.
     """
@@ -241,7 +242,7 @@ def _many_snappy_blocks(view: memoryview, bytes_max: int) -> memoryview:
 _SNAPPY_REASONS: Final = {
     snappy.HEADER_CUT_SHORT: "a frame header is cut short",
     snappy.TRAILING_BYTES: "bytes follow the last block",
-    snappy.BLOCK_SIZE_WRONG: "a block is empty, or larger than the bytes that are there",
+    snappy.BLOCK_SIZE_WRONG: "a block is empty, or larger than the remaining bytes",
     snappy.NO_SIZE: "a block does not begin with its size",
     snappy.DAMAGED: "a block is damaged, or does not hold what it claims",
     snappy.OUTPUT_FULL: "a block claims more than its bytes can hold",
@@ -271,7 +272,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview] | None:
         (size,) = _BLOCK_SIZE.unpack_from(view, position)
         position += _BLOCK_SIZE.size
         if not 0 < size <= len(view) - position:
-            raise PayloadUnreadable(Compression.SNAPPY, f"a block of {size} bytes, {len(view) - position} are there")
+            raise PayloadUnreadable(Compression.SNAPPY, f"a block of {size} bytes, {len(view) - position} are left")
         if len(blocks) == blocks_max:
             return None
         blocks.append(view[position : position + size])

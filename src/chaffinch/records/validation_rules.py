@@ -215,7 +215,7 @@ def wrapper_codec_is_unknown(message_set: MessageSet, policy: ValidationPolicy, 
     codec = message_set.codec_id
     if codec in CODECS_OF_OLD_FORMATS:
         return None
-    return f"compression codec {codec}, format {message_set.magic} knows codecs 0 to {max(CODECS_OF_OLD_FORMATS)}"
+    return f"compression codec {codec}, format {message_set.magic} allows codecs 0 to {max(CODECS_OF_OLD_FORMATS)}"
 
 
 def wrapper_lacks_a_value(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
@@ -223,7 +223,7 @@ def wrapper_lacks_a_value(message_set: MessageSet, policy: ValidationPolicy, cou
 
 
 def wrapper_is_empty(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
-    return None if count else "0 messages came out of the compressed one, expected at least 1"
+    return None if count else "the compressed message contains 0 messages, expected at least 1"
 
 
 def wrapper_offset_is_wrong(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:

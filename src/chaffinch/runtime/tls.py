@@ -98,13 +98,13 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Context of a server, which needs a key, and certificates to trust if clients authenticate with theirs."""
+    """Context of a server, which needs a key, and trusted certificates if clients authenticate with theirs."""
     if not settings.key_location and not settings.key:
         raise ConfigException("a listener with TLS needs a key: give ssl.keystore.location, or ssl.keystore.key and its certificates")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _configure(context, settings)
     if not _trust(context, settings) and settings.client_auth != "none":
-        raise ConfigException(f"ssl.client.auth={settings.client_auth} needs certificates to trust: give ssl.truststore.location")
+        raise ConfigException(f"ssl.client.auth={settings.client_auth} requires trusted certificates: set ssl.truststore.location")
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     return context
 
@@ -144,7 +144,7 @@ def _load_key(context: ssl.SSLContext, path: str, key_password: str, what: str, 
 
 
 def _trust(context: ssl.SSLContext, settings: TlsSettings) -> bool:
-    """Load the certificates to trust; False if none are given."""
+    """Load the trusted certificates; False if none are given."""
     if settings.trust_location:
         text = _check_pem(settings.trust_option, settings.trust_location)
         what = f"{settings.trust_option} {settings.trust_location}"
@@ -212,7 +212,7 @@ class ClientTls:
             raise TlsRefused(f"its certificate is not accepted: {error.verify_message.rstrip('.')}") from error
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
             raise SocketFailed(
-                "closed by the broker during the TLS handshake: it may speak no TLS (security.protocol), or not accept us"
+                "closed by the broker during the TLS handshake: check security.protocol, or the broker does not accept this client"
             ) from error
         except ssl.SSLError as error:
             raise TlsRefused(f"no TLS connection: {_reason_text(error)}") from error

@@ -58,9 +58,9 @@ class BatchScan:
     def _fault(self, header: BatchHeader) -> str | None:
         """What is wrong with the header, except for its CRC; None if nothing. Fields that decide how much is read are checked first."""
         if header.magic != MAGIC:
-            return f"magic {header.magic} where a batch of format {MAGIC} must begin"
+            return f"magic {header.magic} where a batch of format {MAGIC} is expected"
         if header.length + LENGTH_END < HEADER_BYTES or header.last_offset_delta < 0:
             return f"a batch of length {header.length} with {header.last_offset_delta + 1} offsets"
         if header.base_offset == self.offset or self.offset < header.base_offset < self._gaps_below:
             return None
-        return f"the batch of offset {header.base_offset} stands where offset {self.offset} must be"
+        return f"the batch of offset {header.base_offset} is where offset {self.offset} is expected"

@@ -4,8 +4,8 @@ Logs and journals themselves cannot show that a file is missing or was cut at th
 for each path, written after the bytes of that path, and the incarnation of the file system in which the entries were written.
 
 `synced` counts what a sync has covered: it must be present at every start. `written` counts what was written: it must be present unless
-power was lost or a sync failed since. A note is one write without a sync. A note lost with the power lowers the expectation, never raises
-it.
+power was lost or a sync failed after that. A note is one write without a sync. A note lost with the power lowers the expectation, and never
+raises it.
 """
 
 import logging
@@ -58,7 +58,7 @@ class Contents:
         return Expected(found.start, found.written if self._trusts_written else found.synced)
 
     def begin(self, extents: Mapping[str, Extent]) -> None:
-        """Start noting once all logs and journals are open; `extents` lists all of them. Durable on return. Raises StorageError."""
+        """Start recording once all logs and journals are open; `extents` lists all of them. Durable on return. Raises StorageError."""
         if self._journal is None:
             self._journal = self._opens()
         entries: dict[bytes, bytes | None] = {path.encode(): None for path in self._noted if path not in extents}

@@ -2,7 +2,7 @@
 
 `chaffinch.meta` has three lines: format version, cluster id, CRC-32C of these two. A directory with other files and without it belongs to
 another program and is not touched. While a directory is being created the file is called `chaffinch.meta.new`. `complete` renames it once
-everything that a directory in use must have is durable. So a file that is missing later was lost; it was not merely never created.
+everything that a directory in use must have is durable. So a file that is missing later was lost, rather than never created.
 
 Version 2 has compacted logs, logs whose start has moved (`log_state`), and journals of groups. A directory of version 1 is one of version 2
 without these. Opening it writes the new version first, so that no older Chaffinch opens it afterwards.
@@ -47,8 +47,8 @@ class EmptiedDirectory(MissingLog):
 class DataDirectory:
     """An opened and locked directory.
 
-    `is_new`: `complete` was not called yet. `format_version` is that of the files in it. Call `complete` once everything is present that a
-    directory of the newest version must have.
+    `is_new`: `complete` was not called yet. `format_version` is that of the files in it. Call `complete` once the directory has everything
+    that the newest version requires.
     """
 
     cluster_id: str

@@ -9,8 +9,8 @@ Two locks are taken: on the directory, because the file may be deleted while it 
 only the file. Where a file system cannot lock a directory (NFS), only the file counts.
 
 The file has up to three lines: the process id of its holder; the number of processes that recorded a failed sync, and for how many of them
-the files were reread since; the id of the cluster whose data the directory holds. The third distinguishes an emptied directory from one
-whose first start was interrupted.
+the files have since been reread; the id of the cluster whose data the directory holds. The third distinguishes an emptied directory from
+one whose first start was interrupted.
 """
 
 import fcntl

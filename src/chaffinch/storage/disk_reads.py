@@ -32,7 +32,7 @@ def read(path: str, descriptor: int, position: int, length: int) -> bytes:
 
 
 HELD_MAX: Final = 256
-"""Descriptors used for held files, at most."""
+"""Maximum number of descriptors used for held files."""
 
 
 class FileId(NamedTuple):

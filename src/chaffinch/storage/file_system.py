@@ -4,7 +4,7 @@ No other module of the storage touches the disk, except those below it: `disk_fi
 and `syncfs`. `MemoryFileSystem` and the interface's names are exported here too, so that callers need one import.
 
 Descriptors are opened on first use and at most `DESCRIPTORS_MAX` stay open: a broker has many more files than a process may hold open. When
-another is needed, the file unused for longest is closed (clock algorithm with one bit per file, cheap on the append path).
+another is needed, the least recently used file is closed (clock algorithm with one bit per file, cheap on the append path).
 
 On a full disk, preallocated blocks of growing files are released before an append or a new name is refused.
 """

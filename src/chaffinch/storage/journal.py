@@ -1,9 +1,9 @@
 """Journal: a durable key-value store replayed at start, for topics, configurations, offsets and transactions (decision 34).
 
 A journal is one file of record batches of format 2. Each `put` is one batch, so that after a crash it is present completely or not at all.
-A null value removes its key. All entries are kept in memory. When most of the file is overwritten values, it is rewritten: the new file is
-written next to the old one, synced, renamed over it, and the directory synced. At every moment one complete file has the journal's name. A
-large file is written in slices, one with each `put`; later puts go to both files.
+A null value removes its key. All entries are kept in memory. When most of the file consists of overwritten values, it is rewritten: the new
+file is written next to the old one, synced, renamed over it, and the directory synced. At every moment one complete file has the journal's
+name. A large file is written in slices, one with each `put`; later puts go to both files.
 
 A torn last batch is cut off at start. Any other damage is an error that names the file and the byte. `close` leaves a mark next to the file
 with its length. Until the journal is reopened, no part of it may be missing, so damage at the very end is then an error too, and
@@ -30,7 +30,7 @@ SUFFIX = ".journal"
 NEW_SUFFIX = ".journal.new"
 CLOSED_SUFFIX = ".journal.closed"
 REWRITE_BYTES_MIN = 1 << 20
-"""A smaller file is never rewritten: replaying it costs nothing."""
+"""A smaller file is never rewritten: replaying it is cheap."""
 GARBAGE_RATIO = 4
 """The file is rewritten when it is this many times larger than its live entries."""
 REWRITE_BATCH_BYTES = 1 << 20
@@ -345,7 +345,7 @@ class _Rewrite:
         size = 0
         for key in self._keys:
             value = self._items.get(key)
-            if value is not None:  # Otherwise it was removed since.
+            if value is not None:  # Otherwise it has since been removed.
                 entries[key] = value
                 size += len(key) + len(value) + ENTRY_BYTES
             if size >= REWRITE_BATCH_BYTES:

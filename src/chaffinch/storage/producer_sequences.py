@@ -15,7 +15,7 @@ from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_
 from chaffinch.storage.wall_time import WallTime
 
 ROW_TIMES_ERROR_MS_MAX = 1000
-"""Snapshot rows are reused until the wall clock was set by this much: they contain the time of last use."""
+"""Snapshot rows are reused until the wall clock has been set by this much: they contain the time of last use."""
 BATCHES_REMEMBERED = 5
 """As many as a producer may have in flight (`max.in.flight.requests.per.connection` of an idempotent producer)."""
 NO_EPOCH = -1
@@ -237,7 +237,7 @@ class ProducerSequences:
         return None
 
     def append(self, header: BatchHeader, base_offset: int, steady_ms: int) -> None:
-        """Note a data batch with a producer id, written at `base_offset`; `header.base_offset` is ignored."""
+        """Record a data batch with a producer id, written at `base_offset`; `header.base_offset` is ignored."""
         state = self._states.get(header.producer_id)
         if state is None:
             state = self._states[header.producer_id] = ProducerState(header.producer_epoch, steady_ms)
@@ -268,7 +268,7 @@ class ProducerSequences:
     def complete(
         self, identity: ProducerIdentity, *, is_commit: bool, coordinator_epoch: int, offset: int, timestamp: int, steady_ms: int
     ) -> CompletedTransaction | None:
-        """Note a marker with this timestamp, written at `offset`. Returns the transaction that it ends, or None."""
+        """Record a marker with this timestamp, written at `offset`. Returns the transaction that it ends, or None."""
         state = self._states.get(identity.producer_id)
         if state is None:
             state = self._states[identity.producer_id] = ProducerState(identity.epoch, steady_ms)
@@ -284,7 +284,7 @@ class ProducerSequences:
         return CompletedTransaction(identity.producer_id, first_offset, offset, is_commit)
 
     def add_unknown(self, earlier: "ProducerSequences") -> None:
-        """Add producers unknown here in their earlier state; their open transactions have ended since."""
+        """Add producers unknown here in their earlier state; their open transactions have ended by now."""
         earlier.forget_ongoing()
         self._states = earlier._states | self._states
 
@@ -324,7 +324,7 @@ class ProducerSequences:
     def from_rows(cls, rows: list[list[Any]], steady_ms: int) -> "ProducerSequences":
         """The inverse of `to_rows`, read as JSON at process start, when steady time equals wall time.
 
-        Times of last use are limited to the present, because the clock may have been set back. Rows of earlier versions lack the last
+        Times of last use are limited to the current time, because the clock may have been set back. Rows of earlier versions lack the last
         timestamp.
         """
         sequences = cls()
@@ -340,7 +340,7 @@ class ProducerSequences:
 
     def _fenced(self, header: BatchHeader, state: ProducerState) -> ProducerRefusal:
         return ProducerRefusal(
-            codes.INVALID_PRODUCER_EPOCH, f"{_name(header)} is fenced: epoch {state.epoch} of the same producer has written here since"
+            codes.INVALID_PRODUCER_EPOCH, f"{_name(header)} is fenced: epoch {state.epoch} of the same producer has written here"
         )
 
 

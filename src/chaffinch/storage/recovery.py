@@ -44,7 +44,7 @@ from chaffinch.storage.snapshot import Snapshot, SnapshotFiles
 LOGGER = logging.getLogger(__name__)
 UNFINISHED = "bytes of an unfinished write"
 UNREADABLE = "bytes that cannot be read"
-"""Description of a cut whose bytes were intact before, or may have been."""
+"""Descriptions of cut bytes: the tail of a torn write, or bytes that may have been intact before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class RecoveredLog:
     - `snapshot_names`: existing snapshot files, oldest first.
     - `durable_snapshot_offset`: end of the newest durable snapshot; -1 if there is none.
     - `is_durable_usable`: False if that snapshot provides producers only and must be rewritten.
-    - `lacks_snapshot`: the producer state of deleted segments is unknown; the present state must be stored.
+    - `lacks_snapshot`: the producer state of deleted segments is unknown; the current state must be stored.
     """
 
     segments: list[Segment]
@@ -241,7 +241,7 @@ class Recovery:
             raise self._missing(end, self._expected.end)
         last = self._segments[-1]
         following = f"{end:0{NAME_DIGITS}d}{LOG_SUFFIX}"
-        reason = f"the records end at offset {end}; they went on to offset {self._expected.end - 1}: it was cut, or {following} is missing"
+        reason = f"the records end at offset {end}; they extended to offset {self._expected.end - 1}: it was cut, or {following} is missing"
         if damage is not None:
             reason = f"{damage}; it held the records of offsets {end} to {self._expected.end - 1}"
         raise CorruptLog(last.log.path, last.known_size, reason, is_loss=True)

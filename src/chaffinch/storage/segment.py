@@ -32,7 +32,7 @@ RESERVED_BYTES_MIN = 4 << 20
 RESERVED_SHARE, RESERVED_BYTES_MAX = 4, 32 << 20
 """Larger segments preallocate a quarter of their size, up to this; each time costs as much as writing half a megabyte."""
 WALK_BYTES = 8192
-"""Bytes per read while iterating over headers: the distance of two index entries fits."""
+"""Bytes per read while iterating over headers: the distance between two index entries fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,7 +385,7 @@ class RecordsFile:
         self._file = file
 
     def read(self, position: int, length: int) -> bytes:
-        """Raises StorageError; CorruptLog if the file ends before."""
+        """Raises StorageError, or CorruptLog if the file ends too early."""
         data = self._file.read(position, length)
         if len(data) != length:
             raise CorruptLog(self._file.path, position + len(data), "the file ends here, before a batch that was written")

@@ -1,8 +1,8 @@
 """Snapshots of a partition log, which spare recovery from reading the whole log.
 
 A snapshot records the intact extent of the log and its producer state at one moment. It is derived data: without one, recovery reads
-everything. It is trusted if the log was synced up to it (`is_durable`), or if power was not lost since (same `incarnation` of the file
-system). File `<log end offset>.snapshot`: a line with the CRC-32C of what follows, then JSON. Written atomically by renaming.
+everything. It is trusted if the log was synced up to it (`is_durable`), or if power has not been lost since then (same `incarnation` of the
+file system). File `<log end offset>.snapshot`: a line with the CRC-32C of what follows, then JSON. Written atomically by renaming.
 """
 
 import json

@@ -6,7 +6,7 @@ write.
 
 Success is meaningful from Linux 5.8 on, and on file systems known to support it. FUSE does not forward the call, and an overlay does not
 forward the error of the lower file system. Before 5.17 the call does not report a failure of the file system's own journal either. An fsync
-of the directory does, which has nothing left to write by then.
+of the directory does, and after the syncfs it has nothing left to write.
 """
 
 import ctypes

@@ -79,7 +79,7 @@ class KafkaNamespace:
             The name.
 
         Raises:
-            ConfigException: an argument or option is wrong.
+            ConfigException: an argument or option is invalid.
             ApiException: the broker refuses the topic.
         """
         name = self.name(prefix)

@@ -195,7 +195,7 @@ def test_records_are_refused_until_there_is_space(policy: str, harm: Callable[[M
     for _ in range(3):
         refused = client.produce("orders", batch_of(b"1", identity=one, sequence=1))
         assert (refused.error_code, refused.base_offset) == (STORAGE, -1)
-        assert refused.error_message == "the broker's disk failed at orders-0; ask the operator for the details in the broker's log"
+        assert refused.error_message == "the broker's disk failed for orders-0; ask the operator for the details in the broker's log"
         assert "refused: Produce" in cluster.lines[0]
         assert "cannot append" in cluster.lines[0]
     counted = cluster.core.counters.snapshot()

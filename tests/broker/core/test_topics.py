@@ -77,7 +77,7 @@ REFUSED: list[tuple[CreatableTopic, int, str]] = [
     (assigned([0, 0]), 39, "[0, 0]"),
     (assigned([5]), 39, "[5]"),
     (assigned([]), 39, "[]"),
-    (assigned([0], partitions=1), 42, "exclude"),
+    (assigned([0], partitions=1), 42, "cannot be combined"),
     (creatable(cleanup_polcy="compact"), 40, "cleanup.policy"),
     (creatable(cleanup_policy="compress"), 40, "compact"),
     (creatable(max_message_bytes="-1"), 40, "at least 0"),
@@ -138,7 +138,7 @@ class TestCreateTopics:
 
         cluster.file_system.hook = full
         (result,) = create(client, creatable())
-        reason = "the broker's disk failed at topic orders; ask the operator for the details in the broker's log"
+        reason = "the broker's disk failed for topic orders; ask the operator for the details in the broker's log"
         assert (result.error_code, result.error_message) == (56, reason)
         assert cluster.lines[-1].endswith("no space left")
         cluster.file_system.hook = None

@@ -110,7 +110,7 @@ def test_recreated_topic_is_new() -> None:
     rig.topic_id = UUID(int=8)
     refresh(rig)
     assert asked(rig) == {0: OFFSET_EARLIEST}
-    assert "reading starts again where auto.offset.reset.new.partitions says, earliest" in rig.reports[-1]
+    assert "reading starts again where auto.offset.reset.new.partitions says (earliest)" in rig.reports[-1]
 
 
 @pytest.mark.parametrize("is_assigned", [True, False])
@@ -121,7 +121,7 @@ def test_recreated_topic_under_latest_logs_unread_records(is_assigned: bool) -> 
     rig.topic_id = UUID(int=8)
     refresh(rig)
     starts = "reading starts again" if is_assigned else "once a partition is assigned, reading starts"
-    expected = f"{starts} where auto.offset.reset says, latest: records that are written before that are not read (auto.offset.reset.new."
+    expected = f"{starts} where auto.offset.reset says (latest): records that are written before that are not read (auto.offset.reset.new."
     assert expected in rig.reports[-1]
 
 

@@ -98,7 +98,7 @@ class TestTimeoutOfCalls:
         for sent in rig.pending(ListOffsetsRequest):
             rig.answer(sent, ListOffsetsResponse())
         rig.advance(100)
-        assert f"was received {LIMIT}, no leader is known of t-1" in self.error(rig)
+        assert f"was received {LIMIT}, no leader is known for t-1" in self.error(rig)
 
     @pytest.mark.parametrize(("call", "verb"), [("committed", "received"), ("commit", "committed")])
     def test_coordinator_is_silent(self, call: str, verb: str) -> None:

@@ -13,7 +13,7 @@ from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxn
 from tests.producer.core.rig import LOST, NOT_SENT, OK, TIMED_OUT, Answer, Rig
 
 OPTIONS: dict[str, Any] = {"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
-NOT_STORED, POSSIBLY_STORED = "not stored; it may be tried again", "possibly stored; sent again it could be there twice"
+NOT_STORED, POSSIBLY_STORED = "not stored; it may be tried again", "possibly stored; if it is sent again, it may be stored twice"
 REPLICAS = "NOT_ENOUGH_REPLICAS (1 in sync, 2 asked for)"
 
 
@@ -151,7 +151,8 @@ STORAGE = "KAFKA_STORAGE_ERROR (no space left)"
 
 
 @pytest.mark.parametrize(
-    ("later_ms", "text"), [(0, "never sent; {}; not stored; it may be tried again"), (10, "sent once; {}; possibly stored; sent again")]
+    ("later_ms", "text"),
+    [(0, "never sent; {}; not stored; it may be tried again"), (10, "sent once; {}; possibly stored; if it is sent again")],
 )
 def test_expired_batch_names_the_error_of_its_predecessor(later_ms: int, text: str) -> None:
     rig = Rig(options=OPTIONS | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})

@@ -155,12 +155,12 @@ def _unsliced(records: Buffer | None, tp: TopicPartition, terms: AppendTerms) ->
     try:
         if terms.version < VERSION_WITH_BATCHES and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_FORMATS:
             return read_message_set(records)
-        wrong = f"{sum(1 for _ in batch.views(records))} batches were sent, format 2 takes one"
+        wrong = f"{sum(1 for _ in batch.views(records))} batches were sent, format 2 allows one"
     except CorruptBatch as error:
         code, wrong = _SLICING_CODES.get(error.fault, code), str(error)
         if error.fault in _MAGIC_FAULTS:
             counter = INVALID_MAGIC
-            wrong += f"; Produce version {terms.version} takes {'formats 0 to 2' if terms.version < VERSION_WITH_BATCHES else 'format 2'}"
+            wrong += f"; Produce version {terms.version} allows {'formats 0 to 2' if terms.version < VERSION_WITH_BATCHES else 'format 2'}"
     return Rejected(code, batch_message(tp, wrong), counts=counted_once(counter))
 
 

@@ -1,7 +1,7 @@
 """Delayed responses ("purgatory" in Kafka): at most one per connection, indexed by awaited keys and by deadline.
 
 Responses to be retried are in a queue, once each; `BrokerCore` takes a few at a time. Completed entries leave their deadline in the heap
-until it comes up, or until such entries are the larger part of the heap, so that clients with many long waits do not fill the memory.
+until it is popped, or until such entries are the larger part of the heap, so that clients with many long waits do not fill the memory.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _OWN = (
         "error.numbering",
         "string",
         "apache",
-        "Numbers of the KIPs' errors: apache is safe with every client, kip is literal.",
+        "Numbering of the errors that KIPs introduced: apache is safe with every client, kip uses the numbers in the KIPs.",
         choices=("apache", "kip"),
     ),
     Option(
@@ -75,8 +75,8 @@ _OWN = (
         "socket.busy.poll.us",
         "int",
         50,
-        "How long the broker polls after a response, for clients that wait for it before they send more: it need not be woken, "
-        "but takes up to this much more CPU time. If that finds nothing, or others need the CPU, it polls after 1 response of 256. "
+        "How long the broker polls after a response, for clients that wait for each response: it need not be woken, but uses up to "
+        "this much more CPU time. If no request arrives, or others need the CPU, it polls after 1 response of 256. "
         "0 for never, the default of EmbeddedBroker.",
         minimum=0,
         maximum=1_000_000,
@@ -112,7 +112,7 @@ _KAFKA = (
     Option("default.replication.factor", "int", 1, "Replication factor of topics created without one.", minimum=1, maximum=INT_MAX),
     Option("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
     Option("fetch.max.bytes", "int", 55 << 20, "Largest fetch response, whatever the client requests.", minimum=1024, maximum=INT_MAX),
-    Option("log.cleaner.backoff.ms", "int", 15_000, "Interval of checking logs that may need compaction.", minimum=0),
+    Option("log.cleaner.backoff.ms", "int", 15_000, "Interval at which logs that may need compaction are checked.", minimum=0),
     Option(
         "log.cleaner.dedupe.buffer.size",
         "int",
@@ -122,7 +122,7 @@ _KAFKA = (
     ),
     Option("log.cleaner.enable", "bool", True, "Whether logs are compacted at all."),
     Option("log.cleaner.io.max.bytes.per.second", "float", 1.7976931348623157e308, "Compaction reads no faster than this.", minimum=1),
-    Option("log.retention.check.interval.ms", "int", 300_000, "Interval of checking logs that may have old segments.", minimum=1),
+    Option("log.retention.check.interval.ms", "int", 300_000, "Interval at which logs that may have old segments are checked.", minimum=1),
     Option(
         "log.retention.hours",
         "int",
@@ -296,7 +296,7 @@ _TOPIC_OPTION_BY_SYNONYM = {broker: topic for topic, broker in BROKER_SYNONYMS.i
 
 
 def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
-    """Parse broker settings. Raises ConfigException for an unknown name (naming the most similar one), an illegal value, or contradicting
+    """Parse broker settings. Raises ConfigException for an unknown name (naming the most similar one), an invalid value, or contradictory
     options."""
     settings = BROKER_OPTIONS.parse(options, **keywords)
     wrong = [
@@ -309,7 +309,7 @@ def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings
 
 
 def contradictions(settings: Mapping[str, Any]) -> list[str]:
-    """Errors in combinations of options that are individually legal."""
+    """Errors in combinations of options that are individually valid."""
     return [*_shortcomings(settings), *kafka_options.missing_flushes(settings), *(text for rule in _RULES for text in rule.fault(settings))]
 
 

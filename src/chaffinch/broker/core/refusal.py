@@ -37,4 +37,4 @@ def disk_refusal(what: object, error: StorageError, code: ErrorCode = codes.KAFK
 
 def disk_failure_message(what: object) -> str:
     """The text of a disk failure for clients."""
-    return f"the broker's disk failed at {what}; ask the operator for the details in the broker's log"
+    return f"the broker's disk failed for {what}; ask the operator for the details in the broker's log"

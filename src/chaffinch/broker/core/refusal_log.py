@@ -1,6 +1,6 @@
 """Refusal log: one line per refused request, rate-limited. Repeated refusals of the same client are counted instead.
 
-KIP-579's motivation names the problem: a misconfigured producer that retries filled the broker's log. The first refusal of a client at a
+KIP-579's motivation names the problem: a misconfigured producer that retries filled the broker's log. The first refusal of a client for a
 topic (or group, or transactional id) is logged with its reason. Further ones within a second are counted, and the counts are logged when
 the second is over: refusals by code, other lines with the last of them. A single further line is logged as it is, so that another error of
 the same origin is explained too.
@@ -22,7 +22,8 @@ from chaffinch.broker.core.events import LogLine
 INTERVAL_MS = 1000
 INTERVAL_MS_MAX = 60_000
 QUIET_MS = 10_000
-"""After an interval without further lines, this quiet time ends the series. A refusal before is logged, and the next interval is longer."""
+"""After an interval without further lines, this quiet time ends the series. Until then a refusal is logged, and
+lengthens the next interval."""
 LINES_PER_INTERVAL_MAX = 50
 WINDOWS_MAX = 10_000
 """Number of clients and topics that are counted separately; all others are counted together."""
@@ -77,8 +78,8 @@ class RefusalLog:
         self.lines.append(replace(report, text=_cut(report.text, TEXT_LENGTH_MAX)))
 
     def log_within_limit(self, line: str | LogLine, steady_ms: int) -> None:
-        """Log a line that clients can cause as often as they like, each time about something else, for example transactions that time
-        out."""
+        """Log a line that clients can cause as often as they like, each time for a different subject, for example transactions that
+        time out."""
         if self._is_within_limit(steady_ms):
             self.log(line)
         else:
@@ -110,7 +111,7 @@ class RefusalLog:
             ends_at_ms, key = heapq.heappop(self._ends)
             window = self._windows.get(key)
             if window is None or window.ends_at_ms != ends_at_ms:
-                continue  # Its end was changed since.
+                continue  # Its end has been changed since then.
             if window.omitted:
                 lines.append(_counted(window))
                 self._lengthen(key, window, steady_ms)

@@ -153,7 +153,7 @@ def recover(state: BrokerState, transactions: Journal, incarnation: str, steady_
             for text in power_loss.recover_lost(state.transactions, state.topics, state.offsets, state.grown, steady_ms, verifies=verifies):
                 state.refusals.log(text)
         except StorageError as error:
-            text = f"recovery of transactions after a power loss is continued at the next start: {error}"
+            text = f"recovery of transactions after a power loss continues at the next start: {error}"
             state.refusals.log(f"{text}; until then readers of committed records may wait in those partitions")
             return False
     with suppress(StorageError):  # On a full disk the next start checks again.
@@ -250,7 +250,7 @@ def _warnings_of_nodes(topics: Iterable[Topic], node_count: int) -> Iterator[str
         wanted = 1 + max(highest.values())
         yield (
             f"{pluralize(len(lost), 'topic')} with replicas on nodes that are not declared: {_named(lost)}. Those nodes count as stopped: "
-            f"partitions may lack a leader, and acks=all may get {codes.NOT_ENOUGH_REPLICAS.name}. To have them all, start with "
+            f"partitions may lack a leader, and acks=all may get {codes.NOT_ENOUGH_REPLICAS.name}. To run all of them, start with "
             f"--brokers {wanted} (in Python brokers={wanted})"
         )
 
@@ -261,8 +261,8 @@ def _warnings_of_directories(topics: TopicRegistry) -> Iterator[str]:
     unknown = topics.directories_without_topic()
     if unknown:
         yield (
-            f"logs of no topic in {topics.directory}: {_named(unknown)}. They are not touched: their creation was interrupted, or the "
-            "end of journals/cluster.journal is lost, and with it the last changes of topics"
+            f"log directories without a topic in {topics.directory}: {_named(unknown)}. They are kept: their creation was interrupted, or "
+            "the end of journals/cluster.journal is lost, and with it the last changes of topics"
         )
 
 

@@ -1,8 +1,7 @@
 """Partition assignors: the group leader assigns each partition to one member that subscribes to its topic. Pure functions.
 
 `range` and `roundrobin` give the same result as RangeAssignor.java and RoundRobinAssignor.java without racks, partition by partition, so
-any
-client may lead. The sticky assignors give the same guarantees as Kafka's (numbers as equal as subscriptions allow, then as few moves as
+any client may lead. The sticky assignors give the same guarantees as Kafka's (counts as equal as subscriptions allow, then as few moves as
 possible), not the same choices: see `balance`.
 """
 
@@ -34,17 +33,15 @@ Move: TypeAlias = tuple[str, str, str]
 def balance(
     topics: Mapping[str, frozenset[str]], counts: Mapping[str, int], claims: Mapping[str, Claim]
 ) -> dict[str, list[TopicPartition]]:
-    """Member -> sorted partitions: numbers as equal as subscriptions allow; members keep partitions where that costs no equality.
+    """Member -> sorted partitions: counts as equal as subscriptions allow; a member keeps its partitions if that does not unbalance them.
 
-    `topics`: subscriptions of the members, in the order in which members are counted. `counts`: numbers of partitions. Topics without a
-    subscriber or a number are left out.
+    `topics`: subscriptions of the members; earlier members come first where counts are equal. `counts`: numbers of partitions. Topics
+    without a subscriber or a number are left out.
 
     First each member keeps its partitions. Then the other partitions go to the members with the fewest. Then partitions move, one by one,
     along the shortest path from a member to one that has at least two fewer, if necessary through members that subscribe to both topics.
-    Each
-    path reduces the sum of squares, so this ends; when no path is left, no other assignment is more equal. With equal subscriptions each
-    path
-    has one step.
+    Each path reduces the sum of squares, so this ends; when no path is left, no other assignment is more equal. With equal subscriptions
+    each path has one step.
 
     Guarantees as of AbstractStickyAssignor.java. If two members claim a partition, the later generation wins; within one generation neither
     keeps it.
@@ -182,7 +179,7 @@ def assign_round_robin(members: Members, counts: Mapping[str, int]) -> Assignmen
 
 
 def assign_sticky(members: Members, counts: Mapping[str, int]) -> Assignment:
-    """Equal numbers, few moves; members report their previous partitions in their user data."""
+    """Equal counts, few moves; members report their previous partitions in their user data."""
     claims = {}
     for member, subscription in members.items():
         claims[member] = Claim(*decode_sticky(subscription.user_data))

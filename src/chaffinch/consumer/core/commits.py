@@ -295,7 +295,7 @@ class Commits:
     def _follow_generation(self) -> None:
         """Move the final commits of a closing cooperative member into the generation that it has joined. Other commits fail.
 
-        They also fail after the group removed the member: others may have read and committed further since.
+        They also fail after the group removed the member: others may have read and committed further in the meantime.
         """
         for commit in [each for each in self._commits if not each.is_under_way and each.identity != self._identity]:
             if commit.is_final and commit.identity == self._membership.previous_identity:

@@ -2,8 +2,7 @@
 
 Responses are buffered as bytes until the caller's poll reads them (`records/fetched.py`). The next bytes of a partition are requested while
 earlier ones are still buffered, up to twice `max.partition.fetch.bytes`. Each buffered response starts at an offset, and is used only if
-the
-caller's position reaches it; a seek or a reset drops it. Follows Fetcher.java and FetchCollector.java.
+the caller's position reaches it; a seek or a reset drops it. Follows Fetcher.java and FetchCollector.java.
 """
 
 from __future__ import annotations
@@ -114,10 +113,8 @@ class Fetcher:
         """The positions to request from each broker; none from a broker while the buffer of one of its partitions is full.
 
         A request for its other partitions alone, if they have nothing new, would return only after `fetch.max.wait.ms`, and block the full
-        one
-        once the caller has read it. The partitions served last come last: brokers without a fetch session fill `fetch.max.bytes` in the
-        order of
-        the request.
+        one once the caller has read it. The partitions served last come last: brokers without a fetch session fill `fetch.max.bytes` in the
+        order of the request.
         """
         buffered = self._buffered()
         rejected = {fetched.tp for fetched in self._completed if fetched.reader is None}  # Until the error is raised.
@@ -314,7 +311,7 @@ class Fetcher:
                 raise OffsetOutOfRangeException(
                     f"{text}, and auto.offset.reset is none: seek", topic_partition=fetched.tp, stored=Stored.NO, api="Fetch"
                 )
-            self._context.report(f"{fetched.tp}: {text}; continuing as auto.offset.reset says, {self._context.reset_strategy.name}")
+            self._context.report(f"{fetched.tp}: {text}; continuing as auto.offset.reset says ({self._context.reset_strategy.name})")
             self._context.counts["offset_resets"] += 1
             self.drop(fetched.tp)
             state.reset(self._context.reset_strategy)

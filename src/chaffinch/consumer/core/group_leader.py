@@ -1,6 +1,6 @@
 """Group leader of a classic group: assigns partitions to members, watches the topics of all members, and finds unassigned partitions.
 
-A static leader that returns gets the member list, and the present assignment remains valid (KIP-814). It watches the topics again and
+A static leader that returns gets the member list, and the current assignment remains valid (KIP-814). It watches the topics again and
 assigns nothing. The topics were not watched while it was away, so it checks whether every partition is assigned. Cooperative members report
 their partitions when they join; those of eager members are known only to the coordinator.
 """
@@ -46,7 +46,7 @@ class GroupLeader:
         self._counts: dict[str, int] = {}
         self._assigned: set[TopicPartition] = set()
         self._orphans: frozenset[TopicPartition] = frozenset()
-        self._reported_orphans: frozenset[TopicPartition] = frozenset()  # Orphans when the present rebalance was started.
+        self._reported_orphans: frozenset[TopicPartition] = frozenset()  # Orphans when the current rebalance was started.
 
     def end(self) -> None:
         """Another member leads, or none."""

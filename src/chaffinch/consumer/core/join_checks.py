@@ -34,7 +34,7 @@ from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDes
 
 PREPARING: Final = "PreparingRebalance"
 IN_FLIGHT_MS: Final = 3_000
-"""How long a response may be on its way after the coordinator has sent it, at most."""
+"""Longest time that a response may be on its way after the coordinator has sent it."""
 FAILURES_MAX: Final = 2
 """Probes in a row without a response; then the connection of the JoinGroup is expected to be dead, too."""
 VERSION_WITH_IDS_AT_ONCE: Final = 3

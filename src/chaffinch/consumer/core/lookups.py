@@ -232,7 +232,7 @@ class OffsetLookups:
         leaders = {tp: cluster.leader_of(tp) for tp in missing}
         leaderless = [tp for tp, leader in leaders.items() if leader is None]
         if leaderless and cluster.updated_ms is not None:
-            text += f", no leader is known of {names_of(leaderless)}"
+            text += f", no leader is known for {names_of(leaderless)}"
         pending = {cluster.address_of(leader) for tp, leader in leaders.items() if leader is not None and tp in self._calls_under_way}
         return text + "".join(sorted(f", {address} has not responded yet" for address in pending if address is not None))
 
@@ -354,7 +354,7 @@ class OffsetLookups:
             text += "; auto.offset.reset is none: seek"
             self._context.fail(OffsetOutOfRangeException(text, topic_partition=tp, stored=Stored.NO))
         elif end_offset < 0 or epoch < 0:
-            self._context.report(f"{text}; continuing as auto.offset.reset says, {strategy.name}")
+            self._context.report(f"{text}; continuing as auto.offset.reset says ({strategy.name})")
             state.reset(strategy)
         else:
             self._context.report(f"{text}; continuing there")

@@ -408,7 +408,7 @@ class Membership:
                         self._context.wake_caller()
 
     def _handle_transient(self, code: ErrorCode, steady_ms: int) -> bool:
-        """Whether the error passes; if so, wait, or look up the coordinator again."""
+        """Whether the error is temporary; if so, wait, or look up the coordinator again."""
         if code in COORDINATOR_GONE:
             self.finder.forget()
         elif code not in TRANSIENT:

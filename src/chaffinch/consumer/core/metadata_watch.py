@@ -162,7 +162,7 @@ class TopicCall:
 
 
 class TopicCalls:
-    """Those calls of one consumer."""
+    """The calls of one consumer that wait for partitions."""
 
     def __init__(self, context: ConsumerContext, metadata_watch: MetadataWatch, missing_partitions: MissingPartitions) -> None:
         self._context = context

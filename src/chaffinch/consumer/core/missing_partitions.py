@@ -19,7 +19,7 @@ MISSING_MS: Final = 3_000
 
 
 class MissingPartitions:
-    """What is missing, and since when. A topic is a TopicPartition with the partition -1."""
+    """The missing topics and partitions, with the time they were first missed. A topic is a TopicPartition with the partition -1."""
 
     def __init__(self, context: ConsumerContext) -> None:
         self._context = context
@@ -66,12 +66,13 @@ class MissingPartitions:
         return f"topic {missing.topic!r} has {format_partitions(count)}, there is no partition {missing.partition}"
 
     def text(self, tp: TopicPartition) -> str | None:
-        """That the partition is missing, and what to do; None unless metadata says so."""
+        """Text: the partition is missing, and what to do about it; None unless metadata says so."""
         missing = self._missing(tp)
         return None if missing is None else f"{self._text(missing)}: {_advice(missing)}"
 
     def error(self, tps: Iterable[TopicPartition], steady_ms: int) -> KafkaException | None:
-        """The error for a call that needs these partitions, once one has been missing for `MISSING_MS` and metadata was updated since."""
+        """The error for a call that needs these partitions, once one has been missing for `MISSING_MS` and metadata was updated in that
+        time."""
         updated_ms = self._context.cluster.updated_ms
         for tp in tps:
             missing = self._missing(tp)

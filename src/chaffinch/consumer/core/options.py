@@ -81,7 +81,7 @@ _OFFSETS: Final = (
         NEW_PARTITIONS,
         "string",
         None,
-        "the same for partitions added after this consumer first saw their topic, and for topics created since (KIP-1327). With"
+        "the same for partitions added after this consumer first saw their topic, and for topics created later (KIP-1327). With"
         " `earliest`, records written before the consumer finds them are read as well; by default as auto.offset.reset",
     ),
 )
@@ -94,7 +94,7 @@ _FETCHING: Final = (
         choices=tuple(ISOLATION_LEVELS),
     ),
     Option("fetch.min.bytes", "int", 1, "a broker responds when it has this many bytes", minimum=0, maximum=INT_MAX),
-    Option("fetch.max.wait.ms", "int", 500, "or has waited for this time", minimum=0, maximum=MS_MAX),
+    Option("fetch.max.wait.ms", "int", 500, "longest time that a broker waits for fetch.min.bytes", minimum=0, maximum=MS_MAX),
     Option(
         "fetch.max.bytes",
         "int",
@@ -115,7 +115,7 @@ _FETCHING: Final = (
         "max.poll.records",
         "int",
         500,
-        f"records one `poll` returns at most; {TABLE_RECORDS} for `poll_table` unless set",
+        f"maximum number of records that one `poll` returns; {TABLE_RECORDS} for `poll_table` unless set",
         minimum=1,
         maximum=INT_MAX,
     ),

@@ -19,7 +19,7 @@ Outcome = Callable[[KafkaException | None], None]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Retried:
-    """A request that is sent again after an error that passes."""
+    """A request that is sent again after a temporary error."""
 
     failures: int = 0
     not_before_ms: int = 0
@@ -38,8 +38,8 @@ class Commit(_Retried):
     """Offsets to commit. `on_done` is called once, with the error or None. Without `retries` the first failure is final.
 
     `identity`: the member that made the commit; the group accepts it from no other. `is_automatic`: not requested by the application, so it
-    does not wait for a missing topic. `topic_ids`: of the topics that the offsets belong to. `is_explicit`: the application gave the
-    offsets.
+    does not wait for a missing topic. `topic_ids`: of the topics that the offsets belong to. `is_explicit`: the application passed
+    the offsets.
     """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]

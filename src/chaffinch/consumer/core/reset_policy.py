@@ -73,7 +73,7 @@ class ResetPolicy:
         """The option that applies, and its value."""
         strategy = self.strategy_for(tp)
         name = OFFSET_RESET if strategy is self._context.reset_strategy else NEW_PARTITIONS
-        return f"{name} says, {strategy.name}"
+        return f"{name} says ({strategy.name})"
 
     def _is_new(self, tp: TopicPartition) -> bool:
         known = self._first_seen.get(tp.topic)

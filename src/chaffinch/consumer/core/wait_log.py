@@ -1,9 +1,8 @@
 """ConsumerWaitLog: log lines about what a consumer waits for while `poll` returns nothing: brokers, the coordinator, leaders, members.
 
-A silent broker fails no request before the request timeout, so `PendingResponses` records since when each address owes a response or a
-connection. `update` runs after each event and lists the present causes; `WaitLog` decides when each is logged. Missing topics and
-partitions
-are logged by `missing_partitions.py`.
+A silent broker fails no request before the request timeout, so `PendingResponses` records for how long each address has owed a response or
+a connection. `update` runs after each event and lists the current causes; `WaitLog` decides when each is logged. Missing topics and
+partitions are logged by `missing_partitions.py`.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class PendingResponses:
         self._connected.add(address)
 
     def disconnected(self, address: Address, steady_ms: int, *, had_response: bool) -> None:
-        """`was_answered`: the connection had responses, so the wait for the next one starts now."""
+        """`had_response`: the connection had responses, so the wait for the next one starts now."""
         self._connected.discard(address)
         if had_response and address in self._since_ms:
             self._since_ms[address] = steady_ms
@@ -91,7 +90,7 @@ GAP_MS_MAX: Final = 1_500
 
 @dataclass(slots=True)
 class _Roles:
-    """What the consumer needs one broker for."""
+    """The purposes for which the consumer needs one broker."""
 
     address: Address
     """With the lane that does not respond."""
@@ -109,7 +108,7 @@ class ConsumerWaitLog:
         self._fetch_wait_ms: int = context.settings["fetch.max.wait.ms"]
         self._log = WaitLog()
         self._seen: dict[tuple[str, ...], tuple[int, int]] = {}
-        """By key: since when the cause exists, and when it was last seen."""
+        """By key: when the cause was first and last seen."""
 
     # Network events.
 
@@ -223,7 +222,7 @@ class ConsumerWaitLog:
     def _is_silent(self, address: Address, steady_ms: int, *, may_hold: bool = False) -> bool:
         """`may_hold`: the broker may delay its response without a limit.
 
-        A connection that ended without a pending request is no silence: the next request opens another one.
+        A connection that ended without a pending request is not silence: the next request opens another one.
         """
         since_ms = self.responses.since_ms(address)
         if since_ms is None or not self.responses.is_connected(address):

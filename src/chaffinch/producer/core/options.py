@@ -70,7 +70,12 @@ _GATHERING: Final = (
     Option("linger.ms", "int", 5, "how long a batch waits for more records before it is sent", minimum=0),
     Option("batch.size", "int", 16_384, "bytes of a full batch; for `send_table` 1000000 unless given", minimum=0, maximum=INT_MAX),
     Option(
-        "buffer.memory", "int", 33_554_432, "bytes of records that wait for their outcome; `send` waits beyond", minimum=0, maximum=LONG_MAX
+        "buffer.memory",
+        "int",
+        33_554_432,
+        "bytes of records that wait for their outcome; beyond this `send` waits",
+        minimum=0,
+        maximum=LONG_MAX,
     ),
     Option(
         "max.block.ms", "int", 60_000, "how long `send` waits for metadata or memory, and a transaction's calls for a response", minimum=0

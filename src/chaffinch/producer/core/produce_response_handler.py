@@ -359,7 +359,7 @@ class ProduceResponseHandler:
     # Topics that were deleted and created again.
 
     def fail_of_deleted_topic(self, batch: ProducerBatch) -> None:
-        """Fail a batch that may be stored in a topic that was deleted since: it must not be sent to the new topic of that name."""
+        """Fail a batch that may be stored in a topic that has since been deleted: it must not be sent to the new topic of that name."""
         self._completer.end(batch, self._completer.as_record_error(deleted_topic_error(batch)), is_unstored=False)
 
     def _note_topic_recreated(self, batch: ProducerBatch) -> None:

@@ -74,7 +74,7 @@ class RecreatedTopics:
                 self._handle_recreated(topic, old_count, count)
 
     def _is_recreated(self, topic: str) -> bool:
-        """Whether the topic was deleted and created again: its id was never seen before, another one was."""
+        """Whether the topic was deleted and created again: its id is new, although the name was known before."""
         topic_id = self._context.cluster.topic_id(topic)
         if topic_id is None or topic_id == ZERO_UUID:
             return False

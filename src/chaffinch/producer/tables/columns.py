@@ -34,7 +34,7 @@ from chaffinch.settings import shortened
 PARTITION, TOPIC = "partition", "topic"
 ALLOWED: Final = (*COLUMNS, PARTITION, TOPIC)
 PARTITIONS_ALLOWED: Final = f"whole numbers from 0 to {INT32_MAX}, or null"
-TOPICS_ALLOWED: Final = "a string in each row, or the argument topic for those without"
+TOPICS_ALLOWED: Final = "a string in each row, or the argument topic for rows without one"
 TYPES_ALLOWED: Final = {
     KEY: BYTES_ALLOWED,
     VALUE: BYTES_ALLOWED,
@@ -127,7 +127,7 @@ def _stream_of(table: Any) -> pa.RecordBatchReader:
         if column is None:
             raise
         allowed = TYPES_ALLOWED.get(column, f"one each of {', '.join(ALLOWED)}")
-        raise InvalidColumn(column, f"of no type that Arrow takes ({shortened(str(failure))})", allowed) from failure
+        raise InvalidColumn(column, f"of a type that Arrow does not support ({shortened(str(failure))})", allowed) from failure
 
 
 def _check_objects(table: Any) -> None:
@@ -140,7 +140,7 @@ def _check_objects(table: Any) -> None:
 def _not_a_table(table: Any) -> TypeError:
     what = "a pyarrow Table, RecordBatch or RecordBatchReader, or have the Arrow stream interface (__arrow_c_stream__)"
     hint = "; write table.collect()" if type(table).__name__ == "LazyFrame" else ""
-    return TypeError(f"argument table must be {what}, and is a {type(table).__name__}{hint}")
+    return TypeError(f"argument table must be {what}, not a {type(table).__name__}{hint}")
 
 
 def _is_single_column(table: Any) -> bool:
@@ -190,7 +190,7 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
 
 def _column_problem(name: str) -> str:
     if name in ALLOWED:
-        return "there twice"
+        return "given twice"
     # pandas passes the index that remains after rows were filtered as a column with such a name.
     return "the index of a data frame, which reset_index(drop=True) leaves out" if name.startswith("__index_level_") else "unknown"
 

@@ -5,10 +5,10 @@ The sender thread sends the first batches while the next ones are made; both run
 - Rows are converted to columns, measured, partitioned and encoded piece by piece, so that the first batches are sent at once.
 - Rows without keys, which may go to any partition, fill one batch after the other and are not measured first.
 - Before that only types, the total size, and the columns partition and topic are checked for the whole table.
-- All records are converted at once if a value may be refused (headers, timestamps in seconds), so that no row of a refused table is sent;
-  and if the table is for several topics.
+- All records are converted at once if a value may be refused (headers, timestamps in seconds), so that no row of a refused table is sent.
+  The same applies to a table for several topics.
 - A stream is read piece by piece, each like a table, and is not read while `buffer.memory` is full. A piece of a slow stream holds the rows
-  of a short time.
+  that arrived within a short time.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def send_steps(
     except BaseException as failure:
         gate.left()
         if sending.handed_over:
-            failure.add_note(f"{sending.handed_over} rows before this were handed over, and are sent")
+            failure.add_note(f"{sending.handed_over} rows before this one were handed over and are sent")
         raise
     finally:
         sending.outcome.complete()

@@ -30,7 +30,7 @@ class DescribedAssignment(Message):
 
 
 class DescribedMember(Message):
-    """`assignment` is the member's present assignment, `target_assignment` the next; `member_type` 0 classic, 1 consumer."""
+    """`assignment` is the member's current assignment, `target_assignment` the next; `member_type` 0 classic, 1 consumer."""
 
     member_id: str = wire(String)
     instance_id: str | None = wire(String, nullable_since=0, default=None)

@@ -1,6 +1,6 @@
 """DescribeAcls (key 29): access control lists (KIP-140).
 
-Versions 0-3. Version 1 adds pattern types (KIP-290); 2 is the first flexible one; 3 knows users (KIP-373).
+Versions 0-3. Version 1 adds pattern types (KIP-290); 2 is the first flexible one; 3 supports users (KIP-373).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeGroups (key 15): classic groups with their members.
 
 Versions 0-6. Version 1 adds the throttle time; 3 authorized operations (KIP-430); 4 static members (KIP-345); 5 is the first flexible one;
-6 says GROUP_ID_NOT_FOUND, with a message, where earlier versions show a dead group (KIP-1043).
+6 returns GROUP_ID_NOT_FOUND, with a message, where earlier versions show a dead group (KIP-1043).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FindCoordinator (key 10): the broker that coordinates a group or a transactional id.
 
-Versions 0-6. Version 1 adds the key's type (KIP-98); 3 is the first flexible one; 4 asks for several keys at once (KIP-699); 5 may answer
-with TRANSACTION_ABORTABLE (KIP-890); 6 knows share groups (KIP-932).
+Versions 0-6. Version 1 adds the key's type (KIP-98); 3 is the first flexible one; 4 requests several keys at once (KIP-699); 5 may answer
+with TRANSACTION_ABORTABLE (KIP-890); 6 supports share groups (KIP-932).
 """
 
 from __future__ import annotations

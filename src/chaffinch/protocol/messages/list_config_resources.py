@@ -1,6 +1,6 @@
 """ListConfigResources (key 74): the names of resources with configurations (KIP-1142).
 
-Versions 0-1, flexible. Version 0 knows client metrics only (KIP-714); 1 asks for types.
+Versions 0-1, flexible. Version 0 knows client metrics only (KIP-714); 1 requests types.
 """
 
 from __future__ import annotations

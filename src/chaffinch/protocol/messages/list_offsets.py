@@ -1,7 +1,7 @@
 """ListOffsets (key 2): offsets by timestamp, or the first and last of a log.
 
 Versions 0-11. Version 0 answers with a list of offsets; 1 with one offset and its timestamp (KIP-79); 2 adds the isolation level (KIP-98);
-4 leader epochs (KIP-320); 6 is the first flexible one; 7 knows the offset of the largest timestamp (KIP-734); 8 and 9 tiered storage
+4 leader epochs (KIP-320); 6 is the first flexible one; 7 supports the offset of the largest timestamp (KIP-734); 8 and 9 tiered storage
 (KIP-405, KIP-1005); 10 a timeout (KIP-1075); 11 the earliest offset not yet uploaded (KIP-1023).
 """
 

@@ -1,7 +1,7 @@
 """OffsetFetch (key 9): a group's committed offsets.
 
 Versions 0-10. Version 2 adds null topics for "all" and a top-level error; 5 leader epochs (KIP-320); 6 is the first flexible one; 7 can
-insist on stable offsets, that is wait for open transactions (KIP-447); 8 asks for several groups (KIP-709); 9 names the member (KIP-848);
+require stable offsets, which excludes open transactions (KIP-447); 8 requests several groups (KIP-709); 9 names the member (KIP-848);
 10 has topic ids.
 """
 

@@ -1,6 +1,7 @@
 """SaslHandshake (key 17): the mechanism of a login. Versions 0 and 1, not flexible.
 
-After version 1 the mechanism's tokens are sent in SaslAuthenticate requests (KIP-152); after version 0 they would come bare.
+After version 1 the mechanism's tokens are sent in SaslAuthenticate requests (KIP-152); after version 0 they would be sent without request
+headers.
 """
 
 from __future__ import annotations

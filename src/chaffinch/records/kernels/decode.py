@@ -57,7 +57,7 @@ def _read_varint(data: Bytes, position: int, end: int, bytes_max: int) -> tuple[
 
 @inlined
 def _read_length(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A length of what must end by `end`: -1 for any negative one; position -1 when it does not fit."""
+    """A length whose bytes must end by `end`: -1 for any negative one; position -1 if they do not fit."""
     length, start = _read_varint(data, position, end, 5)
     if start < 0 or length > end - start:
         return 0, -1

@@ -249,7 +249,7 @@ def convert_messages(data: Bytes, magic: int, base_timestamp: int, out: Bytes, p
             return -1
         delta = timestamp - base_timestamp
         size = _body_size(index, delta, key_length, value_length)
-        # The one check of the output: everything below writes `size` bytes and its length before them.
+        # The only bounds check of the output: the code below writes `size` bytes, preceded by their length.
         if out.size - position < _varint_size(size) + size:
             return -1
         position = _write_varint(out, position, size)

@@ -132,7 +132,7 @@ def extract_records(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Byte
         largest = max(largest, timestamp)
         delta = timestamp - base
         size = 1 + _varint_size(delta) + _varint_size(number) + position - rest
-        # The one check of the output: everything below writes `size` bytes and its length before them.
+        # The only bounds check of the output: the code below writes `size` bytes, preceded by their length.
         if out.size - written < _varint_size(size) + size:
             return -1
         written = _write_varint(out, written, size)

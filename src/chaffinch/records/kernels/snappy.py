@@ -57,7 +57,7 @@ def _size(data: Bytes, position: int, end: Any) -> tuple[Any, int]:
 
 @inlined
 def _literal(data: Bytes, position: int, end: Any, number: Any) -> tuple[Any, int]:
-    """(length, position of its bytes) of a literal whose tag ended at `position`; length -1 where its length is not there."""
+    """(length, position of its bytes) of a literal whose tag ended at `position`; length -1 if its length is cut off."""
     length_bytes = max(number - 59, np.int64(0))
     if length_bytes == 0:
         return number + 1, position

@@ -149,7 +149,7 @@ def _read(data: Bytes, position: int, end: int, bytes_max: int) -> tuple[Any, in
 
 @inlined
 def _skip_headers(data: Bytes, start: int, end: int) -> tuple[int, int]:
-    """(fault, position): where the headers end that begin with their count at `start`, or where the wrong field begins."""
+    """(fault, position): end of the headers whose count is at `start`, or beginning of the invalid field."""
     count, position = _read(data, start, end, INT32_BYTES_MAX)
     if position < 0 or count < 0 or count > (end - position) // HEADER_BYTES_MIN:
         return _HEADER_COUNT, start

@@ -34,12 +34,12 @@ SUMMARY_LENGTH = 6
 
 NO_TIMESTAMP = -1
 LOG_OVERHEAD = 12
-"""Offset and size: what `size` does not count."""
+"""Bytes of offset and size, which `size` does not count."""
 SIZE_MIN = 14
-"""The least size, that of format 0; its name in Kafka is `LegacyRecord.RECORD_OVERHEAD_V0`."""
+"""The smallest size, that of format 0; its name in Kafka is `LegacyRecord.RECORD_OVERHEAD_V0`."""
 MESSAGE_BYTES_MIN = LOG_OVERHEAD + SIZE_MIN
 FIELDS_POSITION = 18
-"""Where, within a message, the timestamp of format 1 begins, or the key length of format 0."""
+"""Position within a message of the timestamp in format 1, and of the key length in format 0."""
 TIMESTAMP_BYTES = 8
 KNOWN_MAGIC_MAX = 2
 ATTRIBUTE_CODEC = 0b0111
@@ -74,8 +74,8 @@ def walk_messages(
 
     The first `len(culprit_indices)` culprits are written to the three arrays, ascending: index, reason, and the wrong value (0 for a key
     and a timestamp type). Returns Fault.NONE, or the Fault that makes the set unreadable. `summary` (6 numbers) gets: messages walked,
-    or index of the faulty one; bytes walked, or position of what is wrong; culprits so far; largest timestamp so far (-1 where
-    none has one); the first message's timestamp; bytes that `convert_messages` will write.
+    or index of the faulty one; bytes walked, or position of the invalid field; culprits so far; largest timestamp so far (-1 if
+    there is none); the first message's timestamp; bytes that `convert_messages` will write.
     """
     raw = data.tobytes()
     count = position = culprits = converted = base = 0
@@ -112,7 +112,7 @@ def walk_messages(
 
 
 def _extent(raw: bytes, start: int, is_wrapped: bool) -> tuple[Fault, int]:
-    """(fault, end) of the message at `start`. A magic that no format has makes plain bytes unreadable; a wrapped one is a culprit's."""
+    """(fault, end) of the message at `start`. An unknown magic makes a plain set unreadable; a wrapped message with one is a culprit."""
     at_hand = len(raw) - start
     if at_hand < LOG_OVERHEAD:
         return Fault.TRAILING_BYTES, start
@@ -127,7 +127,7 @@ def _extent(raw: bytes, start: int, is_wrapped: bool) -> tuple[Fault, int]:
 
 
 def _envelope_reason(raw: bytes, start: int, end: int, magic: int, index: int, is_wrapped: bool, message_bytes_max: int) -> tuple[int, int]:
-    """(reason, value seen), from what stands before a message's own fields; (0, 0) for none."""
+    """(reason, value seen) from the bytes before a message's own fields; (0, 0) if nothing is wrong."""
     codec = raw[start + 17] & ATTRIBUTE_CODEC
     if raw[start + 16] <= 1 and codec:
         return INNER_COMPRESSION, codec
@@ -145,7 +145,7 @@ def _envelope_reason(raw: bytes, start: int, end: int, magic: int, index: int, i
 
 
 def _fields(raw: bytes, start: int, end: int, magic: int) -> tuple[Fault, int, int, tuple[int, int], tuple[int, int]]:
-    """(fault, position of what is wrong, timestamp, (start, length) of the key, the same of the value). Length -1 is null."""
+    """(fault, position of the invalid field, timestamp, (start, length) of the key, the same of the value). Length -1 is null."""
     nothing = (0, -1)
     position = start + FIELDS_POSITION
     timestamp = NO_TIMESTAMP
@@ -168,7 +168,7 @@ def _fields(raw: bytes, start: int, end: int, magic: int) -> tuple[Fault, int, i
 
 
 def _field(raw: bytes, position: int, end: int) -> tuple[int, int]:
-    """(start, length) of the bytes whose length stands at `position`; start -1 when they are not there."""
+    """(start, length) of the bytes whose length is at `position`; start -1 if they are cut off."""
     if end - position < _LENGTH.size:
         return -1, 0
     (length,) = _LENGTH.unpack_from(raw, position)
@@ -179,7 +179,7 @@ def _field(raw: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _body_size(index: int, timestamp_delta: int, key_length: int, value_length: int) -> int:
-    """Bytes of a record of format 2 behind its length: attributes, two deltas, key, value, no headers."""
+    """Bytes of a record of format 2 after its length: attributes, two deltas, key, value, no headers."""
     size = 2 + varint_size(timestamp_delta) + varint_size(index) + varint_size(key_length) + varint_size(value_length)
     return size + max(key_length, 0) + max(value_length, 0)
 
@@ -192,7 +192,7 @@ def _converted_size(index: int, timestamp_delta: int, key_length: int, value_len
 def convert_messages(data: Bytes, magic: int, base_timestamp: int, out: Bytes, position: int) -> int:
     """Write the messages of a set in which `walk_messages` found nothing wrong into `out` from `position` on, as records of format 2.
 
-    Offset deltas are 0, 1, 2, ... Returns the position after the last record, or -1 when `out` is too small or the set is not that one.
+    Offset deltas are 0, 1, 2, ... Returns the position after the last record, or -1 if `out` is too small or the set is a different one.
     """
     raw = data.tobytes()
     if not 0 <= position <= len(out):

@@ -480,7 +480,7 @@ class TestRestart:
         first.join()
         with full_disk(cluster):
             answer = second.join()
-            assert (answer.error_code, "the broker's disk failed at group g; " in answer.error_message) == (16, True)
+            assert (answer.error_code, "the broker's disk failed for group g; " in answer.error_message) == (16, True)
             assert cluster.lines[-1].endswith("no space left")
             assert first.beat().error_code == 0
             cluster.advance(SESSION_MS)

@@ -24,7 +24,7 @@ class TimerKind(IntEnum):
     SYNC = 2
     """The members of a generation have fetched their assignments, or their time to do so is over."""
     REVOCATION = 3
-    """The time of a consumer group member to revoke partitions is over."""
+    """A consumer group member's time to revoke partitions is over."""
 
 
 class TimerKey(NamedTuple):

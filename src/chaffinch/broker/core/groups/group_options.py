@@ -114,7 +114,7 @@ GROUP_OPTIONS: Final = (
         minimum=0,
         maximum=INT_MAX,
     ),
-    Option("offsets.retention.check.interval.ms", "int", 600_000, "Interval of checking for expired offsets.", minimum=1),
+    Option("offsets.retention.check.interval.ms", "int", 600_000, "Interval at which expired offsets are searched for.", minimum=1),
     Option(
         "offsets.retention.minutes",
         "int",
@@ -162,7 +162,7 @@ class GroupConfigs:
         self._overrides: dict[str, dict[str, str]] = {group_id: json.loads(value) for group_id, value in stored}
 
     def group_ids(self) -> list[str]:
-        """Groups with own options."""
+        """Groups with options of their own."""
         return sorted(self._overrides)
 
     def overrides(self, group_id: str) -> Mapping[str, str]:

@@ -58,7 +58,7 @@ class OffsetExpiry:
             try:
                 count = self._expire_group(group, self._wall.at(steady_ms), budget)
             except StorageError as error:
-                return [*lines, f"group {group_id!r}: expired offsets cannot be forgotten: {error}"]
+                return [*lines, f"group {group_id!r}: expired offsets cannot be removed: {error}"]
             budget -= count
             if not budget:
                 slice_.insert(index + 1, group_id)  # It may have more expired offsets.

@@ -64,7 +64,7 @@ def _create(broker: BrokerState, requested: CreatableTopic, validate_only: bool,
     broker.topics.check_name(requested.name)
     broker.topics.check_config(overrides)
     if requested.assignments and (requested.num_partitions != -1 or requested.replication_factor != -1):
-        raise RequestRefused(codes.INVALID_REQUEST, "replica assignments exclude a number of partitions and a replication factor")
+        raise RequestRefused(codes.INVALID_REQUEST, "replica assignments cannot be combined with partition counts or replication factors")
     created = broker.topics.create(
         requested.name,
         partition_count=requested.num_partitions,

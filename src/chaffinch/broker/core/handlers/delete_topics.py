@@ -85,7 +85,7 @@ def _forget_offsets(broker: BrokerState, steady_ms: int) -> None:
         broker.topics.sync()  # A partly failed deletion may not be on disk yet.
         broker.offsets.forget_deleted()
     except StorageError as error:
-        broker.refusals.log_within_limit(f"offsets of deleted topics are forgotten later: {error}", steady_ms)
+        broker.refusals.log_within_limit(f"offsets of deleted topics are removed later: {error}", steady_ms)
 
 
 def _result(

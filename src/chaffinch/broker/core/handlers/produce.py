@@ -194,7 +194,7 @@ class _Work:
             has = "" if known is None else f": topic {name} has {format_partitions(len(known.partitions))}"
             return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist on this cluster{has}")
         if name in INTERNAL:
-            return Rejected(codes.INVALID_TOPIC_EXCEPTION, f"topic {name} belongs to the broker; clients cannot write it")
+            return Rejected(codes.INVALID_TOPIC_EXCEPTION, f"topic {name} belongs to the broker; clients cannot write to it")
         leader = partition.replicas.leader
         if leader != self.event.node_id:
             wrong = f"node {self.event.node_id} does not lead {partition.topic_partition}, node {leader} does"

@@ -1,7 +1,7 @@
 """WriteTxnMarkers: ends transactions in partitions for any client, as in Apache Kafka without an authorizer.
 
-For tools that abort hanging transactions (KIP-664): this broker's own coordinator does not use the request. It does not change the
-coordinator's state.
+For tools that abort hanging transactions (KIP-664): this broker's own coordinator does not use the request, and its
+state is not changed.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Replicas:
     """The replicas of a partition.
 
     `assigned`: in order of preference; `in_sync`: in the same order; `leader`: NO_LEADER if none is available. `is_held`: a member of the
-    in-sync set lags, so the high watermark stands still. Without any running replica the in-sync set keeps its last members, as in Kafka:
-    the first of them to return becomes the leader.
+    in-sync set lags, so the high watermark does not advance. Without any running replica the in-sync set keeps its last members, as in
+    Kafka: the first of them to return becomes the leader.
     """
 
     assigned: tuple[int, ...]

@@ -216,7 +216,7 @@ class Authentication:
             return self._out_of_turn(event, steady_ms)
         name = request.mechanism
         if name not in self._mechanisms:
-            reason = f"the client requests {name[:100]}, enabled are {', '.join(self._mechanisms)}"
+            reason = f"the client requests {name[:100]}, enabled: {', '.join(self._mechanisms)}"
             return self._refused(event, codes.UNSUPPORTED_SASL_MECHANISM, reason, steady_ms)
         if session.user is not None and name != session.mechanism:
             reason = f"the login was by {session.mechanism} and cannot be renewed by {name}"

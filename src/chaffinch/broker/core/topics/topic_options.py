@@ -35,7 +35,11 @@ MIN_INSYNC_REPLICAS_DOCUMENTATION = (
 
 _OPTIONS = (
     Option(
-        "cleanup.policy", "list", ("delete",), "Old records: delete by age and size, compact by key, both, none.", choices=CLEANUP_POLICIES
+        "cleanup.policy",
+        "list",
+        ("delete",),
+        "How old records are removed: delete by age and size, compact by key, both, or none.",
+        choices=CLEANUP_POLICIES,
     ),
     Option(
         "compression.gzip.level",
@@ -55,11 +59,9 @@ _OPTIONS = (
     Option(
         "file.delete.delay.ms", "int", 60_000, "Pause between forgetting a file and deleting it; here files are deleted at once.", minimum=0
     ),
-    Option(
-        "flush.messages", "int", LONG_MAX, "Records between forced writes to disk; see flush.policy for the promise made here.", minimum=1
-    ),
-    Option("flush.ms", "int", LONG_MAX, "Time between forced writes to disk; see flush.policy for the promise made here.", minimum=0),
-    Option("follower.replication.throttled.replicas", "list", (), "Replicas whose catching up is slowed down."),
+    Option("flush.messages", "int", LONG_MAX, "Records between forced writes to disk; see flush.policy for the guarantee here.", minimum=1),
+    Option("flush.ms", "int", LONG_MAX, "Time between forced writes to disk; see flush.policy for the guarantee here.", minimum=0),
+    Option("follower.replication.throttled.replicas", "list", (), "Replicas whose replication from the leader is throttled."),
     Option("index.interval.bytes", "int", 4096, "Bytes of log between two entries of the offset index.", minimum=0, maximum=INT_MAX),
     Option(
         "internal.segment.bytes",
@@ -69,7 +71,7 @@ _OPTIONS = (
         minimum=1,
         maximum=INT_MAX,
     ),
-    Option("leader.replication.throttled.replicas", "list", (), "Replicas whose serving of followers is slowed down."),
+    Option("leader.replication.throttled.replicas", "list", (), "Replicas that are throttled when they serve followers."),
     Option("local.retention.bytes", "int", -2, "As retention.bytes, for the local part of tiered storage.", minimum=-2),
     Option("local.retention.ms", "int", -2, "As retention.ms, for the local part of tiered storage.", minimum=-2),
     Option("max.compaction.lag.ms", "int", LONG_MAX, "Longest time a record may wait for compaction.", minimum=1),

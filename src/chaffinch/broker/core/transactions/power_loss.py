@@ -7,7 +7,7 @@ open transaction unknown to the coordinator was lost there. Its producer, if it 
 
 After any other stop recovery is unnecessary and must not run: logs may be ahead of the coordinator because a tool has ended transactions
 there, under epochs of its own choice. The journal therefore stores the file system incarnation of the last recovery. In the same
-incarnation nothing was lost since, nor in another one if the journal was closed properly before.
+incarnation nothing has been lost since then; in another one nothing was lost if the journal was closed properly.
 
 With `transaction.partition.verification.enable=false` partitions may have transactions that the coordinator never knew: those are kept.
 """

@@ -8,7 +8,7 @@ The rules, from Sender.java, TransactionManager.java and decision 14 of the desi
   has a response or is given up. Then the sequence restarts: at the failed batch's base sequence, or under a new epoch at 0.
 - Sequence numbers are reused only if their batch is certainly not stored, and the broker refused it for its records, not for its sequence.
   In a transaction they are reused whatever the reason, because the epoch cannot change there; if that is impossible, the epoch is used up.
-- Batches that came back without being stored (innocents, halves, batches refused for an earlier gap) are sent before all unsent batches,
+- Returned batches that are not stored (innocents, halves, batches refused for an earlier gap) are sent before all unsent batches,
   in their old order.
 - Until the first acknowledgement under an identity, and again after ten idle minutes, only one batch is in flight: a broker without
   producer state accepts any sequence, and would accept the second batch before the first.
@@ -41,7 +41,7 @@ class PredecessorState(Enum):
 
     CLEAR = "all are stored"
     OPEN = "one is still under way"
-    FAILED = "one is given up, and may be stored or not"
+    FAILED = "one was given up, and may or may not be stored"
     UNSTORED = "one is certainly not stored"
 
 
@@ -95,7 +95,7 @@ class PartitionQueue:
         return not (self.in_flight or self.retries)
 
     def silent_since_ms(self, batch: ProducerBatch) -> int:
-        """Since when a batch in flight, or one before it, has had no response."""
+        """The time from which a batch in flight, or an earlier one, has had no response."""
         return max(batch.sent_ms, self._acknowledged_ms or 0)
 
     def batches(self) -> Iterable[ProducerBatch]:

@@ -50,7 +50,7 @@ class RecordErrors:
         return cls(indices, messages, [entry.chaffinch_error_code for entry in ordered])
 
     def code(self, at: int) -> ErrorCode | None:
-        """The own error code of a culprit; None if it has none, or success: then the batch's code applies."""
+        """A culprit's own error code; None if it has none, or NONE: then the batch's code applies."""
         number = self.numbers[at]
         # A single record has no sequence of its own: 45 next to an index is always INVALID_COMPACTION_KEY.
         return codes.by_number(number, "kip", has_culprits=True) if number else None

@@ -35,7 +35,7 @@ from chaffinch.producer.core.refusals.record_errors import API, CulpritErrors, c
 
 # A broker that names one culprit at a time would cause n rounds for n records: after this many rounds the innocents are halved each time.
 SEPARATIONS_MAX: Final = 8
-# Errors after which an attempt may have been written nevertheless (decision 13), as after lost connections and time-outs.
+# Errors after which an attempt may still have been written (decision 13), as after lost connections and time-outs.
 POSSIBLY_STORED_CODES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 # The broker expected another sequence, or has forgotten the producer: this attempt was not written, and a new number is needed.
 GAP_CODES: Final = frozenset({codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID})
@@ -175,7 +175,7 @@ def _out_of_attempts(error: ApiException, situation: Situation) -> ApiException:
     """The error of a batch that has no time or attempts left. A gap caused by another batch is not reported as such."""
     if situation.predecessors is PredecessorState.CLEAR:
         return error
-    message = "a batch before this one was not stored, and neither time nor attempts are left to send it again"
+    message = "a batch before this one was not stored, and no time or attempts are left to send it again"
     late = exception_for(
         codes.REQUEST_TIMED_OUT,
         message=message,
@@ -333,7 +333,7 @@ def _culprit_errors(answer: BatchResponse, situation: Situation) -> Mapping[int,
 def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiException:
     """The error of innocents whose batch may be stored already: that of an earlier attempt, because they were not refused."""
     message = (
-        f"an earlier attempt to write this batch got no clear answer, and the next one was refused {why}: "
+        f"an earlier attempt to write this batch had no clear outcome, and the next one was refused {why}: "
         "whether this record is stored is unknown"
     )
     known = situation.last_error

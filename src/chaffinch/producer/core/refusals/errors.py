@@ -111,7 +111,7 @@ def as_abortable(error: KafkaException) -> TransactionAbortableException:
 
 
 def as_fatal(error: KafkaException) -> KafkaException:
-    """Convert a failure that makes the producer unusable to an application-recoverable error: aborts raise only such (decision 31)."""
+    """Convert a failure that makes the producer unusable to an application-recoverable error: aborts raise no others (decision 31)."""
     fatal = UnknownServerException(f"the producer cannot go on: {error.message}", code=error.code, group=Group.APPLICATION_RECOVERABLE)
     fatal.__cause__ = error
     return fatal

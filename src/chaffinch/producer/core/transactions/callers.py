@@ -53,7 +53,7 @@ class Offsets:
     lacks_topic_ids: bool = False
     """The coordinator does not accept topic ids (before Apache Kafka 4.4)."""
     differs_since_ms: int | None = None
-    """Since when the coordinator's metadata contains another id for a topic."""
+    """When the coordinator's metadata was first seen with a different id for a topic."""
 
     @property
     def topic_ids(self) -> dict[TopicPartition, UUID]:
@@ -134,7 +134,7 @@ class Callers:
         return self.deadline_ms is not None and self.deadline_ms <= steady_ms
 
     def waiters(self) -> Iterator[Waiter]:
-        """All callers, as a log line names them."""
+        """All callers, named as in log lines."""
         return (Waiter(f"{caller.name} waits", caller.deadline_ms, caller.limit) for caller in self._all())
 
     @property
@@ -161,9 +161,9 @@ class Callers:
         for callers, name in ((self.of_init, "init_transactions"), (self.of_end, "ending the transaction")):
             for caller in [each for each in callers if each.deadline_ms <= steady_ms]:
                 callers.remove(caller)
-                reason, then = why(), "its answer is not waited for"
+                reason, then = why(), "close does not wait for its response"
                 if caller.closes_within is None:
-                    self.call_to_repeat, then = caller.name, "it goes on, and may be called again"
+                    self.call_to_repeat, then = caller.name, "it continues, and may be called again"
                 error = TimeoutException(f"{name} is not done within {caller.limit}{reason and ': '}{reason}; {then}")
                 error.__cause__ = cause
                 effects.append(FailCall(call=caller.call, error=error))

@@ -194,7 +194,7 @@ class TransactionManager:
         return self.state in (State.IN_TRANSACTION, State.COMMITTING) and self._open.admits(topic_partition)
 
     def mark_started(self) -> None:
-        """A request is sent that adds to the transaction: one of ADDING_STEPS, or Produce in version 2."""
+        """Record that a request that adds to the transaction is sent: one of ADDING_STEPS, or Produce in version 2."""
         self._open.mark_started(self.steady_ms)
 
     def mark_known(self) -> None:

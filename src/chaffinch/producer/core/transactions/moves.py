@@ -91,7 +91,7 @@ _NEXT_CALL: Final = {
     State.INITIALIZING: "init_transactions() is not done: call it again",
     State.READY: "no transaction is open: call begin_transaction() first",
     State.IN_TRANSACTION: "a transaction is open: commit or abort it first",
-    State.COMMITTING: "commit_transaction() is not done: after a TimeoutException call it again until it is",
+    State.COMMITTING: "commit_transaction() is not done: after a TimeoutException call it again until it succeeds",
     State.ABORTABLE_ERROR: "the transaction has failed: call abort_transaction() first",
     State.ABORTING: "abort_transaction() is not done: call it again",
     State.FATAL_ERROR: "the producer cannot go on: close it, and start a new one",
@@ -101,7 +101,7 @@ _NEXT_CALL: Final = {
 def call_order_error(call: str, state: State) -> str:
     """Error text for a call that the state does not allow, with the call that must come first."""
     if call == "init_transactions" and state is not State.UNINITIALIZED:
-        return f"{call}() a second time: once after the start is enough, every transaction begins with begin_transaction()"
+        return f"{call}() was called a second time: call it once; every transaction begins with begin_transaction()"
     return f"{call}() is not possible now: {_NEXT_CALL[state]}"
 
 

@@ -29,7 +29,7 @@ class OpenTransaction:
     """Number of EndTxn requests that may have been sent, and applied."""
 
     def mark_started(self, steady_ms: int) -> None:
-        """A request is sent that adds to it."""
+        """Record that a request that adds to it is sent."""
         if not self.is_started:
             self.is_started, self.started_ms = True, steady_ms
 

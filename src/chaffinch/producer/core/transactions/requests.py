@@ -99,7 +99,7 @@ class TransactionRequests:
 
     transactional_id: str
     identity: ProducerIdentity
-    """In InitProducerId, NO_PRODUCER fences every earlier producer with the id, and the own identity requests the next epoch."""
+    """In InitProducerId, NO_PRODUCER fences every earlier producer with the id; the current identity requests the next epoch."""
     timeout_ms: int
 
     def request(self, step: Step, to_add: Iterable[TopicPartition], first: Offsets | None, version: int, *, committed: bool) -> Any:
