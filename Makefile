@@ -8,7 +8,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation quick pythons coverage format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
+.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation quick pythons coverage format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs docs-site docs-check lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -75,13 +75,13 @@ fuzz: setup ## parsers under coverage-guided input, cores and connections under 
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
 
-interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (30 minutes)
+interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/reference/interop.md (30 minutes)
 	@$(BIN)/python -m tests.interop
 	@$(BIN)/python -m tests.interop.our_clients
 	@$(BIN)/python -m tests.interop.our_spark
 	@$(BIN)/python -m tests.cli
 
-versions: setup ## our clients and the Spark format on six versions of Apache Kafka, from 2.8 to 4.4: docs/kafka-versions.md (75 minutes)
+versions: setup ## our clients and the Spark format on six versions of Apache Kafka, from 2.8 to 4.4: docs/reference/kafka-versions.md (75 minutes)
 	@$(BIN)/python -m tests.interop.versions
 
 pyspark: setup ## the tests of the Spark format on the oldest supported PySpark, 4.1; make test uses the newest (7 minutes)
@@ -114,6 +114,12 @@ spark-memory: setup ## a micro-batch of 5 GB through a driver of 2 GB: the peak 
 
 docs: setup ## write the parts of the documents that are generated from tables
 	@$(BIN)/python -m tools.print_documents
+
+docs-site: setup ## build the documentation site in build/site, without a network
+	@$(BIN)/sphinx-build -q --fail-on-warning --keep-going -b html docs build/site && echo "build/site/index.html"
+
+docs-check: setup ## build the site afresh; warnings are errors
+	@$(BIN)/sphinx-build -q --fail-on-warning --keep-going --fresh-env -b html docs build/site-check
 
 lock: ## renew the lock files (needs uv)
 	@uv pip compile pyproject.toml --extra broker --extra spark --extra test --universal --generate-hashes --python-version 3.11 --no-header -o requirements.lock --upgrade

@@ -1,7 +1,8 @@
 """Cost of the two parts of the Spark sink without Spark: the task that stages or sends rows, and the process that commits them.
 
-Prints processor time per million rows and per GB of this process; our broker runs in another process. docs/scale.md uses these figures. The
-rows have a key of 12 bytes and 100 bytes of JSON and are staged in files. `--servers` uses another broker that has the topic `parts`.
+Prints processor time per million rows and per GB of this process; our broker runs in another process. docs/explanation/scale.md uses
+these figures. The rows have a key of 12 bytes and 100 bytes of JSON and are staged in files. `--servers` uses another broker that has the
+topic `parts`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from tools import print_documents
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS = ROOT / "src" / "chaffinch", ROOT / "tests"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
-KIPS = sorted((ROOT / "docs" / "kips").glob("*.md"))
+KIPS = sorted((ROOT / "docs" / "explanation" / "kips").glob("*.md"))
 LINE_MAX = 160
 
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -132,15 +132,15 @@ def anchors(path: Path) -> set[str]:
     ("target", "expected"), [("errors.md", True), ("errors.md#groups-kip-1050", True), ("errors.md#nowhere", False), ("no.md", False)]
 )
 def test_dead_link_is_found(target: str, expected: bool) -> None:
-    assert is_valid_link(ROOT / "docs" / "spark.md", target) is expected
+    assert is_valid_link(ROOT / "docs" / "reference" / "cli.md", target) is expected
 
 
 def test_every_page_can_be_found() -> None:
-    """From the README by way of `docs/README.md`."""
-    index = ROOT / "docs" / "README.md"
+    """From the README by way of `docs/index.md`."""
+    index = ROOT / "docs" / "index.md"
     linked = {(index.parent / target.partition("#")[0]).resolve() for target in _LINK.findall(index.read_text(encoding="utf-8"))}
     assert set((ROOT / "docs").rglob("*.md")) - {index} <= linked
-    assert "docs/README.md" in _LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert "docs/index.md" in _LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 @cache
@@ -277,12 +277,12 @@ def test_arguments_of_the_broker_command() -> None:
         if isinstance(info, typer.models.OptionInfo)
         for declaration in (info.default, *(info.param_decls or ()))  # Inside Annotated typer takes the first one for a default.
     }
-    spans = code_spans(ROOT / "docs" / "broker.md")
+    spans = code_spans(ROOT / "docs" / "reference" / "broker.md")
     assert {span.split()[0] for span in spans if span.startswith("--")} == declared
 
 
 def test_limits_of_a_connection() -> None:
-    text = " ".join((ROOT / "docs" / "broker.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs" / "reference" / "broker.md").read_text(encoding="utf-8").split())
     requests, waiting = connections.REQUESTS_WAITING_MAX, connections.BYTES_WAITING_MAX
     assert f"{requests} requests or {waiting >> 20} MiB of them wait per connection" in text
 
@@ -295,7 +295,9 @@ def test_dead_letter_columns_and_headers() -> None:
     schema = pa.ipc.open_stream(io.BytesIO(rows_stream(columns, [rejection], origin))).schema
     headers = dict(dead_letter_records(columns, [rejection], origin, target, 0).headers(0))
 
-    rows = [(_CODE.findall(row[0]), row[1]) for row in table_rows((ROOT / "docs" / "spark-sink.md").read_text(encoding="utf-8"))]
+    rows = [
+        (_CODE.findall(row[0]), row[1]) for row in table_rows((ROOT / "docs" / "reference" / "spark-sink.md").read_text(encoding="utf-8"))
+    ]
     at = next(index for index, (names, _) in enumerate(rows) if "error_code" in names)
     parquet = {name: kind for names, kinds in rows[at - 4 : at + 2] for name, kind in _with_types(names, kinds)}
     assert list(parquet) == schema.names
@@ -315,7 +317,7 @@ def _with_types(names: list[str], kinds: str) -> Iterator[tuple[str, str]]:
 
 
 def test_error_names_of_the_spark_pages() -> None:
-    text = "".join(path.read_text(encoding="utf-8").partition("## Errors")[2] for path in sorted((ROOT / "docs").glob("spark*.md")))
+    text = "".join(path.read_text(encoding="utf-8").partition("## Errors")[2] for path in sorted((ROOT / "docs").rglob("spark*.md")))
     named = set(re.findall(r"\b[A-Z]{2,}(?:_[A-Z]+)+\b", text)) - {"CHAFFINCH_PAUSE_AT_STEP", "CHAFFINCH_PAUSE_FILE"}
     source = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "spark").rglob("*.py"))
     known = {code.name for code in codes.ALL} | set(re.findall(r'"([A-Z_]+)"', source))
@@ -368,7 +370,7 @@ def test_first_readme_example_prints_the_error(capsys: pytest.CaptureFixture[str
 
 def test_options_in_prose_are_options() -> None:
     """Dotted names on the producer's page are options of the producer, of topics, or said not to be there."""
-    spans = code_spans(ROOT / "docs" / "producer.md")
+    spans = code_spans(ROOT / "docs" / "reference" / "producer.md")
     dotted = {span for span in spans if re.fullmatch(r"[a-z]+(\.[a-z]+)+", span)}
     known = {option.name for option in PRODUCER_OPTIONS.options} | PRODUCER_OPTIONS.without_effect | {"min.insync.replicas"}
     assert dotted - known == {"concurrent.futures", "chaffinch.producer.records"} & dotted

@@ -1,4 +1,4 @@
-"""Tables of `docs/kips/467.md`: the broker's record validation rules, and its error responses by Produce version."""
+"""Tables of `docs/explanation/kips/467.md`: the broker's record validation rules, and its error responses by Produce version."""
 
 from __future__ import annotations
 

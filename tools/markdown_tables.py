@@ -35,20 +35,29 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
     return "\n".join(["| metric | |", "|---|---|", *rows]) + "\n"
 
 
-def member_diagram() -> str:
-    """The transitions of a group member, as a Mermaid state diagram."""
+def member_table() -> str:
+    """The moves of a group's member: state, event, next state."""
     moves = membership_states.TRANSITIONS.items()
-    lines = [f"    {state.value} --> {after.value}: {event.value}" for (state, event), after in moves if state is not after]
-    return "\n".join(["stateDiagram-v2", "    [*] --> out", *lines]) + "\n"
+    rows = [(state.value, event.value, after.value) for (state, event), after in moves if state is not after]
+    return _moves_table(rows)
 
 
-def transaction_diagram() -> str:
-    """The transitions of a producer's transaction, as a Mermaid state diagram, without the fatal ones, which every state has."""
-    lines = ["stateDiagram-v2", "    [*] --> UNINITIALIZED"]
-    for (state, move), after in transaction_moves.MOVES.items():
-        if move is not Move.FAILED_FATALLY and state is not after:
-            lines.append(f"    {state.name} --> {after.name}: {move.value}")
-    return "\n".join(lines) + "\n"
+def producer_transaction_table() -> str:
+    """The moves of a producer's transactions; the fatal ones, possible everywhere, are left out."""
+    moves = transaction_moves.MOVES.items()
+    rows = [
+        (state.name, move.value, after.name) for (state, move), after in moves if move is not Move.FAILED_FATALLY and state is not after
+    ]
+    return _moves_table(rows)
+
+
+def _moves_table(rows: Iterable[tuple[str, str, str]]) -> str:
+    """One row for each event and next state, with all states that it leads from."""
+    sources: dict[tuple[str, str], list[str]] = {}
+    for state, event, after in rows:
+        sources.setdefault((event, after), []).append(f"`{state}`")
+    lines = [f"| {', '.join(states)} | {event} | `{after}` |" for (event, after), states in sources.items()]
+    return "\n".join(["| from | event | to |", "|---|---|---|", *lines]) + "\n"
 
 
 def transaction_table() -> str:

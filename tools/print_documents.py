@@ -1,7 +1,7 @@
 """`make docs`: prints tables of the code into `docs/`; `--check` only reports stale documents, and fails.
 
-A printed part is between `<!-- printed: NAME -->` and `<!-- end -->`; `PARTS` has one function per NAME. `docs/errors.md` is printed as a
-whole. All parts are read from the modules, so that documents cannot contradict the code.
+A printed part is between `<!-- printed: NAME -->` and `<!-- end -->`; `PARTS` has one function per NAME. `docs/reference/errors.md` is
+printed as a whole. All parts are read from the modules, so that documents cannot contradict the code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from chaffinch.spark.sink import option_tables
 from chaffinch.spark.source import options as source_options
 from tests.interop.differential.expected_differences import EXPECTED
 from tools import kip_tables, option_types
-from tools.markdown_tables import member_diagram, metrics_table, options_table, transaction_diagram, transaction_table
+from tools.markdown_tables import member_table, metrics_table, options_table, producer_transaction_table, transaction_table
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -158,10 +158,6 @@ def _range(versions: range) -> str:
     return f"{versions.start} to {versions.stop - 1}" if versions else "-"
 
 
-def transaction_states() -> str:
-    return f"```mermaid\n{transaction_diagram()}```\n"
-
-
 def transaction_answers() -> str:
     """Table of the coordinator: state x request -> response, for both versions of transactions."""
     version_1, version_2 = (Ending.COMMIT, Ending.ABORT), tuple(Ending)
@@ -248,8 +244,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "consumer options": lambda: options_table(consumer_options.CONSUMER_OPTIONS.options),
     "consumer metrics": lambda: metrics_table(CONSUMER_METRICS),
     "consumer options without effect": lambda: names(consumer_options.WITHOUT_EFFECT),
-    "member states": lambda: f"```mermaid\n{member_diagram()}```\n",
-    "transaction states": transaction_states,
+    "member states": member_table,
+    "transaction states": producer_transaction_table,
     "transaction moves": transaction_table,
     "transaction answers": transaction_answers,
     "sink options": lambda: options_table(option_tables.SINK.options),
@@ -265,7 +261,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "command line": command_line,
 }
 
-PAGES: Mapping[str, Callable[[], str]] = {"errors.md": errors_page.page}
+PAGES: Mapping[str, Callable[[], str]] = {"reference/errors.md": errors_page.page}
 """Documents that are printed from the first line to the last."""
 
 

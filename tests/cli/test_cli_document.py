@@ -1,4 +1,4 @@
-"""`docs/cli.md`: its examples print what they say, and its JSON fields are those that the commands print."""
+"""`docs/reference/cli.md`: its examples print what they say, and its JSON fields are those that the commands print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chaffinch import EmbeddedBroker
 from tests.cli.checks_transactions import open_transaction
 from tests.cli.shell import Shell, run_bytes
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 _ESCAPES = {r"\n": "\n", r"\t": "\t"}
 

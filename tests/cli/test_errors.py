@@ -10,7 +10,7 @@ from chaffinch.cli.main import main
 from chaffinch.errors import codes, own_errors
 from chaffinch.errors.codes import Group
 
-PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -174,7 +174,7 @@ def test_json_of_one_error_is_a_list(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_errors_page_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    """When this fails: `chaffinch errors --markdown > docs/errors.md`."""
+    """When this fails: `chaffinch errors --markdown > docs/reference/errors.md`."""
     _, out, _ = run(capsys, "--markdown")
     assert PAGE.read_text() == out
 

@@ -255,7 +255,7 @@ def test_existing_topic_with_other_settings_is_logged(tmp_path: Path) -> None:
     )
 
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "broker.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "broker.md").read_text(encoding="utf-8")
 
 
 def test_documented_commands_work(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""`make interop`: every client in every scenario, against Apache Kafka and against `chaffinch broker`; prints docs/interop.md.
+"""`make interop`: every client in every scenario, against Apache Kafka and against `chaffinch broker`; prints docs/reference/interop.md.
 
     python -m tests.interop                                        # all of it: some 10 minutes
     python -m tests.interop --client kcat --scenario group         # a part; results go to the terminal only
@@ -27,7 +27,7 @@ from tests.interop.installing import ROOT
 from tests.interop.processes import DidNotStart, NotRun
 from tests.interop.scenarios import SCENARIOS, Scenario
 
-PAGE = ROOT / "docs" / "interop.md"
+PAGE = ROOT / "docs" / "reference" / "interop.md"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The rows of docs/interop.md: each client, how its program is made ready, what it does not offer, how it presents culprits."""
+"""The rows of docs/reference/interop.md: each client, how its program is made ready, what it does not offer, how it presents culprits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ JAVA = "Java"
 
 
 OLDER_NOTE = (
-    "this client's Produce request is older than version 8: Chaffinch answers INVALID_REQUEST, as KIP-467 asks (docs/kips/467.md), "
-    "and Apache Kafka INVALID_RECORD, which such a client need not know"
+    "this client's Produce request is older than version 8: Chaffinch answers INVALID_REQUEST, as KIP-467 asks "
+    "(docs/explanation/kips/467.md), and Apache Kafka INVALID_RECORD, which such a client need not know"
 )
 """The one intended difference."""
 

@@ -147,20 +147,20 @@ def difference(test: str, version: str) -> ExpectedDifference | None:
     return next((each for each in EXPECTED if each.since <= number < each.before and re.fullmatch(each.test, test)), None)
 
 
-SPARK_PAGES: dict[str, str] = {"docs/spark.md": r".*"}
+SPARK_PAGES: dict[str, str] = {"docs/tutorials/spark.md": r".*"}
 
 PAGES: dict[str, str] = {
-    "docs/kips/135.md": (
+    "docs/explanation/kips/135.md": (
         r"(?!.*(null key-none|timestamps\b|no culprit)).*(null key|null_keys|each_record_of_one_batch"
         r"|test_kip_467_outcomes\.py::test_scenario_has_the_fates_of_its_table).*"
     ),
-    "docs/kips/467.md": r"test_kip_467_(fates|outcomes)\.py::.*|.*culprit.*|.*split_until_it_fits.*",
-    "docs/kips/579.md": r".*min_insync.*",
-    "docs/kips/1038.md": r"test_kip_1038(_calls)?\.py::.*|test_producer_examples\.py::TestExample.*",
-    "docs/kips/1050.md": (
+    "docs/explanation/kips/467.md": r"test_kip_467_(fates|outcomes)\.py::.*|.*culprit.*|.*split_until_it_fits.*",
+    "docs/explanation/kips/579.md": r".*min_insync.*",
+    "docs/explanation/kips/1038.md": r"test_kip_1038(_calls)?\.py::.*|test_producer_examples\.py::TestExample.*",
+    "docs/explanation/kips/1050.md": (
         r"test_kip_1050_outcomes\.py::.*|test_producer_transactions\.py::.*|test_transactional_word_count\.py::.*"
         r"|.*InTransaction.*|.*in_a_transaction.*"
     ),
-    "docs/producer.md": r"(test_kip_|test_producer|test_close_and_failures|test_futures|test_public_api|test_send_).*",
-    "docs/consumer.md": r"(test_groups|test_group_commits|test_mixed_groups|test_reading|test_call_rules|with_java).*",
+    "docs/reference/producer.md": r"(test_kip_|test_producer|test_close_and_failures|test_futures|test_public_api|test_send_).*",
+    "docs/reference/consumer.md": r"(test_groups|test_group_commits|test_mixed_groups|test_reading|test_call_rules|with_java).*",
 }

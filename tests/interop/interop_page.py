@@ -1,4 +1,4 @@
-"""docs/interop.md as a text: the table of clients and scenarios with its notes, printed from one run."""
+"""docs/reference/interop.md as a text: the table of clients and scenarios with its notes, printed from one run."""
 
 from __future__ import annotations
 

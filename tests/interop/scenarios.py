@@ -1,4 +1,4 @@
-"""The columns of docs/interop.md: the task of a client program, the facts it must report, and the expected log.
+"""The columns of docs/reference/interop.md: the task of a client program, the facts it must report, and the expected log.
 
 A client reports facts (see `python_clients/scenario_program.py`); these are compared one by one. What was stored is read by
 Chaffinch's own client as batch headers, so that a client that quietly leaves out a codec or a producer id is found out.

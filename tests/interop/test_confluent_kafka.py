@@ -147,7 +147,7 @@ def test_newer_producer_fences_older(broker: EmbeddedBroker, topic: str) -> None
 
 @pytest.mark.parametrize("is_flushed", [False, True], ids=["at once", "flushed"])
 def test_abort_before_coordinator_knows_transaction_succeeds(broker: EmbeddedBroker, topic: str, is_flushed: bool) -> None:
-    """Fatal for librdkafka, on Apache Kafka too: docs/transactions.md says what to do. With a `flush` before, it is not."""
+    """Fatal for librdkafka, on Apache Kafka too: docs/reference/transactions.md says what to do. With a `flush` before, it is not."""
     client = producer(broker, transactional_id=topic)
     client.init_transactions(TIMEOUT_SECONDS)
     broker.faults.add(api="AddPartitionsToTxn", action="drop_before", count=1 if is_flushed else 1000)

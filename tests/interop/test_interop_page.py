@@ -1,4 +1,4 @@
-"""docs/interop.md as it is printed from cells."""
+"""docs/reference/interop.md as it is printed from cells."""
 
 from __future__ import annotations
 

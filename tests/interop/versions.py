@@ -1,4 +1,5 @@
-"""Our clients and the Spark format on other versions of Apache Kafka and on the pinned one: docs/kafka-versions.md, by `make versions`.
+"""`make versions`: our clients and the Spark format on other versions of Apache Kafka and on the pinned one. Prints
+docs/reference/kafka-versions.md.
 
     python -m tests.interop.versions                   # every version; 75 minutes
     python -m tests.interop.versions 2.8.2 3.9.1       # only these; results go to the terminal only
@@ -22,7 +23,7 @@ from tests.interop.our_clients import LINE_MAX, OUR_CLIENTS, End
 from tests.interop.our_spark import OUR_SPARK
 from tests.interop.processes import run
 
-PAGE = ROOT / "docs" / "kafka-versions.md"
+PAGE = ROOT / "docs" / "reference" / "kafka-versions.md"
 MODULES = {"tests.interop.our_clients": OUR_CLIENTS.name, "tests.interop.our_spark": OUR_SPARK.name}
 HOURS_S = 3 * 3600.0
 

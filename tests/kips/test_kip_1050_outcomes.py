@@ -232,7 +232,7 @@ def test_response_decides_what_the_application_does(
 
 
 def test_page_states_the_number_of_cells() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "kips" / "1050.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "kips" / "1050.md"
     assert f": {len(CELLS)} cells." in page.read_text(encoding="utf-8")
 
 

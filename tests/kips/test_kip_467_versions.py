@@ -1,4 +1,5 @@
-"""Codes that a client of each Produce version gets, under both numberings: the table of `docs/kips/467.md`, compared with the wire.
+"""Codes that a client of each Produce version gets, under both numberings: the table of `docs/explanation/kips/467.md`, compared with
+the wire.
 
 Below version 8 there is no room for culprits and texts, and the KIP's two errors become INVALID_REQUEST: never CORRUPT_MESSAGE, which
 would be sent again. The number of each culprit (tag 1467) travels from version 9 on, and to our own client only.
@@ -107,7 +108,7 @@ def test_zstd_is_accepted_since_version_7() -> None:
 
 
 def test_printed_table_equals_the_events() -> None:
-    """Rows of `docs/kips/467.md` for each event above: versions, both numbers, culprits, text, tag."""
+    """Rows of `docs/explanation/kips/467.md` for each event above: versions, both numbers, culprits, text, tag."""
     printed = {(row[0], row[1]): row[2:] for row in kip_tables.responses_by_version()}
     for name, described in (("null key", "a record without key on a compacted topic"), ("replication factor", "min.insync.replicas")):
         _, _, old_numbers, numbers, culprits, culprit_numbers = EVENTS[name]

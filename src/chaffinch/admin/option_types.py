@@ -11,7 +11,7 @@ from chaffinch.public_names import exported_from
 
 @exported_from("chaffinch.admin")
 class AdminOptions(TypedDict, total=False):
-    """Options of Admin as keywords (docs/cli.md). None means not given.
+    """Options of Admin as keywords (docs/reference/cli.md). None means not given.
 
     Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
     """

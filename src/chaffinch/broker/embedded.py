@@ -52,6 +52,8 @@ T = TypeVar("T")
 class EmbeddedBroker:
     """A Kafka broker inside this process, for tests, examples and development; any Kafka client can use it.
 
+    For example::
+
         with EmbeddedBroker(topics={"orders": {"partitions": 3, "cleanup.policy": "compact"}}) as broker:
             ...  # Clients of broker.bootstrap_servers.
             print(broker.read("orders").num_rows)
@@ -61,7 +63,7 @@ class EmbeddedBroker:
     Args:
         topics: topic names, or names with their partitions, replication and options.
         data_dir: directory for all data; without one data is kept in memory, survives `restart` and is lost at the end.
-        brokers: number of declared nodes, each with its own port (docs/broker.md).
+        brokers: number of declared nodes, each with its own port (docs/reference/broker.md).
         config: broker options by dotted name; `group.initial.rebalance.delay.ms` is 0 unless given.
         port: port of the first node on the loopback address; 0 for free ports.
         users: names and passwords of the users who may log in, if `security.protocol` requires a login.
@@ -180,7 +182,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`HOST:PORT,HOST:PORT`, one address per declared node."""
+        """The addresses, one per declared node: "127.0.0.1:PORT,127.0.0.1:PORT"."""
         return ",".join(f"{HOST}:{port}" for port in self._ports)
 
     def topics(self) -> dict[str, int]:
@@ -194,7 +196,7 @@ class EmbeddedBroker:
             topic: name of a topic; None for the totals of all topics.
 
         Returns:
-            Counts by name (docs/broker.md).
+            Counts by name (docs/reference/broker.md).
 
         Raises:
             UnknownTopicOrPartitionException: there is no such topic.

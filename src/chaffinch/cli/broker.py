@@ -95,7 +95,9 @@ def broker(
     ] = None,
     listener_security: Annotated[
         str | None,
-        typer.Option("--listener-security", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; see docs/security.md."),
+        typer.Option(
+            "--listener-security", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; see docs/reference/security.md."
+        ),
     ] = None,
     users: Annotated[
         str | None, typer.Option("--users", metavar="FILE", help="Users that may log in: a properties file of name=password lines.")
@@ -222,7 +224,7 @@ def exposure_warnings(address: Address, ports: Ports, settings: Mapping[str, Any
             address.host,
             has_tls=has_tls,
             has_login=has_login,
-            risk=f"{risk}; use --listener-security SASL_SSL, or a loopback address (docs/security.md)",
+            risk=f"{risk}; use --listener-security SASL_SSL, or a loopback address (docs/reference/security.md)",
         )
     ]
     for name, port, risk in (

@@ -52,7 +52,7 @@ BootstrapServer = Annotated[
 CommandConfig = Annotated[
     str | None, typer.Option("--command-config", metavar="FILE", help="Client options as a Java properties file, named as in Kafka.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the fields of docs/cli.md.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the fields of docs/reference/cli.md.")]
 
 
 def new_app(help_text: str) -> typer.Typer:

@@ -1,4 +1,4 @@
-"""`chaffinch errors`: explains error codes as a table, as JSON, or as the page `docs/errors.md` (`--markdown`)."""
+"""`chaffinch errors`: explains error codes as a table, as JSON, or as the page `docs/reference/errors.md` (`--markdown`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def errors(
         str | None, typer.Argument(help="A number (87), a name (INVALID_RECORD), a class (InvalidRecordException) or a group (Retriable).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of objects.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/errors.md.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/reference/errors.md.")] = False,
 ) -> None:
     """Explain errors of Kafka and Chaffinch: all codes, those of a group, or one by its number, name or class."""
     if as_markdown and (as_json or code is not None):

@@ -62,6 +62,8 @@ class Consumer(Generic[K, V]):
     `Consumer[bytes, Any]`, and one without deserializers a `Consumer[bytes, bytes]`. If they are given in a mapping, annotate the variable:
     `consumer: Consumer[str, Order] = Consumer(options)`.
 
+    For example::
+
         with Consumer(bootstrap_servers="localhost:9092", group_id="billing", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])
             for record in consumer.poll(timeout=10):
@@ -141,7 +143,7 @@ class Consumer(Generic[K, V]):
         Args:
             options: values by Kafka option name, with dots.
             keywords: the same options as keywords, with underscores. `bootstrap.servers` is required; `subscribe` and commits need
-                `group.id`. Values are in milliseconds where the name ends in `ms`. All options: docs/consumer.md.
+                `group.id`. Values are in milliseconds where the name ends in `ms`. All options: docs/reference/consumer.md.
 
         Raises:
             ConfigException: an option is unknown, has an invalid value, or contradicts another option; the message names it.
@@ -691,7 +693,7 @@ class Consumer(Generic[K, V]):
 
         Returns:
             A mapping of names to numbers. Names that end in `total` count since the consumer was created, the others are current values.
-            All names: docs/consumer.md.
+            All names: docs/reference/consumer.md.
         """
         return self._read("metrics", lambda: read_all(METRICS, self._core, self._clock.steady_ms()))
 

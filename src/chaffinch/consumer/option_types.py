@@ -11,7 +11,7 @@ from chaffinch.public_names import exported_from
 
 @exported_from("chaffinch")
 class ConsumerOptions(TypedDict, total=False):
-    """Options of Consumer and AsyncConsumer as keywords (docs/consumer.md). None means not given.
+    """Options of Consumer and AsyncConsumer as keywords (docs/reference/consumer.md). None means not given.
 
     The two deserializers are not in it: they are arguments with a type of their own, which decides the types of keys and values.
 

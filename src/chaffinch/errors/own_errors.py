@@ -1,7 +1,7 @@
 """Errors of Chaffinch without a Kafka code: one row per name, with advice.
 
 There are two kinds: classes that clients raise, and names in the tag of errors on Spark, `KAFKA[<group>] <NAME>`. `chaffinch errors` and
-`docs/errors.md` print them; a test compares the rows with the classes, and with the errors raised on Spark.
+`docs/reference/errors.md` print them; a test compares the rows with the classes, and with the errors raised on Spark.
 """
 # ruff: noqa: E501
 # fmt: off
@@ -39,7 +39,7 @@ CLIENT_ERRORS: Final = (
     ),
     OwnError(
         "SslAuthenticationException", _CONFIG, "The TLS handshake failed: a certificate, a host name, a version or the ciphers do not match.",
-        "Compare ssl.truststore.location and the broker's certificate; docs/security.md has the options.",
+        "Compare ssl.truststore.location and the broker's certificate; docs/reference/security.md has the options.",
     ),
     OwnError(
         "CommitFailedException", _RESTART, "Offsets were not committed, because the group has given the partitions to others.",
@@ -117,7 +117,7 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "STAGING_NOT_SHARED", _CONFIG, "A task does not find the driver's file in the staging folder.",
-        "Set stagingLocation to a folder that driver and executors share; see docs/spark-cluster.md.",
+        "Set stagingLocation to a folder that driver and executors share; see docs/how-to/spark-cluster.md.",
     ),
     OwnError(
         "STAGING_LOST", _RESTART, "A staged file is gone, cannot be read back, or is torn; nothing was written.",
@@ -145,7 +145,7 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "VERSIONS_DIFFER", _CONFIG, "An executor has a different version of Chaffinch than the driver.",
-        "Install the same version everywhere; see docs/spark-cluster.md.",
+        "Install the same version everywhere; see docs/how-to/spark-cluster.md.",
     ),
     OwnError(
         "FORMAT_NEWER", _CONFIG, "A checkpoint, a marker or a dead letter was written by a later version of Chaffinch, in a format that this one does not know.",
@@ -185,7 +185,7 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "WorkersUnfit", None, "session() found a Python on a cluster that lacks a package, or has a different version of it.",
-        "Install it where the text says, or ship it with the query: docs/spark-cluster.md.",
+        "Install it where the text says, or ship it with the query: docs/how-to/spark-cluster.md.",
     ),
     OwnError(
         "SupervisionEnded", None, "supervise() gave up on a query: its error needs a person, or it was restarted too often.",

@@ -364,7 +364,7 @@ class AsyncProducer:
         """Counters since the producer was created, and current values. Can be called after `close`.
 
         Returns:
-            Values by name (docs/producer.md), with Kafka's names where Kafka has them.
+            Values by name (docs/reference/producer.md), with Kafka's names where Kafka has them.
         """
         return read_all(METRICS, self._core, self._clock.steady_ms())
 

@@ -12,7 +12,7 @@ from chaffinch.public_names import exported_from
 
 @exported_from("chaffinch")
 class ProducerOptions(TypedDict, total=False):
-    """Options of Producer and AsyncProducer as keywords (docs/producer.md). None means not given.
+    """Options of Producer and AsyncProducer as keywords (docs/reference/producer.md). None means not given.
 
     Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
     """

@@ -59,12 +59,14 @@ FLUSH_GRACE_S: Final = 0.1
 class Producer:
     """Writes records to Kafka: single ones and whole Arrow tables, idempotently by default, and in transactions.
 
+    For example::
+
         with Producer({"bootstrap.servers": "localhost:9092"}) as producer:      # Or Producer(bootstrap_servers="localhost:9092").
             future = producer.send("orders", b"value", key=b"key")
             print(future.result(timeout=10).offset)
 
-    Options have Kafka's names: with dots in a mapping, with underscores as keywords (docs/producer.md; exceptions: `chaffinch.errors`).
-    `bootstrap.servers` is required. Options give times in ms, a method's `timeout` is in seconds.
+    Options have Kafka's names: with dots in a mapping, with underscores as keywords (docs/reference/producer.md;
+    exceptions: `chaffinch.errors`). `bootstrap.servers` is required. Options give times in ms, a method's `timeout` is in seconds.
 
     A refused record fails its own future. The exception names the record, its class (KIP-1050), and whether the record is stored. The other
     records of its batch are written (KIP-467).
@@ -375,7 +377,7 @@ class Producer:
         """Counters since the producer was created, and current values. Can be called after `close`.
 
         Returns:
-            Values by name (docs/producer.md), with Kafka's names where Kafka has them.
+            Values by name (docs/reference/producer.md), with Kafka's names where Kafka has them.
         """
         self._gate.check_process("metrics")
         with self._lock:

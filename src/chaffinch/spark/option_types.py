@@ -10,7 +10,7 @@ from chaffinch.public_names import exported_from
 
 @exported_from("chaffinch.spark")
 class KafkaSinkOptions(TypedDict, total=False):
-    """Options of KafkaSink as keywords (docs/spark-sink.md). None means not given.
+    """Options of KafkaSink as keywords (docs/reference/spark-sink.md). None means not given.
 
     Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NEEDED: Final = ("chaffinch", "pyarrow", "numpy", "numba", "crc32c", "cramjam")
 """Packages that a worker's Python must have."""
-_SHIP: Final = "install it for that Python on every worker, or ship it with the query (docs/spark-cluster.md)"
+_SHIP: Final = "install it for that Python on every worker, or ship it with the query (docs/how-to/spark-cluster.md)"
 
 _ADVICE: Final = (
     (
@@ -27,7 +27,7 @@ _ADVICE: Final = (
     (
         r"No module named 'chaffinch\.\w+\.|Can't get attribute '\w+' on <module 'chaffinch['.]"
         r"|module 'chaffinch(?:\.\w+)?' has no attribute",
-        "a worker has another version of Chaffinch than the driver: install the same version everywhere (docs/spark-cluster.md)",
+        "a worker has another version of Chaffinch than the driver: install the same version everywhere (docs/how-to/spark-cluster.md)",
     ),
     (
         r"No module named '(pyspark_chaffinch|" + "|".join(NEEDED) + r")\b",
@@ -71,7 +71,8 @@ _ADVICE: Final = (
     ),
     (
         r"does not support Update mode",
-        "Spark does not support output mode update for formats in Python: write with foreachBatch(KafkaSink(...)) (docs/spark-pipeline.md)",
+        "Spark does not support output mode update for formats in Python: write with foreachBatch(KafkaSink(...)) "
+        "(docs/how-to/spark-pipeline.md)",
     ),
     (
         r"Python worker failed to connect back",

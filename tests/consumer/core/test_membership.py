@@ -28,7 +28,7 @@ from chaffinch.protocol.messages.offset_commit import (
 )
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
 from tests.consumer.core.rig import MEMBER_ID, Rig, number_of
-from tools.markdown_tables import member_diagram
+from tools.markdown_tables import member_table
 
 REACHABLE = [State.UNJOINED, State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE]
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -55,7 +55,7 @@ def test_every_state_can_be_reached_and_left() -> None:
         reached = more
     assert reached == set(State)
     assert all((state, MembershipEvent.LEFT) in TRANSITIONS for state in State)
-    assert "unjoined --> preparing: polled" in member_diagram()
+    assert "| `unjoined` | polled | `preparing` |" in member_table()
 
 
 def test_join_sequence() -> None:

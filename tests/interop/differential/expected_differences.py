@@ -1,4 +1,4 @@
-"""Intended differences, with their reasons: a pattern of `label: path` -> why. Printed into docs/differences.md.
+"""Intended differences, with their reasons: a pattern of `label: path` -> why. Printed into docs/reference/differences.md.
 
 A pattern may go on with `: Apache Kafka's value, ours`. The first pattern that fits counts. An entry that nothing needs any more is
 reported: the list says what is true.

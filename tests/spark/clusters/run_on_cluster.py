@@ -138,7 +138,7 @@ class TestStandalone:
 
 
 class TestShipping:
-    """Workers whose Python lacks Chaffinch; it reaches them as docs/spark-cluster.md says."""
+    """Workers whose Python lacks Chaffinch; it reaches them as docs/how-to/spark-cluster.md says."""
 
     def shipped(
         self,

@@ -110,7 +110,7 @@ def test_failed_query_restarts_after_growing_pauses(clock: SimpleNamespace) -> N
          "[DIVIDE_BY_ZERO] Division by zero.; not started again: this is not an error of Kafka, and a restart may not help"),
         ("[STREAM_FAILED] x\nModuleNotFoundError: No module named 'numba'\n at z", None,
          "[STREAM_FAILED] x; not started again: the Python of a worker, or that of PYSPARK_PYTHON on the driver, lacks the package numba: "
-         "install it for that Python on every worker, or ship it with the query (docs/spark-cluster.md)"),
+         "install it for that Python on every worker, or ship it with the query (docs/how-to/spark-cluster.md)"),
     ],
 )  # fmt: skip
 def test_permanent_errors_end_supervision(clock: SimpleNamespace, error: str, tag: str | None, text: str) -> None:

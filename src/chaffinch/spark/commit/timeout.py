@@ -16,7 +16,7 @@ TRANSACTION_TIMEOUT_MIN_MS: Final = 60_000
 PUSH_RESERVE: Final = 4
 """The timeout is this many times the duration expected from the measured push rate."""
 BATCH_MS: Final = 0.3
-"""Time per batch on top of its bytes (docs/scale.md): thousands of tasks stage hundreds of thousands of small batches."""
+"""Time per batch on top of its bytes (docs/explanation/scale.md): thousands of tasks stage hundreds of thousands of small batches."""
 _OPTION: Final = "kafka.transaction.timeout.ms"
 
 

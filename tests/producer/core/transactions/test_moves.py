@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, state_after
-from tools.markdown_tables import transaction_diagram
+from tools.markdown_tables import producer_transaction_table
 
 
 @pytest.mark.parametrize("move", Move, ids=lambda move: move.name)
@@ -24,4 +24,4 @@ def test_fatal_error_is_never_overwritten() -> None:
 
 
 def test_diagram_has_every_state() -> None:
-    assert all(state.name in transaction_diagram() for state in State if state is not State.FATAL_ERROR)
+    assert all(state.name in producer_transaction_table() for state in State if state is not State.FATAL_ERROR)
