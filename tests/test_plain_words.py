@@ -26,7 +26,10 @@ def test_word_is_counted_once(text: str, word: str) -> None:
     assert {key: number for key, number in found.items() if number} == {(word, "broker"): 1}
 
 
-@pytest.mark.parametrize("text", ["foretold", "what tells apart good rows from bad ones", "so many that it fails", "Python's own"])
+EXEMPT = ["file.tell()", "REPLAYED_MEANWHILE", "that of Kafka's `AbortedTxn`", "there is no topic x"]
+
+
+@pytest.mark.parametrize("text", ["foretold", "what tells apart good rows from bad ones", "so many that it fails", "Python's own", *EXEMPT])
 def test_other_words_are_not_counted(text: str) -> None:
     assert not any(plain_words.count({"src/chaffinch/x.py": text}).values())
 

@@ -19,7 +19,7 @@ THE_LIST_ITSELF = {"tools/plain_words.py", "tests/test_plain_words.py"}
 
 WORDS: dict[str, str] = {
     "told": r"told",
-    "tells": r"tells?(?!\s+apart)",
+    "tells": r"tells?(?!\s+apart|\(\))",  # `file.tell()` is Python's own.
     "hears": r"hears?|heard",
     "nobody": r"nobody",
     "somebody": r"somebody|everybody|anybody",
@@ -27,11 +27,12 @@ WORDS: dict[str, str] = {
     "anew": r"anew",
     "in vain": r"in vain",
     "seldom": r"seldom",
-    "meanwhile": r"meanwhile",
+    "meanwhile": r"(?<!REPLAYED_)meanwhile",  # The name of an error.
     "so many": r"so (?:many|late|dear)(?! that)",
-    "of Python's": r"of (?:Python|Spark|Kafka|Java|Arrow|PySpark|asyncio)'s",
+    # "that of Kafka's `AbortedTxn`" is plain.
+    "of Python's": r"of (?:Python|Spark|Kafka|Java|Arrow|PySpark|asyncio)'s(?!\s+(?:`|(?-i:[A-Z])))",
     "for nothing": r"is for nothing",
-    "is no number": r"is no (?:integer|number|string|bool|int|topic|file|folder|name)",
+    "is no number": r"(?<!there )is no (?:integer|number|string|bool|int|topic|file|folder|name)",
     "now_ms": r"(?-i:now_ms)",
 }
 """Name of each row -> the pattern, matched between word boundaries (`_` is one) and in any case."""
