@@ -106,7 +106,7 @@ BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "a long number of a fault": ("DELETE", "/faults/9999999999", None, 404, "there is no fault 9999999999"),
     "a longer number of a fault": ("DELETE", "/faults/" + "1" * 21, None, 404, "there is no fault with a number of 21 digits"),
     "half a surrogate pair": ("POST", "/faults", {"client_id": "\ud800"}, 400, "no request can have '\\ud800'"),
-    "half a surrogate pair in a topic": ("POST", "/faults", {"topic": "\ud800"}, 400, "topic name '\\ud800' holds more"),
+    "half a surrogate pair in a topic": ("POST", "/faults", {"topic": "\ud800"}, 400, "topic name '\\ud800' has characters other"),
     "an API by a number that none has": ("POST", "/faults", {"api": 9999}, 400, "unknown API 9999"),
     "wrong method": ("GET", "/nodes/1/stop", None, 405, "use POST"),
     "wrong method for nodes": ("DELETE", "/nodes", None, 405, "use GET"),

@@ -19,7 +19,7 @@ STEPS = {"set forward": HOUR_MS, "set back": -HOUR_MS, "set back a little": -2, 
 @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
 def test_clock_step_changes_times_but_no_waits(step_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(5_000_000)
-    monkeypatch.setattr("chaffinch.broker.server.SystemClock", lambda: clock)
+    monkeypatch.setattr("chaffinch.runtime.clock.SystemClock", lambda: clock)
     with (
         EmbeddedBroker(topics=["orders", "other"], config={"log.message.timestamp.type": "LogAppendTime"}) as broker,
         SocketClient(broker.bootstrap_servers) as reader,
@@ -53,7 +53,7 @@ def test_clock_step_changes_times_but_no_waits(step_ms: int, monkeypatch: pytest
 def test_idle_server_notices_a_clock_step_with_its_next_wake_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Without a single request: records have another age now, and chores go by that."""
     clock = ManualClock()
-    monkeypatch.setattr("chaffinch.broker.server.SystemClock", lambda: clock)
+    monkeypatch.setattr("chaffinch.runtime.clock.SystemClock", lambda: clock)
     with EmbeddedBroker(topics=["orders"]) as broker:
         clock.advance(1)
         clock.set_wall_clock(HOUR_MS)

@@ -133,7 +133,7 @@ def test_next_address_of_a_host_is_tried_after_a_refusal(network: Network, monke
         closed = listener.getsockname()
         listener.close()
         places = [(socket.AF_INET, closed), (socket.AF_INET, ("127.0.0.1", server.port))]
-        monkeypatch.setattr("chaffinch.runtime.sockets.resolve", lambda host, port: places)
+        monkeypatch.setattr(network, "_resolve", lambda host, port: places)
         network.send(Address("both", 1), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
         assert isinstance(until(network, 1)[-1], ResponseReceived)
 
@@ -153,7 +153,7 @@ def test_next_address_of_a_host_is_tried_after_a_silent_one(monkeypatch: pytest.
 
     with peer, ScriptedServer() as server, contextlib.closing(network):
         places = [(socket.AF_INET, silent_place), (socket.AF_INET, ("127.0.0.1", server.port))]
-        monkeypatch.setattr("chaffinch.runtime.sockets.resolve", lambda host, port: places)
+        monkeypatch.setattr(network, "_resolve", lambda host, port: places)
         monkeypatch.setattr("chaffinch.runtime.sockets.open_connecting", open_connecting)
         network.send(Address("both", 1), MetadataRequest(topics=[]), "first", timeout_ms=60_000)
         clock.advance(20_000)
