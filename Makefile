@@ -8,7 +8,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation quick pythons coverage format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs docs-site docs-check lock clean all
+.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation quick pythons coverage format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs demo-picture docs-site docs-check lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -114,6 +114,9 @@ spark-memory: setup ## a micro-batch of 5 GB through a driver of 2 GB: the peak 
 
 docs: setup ## write the parts of the documents that are generated from tables
 	@$(BIN)/python -m tools.print_documents
+
+demo-picture: setup ## record make demo as docs/demo.svg (2 minutes)
+	@$(BIN)/python -m tools.demo_picture
 
 docs-site: setup ## build the documentation site in build/site, without a network
 	@$(BIN)/sphinx-build -q --fail-on-warning --keep-going -b html docs build/site && echo "build/site/index.html"
