@@ -14,8 +14,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from chaffinch.admin.options import ADMIN_TABLE, open_client
-from chaffinch.admin.topics import create_topic
+from chaffinch.admin import Admin
 from chaffinch.errors import KafkaException, TopicExistsException
 from chaffinch.spark import ReplayPlan, ReplayReport, SupervisionEnded, replay_dead_letters, session, supervise
 from chaffinch.spark.java import JavaNotFound
@@ -33,10 +32,10 @@ REPAIRED_KEY = "coalesce(key, get_json_object(cast(value as string), '$.order'))
 
 def create_topics(bootstrap_servers: str) -> None:
     """Create the topics of the pipeline if they do not exist."""
-    with open_client(ADMIN_TABLE.parse({"bootstrap.servers": bootstrap_servers})) as client:
-        for name, config in ((ORDERS, {"cleanup.policy": "compact"}), (DEAD_LETTERS, {})):
+    with Admin(bootstrap_servers=bootstrap_servers) as admin:
+        for name, configs in ((ORDERS, {"cleanup.policy": "compact"}), (DEAD_LETTERS, {})):
             try:
-                create_topic(client, name, partitions=2, config=config)
+                admin.create_topic(name, partitions=2, configs=configs)
             except TopicExistsException:
                 continue
 

@@ -11,15 +11,21 @@ import pytest
 
 import chaffinch
 from chaffinch import Consumer, EmbeddedBroker, Producer, foreign_names
+from chaffinch.admin import Admin
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
-TABLES = {Producer: foreign_names.PRODUCER_HINTS, Consumer: foreign_names.CONSUMER_HINTS, EmbeddedBroker: foreign_names.BROKER_HINTS}
+TABLES = {
+    Producer: foreign_names.PRODUCER_HINTS,
+    Consumer: foreign_names.CONSUMER_HINTS,
+    EmbeddedBroker: foreign_names.BROKER_HINTS,
+    Admin: foreign_names.ADMIN_HINTS,
+}
 
 
 @pytest.fixture
 def clients() -> Iterator[dict[type, Any]]:
-    with Producer(SERVERS) as producer, Consumer(SERVERS) as consumer, EmbeddedBroker() as broker:
-        yield {Producer: producer, Consumer: consumer, EmbeddedBroker: broker}
+    with Producer(SERVERS) as producer, Consumer(SERVERS) as consumer, EmbeddedBroker() as broker, Admin(SERVERS) as admin:
+        yield {Producer: producer, Consumer: consumer, EmbeddedBroker: broker, Admin: admin}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +44,9 @@ def clients() -> Iterator[dict[type, Any]]:
         (Consumer, "get_watermark_offsets", "beginning_offsets(partitions)"),
         (EmbeddedBroker, "get_bootstrap_server", "it is the attribute bootstrap_servers"),
         (EmbeddedBroker, "stop", "it is close()"),
+        (Admin, "create_topics", "call create_topic(name, ...) for each"),
+        (Admin, "listConsumerGroups", "it is list_groups()"),
+        (Admin, "describeTopics", "it is describe_topics"),
     ],
 )
 def test_attribute_of_another_client_has_a_hint(clients: dict[type, Any], kind: type, name: str, says: str) -> None:
@@ -69,7 +78,7 @@ def test_hints_hide_no_attribute_and_name_existing_ones(kind: type, table: dict[
     [
         ("KafkaProducer", "it is Producer"),
         ("KafkaConsumer", "it is Consumer"),
-        ("AdminClient", "use the functions of chaffinch.admin, or the command `chaffinch`"),
+        ("AdminClient", "it is chaffinch.admin.Admin"),
         ("SerializingProducer", "use Producer with key_serializer and value_serializer"),
     ],
 )

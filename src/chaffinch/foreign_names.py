@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-_ADMIN: Final = "use the functions of chaffinch.admin, or the command `chaffinch`"
-_LIST: Final = "call chaffinch.admin.topics.list_topics(client), or run `chaffinch topics list`"
+_ADMIN: Final = "it is chaffinch.admin.Admin"
+_LIST: Final = "call list_topics() of chaffinch.admin.Admin, or run `chaffinch topics list`"
 _LOGIN: Final = "give sasl_username and sasl_password when it is made"
 _NO_EVENTS: Final = "leave it out: outcomes need no call, they come through the future of send() and its on_delivery"
 
@@ -38,7 +38,7 @@ MODULE_HINTS: Final[Mapping[str, str]] = {
     "Message": "it is ConsumerRecord",
     "MockConsumer": "use Consumer with an EmbeddedBroker",
     "MockProducer": "use Producer with an EmbeddedBroker",
-    "NewTopic": "call chaffinch.admin.topics.create_topic(client, name, ...)",
+    "NewTopic": "call create_topic(name, ...) of chaffinch.admin.Admin",
     "SerializingProducer": "use Producer with key_serializer and value_serializer",
     "SimpleConsumer": "it is Consumer",
     "SimpleProducer": "it is Producer",
@@ -86,6 +86,26 @@ CONSUMER_HINTS: Final[Mapping[str, str]] = {
     "store_offsets": "leave it out: what poll() gave is committed by the next one; to choose yourself, call commit(offsets)",
     "topics": _LIST,
     "unassign": "it is unsubscribe()",
+}
+ADMIN_HINTS: Final[Mapping[str, str]] = {
+    "alter_configs": "it is alter_topic_configs(name, changed) or alter_node_configs(node, changed), which leave other options as they are",
+    "alter_consumer_group_offsets": "it is commit_offsets(group, offsets), or reset_offsets(group, ...)",
+    "alter_user_scram_credentials": "it is set_password(name, password) or delete_password(name)",
+    "create_partitions": "it is add_partitions(name, total)",
+    "create_topics": "call create_topic(name, ...) for each",
+    "delete_consumer_group_offsets": "it is delete_offsets(group, partitions)",
+    "delete_consumer_groups": "it is delete_groups(names)",
+    "describe_configs": "it is describe_topic_configs(names) or describe_node_configs(node)",
+    "describe_consumer_groups": "it is describe_groups(names)",
+    "describe_transactions": "call describe_transaction(transactional_id) for each",
+    "describe_user_scram_credentials": "it is describe_users(names)",
+    "fence_producers": "call abort_transaction(transactional_id) for each",
+    "incremental_alter_configs": "it is alter_topic_configs(name, changed) or alter_node_configs(node, changed)",
+    "list_consumer_group_offsets": "it is committed_offsets(group)",
+    "list_consumer_groups": "it is list_groups()",
+    "list_offsets": "it is earliest_offsets(partitions), latest_offsets(partitions) or offsets_at(partitions, time_ms)",
+    "poll": "leave it out: calls return their results",
+    "start": "leave it out: connections are made on demand",
 }
 BROKER_HINTS: Final[Mapping[str, str]] = {
     "bootstrap_server": "it is bootstrap_servers",

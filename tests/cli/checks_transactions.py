@@ -85,7 +85,7 @@ def invalid_transaction_arguments_are_refused(shell: Shell) -> None:
     shell.refused("transactions", "terminate", "--transactional-id", name, says="TRANSACTIONAL_ID_NOT_FOUND")
     for command in ("describe", "terminate"):
         shell.refused("transactions", command, "--transactional-id", "", says="--transactional-id is empty", status=2)
-    shell.refused("transactions", "list", "--state", "Running", says="state 'Running'; the states are Empty, Ongoing,")
+    shell.refused("transactions", "list", "--state", "Running", says="--state 'Running': it must be one of Empty, Ongoing,", status=2)
     shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
     shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)
     for option in ("--producer-epoch", "--coordinator-epoch"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import io
 import json
 import logging
@@ -16,7 +15,7 @@ import pytest
 
 import chaffinch.cli
 from chaffinch import plain_text
-from chaffinch.admin import groups, topics, transactions
+from chaffinch.admin import Admin, groups, topics, transactions
 from chaffinch.cli import display
 from chaffinch.cli.main import main
 from chaffinch.errors import ConfigException, KafkaException
@@ -87,7 +86,7 @@ def is_harmless(text: str) -> bool:
 @pytest.fixture(autouse=True)
 def _without_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("groups", "topics", "transactions"):
-        monkeypatch.setattr(f"chaffinch.cli.{module}.connect", lambda *_: contextlib.nullcontext())
+        monkeypatch.setattr(f"chaffinch.cli.{module}.connect", lambda *_: Admin(bootstrap_servers="127.0.0.1:1"))
     monkeypatch.setattr("chaffinch.cli.transactions._partitions", lambda *_: [])
 
 

@@ -75,8 +75,9 @@ class ExternalBroker:
         config: Mapping[str, Any] | None = None,
         port: int = 0,
         users: Mapping[str, str] | None = None,
+        **keywords: Any,
     ) -> None:
-        settings = dict(config or {})
+        settings = {**(config or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
         self._version = settings.pop(transaction_version.FEATURE, NEWEST)
         foreign = {name: value for name, value in settings.items() if SETTINGS.get(name, "none") != value}
         if foreign or data_dir is not None or brokers != 1 or port or users:

@@ -1,4 +1,4 @@
-"""Configurations of topics: read them, and change single ones (DescribeConfigs, IncrementalAlterConfigs)."""
+"""Configurations of topics and nodes: read them, and change single ones (DescribeConfigs, IncrementalAlterConfigs)."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ SOURCES: Final[Mapping[int, str]] = {
 @exported_from("chaffinch.admin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One configuration value of a topic.
+    """One configuration value of a topic or node.
 
     Attributes:
-        name: name of the option, as in Kafka's topic configurations.
+        name: name of the option, as in Kafka's configurations of topics and brokers.
         value: the effective value; None for a secret.
         source: where it is set, one of the values of `SOURCES`.
         default: the default; None if the broker does not return it.
@@ -55,7 +55,7 @@ class ConfigEntry:
 
     @property
     def differs_from_default(self) -> bool:
-        """Whether it is set for this topic, or set elsewhere to a value that differs from the default."""
+        """Whether it is set for the topic, or set elsewhere to a value that differs from the default."""
         return self.source == SOURCES[messages.SOURCE_TOPIC] or (self.source != "default" and self.value != self.default)
 
 
@@ -72,12 +72,32 @@ def describe_topic_configs(client: SyncClient, topics: Iterable[str]) -> dict[st
     Raises:
         ApiException: for the first topic that cannot be described, for example UnknownTopicOrPartitionException.
     """
-    resources = [
-        DescribeConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=name, configuration_keys=None) for name in topics
-    ]
-    if not resources:
-        return {}
-    answer: DescribeConfigsResponse = client.request(DescribeConfigsRequest(resources=resources, include_synonyms=True))
+    request = _describe(messages.RESOURCE_TOPIC, topics)
+    return _described(client.request(request)) if request.resources else {}
+
+
+def describe_node_configs(client: SyncClient, node: int) -> dict[str, ConfigEntry]:
+    """Configurations of a node, which that node returns.
+
+    Args:
+        client: client of `options.connect`.
+        node: id of the node.
+
+    Returns:
+        Configurations by name.
+
+    Raises:
+        BrokerNotAvailableException: there is no such node.
+    """
+    return _described(client.node_request(node, _describe(messages.RESOURCE_BROKER, [str(node)])))[str(node)]
+
+
+def _describe(resource_type: int, names: Iterable[str]) -> DescribeConfigsRequest:
+    resources = [DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None) for name in names]
+    return DescribeConfigsRequest(resources=resources, include_synonyms=True)
+
+
+def _described(answer: DescribeConfigsResponse) -> dict[str, dict[str, ConfigEntry]]:
     response_errors.raise_for(answer)
     return {result.resource_name: {config.name: _entry(config) for config in result.configs} for result in answer.results}
 
@@ -105,7 +125,28 @@ def alter_topic_configs(client: SyncClient, topic: str, *, changed: Mapping[str,
     Raises:
         ApiException: InvalidConfigurationException for an unknown name or an invalid value, UnknownTopicOrPartitionException, and others.
     """
-    changes = [AlterableConfig(name=name, config_operation=OPERATION_SET, value=value) for name, value in changed.items()]
-    changes += [AlterableConfig(name=name, config_operation=OPERATION_DELETE, value=None) for name in deleted]
-    resource = AlterConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=topic, configs=changes)
-    response_errors.raise_for(client.controller_request(IncrementalAlterConfigsRequest(resources=[resource])))
+    response_errors.raise_for(client.controller_request(_alter(messages.RESOURCE_TOPIC, topic, changed, deleted)))
+
+
+def alter_node_configs(client: SyncClient, node: int | None, *, changed: Mapping[str, str], deleted: Iterable[str] = ()) -> None:
+    """Change configurations of a node, or the defaults of all nodes, while they run: all of them, or none if one is rejected.
+
+    Args:
+        client: client of `options.connect`.
+        node: id of the node; None for the defaults of all nodes.
+        changed: values to set, by name.
+        deleted: names to reset to their defaults.
+
+    Raises:
+        InvalidRequestException, InvalidConfigurationException: an option is unknown, has an invalid value, or needs a restart.
+        BrokerNotAvailableException: there is no such node.
+    """
+    request = _alter(messages.RESOURCE_BROKER, "" if node is None else str(node), changed, deleted)
+    response_errors.raise_for(client.controller_request(request) if node is None else client.node_request(node, request))
+
+
+def _alter(resource_type: int, name: str, changed: Mapping[str, str], deleted: Iterable[str]) -> IncrementalAlterConfigsRequest:
+    changes = [AlterableConfig(name=key, config_operation=OPERATION_SET, value=value) for key, value in changed.items()]
+    changes += [AlterableConfig(name=key, config_operation=OPERATION_DELETE, value=None) for key in deleted]
+    resource = AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=changes)
+    return IncrementalAlterConfigsRequest(resources=[resource])

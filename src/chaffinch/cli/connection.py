@@ -13,6 +13,7 @@ import typer
 
 from chaffinch import plain_text
 from chaffinch.admin import options
+from chaffinch.admin.admin import Admin
 from chaffinch.cli import properties
 from chaffinch.cli.display import print_error, print_json, print_line
 from chaffinch.cli.option_source import SourcedOption, merge_options, validate_options
@@ -105,14 +106,22 @@ def checked_settings(
     return settings
 
 
-def connect(bootstrap_server: str | None, command_config: str | None) -> SyncClient:
-    """Open an admin client; use it in a `with` statement."""
-    return open_client(parse_settings(options.ADMIN_TABLE, bootstrap_server, command_config))
+def connect(bootstrap_server: str | None, command_config: str | None) -> Admin:
+    """Open an Admin, which reports long waits on stderr; use it in a `with` statement."""
+    return Admin._from_settings(parse_settings(options.ADMIN_TABLE, bootstrap_server, command_config), on_wait=_try_print_error)
 
 
 def open_client(settings: Settings) -> SyncClient:
     """Open a client with these settings. It reports long waits on stderr."""
     return options.open_client(settings, on_wait=_try_print_error)
+
+
+def check_known(option: str, given: Iterable[str] | None, known: Iterable[str]) -> None:
+    """Raise ConfigException for a word that is not known, in any case."""
+    words = list(known)
+    for text in given or ():
+        if text.lower() not in map(str.lower, words):
+            raise ConfigException(f"{option} {text!r}: it must be one of {', '.join(words)}")
 
 
 def refuse_empty(option: str) -> Callable[[str], str]:

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from chaffinch.admin import topics
+from chaffinch.admin.options import ADMIN_TABLE
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.cli.connection import AsJson, connect
+from chaffinch.cli.connection import AsJson, open_client, parse_settings
 from chaffinch.cli.display import print_json, print_text
 from chaffinch.consumer.consumer import Consumer
 from chaffinch.errors import KafkaException
@@ -74,7 +75,7 @@ def _cluster(bootstrap_server: str | None) -> Iterator[tuple[str, str, str, str]
         return
     mark = f"chaffinch-demo-{secrets.token_hex(4)}"
     names = [f"{mark}-{name}" for name in (OURS, THEIRS)]
-    with connect(bootstrap_server, None) as client:
+    with open_client(parse_settings(ADMIN_TABLE, bootstrap_server, None)) as client:  # Admin also waits, but what is created must be noted.
         created = []
         try:
             for name in names:

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from chaffinch.admin import groups, topics
-from chaffinch.admin.group_offsets import committed_offsets
-from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member, Reset, Target
+from chaffinch.admin.admin import Admin
+from chaffinch.admin.groups import STATES, TYPES, GroupDescription, GroupListing, GroupOffset, Member, Reset
+from chaffinch.admin.topics import partitions_of
 from chaffinch.cli.connection import (
     AsJson,
     BootstrapServer,
     CommandConfig,
+    check_known,
     connect,
     new_app,
     print_deleted,
@@ -23,7 +24,6 @@ from chaffinch.cli.connection import (
 )
 from chaffinch.cli.display import heading, print_json, print_line, print_table
 from chaffinch.cli.times import parse_lookup_time, parse_time_ago
-from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import TopicPartition, format_partitions
 from chaffinch.runtime.clock import SystemClock
@@ -48,10 +48,10 @@ def list_command(
     as_json: AsJson = False,
 ) -> None:
     """List groups with type, protocol and state."""
-    _check_known("--state", state, groups.STATES)
-    _check_known("--type", group_type, groups.TYPES)
-    with connect(bootstrap_server, command_config) as client:
-        found = groups.list_groups(client, states=state or (), types=group_type or ())
+    check_known("--state", state, STATES)
+    check_known("--type", group_type, TYPES)
+    with connect(bootstrap_server, command_config) as admin:
+        found = admin.list_groups(states=state or (), types=group_type or ())
     if as_json:
         print_json([_listing(listing) for listing in found])
     elif found:
@@ -67,8 +67,8 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show state, members, committed offsets and lag."""
-    with connect(bootstrap_server, command_config) as client:
-        found = groups.describe_groups(client, group or None)
+    with connect(bootstrap_server, command_config) as admin:
+        found = admin.describe_groups(group or None)
     if as_json:
         print_json([_details(description) for description in found])
         return
@@ -84,8 +84,8 @@ def delete(
 ) -> None:
     """Delete groups without members, and their offsets."""
     names = list(dict.fromkeys(group))
-    with connect(bootstrap_server, command_config) as client:
-        groups.delete_groups(client, names)
+    with connect(bootstrap_server, command_config) as admin:
+        admin.delete_groups(names)
     print_deleted(names, as_json=as_json)
 
 
@@ -117,24 +117,22 @@ def reset_offsets(
     ago_ms = None if by_duration is None else parse_time_ago("--by-duration", by_duration, wall_ms)
     target = _target(
         {
-            "--to-earliest": Target("earliest") if to_earliest else None,
-            "--to-latest": Target("latest") if to_latest else None,
-            "--to-current": Target("current") if to_current else None,
-            "--to-offset": None if to_offset is None else Target("offset", to_offset),
-            "--to-datetime": None if time_ms is None else Target("time", time_ms),
-            "--by-duration": None if ago_ms is None else Target("time", ago_ms),
-            "--shift-by": None if shift_by is None else Target("shift", shift_by),
+            "--to-earliest": ("to", "earliest" if to_earliest else None),
+            "--to-latest": ("to", "latest" if to_latest else None),
+            "--to-current": ("to", "current" if to_current else None),
+            "--to-offset": ("to_offset", to_offset),
+            "--to-datetime": ("to_time_ms", time_ms),
+            "--by-duration": ("to_time_ms", ago_ms),
+            "--shift-by": ("shift_by", shift_by),
         }
     )
     if topic and all_topics:
         raise ConfigException("--topic and --all-topics contradict each other: give one")
     if not (topic or all_topics):
         raise ConfigException("no partitions given: give --topic, or --all-topics for all with a committed offset")
-    with connect(bootstrap_server, command_config) as client:
-        tps = _partitions(client, topic) if topic else _committed(client, group)
-        plan = groups.plan_reset(client, group, tps, target)
-        if execute:
-            groups.execute_reset(client, group, plan)
+    with connect(bootstrap_server, command_config) as admin:
+        tps = _partitions(admin, topic) if topic else _committed(admin, group)
+        plan = admin.reset_offsets(group, tps, **target, is_dry_run=not execute)
     planned = {reset.topic_partition for reset in plan}
     for tp in tps:
         if tp not in planned:
@@ -153,10 +151,10 @@ def delete_offsets(
     """Delete the committed offsets of a group for topics that it no longer reads."""
     if not topic:
         raise ConfigException("--topic is missing: it names the offsets to delete")
-    with connect(bootstrap_server, command_config) as client:
-        tps = _partitions(client, topic)
-        committed = committed_offsets(client, group, tps)
-        groups.delete_offsets(client, group, tps)
+    with connect(bootstrap_server, command_config) as admin:
+        tps = _partitions(admin, topic)
+        committed = admin.committed_offsets(group, tps)
+        admin.delete_offsets(group, tps)
     for tp in tps:
         if tp not in committed:
             warn(f"group {group!r} has no committed offset for {tp}")
@@ -171,28 +169,23 @@ def delete_offsets(
 # Arguments ----------------------------------------------------------------------------------------------------------------------------
 
 
-def _check_known(option: str, given: list[str] | None, known: tuple[str, ...]) -> None:
-    for text in given or ():
-        if text.lower() not in map(str.lower, known):
-            raise ConfigException(f"{option} {text!r}: it must be one of {', '.join(known)}")
-
-
-def _target(requested: dict[str, Target | None]) -> Target:
-    given = {name: target for name, target in requested.items() if target is not None}
+def _target(requested: dict[str, tuple[str, Any]]) -> dict[str, Any]:
+    """The argument of `Admin.reset_offsets` for the only option that is given. `requested`: argument and value, by option."""
+    given = {option: {argument: value} for option, (argument, value) in requested.items() if value is not None}
     if len(given) != 1:
         raise ConfigException(f"no unique target: give one of {', '.join(given or requested)}")
     return next(iter(given.values()))
 
 
-def _committed(client: SyncClient, group: str) -> list[TopicPartition]:
+def _committed(admin: Admin, group: str) -> list[TopicPartition]:
     """Partitions with a committed offset. Raises KafkaException if there are none."""
-    tps = sorted(committed_offsets(client, group))
+    tps = sorted(admin.committed_offsets(group))
     if not tps:
         raise KafkaException(f"group {group!r} has no committed offsets: name topics with --topic")
     return tps
 
 
-def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
+def _partitions(admin: Admin, texts: list[str]) -> list[TopicPartition]:
     """Parse values `topic` or `topic:0,1`; several values of one topic are combined. Raises ConfigException for a missing partition."""
     requested: dict[str, set[int] | None] = {}
     for text in texts:
@@ -203,8 +196,8 @@ def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
         before = requested.get(found["topic"], set())
         requested[found["topic"]] = None if numbers is None or before is None else before | numbers
     tps: list[TopicPartition] = []
-    for topic in topics.find_topics(client, requested):
-        known, wanted = topics.partitions_of(topic), requested[topic.name]
+    for topic in admin.find_topics(requested):
+        known, wanted = partitions_of(topic), requested[topic.name]
         for number in wanted or ():
             if TopicPartition(topic.name, number) not in known:
                 raise ConfigException(f"--topic: topic {topic.name!r} has {format_partitions(len(known))}, but not {number}")

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chaffinch.admin import configs, topics
-from chaffinch.admin.topics import BY_BROKER, Topic, TopicDescription
+from chaffinch.admin.topics import NO_LEADER, Topic, TopicDescription
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_deleted, print_separated, warn
 from chaffinch.cli.display import print_error, print_json, print_line, print_table
 from chaffinch.cli.main import EXIT_REFUSED
@@ -32,8 +31,8 @@ def list_command(
     as_json: AsJson = False,
 ) -> None:
     """Print the names of all topics, one per line."""
-    with connect(bootstrap_server, command_config) as client:
-        found = [topic for topic in topics.list_topics(client) if not (exclude_internal and topic.is_internal)]
+    with connect(bootstrap_server, command_config) as admin:
+        found = admin.list_topics(with_internal=not exclude_internal)
     if as_json:
         print_json([_summary(topic) for topic in found])
     else:
@@ -52,8 +51,8 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show partitions, leaders, in-sync replicas, offsets, and options that differ from their defaults."""
-    with connect(bootstrap_server, command_config) as client:
-        found = topics.describe_topics(client, topic or None)
+    with connect(bootstrap_server, command_config) as admin:
+        found = admin.describe_topics(topic or None)
     if as_json:
         print_json([_details(description) for description in found])
     else:
@@ -81,17 +80,15 @@ def create(
 ) -> None:
     """Create a topic."""
     settings = parse_pairs("--config", config)
-    with connect(bootstrap_server, command_config) as client:
+    with connect(bootstrap_server, command_config) as admin:
         try:
-            topics.create_topic(
-                client, topic, partitions=partitions or BY_BROKER, replication_factor=replication_factor or BY_BROKER, config=settings
-            )
+            description = admin.create_topic(topic, partitions=partitions, replication_factor=replication_factor, configs=settings)
         except TopicExistsException:
             if not if_not_exists:
                 raise
             if not as_json:
                 return
-        (description,) = topics.wait_for_topic(client, topic)
+            (description,) = admin.describe_topics([topic])
     _report_changed(description, as_json, "created")
 
 
@@ -115,15 +112,15 @@ def alter(
         raise ConfigException("nothing to alter: give --partitions, --config or --delete-config")
     if both := sorted(set(changed) & set(deleted)):
         raise ConfigException(f"{both[0]} is given in --config and in --delete-config")
-    with connect(bootstrap_server, command_config) as client:
-        topics.find_topics(client, [topic])
+    with connect(bootstrap_server, command_config) as admin:
+        admin.find_topics([topic])
         if changed or deleted:
             if partitions:  # Validated first, so that a refusal leaves the options unchanged.
-                topics.add_partitions(client, topic, partitions, is_trial=True)
-            configs.alter_topic_configs(client, topic, changed=changed, deleted=deleted)
+                admin.add_partitions(topic, partitions, is_dry_run=True)
+            admin.alter_topic_configs(topic, changed, deleted=deleted)
         if partitions:
-            topics.add_partitions(client, topic, partitions)
-        (description,) = topics.describe_topics(client, [topic])
+            admin.add_partitions(topic, partitions)
+        (description,) = admin.describe_topics([topic])
     _report_changed(description, as_json, "altered")
 
 
@@ -136,15 +133,14 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete topics with all their records."""
-    with connect(bootstrap_server, command_config) as client:
+    with connect(bootstrap_server, command_config) as admin:
         names = list(dict.fromkeys(topic))
         if if_exists:
-            known = {found.name for found in topics.list_topics(client)}
+            known = {found.name for found in admin.list_topics()}
             names = [name for name in names if name in known]
         else:
-            topics.find_topics(client, names)
-        if names:
-            topics.delete_topics(client, names)
+            admin.find_topics(names)
+        admin.delete_topics(names)
     print_deleted(names, as_json=as_json)
 
 
@@ -175,7 +171,7 @@ def _print_description(description: TopicDescription) -> None:
     rows = [
         (
             part.partition,
-            "none" if part.leader == topics.NO_LEADER else part.leader,
+            "none" if part.leader == NO_LEADER else part.leader,
             part.leader_epoch,
             ",".join(map(str, part.replicas)),
             ",".join(map(str, part.in_sync)),
@@ -203,7 +199,7 @@ def _details(description: TopicDescription) -> dict[str, Any]:
         "partitions": [
             {
                 "partition": part.partition,
-                "leader": None if part.leader == topics.NO_LEADER else part.leader,
+                "leader": None if part.leader == NO_LEADER else part.leader,
                 "leader_epoch": part.leader_epoch,
                 "replicas": list(part.replicas),
                 "in_sync": list(part.in_sync),

@@ -6,13 +6,20 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from chaffinch.admin import topics, transactions
-from chaffinch.admin.transactions import PartitionProducer, TransactionDescription
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, refuse_empty
+from chaffinch.admin.admin import Admin
+from chaffinch.admin.topics import partitions_of
+from chaffinch.admin.transactions import (
+    STATES,
+    TRANSACTION_TIMEOUT_MAX_MS,
+    PartitionProducer,
+    TransactionDescription,
+    abort_in_partition,
+    check_open,
+)
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, check_known, connect, new_app, refuse_empty
 from chaffinch.cli.display import heading, print_json, print_line, print_table
 from chaffinch.cli.times import format_time
 from chaffinch.cli.topic_names import legal_topic
-from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition, format_partitions
 from chaffinch.runtime.clock import SystemClock
@@ -54,8 +61,9 @@ def list_command(
     as_json: AsJson = False,
 ) -> None:
     """List transactional ids with coordinator, producer and state."""
-    with connect(bootstrap_server, command_config) as client:
-        found = transactions.list_transactions(client, states=state or (), producer_ids=producer_id or (), duration_min_ms=duration_filter)
+    check_known("--state", state, STATES)
+    with connect(bootstrap_server, command_config) as admin:
+        found = admin.list_transactions(states=state or (), producer_ids=producer_id or (), duration_min_ms=duration_filter)
     rows = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
     if as_json:
         print_json([dict(zip(("transactional_id", "coordinator", "producer_id", "state"), row, strict=True)) for row in rows])
@@ -71,8 +79,8 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show the producer, state, timeout and partitions of a transactional id."""
-    with connect(bootstrap_server, command_config) as client:
-        found = transactions.describe_transaction(client, transactional_id)
+    with connect(bootstrap_server, command_config) as admin:
+        found = admin.describe_transaction(transactional_id)
     if as_json:
         print_json(_details(found))
         return
@@ -93,9 +101,9 @@ def describe_producers(
     as_json: AsJson = False,
 ) -> None:
     """Show the producers that a partition has state of, and their open transactions."""
-    with connect(bootstrap_server, command_config) as client:
-        (tp,) = _partitions(client, topic, partition)
-        found = transactions.describe_producers(client, [tp])[tp]
+    with connect(bootstrap_server, command_config) as admin:
+        (tp,) = _partitions(admin, topic, partition)
+        found = admin.describe_producers([tp])[tp]
     _print_producers(found, as_json)
 
 
@@ -107,7 +115,7 @@ def find_hanging(
     partition: Annotated[int | None, typer.Option("--partition", min=0, max=INT_MAX, help="Search this partition of it only.")] = None,
     max_transaction_timeout: Annotated[
         int, typer.Option("--max-transaction-timeout", min=0, metavar="MINUTES", help="Ignore younger transactions.")
-    ] = transactions.TRANSACTION_TIMEOUT_MAX_MS // MINUTE_MS,
+    ] = TRANSACTION_TIMEOUT_MAX_MS // MINUTE_MS,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -115,13 +123,8 @@ def find_hanging(
     """Find transactions that are open in a partition but unknown to the coordinator: they block readers of committed records."""
     if partition is not None and topic is None:
         raise ConfigException("--partition needs --topic")
-    with connect(bootstrap_server, command_config) as client:
-        found = transactions.find_hanging(
-            client,
-            _partitions(client, topic, partition),
-            wall_ms=SystemClock().wall_ms(),
-            older_than_ms=max_transaction_timeout * MINUTE_MS,
-        )
+    with connect(bootstrap_server, command_config) as admin:
+        found = admin.find_hanging_transactions(_partitions(admin, topic, partition), older_than_ms=max_transaction_timeout * MINUTE_MS)
     _print_producers(found, as_json)
 
 
@@ -150,18 +153,20 @@ def abort(
         raise ConfigException("--start-offset looks up the producer and its epochs: leave out --producer-epoch and --coordinator-epoch")
     if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
         raise ConfigException("--producer-id needs --producer-epoch and --coordinator-epoch")
-    with connect(bootstrap_server, command_config) as client:
-        (tp,) = _partitions(client, topic, partition)
+    with connect(bootstrap_server, command_config) as admin:
+        (tp,) = _partitions(admin, topic, partition)
+        is_known_open = True
         if start_offset is not None:
-            found = transactions.open_transaction_at(client, tp, start_offset)
-            producer_id, producer_epoch, coordinator_epoch = found.producer_id, found.producer_epoch, found.coordinator_epoch
-        assert producer_id is not None
-        assert producer_epoch is not None
-        assert coordinator_epoch is not None
-        is_known_open = start_offset is not None or _is_known_open(client, tp, producer_id)
-        transactions.abort_in_partition(
-            client, tp, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
-        )
+            aborted = admin.abort_hanging_transaction(tp, start_offset)
+            producer_id, producer_epoch = aborted.producer_id, aborted.producer_epoch
+        else:
+            assert producer_id is not None
+            assert producer_epoch is not None
+            assert coordinator_epoch is not None
+            is_known_open = _is_known_open(admin, tp, producer_id)
+            abort_in_partition(
+                admin._client, tp, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
+            )
     if as_json:
         print_json({"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch})
     elif is_known_open:
@@ -180,8 +185,8 @@ def terminate(
     as_json: AsJson = False,
 ) -> None:
     """Abort the open transaction of a transactional id and fence its producer."""
-    with connect(bootstrap_server, command_config) as client:
-        transactions.terminate(client, transactional_id)
+    with connect(bootstrap_server, command_config) as admin:
+        admin.abort_transaction(transactional_id)
     if as_json:
         print_json({"terminated": transactional_id})
     else:
@@ -191,9 +196,9 @@ def terminate(
 # Helpers ------------------------------------------------------------------------------------------------------------------------------
 
 
-def _partitions(client: SyncClient, topic: str | None, partition: int | None) -> list[TopicPartition]:
-    found = topics.list_topics(client) if topic is None else topics.find_topics(client, [topic])
-    tps = [tp for entry in found for tp in topics.partitions_of(entry)]
+def _partitions(admin: Admin, topic: str | None, partition: int | None) -> list[TopicPartition]:
+    found = admin.list_topics() if topic is None else admin.find_topics([topic])
+    tps = [tp for entry in found for tp in partitions_of(entry)]
     if topic is None or partition is None:
         return tps
     if TopicPartition(topic, partition) not in tps:
@@ -201,10 +206,10 @@ def _partitions(client: SyncClient, topic: str | None, partition: int | None) ->
     return [TopicPartition(topic, partition)]
 
 
-def _is_known_open(client: SyncClient, tp: TopicPartition, producer_id: int) -> bool:
+def _is_known_open(admin: Admin, tp: TopicPartition, producer_id: int) -> bool:
     """Whether the partition lists the open transaction. False if the broker cannot list producers."""
     try:
-        transactions.check_open(client, tp, producer_id)
+        check_open(admin._client, tp, producer_id)
     except UnsupportedVersionException:
         return False
     return True

@@ -6,7 +6,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from chaffinch import AsyncProducer, BrokerOptions, Consumer, ConsumerOptions, EmbeddedBroker, Producer, ProducerOptions
-from chaffinch.admin import AdminOptions
+from chaffinch.admin import Admin, AdminOptions
 from chaffinch.spark import KafkaSink, KafkaSinkOptions
 
 SERVERS = "localhost:9092"
@@ -34,6 +34,10 @@ Consumer(bootstrap_servers=SERVERS, max_poll_records="many")  # wrong
 Consumer(bootstrap_servers=SERVERS, isolation_level="committed")  # wrong
 Consumer(bootstrap_servers=SERVERS, linger_ms=5)  # wrong
 Consumer(bootstrap_servers=SERVERS, value_deserializer=5)  # wrong
+
+Admin(bootstrap_servers=SERVERS, request_timeout_ms=1000)
+Admin(bootstrap_servers=SERVERS, request_timeout=1000)  # wrong
+Admin(bootstrap_servers=SERVERS, default_api_timeout_ms="5 s")  # wrong
 
 EmbeddedBroker(topics=["orders"], log_retention_ms=1000, log_cleanup_policy="compact", config={"listener.name.x.ssl.client.auth": "none"})
 EmbeddedBroker(topics={"orders": {"partitions": 3}}, data_dir=Path("data"), brokers=3)
@@ -63,7 +67,7 @@ def with_stored_options() -> None:
     sink: KafkaSinkOptions = {"topic": "orders"}
     KafkaSink(**sink)
     admin: AdminOptions = {"bootstrap_servers": SERVERS, "retries": 3}  # wrong
-    assert admin
+    Admin(**admin)
 
 
 def for_each_batch(spark: SparkSession, sink: KafkaSink) -> None:
