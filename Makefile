@@ -68,7 +68,7 @@ layers: setup ## import contracts: which package may import which
 simulate: setup ## simulated worlds on all processors: make simulate SEEDS=100000; one world with its log: make simulate SEED=17
 	@$(BIN)/python -m simulation $(SEED) $(if $(filter command line,$(origin SEED)),$(if $(filter command line,$(origin SEEDS)),--count $(SEEDS),--verbose),--count $(SEEDS))
 
-cuts: setup ## the Spark commit, interrupted at every step in every way: make cuts SEEDS=10 (4 minutes per seed)
+cuts: setup ## the Spark commit and writes with a token, interrupted at every step in every way: make cuts SEEDS=10 (6 minutes per seed)
 	@$(BIN)/python -m tests.simulation.all_cuts --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),3)
 
 fuzz: setup ## parsers under coverage-guided input, cores and connections under random requests; compiled loops check bounds (3 minutes)

@@ -16,6 +16,7 @@ from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.settings import Option
 from chaffinch.spark.sink import option_tables
+from chaffinch.table_writes.options import TABLE
 
 SOURCE: Final = Path(__file__).resolve().parents[1] / "src" / "chaffinch"
 
@@ -121,6 +122,13 @@ PARTS: Final = (
         documentation="Options of EmbeddedBroker as keywords (docs/reference/broker.md).",
         options=BROKER_OPTIONS.options,
         takes_none=False,
+    ),
+    Part(
+        package="table_writes",
+        exported_from="chaffinch",
+        name="WriteTableOptions",
+        documentation="Options of write_table as keywords (docs/reference/write-table.md). None means not given.",
+        options=TABLE.options,
     ),
     Part(
         package="spark",

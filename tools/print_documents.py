@@ -36,6 +36,7 @@ from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.options import SPARK_OPTION_NAMES
 from chaffinch.spark.sink import option_tables
 from chaffinch.spark.source import options as source_options
+from chaffinch.table_writes.options import TABLE
 from tests.interop.differential.expected_differences import EXPECTED
 from tools import kip_tables, option_types
 from tools.markdown_tables import member_table, metrics_table, options_table, producer_transaction_table, transaction_table
@@ -256,6 +257,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "stream source options": lambda: options_table(
         option for option in source_options.STREAM_SOURCE.options if option not in source_options.SOURCE.options
     ),
+    "table options": lambda: options_table(TABLE.options),
     "commit steps": steps,
     "admin options": lambda: options_table(admin_options.READING_TABLE.options),
     "command line": command_line,

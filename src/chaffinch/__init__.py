@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from chaffinch.records.errors import InvalidColumn
     from chaffinch.settings import Settings
     from chaffinch.storage.files import StorageError
+    from chaffinch.table_writes.option_types import WriteTableOptions
+    from chaffinch.table_writes.writing import WriteTableResult, write_table
 
 _MODULES: Final = {
     "AsyncProducer": "chaffinch.producer.async_producer",
@@ -59,6 +61,9 @@ _MODULES: Final = {
     "Settings": "chaffinch.settings",
     "StorageError": "chaffinch.storage.files",
     "TopicPartition": "chaffinch.identifiers",
+    "WriteTableOptions": "chaffinch.table_writes.option_types",
+    "WriteTableResult": "chaffinch.table_writes.writing",
+    "write_table": "chaffinch.table_writes.writing",
 }
 
 __all__ = [
@@ -87,8 +92,11 @@ __all__ = [
     "Settings",
     "StorageError",
     "TopicPartition",
+    "WriteTableOptions",
+    "WriteTableResult",
     "__version__",
     "errors",
+    "write_table",
 ]
 
 

@@ -43,6 +43,7 @@ WAY_TO: Final = {
     Step.READ_MARKER_AFTER_FENCING: (Cut(kind=CutKind.DRIVER_STALLS, step=Step.PUSH),),
 }
 """What has to happen before so that a commit takes these steps."""
+WAY_TO_IN_TOKEN_WRITE: Final = {**WAY_TO, Step.ABORT: (Cut(kind=CutKind.FILE_FAILS, step=Step.WRITE_DEAD_LETTERS),)}
 
 
 class Ends(Enum):
@@ -67,22 +68,36 @@ class Cell:
     kind: CutKind
     phase: Phase
 
-    def cuts(self, occurrence: int = 0) -> tuple[Cut, ...]:
-        way = WAY_TO.get(self.step, ())
+    def cuts(self, occurrence: int = 0, ways: Mapping[Step, tuple[Cut, ...]] = WAY_TO) -> tuple[Cut, ...]:
+        way = ways.get(self.step, ())
         last = Cut(kind=self.kind, step=self.step, occurrence=occurrence, first=FIRST_OF.get(self.phase))
         if self.phase is Phase.RESTART:
             return (*way, Cut(kind=CutKind.DRIVER_DIES_BEFORE, step=self.step), *way, last)
         return (*way, last)
 
 
-def play(cell: Cell, seed: int, *, occurrence: int = 0, **knobs: Any) -> Report:
+def play(cell: Cell, seed: int, *, occurrence: int = 0, ways: Mapping[Step, tuple[Cut, ...]] = WAY_TO, **knobs: Any) -> Report:
     """A world in which nothing else happens."""
     calm: dict[str, Any] = {
         "plain_count": 0, "transactional_count": 0, "version_2_count": 0, "reader_count": 0, "transformer_count": 0, "query_count": 1,
         "faults": CALM, "fault_schedule": FaultSchedule(), "node_count": 1, "lost_answer_at": 0, "validation_first_share": 0.0,
         "query_batches": 2, "query_rows": 12, "query_may_be_empty": False, "query_has_checkpoint": True, "bad_share": 0.3,
     }  # fmt: skip
-    return run(seed, cuts=cell.cuts(occurrence), **{**calm, **knobs})
+    return run(seed, cuts=cell.cuts(occurrence, ways), **{**calm, **knobs})
+
+
+def play_token_write(cell: Cell, seed: int, *, occurrence: int = 0, **knobs: Any) -> Report:
+    """The same world with one write that has a token and no checkpoint, as `write_table` and `df.write` do it, repeated until it
+    succeeds."""
+    one_write: dict[str, Any] = {"query_is_stream": False, "query_has_checkpoint": False, "query_batches": 1}
+    return play(cell, seed, occurrence=occurrence, ways=WAY_TO_IN_TOKEN_WRITE, **{**one_write, **knobs})
+
+
+def fault_of_token_write(report: Report) -> str | None:
+    """The fault of a world with such a write: its rows are not there exactly once, or it never succeeds."""
+    if report.violations:
+        return report.violations[0]
+    return None if report.counters.keys() & {"batches written", "batches skipped"} else "never succeeds"
 
 
 def is_reached(cell: Cell, report: Report) -> bool:
@@ -274,3 +289,14 @@ def played(task: tuple[Cell, int, int]) -> tuple[str | None, bool]:
     report = play(cell, seed, occurrence=occurrence, query_rows=LARGE_ROWS, query_batches=LARGE_BATCHES, query_may_be_empty=occurrence > 0)
     fault = next(iter(report.violations), None) if occurrence else fault_of(cell, report)
     return fault, is_reached(cell, report)
+
+
+def token_write_played(task: tuple[Cell, int, int]) -> tuple[str | None, bool]:
+    """The fault of a cell in a world with a write that has a token, and whether it was cut there."""
+    cell, seed, occurrence = task
+    report = play_token_write(cell, seed, occurrence=occurrence, query_rows=LARGE_ROWS)
+    return fault_of_token_write(report), is_reached(cell, report)
+
+
+STEPS_WITH_CHECKPOINT: Final = frozenset({Step.READ_STATE, Step.FIX_TRANSACTIONAL_ID, Step.NOTE_ENDING, Step.NOTE_DONE})
+"""A write with a token has none of these."""

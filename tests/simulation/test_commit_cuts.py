@@ -11,7 +11,19 @@ import pytest
 
 from chaffinch.spark.commit.operations import Step
 from simulation.queries.cuts import CutKind
-from tests.simulation.commit_cuts import CUTS, UNREACHABLE, Cell, Ends, Phase, fault_of, play
+from tests.simulation.commit_cuts import (
+    CUTS,
+    STEPS_WITH_CHECKPOINT,
+    UNREACHABLE,
+    Cell,
+    Ends,
+    Phase,
+    fault_of,
+    fault_of_token_write,
+    is_reached,
+    play,
+    play_token_write,
+)
 
 
 def test_table_is_complete() -> None:
@@ -40,3 +52,13 @@ def test_each_cut_ends_as_in_the_table(step: Step, phase: Phase) -> None:
     for cell in (Cell(step=step, kind=kind, phase=phase) for kind in CutKind):
         if is_played(cell):
             assert fault_of(cell, play(cell, seed=0)) is None, cell
+
+
+@pytest.mark.parametrize("step", Step, ids=lambda step: step.value)
+def test_each_cut_of_write_with_token_leaves_its_rows_once(step: Step) -> None:
+    """`write_table`, and a batch write of Spark: no checkpoint, one batch, repeated with the same token."""
+    for kind in (CutKind.DRIVER_DIES_BEFORE, CutKind.DRIVER_DIES_AFTER, CutKind.ZOMBIE):
+        cell = Cell(step=step, kind=kind, phase=Phase.FIRST)
+        report = play_token_write(cell, seed=0)
+        assert fault_of_token_write(report) is None, cell
+        assert is_reached(cell, report) is (step not in STEPS_WITH_CHECKPOINT), cell

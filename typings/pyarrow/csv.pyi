@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from pyarrow import DataType, RecordBatch, RecordBatchReader, Schema, Sink, Source
+from pyarrow import DataType, RecordBatch, RecordBatchReader, Schema, Sink, Source, Table
 
 class InvalidRow(NamedTuple):
     expected_columns: int
@@ -47,3 +47,9 @@ def open_csv(
     parse_options: ParseOptions | None = None,
     convert_options: ConvertOptions | None = None,
 ) -> CSVStreamingReader: ...
+def read_csv(
+    input_file: Source,
+    read_options: ReadOptions | None = None,
+    parse_options: ParseOptions | None = None,
+    convert_options: ConvertOptions | None = None,
+) -> Table: ...

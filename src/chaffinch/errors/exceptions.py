@@ -63,7 +63,8 @@ __all__ = [
     "RetriableException", "SaslAuthenticationException", "SecurityDisabledException", "ShareSessionLimitReachedException",
     "ShareSessionNotFoundException", "SnapshotNotFoundException", "SslAuthenticationException", "StaleBrokerEpochException",
     "StaleMemberEpochException", "StreamsInvalidTopologyEpochException", "StreamsInvalidTopologyException",
-    "StreamsTopologyFencedException", "TelemetryTooLargeException", "ThrottlingQuotaExceededException", "TimeoutException",
+    "StreamsTopologyFencedException", "TableWriteException", "TelemetryTooLargeException", "ThrottlingQuotaExceededException",
+    "TimeoutException",
     "TopicAuthorizationException", "TopicDeletionDisabledException", "TopicExistsException", "TransactionAbortableException",
     "TransactionCoordinatorFencedException", "TransactionInvalidTxnStateException", "TransactionalIdAuthorizationException",
     "TransactionalIdNotFoundException", "UnacceptableCredentialException", "UnknownControllerIdException", "UnknownLeaderEpochException",
@@ -257,6 +258,25 @@ class RecordDeserializationException(KafkaException, group=Group.INVALID_CONFIGU
     """A record that the consumer's deserializer refused: `topic_partition`, and its offset in the text. Seek past it to continue."""
 
     class_stored = Stored.NO
+
+
+class TableWriteException(KafkaException):
+    """`write_table` has not written the table, or it is unknown whether it has: the message says which, and what to do.
+
+    With the same token the call can always be repeated. If `group` is InvalidConfiguration it fails again unless something is corrected.
+
+    Attributes:
+        error_name: the error's name: of Kafka, or of Chaffinch, such as ROWS_REJECTED.
+    """
+
+    error_name: str
+
+    def __init__(self, message: str | None = None, *, error_name: str = "", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.error_name = error_name or self.code.name
+
+    def __str__(self) -> str:
+        return f"{self.error_name}: {super().__str__()}"
 
 
 class WakeupException(KafkaException):

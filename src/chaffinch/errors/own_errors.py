@@ -54,6 +54,10 @@ CLIENT_ERRORS: Final = (
         "Seek past it to continue without it, or correct the deserializer.",
     ),
     OwnError(
+        "TableWriteException", _RESTART, "write_table has not written its table, or it is unknown whether it has; the text begins with the error's name.",
+        "Call it again with the same token; if the group is InvalidConfiguration, first correct what the text names.",
+    ),
+    OwnError(
         "WakeupException", _RESTART, "A call that waited was ended by wakeup() from another thread.",
         "None: the application requested it. The consumer stays usable.",
     ),

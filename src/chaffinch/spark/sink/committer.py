@@ -59,8 +59,7 @@ class Committer:
     paths: SinkPaths
 
     def run(self, outcomes: tuple[TaskOutcome, ...], batch_id: int) -> CommitResult:
-        """Runs the commit protocol for one batch. Raises Refusal, and then closes the connections."""
-        from chaffinch.spark.sink.commit_shell import CommitShell
+        """Commits one batch of Spark. Raises Refusal, and then closes the connections."""
         from chaffinch.spark.target import client_for, forget_client
 
         if not outcomes and self.options.batch_id is not None:
@@ -68,23 +67,10 @@ class Committer:
         facts = self.options.completed_facts(outcomes[0].context) if outcomes else TaskContextFacts(task=-1)
         plan = self.plan(outcomes, facts, batch_id)
         try:
-            client = client_for(self.options.client)
-            plan = replace(plan, target=self._target(client, outcomes))
-            commit = commit_batch(plan) if self.options.is_exactly_once else finish_direct_batch(plan)
-            shell = CommitShell(
-                plan,
-                self.options,
-                client,
-                staging=self._staging(facts),
-                state=self.paths.state(facts),
-                after_step=pause_hook(os.environ),
-            )
-            result = shell.run(commit)
+            result = self.commit(plan, facts, client_for(self.options.client))
         except BaseException:
             forget_client(self.options.client)
             raise
-        if self.options.is_exactly_once:
-            self.update_push_rate(result)
         if plan.is_stream and not plan.has_checkpoint and result.outcome == "written":
             warn_recreated_topics_of_process(plan)
         enable_info_log()
@@ -93,7 +79,26 @@ class Committer:
             text = "rows are not acknowledged; if the broker refuses one record, its whole record batch is lost without notice"
             _log.warning("query %s: deliveryGuarantee=%s: %s", plan.query, NONE, text)
         _log.info("query %s, %s", plan.query, result.counts.line(batch_id, result.outcome))
-        self.clean_up(outcomes, batch_id, facts if shell.has_staged else None)
+        return result
+
+    def commit(self, plan: CommitPlan, facts: TaskContextFacts, client: SyncClient) -> CommitResult:
+        """Runs the commit protocol for a plan, and cleans up. Raises Refusal; then the connections of `client` are no longer usable."""
+        from chaffinch.spark.sink.commit_shell import CommitShell
+
+        plan = replace(plan, target=self._target(client, plan.outcomes))
+        commit = commit_batch(plan) if self.options.is_exactly_once else finish_direct_batch(plan)
+        shell = CommitShell(
+            plan,
+            self.options,
+            client,
+            staging=self._staging(facts),
+            state=self.paths.state(facts),
+            after_step=pause_hook(os.environ),
+        )
+        result = shell.run(commit)
+        if self.options.is_exactly_once:
+            self.update_push_rate(result)
+        self.clean_up(plan.outcomes, plan.batch_id, facts if shell.has_staged else None)
         return result
 
     def _target(self, client: SyncClient, outcomes: tuple[TaskOutcome, ...]) -> TargetSnapshot:

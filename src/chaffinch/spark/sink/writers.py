@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -20,12 +20,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from chaffinch.errors import ConfigException, KafkaException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.messages import Failure, Rejection, StagedBatch, StagedBytes, TaskOutcome
-from chaffinch.spark.commit.timeout import check_timeout
 from chaffinch.spark.options import ClientOptions
 from chaffinch.spark.refusals import Kind, Refusal, invalid, line_first, refusal_of, worded_for
-from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.paths import SinkPaths, probe_once, write_probe_file
+from chaffinch.spark.sink.planning import plan_of_task, planned_target
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts, facts_of, host
 from chaffinch.spark.tasks.plan import TaskPlan
@@ -206,36 +205,18 @@ def batch_writer(options: SinkOptions) -> BatchWriter:
 
 def _planned(options: SinkOptions) -> TargetSnapshot:
     """Checks before any task runs: folders can be written, topics exist and can take the rows."""
-    from chaffinch.spark.target import check_codec, check_replication, client_for, forget_client, take_snapshot
+    from chaffinch.spark.target import client_for, forget_client
 
     if options.staging_location is not None:
         write_probe_file(options.staging_location)
     probe_once(options.dead_letter_path, "errors.dead.letter.path")
-    topics = {}
-    if options.marker_topic is not None:
-        topics[options.marker_topic] = "markerTopic"
-    if options.topic is not None:
-        topics[options.topic] = "topic"
-    if options.dead_letter_topic is not None:
-        topics[options.dead_letter_topic] = "errors.dead.letter.queue.topic.name"
     try:
-        client = client_for(options.client)
-        snapshot = take_snapshot(client, list(topics.items()), options.block_max_ms)
-        check_codec(client, options.compression_type, options.block_max_ms)
+        return planned_target(options, client_for(options.client))
     except ConfigException as error:  # Certificate files are read only now.
         raise invalid(error) from None
     except BaseException:
         forget_client(options.client)
         raise
-    check_timeout(options.transaction_timeout_ms, snapshot)
-    if options.guarantee != NONE:
-        for topic in snapshot.topics:
-            check_replication(topic, snapshot.replication_policy)
-    dead_letters = snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None
-    if dead_letters is not None and dead_letters.is_compacted:
-        text = f"errors.dead.letter.queue.topic.name={dead_letters.topic} is compacted: it would refuse rows without a key and drop others"
-        raise Refusal(Group.INVALID_CONFIGURATION, "INVALID_CONFIG", f"{text}; set its cleanup.policy to delete")
-    return snapshot
 
 
 def _outcomes(messages: Iterable[WriterCommitMessage | None]) -> tuple[TaskOutcome, ...]:
@@ -256,34 +237,10 @@ def _version_refusal(message: WriterCommitMessage) -> Refusal:
 
 
 def task_plan(options: SinkOptions, target: TargetSnapshot, facts: TaskContextFacts, query: str) -> TaskPlan:
-    """Plan of a task that writes for `query`. Topics that rows name are looked up if `target` does not contain them."""
-    from chaffinch.spark.target import check_replication, client_for, find_topic, wall_ms
-    from chaffinch.spark.tasks.dead_letter_headers import Origin
-    from chaffinch.spark.tasks.row_handler import handler_for
+    """The plan of a Spark task, with the client of its process."""
+    from chaffinch.spark.target import client_for
 
-    def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:
-        known = target.topic(topic)
-        if known is not None:
-            return known
-        found = find_topic(client_for(options.client), topic, options.block_max_ms, patience_ms)
-        if found is not None and options.guarantee != NONE:
-            check_replication(found, target.replication_policy)
-        return found
-
-    dead_letter_target = target.topic(options.dead_letter_topic) if options.dead_letter_topic else None
-    if dead_letter_target is not None and not options.is_exactly_once and options.request_bytes_max is not None:
-        # If tasks send, a dead letter must fit into a request as well.
-        dead_letter_target = replace(dead_letter_target, batch_bytes_max=min(dead_letter_target.batch_bytes_max, options.request_bytes_max))
-    batch_id = (facts.batch_id or 0) if options.batch_id is None else options.batch_id
-    return TaskPlan(
-        options=options,
-        context=facts,
-        origin=Origin(query=query, batch_id=batch_id, task=facts.task),
-        dead_letter_target=dead_letter_target,
-        snapshot_of=snapshot_of,
-        handler=handler_for(options.handler),
-        wall_ms=wall_ms(),
-    )
+    return plan_of_task(options, target, facts, query, lambda: client_for(options.client))
 
 
 def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:
