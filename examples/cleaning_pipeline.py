@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 
 from chaffinch.admin import Admin
 from chaffinch.errors import KafkaException, TopicExistsException
-from chaffinch.spark import ReplayPlan, ReplayReport, SupervisionEnded, replay_dead_letters, session, supervise
-from chaffinch.spark.java import JavaNotFound
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark import JavaNotFound, Refusal, ReplayPlan, ReplayReport, SupervisionEnded, replay_dead_letters, session, supervise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

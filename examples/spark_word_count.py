@@ -18,8 +18,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from chaffinch.errors import ConfigException
-from chaffinch.spark import ErrorTag, KafkaSink, SupervisionEnded, session, supervise
-from chaffinch.spark.java import JavaNotFound
+from chaffinch.spark import ErrorTag, JavaNotFound, KafkaSink, SupervisionEnded, session, supervise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -307,6 +307,33 @@ class Named(NamedTuple):
         del sys.modules[sample.__name__]
 
 
+# Programs of users --------------------------------------------------------------------------------------------------------------------
+
+_PYTHON_BLOCK = re.compile(r"^```(?:python|py)\b[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_IMPORT = re.compile(r"^\s*(?:from|import) (chaffinch[\w.]*)(?: import ([^\n#]+))?", re.MULTILINE)
+
+
+def user_programs() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.py"))]
+
+
+def internal_imports(text: str) -> list[str]:
+    """Imports of modules that are not public."""
+    return [found[0] for found in _IMPORT.finditer(text) if found[1] not in (*PUBLIC, "chaffinch.testing.plugin")]
+
+
+@pytest.mark.parametrize("path", user_programs(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_user_program_imports_public_modules_only(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    programs = [text] if path.suffix == ".py" else _PYTHON_BLOCK.findall(text)
+    assert [found for program in programs for found in internal_imports(program)] == []
+
+
+def test_internal_import_is_found() -> None:
+    text = "from chaffinch import Producer\nfrom chaffinch.spark.java import JavaNotFound\n    import chaffinch.settings\n"
+    assert internal_imports(text) == ["from chaffinch.spark.java import JavaNotFound", "    import chaffinch.settings"]
+
+
 # Everything else ----------------------------------------------------------------------------------------------------------------------
 
 
