@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-PARTS = ("records", "validation", "broker", "producer", "spark_sink")
+PARTS = ("records", "validation", "broker", "producer", "asyncio_clients", "spark_sink")
 
 
 def main() -> int:

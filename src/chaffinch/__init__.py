@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from chaffinch import errors
     from chaffinch.broker.embedded import EmbeddedBroker, Faults
     from chaffinch.broker.option_types import BrokerOptions
+    from chaffinch.consumer.async_consumer import AsyncConsumer
     from chaffinch.consumer.consumer import Consumer
     from chaffinch.consumer.core.lookups import FoundOffset
     from chaffinch.consumer.option_types import ConsumerOptions
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from chaffinch.table_writes.writing import WriteTableResult, write_table
 
 _MODULES: Final = {
+    "AsyncConsumer": "chaffinch.consumer.async_consumer",
     "AsyncProducer": "chaffinch.producer.async_producer",
     "AsyncRecordFuture": "chaffinch.producer.async_sender",
     "BrokerOptions": "chaffinch.broker.option_types",
@@ -67,6 +69,7 @@ _MODULES: Final = {
 }
 
 __all__ = [
+    "AsyncConsumer",
     "AsyncProducer",
     "AsyncRecordFuture",
     "BrokerOptions",

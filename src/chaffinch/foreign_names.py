@@ -20,7 +20,7 @@ _NO_EVENTS: Final = "leave it out: outcomes need no call, they come through the 
 
 MODULE_HINTS: Final[Mapping[str, str]] = {
     "AIOKafkaAdminClient": _ADMIN,
-    "AIOKafkaConsumer": "use Consumer, in a thread of its own",
+    "AIOKafkaConsumer": "it is AsyncConsumer",
     "AIOKafkaProducer": "it is AsyncProducer",
     "Admin": _ADMIN,
     "AdminClient": _ADMIN,
@@ -87,6 +87,7 @@ CONSUMER_HINTS: Final[Mapping[str, str]] = {
     "topics": _LIST,
     "unassign": "it is unsubscribe()",
 }
+ASYNC_CONSUMER_HINTS: Final[Mapping[str, str]] = {name: hint for name, hint in CONSUMER_HINTS.items() if name != "start"}
 ADMIN_HINTS: Final[Mapping[str, str]] = {
     "alter_configs": "it is alter_topic_configs(name, changed) or alter_node_configs(node, changed), which leave other options as they are",
     "alter_consumer_group_offsets": "it is commit_offsets(group, offsets), or reset_offsets(group, ...)",

@@ -11,5 +11,5 @@ from chaffinch import EmbeddedBroker
 
 @pytest.fixture(scope="module")
 def shared_broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(config={"group.initial.rebalance.delay.ms": 0}) as running:
+    with EmbeddedBroker(config={"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 100}) as running:
         yield running

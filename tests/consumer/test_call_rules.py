@@ -18,6 +18,7 @@ import pytest
 
 from chaffinch import Consumer, EmbeddedBroker, TopicPartition, errors
 from chaffinch.consumer.callbacks import Callbacks
+from chaffinch.consumer.runner import finish
 from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import poll_until, read, write
 
@@ -349,7 +350,7 @@ def test_commit_callbacks_after_one_that_raises_run_in_the_next_call() -> None:
     callbacks.add_completed_commit(lambda *_: int("no number"), {}, None)
     callbacks.add_completed_commit(lambda *_: called.append("the one behind it"), {}, None)
     with pytest.raises(errors.KafkaException, match="the callback on_commit raised ValueError"):
-        callbacks.run_commit_callbacks()
+        finish(callbacks.run_commit_callbacks)
     assert (called, callbacks.has_completed_commits) == ([], True)
-    callbacks.run_commit_callbacks()
+    finish(callbacks.run_commit_callbacks)
     assert (called, callbacks.has_completed_commits) == (["the one behind it"], False)

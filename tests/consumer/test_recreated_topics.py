@@ -199,7 +199,7 @@ def test_undeserializable_record_of_the_deleted_topic_is_forgotten(broker: Embed
     consumer.assign([TopicPartition(topic, 0)])
     with pytest.raises(RecordDeserializationException):
         read(consumer, 1)
-    consumer._rejected[TopicPartition(topic, 0)] = 0, RecordDeserializationException("as of a second record of the same poll")
+    consumer._calls._rejected[TopicPartition(topic, 0)] = 0, RecordDeserializationException("as of a second record of the same poll")
     new = recreate(broker, topic, 3)
     consumer.commit()
     assert [record.value for record in read(consumer, 3)] == new

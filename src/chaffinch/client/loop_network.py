@@ -101,6 +101,8 @@ class LoopNetwork:
     def send(self, request: SendRequest) -> None:
         """Send a core's request, after a lookup of the host name if there is no connection yet."""
         address = request.address
+        if self.is_closed:
+            return
         if address in self._lookups:
             self._lookups[address].append(request)
         elif self.network.has_connection(address) or _is_number(address):

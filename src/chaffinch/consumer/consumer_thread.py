@@ -36,20 +36,6 @@ IDLE_WAIT_MS: Final = 60_000
 WAIT_S_MAX: Final = 10.0
 
 
-class Pending:
-    """The result of a call, set by the core."""
-
-    __slots__ = ("error", "is_done", "result")
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self.result: Any = None
-        self.error: KafkaException | None = None
-
-    def complete(self, result: Any = None, error: KafkaException | None = None) -> None:
-        self.is_done, self.result, self.error = True, result, error
-
-
 class _Job:
     """A function that a caller submits. With `repeats` it is called after each change, until its result is not None."""
 

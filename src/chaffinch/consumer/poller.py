@@ -9,17 +9,17 @@ reach when it ends, or when the caller polls, seeks or pauses, are read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from chaffinch.consumer.callbacks import Callbacks
-from chaffinch.consumer.consumer_thread import ConsumerThread
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.positions import Kind
 from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.consumer.records import ConsumerRecord
+from chaffinch.consumer.runner import Runner
 from chaffinch.errors import IllegalStateException, WakeupException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.runtime.clock import Clock
@@ -40,13 +40,13 @@ class PollState:
 class Poller:
     """The polls of one consumer, one after the other."""
 
-    def __init__(self, core: ConsumerCore, thread: ConsumerThread, callbacks: Callbacks, clock: Clock) -> None:
+    def __init__(self, core: ConsumerCore, runner: Runner, callbacks: Callbacks, clock: Clock) -> None:
         self.unconfirmed: PollState | None = None
         """The last poll, until its caller has the records and sets this to None."""
         self.wakeup_requested = False
         """`wakeup` was called, and no call has raised WakeupException for it yet."""
         self._core = core
-        self._thread = thread
+        self._runner = runner
         self._callbacks = callbacks
         self._clock = clock
 
@@ -55,33 +55,33 @@ class Poller:
             self.wakeup_requested = False
             raise WakeupException("the call was ended by wakeup()")
 
-    def return_unconfirmed(self) -> None:
+    async def return_unconfirmed(self) -> None:
         """Put back the records of a call that was interrupted or failed before its caller received them."""
         self._callbacks.clear_running()
         # A dead thread cannot read them again, and `close` must not fail here.
-        if self.unconfirmed is not None and self._thread.death is None:
-            self._thread.run(self._put_back)
+        if self.unconfirmed is not None and self._runner.death is None:
+            await self._runner.run(self._put_back)
 
     def _put_back(self) -> None:
         unconfirmed, self.unconfirmed = self.unconfirmed, None
         if unconfirmed is not None:
             self._core.fetcher.put_back(unconfirmed.portions)
 
-    def portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
+    async def portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         """Records of one poll. They stay `unconfirmed` until the caller clears that field."""
         if self._core.subscriptions.kind is Kind.NONE:
             raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
         if self._callbacks.is_running:
             raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
         try:
-            portions = self._wait_for_records(timeout_ms, records_max)
+            portions = await self._wait_for_records(timeout_ms, records_max)
             self._core.poll_ended(self._clock.steady_ms())
         except BaseException:  # Also KeyboardInterrupt within the line above.
             self._core.poll_ended(self._clock.steady_ms())
             raise
         return portions
 
-    def _wait_for_records(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
+    async def _wait_for_records(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         """Wait for records. Until then, run the callbacks for rebalances and commits."""
         started_ms, state = self._clock.steady_ms(), PollState()
 
@@ -106,25 +106,25 @@ class Poller:
 
         while True:
             remaining_ms = None if timeout_ms is None else max(0, started_ms + timeout_ms - self._clock.steady_ms())
-            step_result = self._thread.run_until(step, None if remaining_ms is None else remaining_ms / 1000)
+            step_result = await self._runner.run_until(step, None if remaining_ms is None else remaining_ms / 1000)
             if isinstance(step_result, Callback):
-                self._run_listener(step_result)
+                await self._run_listener(step_result)
             elif step_result is None or state.is_done:
                 return state.portions
             if self._callbacks.has_completed_commits:
-                self._run_callback(self._callbacks.run_commit_callbacks)
+                await self._run_callback(self._callbacks.run_commit_callbacks)
 
-    def _run_listener(self, callback: Callback) -> None:
-        error = self._run_callback(lambda: self._callbacks.run_listener(callback))
-        self._thread.run(lambda: self._core.callback_done(callback))
+    async def _run_listener(self, callback: Callback) -> None:
+        error = await self._run_callback(lambda: self._callbacks.run_listener(callback))
+        await self._runner.run(lambda: self._core.callback_done(callback))
         if error is not None:
             raise error
 
-    def _run_callback(self, callback: Callable[[], T]) -> T:
+    async def _run_callback(self, callback: Callable[[], Awaitable[T]]) -> T:
         """Run a callback. Its time counts towards max.poll.interval.ms; a member that exceeds it is removed from the group."""
-        self._thread.run(lambda: self._core.poll_ended(self._clock.steady_ms()))
-        result = callback()
-        self._thread.run(lambda: self._core.poll_resumed(self._clock.steady_ms()))
+        await self._runner.run(lambda: self._core.poll_ended(self._clock.steady_ms()))
+        result = await callback()
+        await self._runner.run(lambda: self._core.poll_resumed(self._clock.steady_ms()))
         return result
 
 

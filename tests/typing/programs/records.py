@@ -6,6 +6,8 @@ from typing import Any, assert_type
 import pyarrow as pa
 
 from chaffinch import (
+    AsyncConsumer,
+    AsyncProducer,
     Consumer,
     ConsumerRecord,
     EmbeddedBroker,
@@ -43,6 +45,19 @@ def records_without_deserializers_have_bytes() -> None:
         assert_type(record.topic_partition, TopicPartition)
     for each in consumer:
         assert_type(each, ConsumerRecord[bytes, bytes])
+
+
+async def asyncio_clients_have_the_same_types() -> None:
+    async with AsyncConsumer(bootstrap_servers=SERVERS, value_deserializer=number) as consumer:
+        assert_type(consumer, AsyncConsumer[bytes, int])
+        assert_type(await consumer.poll(), list[ConsumerRecord[bytes, int]])
+        async for record in consumer:
+            assert_type(record, ConsumerRecord[bytes, int])
+    async with AsyncProducer(bootstrap_servers=SERVERS) as producer:
+        future = await producer.send("orders", b"v")
+        assert_type(await future, RecordMetadata)
+        assert_type(await (await producer.send_table("orders", pa.table({"value": [b"v"]}))), SendTableResult)
+        await producer.send("orders", b"v", partition="0")  # wrong
 
 
 def deserializers_decide() -> None:
