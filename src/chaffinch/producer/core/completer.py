@@ -1,7 +1,7 @@
 """BatchCompleter: gives each record its one outcome, frees its memory, and fails its transaction with it.
 
-Batches end with a response (`complete`, `end` and `fail_records`, called by `produce_response_handler.py`), or without one: the delivery
-timeout has passed, the transaction has failed, or the producer is closed.
+Batches end with a response (`complete`, `end` and `fail_records`, called by `produce_response_handler.py`), or without one: they expire
+(`expire_batches`, `delivery.timeout.ms`), the transaction has failed (`drop_unsent`), or the producer is closed (`close`, `give_up`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.callers import Callers
 from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords, WakeCallers
-from chaffinch.producer.core.refusals.errors import as_abortable, dropped_with_transaction, expired, given_up
+from chaffinch.producer.core.refusals.errors import as_abortable, dropped_with_transaction_error, expiry_error, given_up_error
 from chaffinch.producer.core.refusals.wait_causes import WaitCauses
 from chaffinch.producer.core.transactions.moves import State
 
@@ -130,33 +130,34 @@ class BatchCompleter:
 
     # Without a response: the delivery timeout.
 
-    def expire(self, steady_ms: int) -> None:
-        """Fail every batch whose delivery timeout has passed. A batch in flight keeps its sequence numbers until the response."""
+    def expire_batches(self, steady_ms: int) -> None:
+        """Fail every batch that is older than `delivery.timeout.ms`. A batch in flight keeps its sequence numbers until the response."""
         too_old_ms = steady_ms - self._context.delivery_timeout_ms
         accumulator = self._outstanding.accumulator
         oldest_ms = accumulator.oldest_ms()
         if oldest_ms is not None and oldest_ms <= too_old_ms:
             for batch in accumulator.take_expired(too_old_ms):
-                self.fail(batch, self._expired(batch, is_awaited=False))
+                self.fail(batch, self._count_expired(batch, is_awaited=False))
         for queue in self._outstanding.busy():
             self._expire_queue(queue, too_old_ms)
 
     def _expire_queue(self, queue: PartitionQueue, too_old_ms: int) -> None:
         for batch in [b for b in queue.in_flight if b.created_ms <= too_old_ms and not b.is_abandoned]:
-            error = self._expired(batch, is_awaited=True)
+            error = self._count_expired(batch, is_awaited=True)
             batch.move(Move.ABANDON)
             self._fail_all(batch, error)
             self.fail_transaction(error)
         for batch in [b for b in (*queue.retries, *queue.returned) if b.created_ms <= too_old_ms]:
-            self.end(batch, self._expired(batch, is_awaited=False), is_unstored=not batch.possibly_stored)
+            self.end(batch, self._count_expired(batch, is_awaited=False), is_unstored=not batch.possibly_stored)
 
-    def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
+    def _count_expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
+        """Count the records of an expired batch, and make their error. `is_awaited`: a request is in flight."""
         # For a batch that was never sent: the cause that holds up all batches, or the last error of the preceding batch.
         own = self._wait_causes.error_of(batch) or self._wait_causes.general_cause()
         cause = own or self._error_of_predecessor(batch)
         self.expired_count, self.expired_cause = self.expired_count + batch.count, cause
         is_of_predecessor = own is None and cause is not None
-        error = expired(batch, self._context.delivery_timeout_ms, cause, is_awaited=is_awaited, is_of_predecessor=is_of_predecessor)
+        error = expiry_error(batch, self._context.delivery_timeout_ms, cause, is_awaited=is_awaited, is_of_predecessor=is_of_predecessor)
         return self.as_record_error(error)
 
     def _error_of_predecessor(self, batch: ProducerBatch) -> KafkaException | None:
@@ -179,10 +180,10 @@ class BatchCompleter:
         assert transaction is not None, "only a transaction's records fail together"
         gives_up, is_final = transaction.state in (State.ABORTING, State.FATAL_ERROR), transaction.state is State.FATAL_ERROR
         for batch in self._take_all():
-            self._fail_all(batch, dropped_with_transaction(batch, transaction.error, is_final=is_final))
+            self._fail_all(batch, dropped_with_transaction_error(batch, transaction.error, is_final=is_final))
         for queue in self._outstanding.busy():
             for batch in queue.drop_waiting() if gives_up else queue.drop_returned():
-                self._fail_all(batch, dropped_with_transaction(batch, transaction.error, is_final=is_final))
+                self._fail_all(batch, dropped_with_transaction_error(batch, transaction.error, is_final=is_final))
 
     def close(self) -> None:
         """Close's deadline has passed: fail all records without an outcome, and their transaction, which must not commit without them."""
@@ -208,7 +209,7 @@ class BatchCompleter:
                 self._give_up(batch, error, is_awaited=True)
 
     def _give_up(self, batch: ProducerBatch, error: KafkaException, *, is_awaited: bool) -> None:
-        self._fail_all(batch, given_up(batch, error, self._wait_causes.error_of(batch), is_awaited=is_awaited))
+        self._fail_all(batch, given_up_error(batch, error, self._wait_causes.error_of(batch), is_awaited=is_awaited))
 
     def _take_all(self) -> Iterator[ProducerBatch]:
         """Take all batches from the accumulator; they are not sent."""

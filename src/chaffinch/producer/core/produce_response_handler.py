@@ -39,7 +39,7 @@ from chaffinch.producer.core.effects import AskHandler
 from chaffinch.producer.core.exception_handler import HandlerDecision, Question
 from chaffinch.producer.core.refusals import batch_responses, culprits
 from chaffinch.producer.core.refusals.batch_responses import TOPIC_CONFIG_AGE_MS_MAX, UNKNOWN, BatchResponse, Situation, TopicConfig
-from chaffinch.producer.core.refusals.errors import deleted_topic_error, exhausted, given_up, lost_with_topic
+from chaffinch.producer.core.refusals.errors import deleted_topic_error, exhausted_error, given_up_error, lost_with_topic_error
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS
 from chaffinch.producer.core.transactions.moves import State
@@ -101,7 +101,7 @@ class ProduceResponseHandler:
             if event.is_unsupported or event.error is not None:  # A retry would fail in the same way.
                 cause = event.error or UnsupportedVersionException(event.reason)
                 batch.possibly_stored |= event.was_sent
-                self._completer.end(batch, given_up(batch, cause, is_awaited=False), is_unstored=not batch.possibly_stored)
+                self._completer.end(batch, given_up_error(batch, cause, is_awaited=False), is_unstored=not batch.possibly_stored)
                 continue
             error_class = TimeoutException if event.is_timeout else NetworkException
             stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO
@@ -124,7 +124,7 @@ class ProduceResponseHandler:
         elif may_retry:
             self._schedule_retry(batch, steady_ms)
         else:
-            last = exhausted(error, batch.attempts, self._context.retries)
+            last = exhausted_error(error, batch.attempts, self._context.retries)
             self._completer.end(batch, self._completer.as_record_error(last), is_unstored=not batch.possibly_stored)
 
     # Decisions, and the information that they need.
@@ -139,7 +139,7 @@ class ProduceResponseHandler:
         if isinstance(verdict, culprits.NeedTopicConfig) or (isinstance(verdict, culprits.AskHandler) and not batch.is_abandoned):
             self._defer(batch, answer, verdict)
         elif isinstance(verdict, culprits.FailAll) and answer.code.is_retriable:
-            last = exhausted(verdict.error, batch.attempts + 1, self._context.retries)
+            last = exhausted_error(verdict.error, batch.attempts + 1, self._context.retries)
             self._carry_out(batch, replace(verdict, error=last), steady_ms)
         else:
             if isinstance(verdict, culprits.Separate):
@@ -241,14 +241,14 @@ class ProduceResponseHandler:
                     if batch not in self._undecided:
                         self._judge_waiting(batch, steady_ms, None)
 
-    def expire(self, steady_ms: int) -> None:
+    def end_unknown(self, steady_ms: int) -> None:
         """End batches whose topic has been unknown for `retry.unknown.topic.partition.ms`, without waiting for another response."""
         for batch, end_ms in list(self._unknown_ends()):
             if end_ms <= steady_ms and batch not in self._undecided:
                 self._judge_waiting(batch, steady_ms, None)
 
     def next_deadline_ms(self) -> int | None:
-        """When the next such batch ends."""
+        """When the next batch ends because its topic is unknown."""
         return min((end_ms for _, end_ms in self._unknown_ends()), default=None)
 
     def _unknown_ends(self) -> Iterator[tuple[ProducerBatch, int]]:
@@ -308,7 +308,7 @@ class ProduceResponseHandler:
             self.fail_of_deleted_topic(batch)
             return
         if batch.is_topic_recreated and self._transaction is not None and self._transaction.has_sent_to(batch.topic_partition.topic):
-            self._completer.end(batch, lost_with_topic(batch), is_unstored=True)
+            self._completer.end(batch, lost_with_topic_error(batch), is_unstored=True)
             return
         is_previous_completing = self._is_previous_completing(verdict.error.code)
         batch.attempts += not is_previous_completing

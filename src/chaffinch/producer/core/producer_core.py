@@ -397,10 +397,10 @@ class ProducerCore:
         transaction = self.transaction
         if self.recreated_topics.settle():
             self.callers.positions_changed()
-        self.completer.expire(steady_ms)
-        self.response_handler.expire(steady_ms)
+        self.completer.expire_batches(steady_ms)
+        self.response_handler.end_unknown(steady_ms)
         if transaction is not None:
-            self.context.out += transaction.expire(steady_ms, self.outage_log.unreachable, self.wait_causes.batch_cause)
+            self.context.out += transaction.expire_callers(steady_ms, self.outage_log.unreachable, self.wait_causes.batch_cause)
         if self.callers.is_late(steady_ms):
             self.completer.close()
         if transaction is not None:

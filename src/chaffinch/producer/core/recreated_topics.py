@@ -28,7 +28,7 @@ from chaffinch.producer.core.effects import Report
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.partitioner import Availability, Partitioner
 from chaffinch.producer.core.produce_response_handler import ProduceResponseHandler
-from chaffinch.producer.core.refusals.errors import lost_with_topic
+from chaffinch.producer.core.refusals.errors import lost_with_topic_error
 from chaffinch.protocol.primitives import ZERO_UUID
 
 
@@ -140,7 +140,7 @@ class RecreatedTopics:
         """Fail the transaction's batches that wait for a retry: their sequence numbers continue those of lost batches."""
         for queue in self._queues_of(topic):
             for batch in list(queue.retries):
-                self._completer.end(batch, lost_with_topic(batch), is_unstored=True)
+                self._completer.end(batch, lost_with_topic_error(batch), is_unstored=True)
 
     def _move(self, topic: str, topic_partitions: list[TopicPartition], count: int, *, takes_waiting: bool) -> None:
         """Choose new partitions for the records that are certainly not stored. `takes_waiting`: including those in the accumulator."""

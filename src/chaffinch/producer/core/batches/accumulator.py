@@ -381,11 +381,11 @@ class Accumulator:
             del self._busy[topic_partition]
         return batch
 
-    def take_expired(self, created_before_ms: int) -> Iterator[ProducerBatch]:
+    def take_expired(self, created_until_ms: int) -> Iterator[ProducerBatch]:
         """Take every batch whose first record was appended at or before a time."""
         for topic_partition in self.partitions():
             queue = self._queues[topic_partition]
-            while (oldest_ms := queue.oldest_ms()) is not None and oldest_ms <= created_before_ms:
+            while (oldest_ms := queue.oldest_ms()) is not None and oldest_ms <= created_until_ms:
                 batch = self.take(topic_partition)
                 assert batch is not None, "a queue with an oldest batch has one to take"
                 yield batch

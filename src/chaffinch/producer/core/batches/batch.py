@@ -98,7 +98,7 @@ class Move(Enum):
     RETRY = "a retriable error, or no response"
     RETURN = "certainly not stored, and its sequence numbers cannot be used"
     PUT_BACK = "its topic was created again"
-    ABANDON = "its deadline passed before the response"
+    ABANDON = "it expired, or the producer was closed, before the response"
     END = "written, failed, dropped, split, or answered after it was abandoned"
 
     __hash__ = object.__hash__

@@ -21,7 +21,7 @@ from chaffinch.identifiers import pluralize
 from chaffinch.producer.core.batches.batch import ProducerBatch
 
 
-def expired(
+def expiry_error(
     batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None, *, is_awaited: bool, is_of_predecessor: bool = False
 ) -> KafkaException:
     """Error for `delivery.timeout.ms`. `is_awaited`: a request is in flight. `is_of_predecessor`: the cause is the preceding batch's."""
@@ -44,14 +44,14 @@ def _sends(attempts: int) -> str:
     return "never sent" if not attempts else "sent once" if attempts == 1 else f"sent {attempts} times"
 
 
-def exhausted(error: AnyError, attempts: int, retries: int) -> AnyError:
+def exhausted_error(error: AnyError, attempts: int, retries: int) -> AnyError:
     """Add to a retriable error, after `attempts` attempts, that `retries` allows no more."""
     if attempts <= retries:
         return error
     return with_message(error, f"{error.message.rstrip('.')}; {_sends(attempts)}, and retries={retries} allows no more")
 
 
-def dropped_with_transaction(batch: ProducerBatch, cause: KafkaException | None, *, is_final: bool) -> KafkaException:
+def dropped_with_transaction_error(batch: ProducerBatch, cause: KafkaException | None, *, is_final: bool) -> KafkaException:
     """The batch was not sent because its transaction failed (`cause`) or is being aborted. `is_final`: the producer is unusable."""
     if cause is None:
         error: KafkaException = TransactionAbortableException("the transaction was aborted", topic_partition=batch.topic_partition)
@@ -62,7 +62,9 @@ def dropped_with_transaction(batch: ProducerBatch, cause: KafkaException | None,
     return error
 
 
-def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaException | None = None, *, is_awaited: bool) -> KafkaException:
+def given_up_error(
+    batch: ProducerBatch, error: KafkaException, waited_for: KafkaException | None = None, *, is_awaited: bool
+) -> KafkaException:
     """The error of a batch of a producer that cannot write any more. `waited_for`: why it has no outcome; added to a time-out."""
     fresh = copy_for_raise(error)
     if waited_for is not None and isinstance(error, (TimeoutException, TransactionAbortableException)):
@@ -73,7 +75,7 @@ def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaExcep
     return fresh
 
 
-def lost_with_topic(batch: ProducerBatch) -> KafkaException:
+def lost_with_topic_error(batch: ProducerBatch) -> KafkaException:
     """The error of a batch that is certainly not stored, in a transaction whose topic was deleted and created again."""
     topic = batch.topic_partition.topic
     text = f"topic {topic!r} was deleted and created again in this transaction: this batch is not sent to the new one"

@@ -367,7 +367,7 @@ class TransactionManager:
         times = (self.callers.deadline_ms, self.retrying_request.next_deadline_ms(steady_ms))
         return min([time for time in times if time is not None], default=None)
 
-    def expire(
+    def expire_callers(
         self, steady_ms: int, unreachable: Callable[[], str | None], cause_of_records: Callable[[], KafkaException | None] = lambda: None
     ) -> list[Effect]:
         """Fail callers whose deadline has passed. Init, commit and abort go on and may be called again; late offsets fail the transaction.
