@@ -79,12 +79,12 @@ def completes_twice(patch: Patch) -> None:
 
 
 def forgets_rows(patch: Patch) -> None:
-    """In a separated batch the culprits fail and the innocents are dropped."""
-    separate = culprits.Separate
+    """When culprits are removed, they fail and the innocents are dropped."""
+    remove_culprits = culprits.RemoveCulprits
     carry_out = ProduceResponseHandler._carry_out
 
     def drops(self: ProduceResponseHandler, batch: Any, verdict: Any, steady_ms: int) -> None:
-        if isinstance(verdict, separate) and not batch.is_abandoned:
+        if isinstance(verdict, remove_culprits) and not batch.is_abandoned:
             self.queue(batch.topic_partition).failed(batch)
             self._completer.release(batch.memory_bytes)
             self._completer.fail_records(batch, verdict.errors, verdict.dropped)

@@ -327,7 +327,7 @@ SITUATIONS = st.builds(
     is_idempotent=st.booleans(),
     predecessors=st.sampled_from(PredecessorState),
     may_retry=st.booleans(),
-    separations=st.integers(0, 20),
+    removals=st.integers(0, 20),
     topic_config=st.builds(
         TopicConfig, is_compacted=st.none() | st.booleans(), min_insync_replicas=st.none() | st.integers(1, 3), is_requested=st.booleans()
     ),
@@ -338,7 +338,7 @@ SITUATIONS = st.builds(
 def test_every_refusal_has_a_verdict_by_the_rules(answer: BatchResponse, situation: Situation) -> None:
     verdict = judge(answer, situation)
     match verdict:
-        case culprits.Separate():
+        case culprits.RemoveCulprits():
             assert not situation.possibly_stored
             assert not situation.in_transaction
             assert set(verdict.errors) <= set(range(situation.count))

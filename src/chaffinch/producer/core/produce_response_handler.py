@@ -60,8 +60,8 @@ class ProduceResponseHandler:
         self._topic_configs: dict[str, TopicConfig] = {}
         self._undecided: dict[ProducerBatch, tuple[BatchResponse, culprits.NeedTopicConfig | culprits.AskHandler]] = {}
         """Batches whose decision waits for a topic's configuration or the exception handler, with their responses."""
-        self._returned_partitions: dict[TopicPartition, None] = {}
-        """Partitions with a batch that has come back (response or failure) and whose topic was created again after it was sent."""
+        self._settled_partitions: dict[TopicPartition, None] = {}
+        """Partitions with a batch that got its response, or will get none, and whose topic was created again after it was sent."""
         self._may_end_unknown = context.retry_unknown_ms < context.delivery_timeout_ms
         """Whether `retry.unknown.topic.partition.ms` can end a batch before `delivery.timeout.ms` does."""
 
@@ -142,7 +142,7 @@ class ProduceResponseHandler:
             last = exhausted_error(verdict.error, batch.attempts + 1, self._context.retries)
             self._carry_out(batch, replace(verdict, error=last), steady_ms)
         else:
-            if isinstance(verdict, culprits.Separate):
+            if isinstance(verdict, culprits.RemoveCulprits):
                 self._screening.refused(batch, answer, verdict.errors)
             self._carry_out(batch, verdict, steady_ms)
 
@@ -208,7 +208,7 @@ class ProduceResponseHandler:
             is_idempotent=self._context.is_idempotent,
             predecessors=self.queue(batch.topic_partition).predecessor_state(batch),
             may_retry=self._may_retry(batch, steady_ms, counts=not self._is_previous_completing(answer.code)),
-            separations=batch.separations,
+            removals=batch.removals,
             topic_config=UNKNOWN if steady_ms - topic_config.received_ms > TOPIC_CONFIG_AGE_MS_MAX else topic_config,
             last_error=batch.last_error,
             questions=self._context.questions,
@@ -293,8 +293,8 @@ class ProduceResponseHandler:
             case culprits.Split():
                 self._context.counts["batches_split"] += 1
                 self._replace(batch, batch.halves())
-            case culprits.Separate():
-                self._separate(batch, verdict, steady_ms)
+            case culprits.RemoveCulprits():
+                self._remove_culprits(batch, verdict, steady_ms)
             case culprits.FailAll():
                 # Once the producer is unusable, records do not ask for an abort.
                 is_abortable = isinstance(verdict.error, TransactionAbortableException)
@@ -336,14 +336,14 @@ class ProduceResponseHandler:
         if verdict.waits:
             queue.not_before_ms = steady_ms + self._context.wait_ms(batch.attempts)
 
-    def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, steady_ms: int) -> None:
-        """Fail or drop the culprits. The innocents are sent again at once as a new batch, which counts as no attempt (decision 12)."""
+    def _remove_culprits(self, batch: ProducerBatch, verdict: culprits.RemoveCulprits, steady_ms: int) -> None:
+        """Fail or drop the culprits, and send the innocents again at once as a new batch, which counts as no attempt (decision 12)."""
         self._context.counts["batches_separated"] += 1
         count = len(verdict.errors) + len(verdict.dropped)
         innocents = batch.without(np.fromiter(chain(verdict.errors, verdict.dropped), np.int64, count))
         children = [] if innocents is None else innocents.halves() if verdict.halves else [innocents]
         for child in children:
-            child.separations = batch.separations + 1
+            child.removals = batch.removals + 1
         self._replace(batch, children)
         if verdict.waits and children:
             self.queue(batch.topic_partition).not_before_ms = steady_ms + self._context.wait_ms(batch.attempts + 1)
@@ -364,9 +364,9 @@ class ProduceResponseHandler:
 
     def _note_topic_recreated(self, batch: ProducerBatch) -> None:
         if batch.is_topic_recreated:
-            self._returned_partitions[batch.topic_partition] = None
+            self._settled_partitions[batch.topic_partition] = None
 
-    def take_returned_partitions(self) -> dict[TopicPartition, None]:
-        """Partitions with a batch that has come back since the last call, after its topic was created again."""
-        returned_partitions, self._returned_partitions = self._returned_partitions, {}
-        return returned_partitions
+    def take_settled_partitions(self) -> dict[TopicPartition, None]:
+        """Partitions with a batch that got its response, or will get none, since the last call, after its topic was created again."""
+        settled_partitions, self._settled_partitions = self._settled_partitions, {}
+        return settled_partitions

@@ -109,12 +109,12 @@ class RecreatedTopics:
         return is_misplaced
 
     def settle(self) -> bool:
-        """Move batches of resized topics that have come back since the last round, or were appended to a missing partition.
+        """Move batches of resized topics that are no longer in flight since the last round, or were appended to a missing partition.
 
         Only batches that are certainly not stored move. Returns whether records have moved to other partitions since the last round.
         """
-        returned_partitions, misplaced, self._misplaced = self._response_handler.take_returned_partitions(), self._misplaced, {}
-        for topic_partition in returned_partitions | misplaced:
+        settled_partitions, misplaced, self._misplaced = self._response_handler.take_settled_partitions(), self._misplaced, {}
+        for topic_partition in settled_partitions | misplaced:
             count = self._context.cluster.partition_count(topic_partition.topic)
             if topic_partition.topic in self._resized and count is not None:
                 self._move(topic_partition.topic, [topic_partition], count, takes_waiting=topic_partition in misplaced)

@@ -148,7 +148,7 @@ class ProducerBatch:
     """How many batches of its partition were numbered before it."""
     attempts: int = 0
     """Number of attempts that got a retriable error or no response."""
-    separations: int = 0
+    removals: int = 0
     """Number of times that culprits were removed from it."""
     possibly_stored: bool = False
     """An earlier attempt may have been written: it timed out, lost its connection, or got code 7 or 20 (decision 13)."""
@@ -209,7 +209,7 @@ class ProducerBatch:
         return self.shown_keys[1]
 
     def without(self, indices: Rows) -> ProducerBatch | None:
-        """A new batch without the records at `indices` (each once), without sequence numbers; None if no record is left.
+        """A new batch without the records at `indices`, the culprits (each once), and without sequence numbers; None if no record is left.
 
         It may take over the bytes: this batch has ended, and its records are not read again.
         """

@@ -128,7 +128,7 @@ class Situation:
     """State of the batches with lower sequence numbers."""
     may_retry: bool = True
     """Neither the attempts nor the delivery timeout are used up."""
-    separations: int = 0
+    removals: int = 0
     topic_config: TopicConfig = UNKNOWN
     last_error: KafkaException | None = None
     questions: frozenset[Question] = frozenset()

@@ -1,7 +1,8 @@
-"""Culprits of a refused batch: decides whether to retry it, to fail all records, or to remove the culprits and resend the innocents.
+"""Verdict on a refused batch: retry it, fail all records, or remove the culprits and send the innocents again.
 
 KIP-467 section 3, with decisions 12 to 18 of the design. `judge` is the only place where this is decided: a pure function, to be read
-from top to bottom. The response handler applies its verdict.
+from top to bottom. `produce_response_handler.py` applies the verdict: its `_remove_culprits` removes them (h), `ProducerBatch.without`
+makes the batch of the innocents.
 
     a. success                                      -> no verdict: the batch is written
     b. retriable code, culprits listed or not       -> Resend, whole (3.a), while attempts are left
@@ -11,7 +12,7 @@ from top to bottom. The response handler applies its verdict.
     e. no culprits, or an index that cannot be      -> FailAll (3.b.i)
     f. culprits, and the batch may be stored        -> FailAll, outcome unknown: innocents sent again could be stored twice
     g. culprits in a transaction                    -> FailAll: the innocents abort with the transaction
-    h. culprits                                     -> Separate: culprits fail, innocents are sent again (3.b.ii)
+    h. culprits                                     -> RemoveCulprits: culprits fail, innocents are sent again (3.b.ii)
 
 If an exception handler decides (KIP-1038), b for an unknown topic, g, h, and a single record that is too large result in AskHandler first.
 Records that it drops leave the batch like culprits, but do not fail. No record of a batch that may be stored is dropped.
@@ -34,7 +35,7 @@ from chaffinch.producer.core.refusals.batch_responses import BatchResponse, Reco
 from chaffinch.producer.core.refusals.record_errors import API, CulpritErrors, culprit_of, stored
 
 # A broker that names one culprit at a time would cause n rounds for n records: after this many rounds the innocents are halved each time.
-SEPARATIONS_MAX: Final = 8
+REMOVALS_MAX: Final = 8
 # Errors after which an attempt may still have been written (decision 13), as after lost connections and time-outs.
 POSSIBLY_STORED_CODES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 # The broker expected another sequence, or has forgotten the producer: this attempt was not written, and a new number is needed.
@@ -67,11 +68,13 @@ class Renumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
+    """Send the records again as two batches, each with half of them."""
+
     error: ApiException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Separate:
+class RemoveCulprits:
     """Fail the records in `errors`, drop those in `dropped`, and send the others again at once; `halves`: as two batches.
 
     `waits`: not at once, but after a backoff.
@@ -109,7 +112,7 @@ class NeedTopicConfig:
     """The response is ambiguous without the topic's configuration: request it, then judge again."""
 
 
-Verdict: TypeAlias = Resend | Renumber | Split | Separate | FailAll | NeedTopicConfig | AskHandler
+Verdict: TypeAlias = Resend | Renumber | Split | RemoveCulprits | FailAll | NeedTopicConfig | AskHandler
 
 
 def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
@@ -119,7 +122,7 @@ def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
             return not (possibly_stored or verdict.possibly_stored)
         case FailAll():
             return not verdict.uses_up_sequences
-        case Renumber() | Split() | Separate():
+        case Renumber() | Split() | RemoveCulprits():
             return True
         case AskHandler():
             return not possibly_stored
@@ -203,7 +206,7 @@ def _unknown_topic(answer: BatchResponse, situation: Situation) -> Verdict:
     if situation.possibly_stored:
         return FailAll(error=_as_abortable(error, situation), uses_up_sequences=True)
     failed = [index for index in all_indices if index not in decision.swallowed and index not in decision.retried]
-    return _separate_or_fail(
+    return _remove_or_fail_all(
         answer, {index: _as_abortable(_batch_error(answer, situation), situation) for index in failed}, situation, waits=True
     )
 
@@ -226,10 +229,10 @@ def _refused(answer: BatchResponse, situation: Situation) -> Verdict:
         asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
         if asked:
             return AskHandler(question=Question.REJECTED, errors=asked)
-    return _separate_or_fail(answer, errors, situation)
+    return _remove_or_fail_all(answer, errors, situation)
 
 
-def _separate_or_fail(answer: BatchResponse, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
+def _remove_or_fail_all(answer: BatchResponse, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
     """Fail the records in `errors`, unless the handler drops them. The others continue without them, or fail with the transaction."""
     decision = situation.decision or NO_DECISION
     if situation.decision is not None:
@@ -245,8 +248,8 @@ def _separate_or_fail(answer: BatchResponse, errors: Mapping[int, ApiException],
         )
         innocent.__cause__ = first
         return FailAll(error=innocent if others else _as_abortable(first, situation), errors=errors, dropped=decision.swallowed)
-    halves = not waits and situation.separations + 1 > SEPARATIONS_MAX
-    return Separate(errors=errors, halves=halves, dropped=decision.swallowed, waits=waits)
+    halves = not waits and situation.removals + 1 > REMOVALS_MAX
+    return RemoveCulprits(errors=errors, halves=halves, dropped=decision.swallowed, waits=waits)
 
 
 def _needs_topic_config(answer: BatchResponse, situation: Situation) -> bool:
