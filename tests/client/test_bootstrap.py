@@ -94,12 +94,12 @@ Made = Callable[..., tuple[MetadataWatch | ConsumerMetadataWatch, ClusterState]]
 def test_both_clients_rebootstrap(made: Made) -> None:
     watch, cluster = made(metadata_recovery_rebootstrap_trigger_ms="1000")
     cluster.learn_node(0, KNOWN)
-    watch.unanswered(NetworkException("gone"), 5_000)
-    watch.answered(MetadataResponse(), 5_500)
-    watch.unanswered(NetworkException("gone"), 6_000)
-    watch.unanswered(NetworkException("gone"), 6_900)
+    watch.request_failed(NetworkException("gone"), 5_000)
+    watch.response_received(MetadataResponse(), 5_500)
+    watch.request_failed(NetworkException("gone"), 6_000)
+    watch.request_failed(NetworkException("gone"), 6_900)
     assert cluster.nodes
-    watch.unanswered(NetworkException("gone"), 7_000)
+    watch.request_failed(NetworkException("gone"), 7_000)
     assert not cluster.nodes
 
 
@@ -108,7 +108,7 @@ def test_both_clients_rebootstrap(made: Made) -> None:
 def test_rebootstrap_required_code_rebootstraps(made: Made, strategy: str, is_known: bool) -> None:
     watch, cluster = made(metadata_recovery_strategy=strategy)
     cluster.learn_node(0, KNOWN)
-    watch.answered(MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED.number), 5_500)
+    watch.response_received(MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED.number), 5_500)
     assert bool(cluster.nodes) is is_known
 
 

@@ -246,7 +246,7 @@ def test_kills_lose_and_duplicate_nothing(killed: Killed) -> None:
     assert counts_by_consumer(killed.address) == truth
 
 
-# One of each class, whose answer is lost, and unknown ones.
+# One of each class, whose response is lost, and unknown ones.
 KILLED_UNDER = [
     (None, None, None),
     ("Produce", "NOT_LEADER_OR_FOLLOWER", None),

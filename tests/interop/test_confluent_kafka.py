@@ -189,7 +189,7 @@ def test_min_insync_replicas_above_the_replication_factor_fails_at_once(broker: 
     assert send(producer(broker, acks=1), "held", (b"k", b"v")) == [None]
 
 
-def test_lost_answer_does_not_duplicate_record(broker: EmbeddedBroker, topic: str) -> None:
+def test_lost_response_does_not_duplicate_record(broker: EmbeddedBroker, topic: str) -> None:
     """The connection is cut after the append; the idempotent producer sends the batch again, and the broker knows it."""
     client = producer(broker, enable_idempotence=True)
     assert send(client, topic, (b"k", b"first")) == [None]

@@ -90,7 +90,7 @@ SCENARIOS = [
              "abc@1/0 de@4/0 de@4/0 ac@0/1 de@2/1", ["1", INVALID, "2", "3", "4"]),
     Scenario("stored all the same", "ab cd", [Answer(codes.REQUEST_TIMED_OUT), at(3), LATER, at(1)],
              "ab@1/0 cd@3/0 ab@1/0", ["1", "2", "3", "4"]),
-    # Decision 13: a batch whose first answer was lost is refused: its innocents may be there. Behind it nothing is guessed either.
+    # Decision 13: a batch whose first response was lost is refused: its innocents may be there. Behind it nothing is guessed either.
     Scenario("lost, then refused; a gap behind it", "abc de", [LOST, GAP, LATER, rejected(1), at(1)],
              "abc@1/0 de@4/0 abc@1/0 de@0/1", [UNKNOWN, "InvalidRecordException possibly", UNKNOWN, "1", "2"]),
     Scenario("both lost, then one refused and one with a gap", "abc de", [LOST, LOST, LATER, rejected(1), LATER, GAP],

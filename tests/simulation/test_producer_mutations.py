@@ -59,11 +59,11 @@ def resends_innocents(patch: Patch) -> None:
 
 
 def forgets_lost_attempts(patch: Patch) -> None:
-    """A lost answer counts as proof that nothing was stored."""
-    lost = ProduceResponseHandler._retry_unanswered
+    """A lost response counts as proof that nothing was stored."""
+    lost = ProduceResponseHandler._retry_without_response
     patch.setattr(
         ProduceResponseHandler,
-        "_retry_unanswered",
+        "_retry_without_response",
         lambda self, batch, error, steady_ms, *, was_sent: lost(self, batch, error, steady_ms, was_sent=False),
     )
 

@@ -101,7 +101,7 @@ def test_transactional_ids_continue(fixture: Fixture, broker: EmbeddedBroker) ->
 
 
 def test_surviving_producer_writes_no_duplicates(fixture: Fixture, broker: EmbeddedBroker) -> None:
-    """Its newest batch, sent again because its answer was lost, is recognised; the next one follows."""
+    """Its newest batch, sent again because its response was lost, is recognised; the next one follows."""
     known = fixture.facts["retried"]
     identity, sequence = ProducerIdentity(known["producer_id"], known["epoch"]), known["sequence"]
     with SyncClient([broker.bootstrap_servers]) as client:

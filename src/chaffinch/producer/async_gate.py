@@ -37,7 +37,7 @@ class AsyncGate(SendGate):
                     found: KafkaException | StillWaiting | None = done.value
                     break
                 await self._changes.wait(wait_ms / 1000)
-            begun.answered = self.core.context.cluster.version
+            begun.checked_version = self.core.context.cluster.version
             result = self._waited(begun, found, record_of)
             if not isinstance(result, StillWaiting):
                 return result

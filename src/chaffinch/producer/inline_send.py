@@ -203,7 +203,7 @@ class InlineCore:
         counts["batches_written"] += 1
         counts["records_written"] += 1
         self._core.context.metadata.use(target.topic_partition.topic, steady_ms)
-        self._core.outage_log.answered(target.address, steady_ms)
+        self._core.outage_log.response_received(target.address, steady_ms)
 
     def adopt(self, steady_ms: int) -> SendRequest | None:
         """Turn the inline request into a batch in flight, and return its Produce request; None if there is none, or it is written already.

@@ -52,7 +52,7 @@ class _MetadataWait:
     """Name of the public method, for error texts."""
     sends: bool
     """A record waits for the topic: the wait ends if no record may be sent."""
-    answered: int = -1
+    checked_version: int = -1
     """Version of the cluster metadata that was checked last."""
     next_log_ms: int
     """Length of the wait after which the next log line is due."""
@@ -231,7 +231,7 @@ class SendGate:
         while True:
             with self.lock:
                 found = self._wait_for_metadata(begun)
-                begun.answered = self.core.context.cluster.version
+                begun.checked_version = self.core.context.cluster.version
             result = self._waited(begun, found, record_of)
             if not isinstance(result, StillWaiting):
                 return result
@@ -293,11 +293,11 @@ class SendGate:
 
     def _metadata_steps(self, metadata_wait: _MetadataWait) -> Generator[int, None, KafkaException | StillWaiting | None]:
         """The waits of `_wait_for_metadata`: yields how long to wait at most, in ms, for a change of the core."""
-        topic, partition, started_ms, answered = (
+        topic, partition, started_ms, checked_version = (
             metadata_wait.topic,
             metadata_wait.partition,
             metadata_wait.started_ms,
-            metadata_wait.answered,
+            metadata_wait.checked_version,
         )
         cluster, has_waited = self.core.context.cluster, False
         while True:
@@ -315,7 +315,7 @@ class SendGate:
             if error is not None:
                 return error
             unknown = self.core.wait_causes.unknown_topic(topic, partition, started_ms)
-            if unknown is not None and (cluster.version > answered or waited_ms >= self._retry_unknown_ms):
+            if unknown is not None and (cluster.version > checked_version or waited_ms >= self._retry_unknown_ms):
                 return unknown
             if self._sender.is_own_thread:
                 return self.core.wait_causes.callback_cannot_wait(topic, partition)

@@ -138,7 +138,9 @@ def test_idle_coordinator_is_not_waited_for() -> None:
     world.step(Connected(address=NODE._replace(lane=LANE_FETCH)))
     world.core.context.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.steady_ms, had_response=True)
     world.group.finder.forget()
-    world.group.finder.answered(FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.steady_ms)
+    world.group.finder.response_received(
+        FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.steady_ms
+    )
     for _ in range(60):
         world.advance(50)
         for sent in world.pending(FetchRequest):
@@ -346,7 +348,7 @@ class TestPendingResponses:
         responses = PendingResponses()
         for steady_ms in (0, 1_000, 2_000):
             responses.sent(NODE, steady_ms)
-            responses.failed(NODE, steady_ms, was_refused_here=False)
+            responses.request_failed(NODE, steady_ms, was_refused_here=False)
         assert responses.since_ms(NODE) == 0
         responses.sent(NODE, steady_ms + ATTEMPTS_GAP_MS_MAX + 1)
         assert responses.since_ms(NODE) == steady_ms + ATTEMPTS_GAP_MS_MAX + 1
@@ -354,16 +356,16 @@ class TestPendingResponses:
     def test_request_that_was_never_sent_is_not_owed(self) -> None:
         responses = PendingResponses()
         responses.sent(NODE, 0)
-        responses.failed(NODE, 0, was_refused_here=True)
+        responses.request_failed(NODE, 0, was_refused_here=True)
         assert responses.since_ms(NODE) is None
 
     def test_each_response_counts(self) -> None:
         responses = PendingResponses()
         responses.sent(NODE, 0)
         responses.sent(NODE, 10)
-        responses.answered(NODE, 50)
+        responses.response_received(NODE, 50)
         assert responses.since_ms(NODE) == 50
-        responses.answered(NODE, 60)
+        responses.response_received(NODE, 60)
         assert responses.since_ms(NODE) is None
 
 

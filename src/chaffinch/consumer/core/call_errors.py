@@ -42,7 +42,7 @@ def network_error(event: RequestFailed, api: str | None = None) -> KafkaExceptio
     return kind(text, stored=Stored.NO, api=api)
 
 
-def unanswered_error(event: RequestFailed, api: str) -> KafkaException:
+def no_response_error(event: RequestFailed, api: str) -> KafkaException:
     """The error of a request to the coordinator that got no response; it may have been executed."""
     stored = Stored.POSSIBLY if event.was_sent else Stored.NO
     if event.is_unsupported:

@@ -18,10 +18,10 @@ from chaffinch.consumer.core.call_errors import (
     metadata_too_long,
     names_of,
     network_error,
+    no_response_error,
     not_a_member_error,
     not_joined_error,
     rebalancing_error,
-    unanswered_error,
     within,
 )
 from chaffinch.consumer.core.committed import COORDINATOR_LOST, UNKNOWN_TOPIC, CommittedOffsets
@@ -239,7 +239,7 @@ class Commits:
         names = {topic_id: tp.topic for tp, topic_id in ids.items()} if has_ids else {}
         token = CommitToken(commit, commit.identity, names, missing)
         if not offsets:
-            self._answered(token, [], "apache", steady_ms)
+            self._apply_results(token, [], "apache", steady_ms)
             return
         commit.is_under_way = True
         self._context.counts["commits_sent"] += 1
@@ -265,7 +265,7 @@ class Commits:
             else:
                 commit.outdated.add(tp)
 
-    def topics_answered(self, event: ResponseReceived) -> None:
+    def topics_response_received(self, event: ResponseReceived) -> None:
         """The coordinator's metadata, which the core has processed: positions in topics that were created again are dropped."""
         commit: Commit = event.token.commit
         counts = {topic.name: len(topic.partitions) for topic in event.message.topics if not topic.error_code}
@@ -327,16 +327,16 @@ class Commits:
 
     # Responses.
 
-    def commit_answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def commit_response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         token: CommitToken = event.token
         results = [
             (TopicPartition(topic.name or token.names.get(topic.topic_id, ""), found.partition_index), found.error_code)
             for topic in event.message.topics
             for found in topic.partitions
         ]
-        self._answered(token, results, event.numbering, steady_ms)
+        self._apply_results(token, results, event.numbering, steady_ms)
 
-    def _answered(self, token: CommitToken, results: list[tuple[TopicPartition, int]], numbering: Numbering, steady_ms: int) -> None:
+    def _apply_results(self, token: CommitToken, results: list[tuple[TopicPartition, int]], numbering: Numbering, steady_ms: int) -> None:
         """Process the result of each offset. Partitions missing in the coordinator's metadata were not sent; it would not know them."""
         commit = token.commit
         commit.is_under_way = False
@@ -410,13 +410,13 @@ class Commits:
             self._finder.forget()
         return error
 
-    def commit_failed(self, token: CommitToken | TopicsToken, event: RequestFailed, steady_ms: int) -> None:
+    def commit_request_failed(self, token: CommitToken | TopicsToken, event: RequestFailed, steady_ms: int) -> None:
         token.commit.is_under_way = False
         if isinstance(token, CommitToken) and token.names and event.is_unsupported:
             self._without_topic_ids.add(event.address.first_lane)
             self._context.counts["commits_sent"] -= 1  # It was not sent: it is sent with names instead.
             return
-        error = unanswered_error(event, "OffsetCommit") if isinstance(token, CommitToken) else network_error(event, "Metadata")
+        error = no_response_error(event, "OffsetCommit") if isinstance(token, CommitToken) else network_error(event, "Metadata")
         self._commit_failed(token.commit, error, steady_ms)
 
     def _commit_failed(self, commit: Commit, error: KafkaException, steady_ms: int) -> None:

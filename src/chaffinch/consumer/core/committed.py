@@ -14,7 +14,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import RequestFailed, ResponseReceived
 from chaffinch.client.effects import CompleteCall, FailCall
 from chaffinch.client.offset_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS
-from chaffinch.consumer.core.call_errors import IN_TIME, names_of, unanswered_error
+from chaffinch.consumer.core.call_errors import IN_TIME, names_of, no_response_error
 from chaffinch.consumer.core.context import ConsumerContext
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, Membership
 from chaffinch.consumer.core.membership_states import State
@@ -109,7 +109,7 @@ class CommittedOffsets:
 
     # Responses.
 
-    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         lookup: Lookup = event.token
         lookup.is_under_way = False
         response = event.message
@@ -139,7 +139,7 @@ class CommittedOffsets:
         else:
             self._context.out.append(CompleteCall(call=lookup.call, result=found))
 
-    def failed(self, lookup: Lookup, event: RequestFailed, steady_ms: int) -> None:
+    def request_failed(self, lookup: Lookup, event: RequestFailed, steady_ms: int) -> None:
         """No response."""
         lookup.is_under_way = False
         if event.is_unsupported and lookup.has_ids:
@@ -148,7 +148,7 @@ class CommittedOffsets:
         if event.is_unsupported and self._requires_stable:
             self._requires_stable = False  # Brokers before KIP-447 do not support it.
             return
-        self._handle_error(lookup, unanswered_error(event, "OffsetFetch"), steady_ms)
+        self._handle_error(lookup, no_response_error(event, "OffsetFetch"), steady_ms)
 
     def _handle_error(self, lookup: Lookup, error: KafkaException, steady_ms: int) -> None:
         if error.code in COORDINATOR_LOST or isinstance(error, NetworkException):

@@ -87,9 +87,9 @@ class ConsumerCore:
                 self.wait_log.handle(event, steady_ms)
             match event:
                 case ResponseReceived():
-                    self._answered(event, steady_ms)
+                    self._response_received(event, steady_ms)
                 case RequestFailed():
-                    self._failed(event, steady_ms)
+                    self._request_failed(event, steady_ms)
                 case Connected():
                     self._authentication_errors.pop(event.address, None)
                     self.context.attempts.succeeded(event.address)
@@ -106,43 +106,43 @@ class ConsumerCore:
                     pass
         return self.drain(steady_ms)
 
-    def _answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def _response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         token = event.token
         throttle_ms = getattr(event.message, "throttle_time_ms", 0)
         if throttle_ms > 0:
             self.context.attempts.throttled(event.address, steady_ms + throttle_ms)
         match token:
             case FetchToken():
-                self.fetcher.answered(event, steady_ms)
+                self.fetcher.response_received(event, steady_ms)
             case ListOffsetsToken():
-                self.lookups.list_answered(event, steady_ms)
+                self.lookups.list_response_received(event, steady_ms)
             case EpochsToken():
-                self.lookups.epochs_answered(event, steady_ms)
+                self.lookups.epochs_response_received(event, steady_ms)
             case MetadataToken():
                 self._metadata_received(event, steady_ms)
             case _:
                 assert self.group is not None, f"a response without a request: {event}"
                 if isinstance(token, TopicsToken):
                     self.recreated_topics.handle(self.metadata_watch.learn(event.message, steady_ms))
-                self.group.answered(event, steady_ms)
+                self.group.response_received(event, steady_ms)
 
-    def _failed(self, event: RequestFailed, steady_ms: int) -> None:
+    def _request_failed(self, event: RequestFailed, steady_ms: int) -> None:
         token = event.token
         match token:
             case FetchToken():
-                self.fetcher.failed(token, steady_ms)
+                self.fetcher.request_failed(token, steady_ms)
             case ListOffsetsToken():
-                self.lookups.list_failed(token, event, steady_ms)
+                self.lookups.list_request_failed(token, event, steady_ms)
             case EpochsToken():
-                self.lookups.epochs_failed(token, event, steady_ms)
+                self.lookups.epochs_request_failed(token, event, steady_ms)
             case MetadataToken():
-                self.metadata_watch.unanswered(network_error(event), steady_ms)
+                self.metadata_watch.request_failed(network_error(event), steady_ms)
             case _:
                 assert self.group is not None, f"a failure without a request: {event}"
-                self.group.failed(event, steady_ms)
+                self.group.request_failed(event, steady_ms)
 
     def _metadata_received(self, event: ResponseReceived, steady_ms: int) -> None:
-        recreated_topics = self.metadata_watch.answered(event.message, steady_ms)
+        recreated_topics = self.metadata_watch.response_received(event.message, steady_ms)
         self.resets.learn()
         self.recreated_topics.handle(recreated_topics)
         self._match_pattern()

@@ -60,7 +60,7 @@ class CoordinatorFinder:
             self._is_under_way = True
             self._context.send_to_any(broker, coordinators.find_request(self._context.group_id, "group"), CoordinatorToken())
 
-    def answered(self, response: FindCoordinatorResponse, steady_ms: int) -> None:
+    def response_received(self, response: FindCoordinatorResponse, steady_ms: int) -> None:
         """Process the response. An error that retries cannot solve is raised to the caller."""
         self._is_under_way = False
         found = coordinators.parse_find_response(response)
@@ -74,7 +74,7 @@ class CoordinatorFinder:
         if not found.code.is_retriable:
             self._context.fail(error)
 
-    def unanswered(self, error: KafkaException, steady_ms: int) -> None:
+    def request_failed(self, error: KafkaException, steady_ms: int) -> None:
         self._is_under_way = False
         self._context.coordinator_error = error
         self._wait(steady_ms)

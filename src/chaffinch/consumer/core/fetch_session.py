@@ -60,7 +60,7 @@ class FetchSession:
         )
         return request, LAST_VERSION if uses_ids else LAST_VERSION_WITH_NAMES
 
-    def answered(self, response: FetchResponse) -> None:
+    def response_received(self, response: FetchResponse) -> None:
         """Update the session from a response."""
         code = codes.by_number(response.error_code)
         if code is codes.FETCH_SESSION_ID_NOT_FOUND:
@@ -74,7 +74,7 @@ class FetchSession:
             self.id = response.session_id
             self.epoch = self.epoch + 1 if self.epoch < EPOCH_MAX else 1
 
-    def unanswered(self) -> None:
+    def request_failed(self) -> None:
         """The broker's state is unknown: the next request ends the session and starts another."""
         self.epoch = EPOCH_INITIAL
 

@@ -76,7 +76,7 @@ class CompletedFetch:
 
 
 class Fetcher:
-    """Fetches the assigned partitions. `take` returns records; `answered`, `failed` and `advance` are called by the core."""
+    """Fetches the assigned partitions. `take` returns records; the core calls `response_received`, `request_failed` and `advance`."""
 
     def __init__(self, context: ConsumerContext) -> None:
         settings = context.settings
@@ -159,7 +159,7 @@ class Fetcher:
 
     # Responses.
 
-    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         """Buffer the data of a response; new leaders that it names are used at once (KIP-951)."""
         token: FetchToken = event.token
         response: FetchResponse = event.message
@@ -167,7 +167,7 @@ class Fetcher:
         self._context.counts["fetches_answered"] += 1
         session = self._sessions[token.node_id]
         tps_by_key = session.tps_by_key()
-        session.answered(response)
+        session.response_received(response)
         code = codes.by_number(response.error_code, numbering=event.numbering)
         if code is not codes.NONE:
             if code not in SESSION_ERRORS:
@@ -221,10 +221,10 @@ class Fetcher:
         self._completed.append(CompletedFetch(state.tp, start, start if end is None else max(end, start), size, reader, code))
         self._context.wake_caller()
 
-    def failed(self, token: FetchToken, steady_ms: int) -> None:
+    def request_failed(self, token: FetchToken, steady_ms: int) -> None:
         """No response: the broker may be down, and its partitions get another leader soon."""
         self._under_way.discard(token.node_id)
-        self._sessions[token.node_id].unanswered()
+        self._sessions[token.node_id].request_failed()
         self._refetch_later(token, steady_ms)
 
     def _refetch_later(self, token: FetchToken, steady_ms: int) -> None:

@@ -32,46 +32,46 @@ class Group:
     def needs_coordinator(self) -> bool:
         return self.membership.is_active or self.commits.is_busy
 
-    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         membership, commits, token = self.membership, self.commits, event.token
         match token:
             case CoordinatorToken():
-                self.finder.answered(event.message, steady_ms)
+                self.finder.response_received(event.message, steady_ms)
             case MemberToken():
-                membership.answered(token, event, steady_ms)
+                membership.response_received(token, event, steady_ms)
             case JoinProbeToken():
-                membership.probe.answered(event, steady_ms)
+                membership.probe.response_received(event, steady_ms)
             case LeaveToken():
                 membership.pending_leave.ended(token)
             case GroupKindToken():
-                membership.refused_join.answered(event)
+                membership.refused_join.response_received(event)
             case CommitToken():
-                commits.commit_answered(event, steady_ms)
+                commits.commit_response_received(event, steady_ms)
             case TopicsToken():
-                commits.topics_answered(event)
+                commits.topics_response_received(event)
             case _:
                 assert isinstance(token, Lookup), f"a response without a request: {event}"
-                commits.committed.answered(event, steady_ms)
+                commits.committed.response_received(event, steady_ms)
 
-    def failed(self, event: RequestFailed, steady_ms: int) -> None:
+    def request_failed(self, event: RequestFailed, steady_ms: int) -> None:
         """No response: the part sends the request again. The end of the connection is reported by `connection_lost`."""
         membership, commits, token = self.membership, self.commits, event.token
         match token:
             case CoordinatorToken():
-                self.finder.unanswered(network_error(event), steady_ms)
+                self.finder.request_failed(network_error(event), steady_ms)
             case MemberToken():
-                membership.failed(token, event, steady_ms)
+                membership.request_failed(token, event, steady_ms)
             case JoinProbeToken():
-                membership.probe.failed(token, steady_ms, is_unsupported=event.is_unsupported)
+                membership.probe.request_failed(token, steady_ms, is_unsupported=event.is_unsupported)
             case LeaveToken():
                 membership.pending_leave.ended(token)
             case GroupKindToken():
                 membership.refused_join.ended(token)
             case CommitToken() | TopicsToken():
-                commits.commit_failed(token, event, steady_ms)
+                commits.commit_request_failed(token, event, steady_ms)
             case _:
                 assert isinstance(token, Lookup), f"a failure without a request: {event}"
-                commits.committed.failed(token, event, steady_ms)
+                commits.committed.request_failed(token, event, steady_ms)
 
     def connection_lost(self, address: Address) -> None:
         """A connection has ended."""

@@ -92,7 +92,7 @@ class JoinProbe:
             return
         self._context.send(self._address.first_lane, group_requests.describe(self._context.group_id), JoinProbeToken(self._attempt))
 
-    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         if event.token.attempt != self._attempt:
             return
         self._failures = 0
@@ -102,7 +102,7 @@ class JoinProbe:
                 is_waiting = self._is_waiting(group, event.version or 0) if code is codes.NONE else code in TRANSIENT
                 self._schedule_next(steady_ms, is_waiting=is_waiting)
 
-    def failed(self, token: JoinProbeToken, steady_ms: int, *, is_unsupported: bool) -> None:
+    def request_failed(self, token: JoinProbeToken, steady_ms: int, *, is_unsupported: bool) -> None:
         if token.attempt == self._attempt and not is_unsupported:
             self._failures += 1
             self._is_lost = self._failures >= FAILURES_MAX
@@ -180,7 +180,7 @@ class RefusedJoin:
         for message, is_consumer_protocol in requests:
             self._context.send(address.first_lane, message, GroupKindToken(self._attempt, is_consumer_protocol))
 
-    def answered(self, event: ResponseReceived) -> None:
+    def response_received(self, event: ResponseReceived) -> None:
         for group in event.message.groups:
             code = codes.by_number(group.error_code, numbering=event.numbering)
             if event.token.attempt != self._attempt:

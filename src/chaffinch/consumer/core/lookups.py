@@ -247,7 +247,7 @@ class OffsetLookups:
 
     # Responses.
 
-    def list_answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def list_response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         token: ListOffsetsToken = event.token
         self._forget(token)
         for topic in event.message.topics:
@@ -308,7 +308,7 @@ class OffsetLookups:
         else:
             self._context.fail(exception_for(code, topic_partition=state.tp, stored=Stored.NO, api=api))
 
-    def list_failed(self, token: ListOffsetsToken, event: RequestFailed, steady_ms: int) -> None:
+    def list_request_failed(self, token: ListOffsetsToken, event: RequestFailed, steady_ms: int) -> None:
         self._forget(token)
         if token.call is not None:
             token.call.last_error = network_error(event, "ListOffsets")
@@ -322,7 +322,7 @@ class OffsetLookups:
             if state is not None:
                 state.back_off(steady_ms + self._context.wait_ms(1))
 
-    def epochs_answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def epochs_response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         token: EpochsToken = event.token
         self._under_way -= token.positions.keys()
         for topic in event.message.topics:
@@ -360,7 +360,7 @@ class OffsetLookups:
             self._context.report(f"{text}; continuing there")
             state.seek(Position(end_offset, epoch, leader_epoch))
 
-    def epochs_failed(self, token: EpochsToken, event: RequestFailed, steady_ms: int) -> None:
+    def epochs_request_failed(self, token: EpochsToken, event: RequestFailed, steady_ms: int) -> None:
         self._under_way -= token.positions.keys()
         if not event.is_unsupported:
             self._retry_positions(token.positions, steady_ms)

@@ -284,23 +284,23 @@ class Membership:
 
     # Responses.
 
-    def answered(self, token: MemberToken, event: ResponseReceived, steady_ms: int) -> None:
+    def response_received(self, token: MemberToken, event: ResponseReceived, steady_ms: int) -> None:
         self._under_way.discard(token.kind)
         self.last_error = None
         if token.kind == "describe":
             if token.identity == self.identity and self.leader.needs_describe:
-                self._describe_answered(event, steady_ms)
+                self._describe_response_received(event, steady_ms)
             return
         code = codes.by_number(event.message.error_code, numbering=event.numbering)
         if token.kind == "join":
             self.probe.end()
-            self._join_answered(event.address, event.message, code, steady_ms)
+            self._join_response_received(event.address, event.message, code, steady_ms)
         elif token.identity == self.identity and token.kind == "sync" and self.state is State.SYNCING:
-            self._sync_answered(event.message, code, steady_ms)
+            self._sync_response_received(event.message, code, steady_ms)
         elif token.identity == self.identity and token.kind == "heartbeat":
-            self._heartbeat_answered(code, steady_ms)
+            self._heartbeat_response_received(code, steady_ms)
 
-    def failed(self, token: MemberToken, event: RequestFailed, steady_ms: int) -> None:
+    def request_failed(self, token: MemberToken, event: RequestFailed, steady_ms: int) -> None:
         self._under_way.discard(token.kind)
         if token.kind == "join":
             self.probe.end()
@@ -319,7 +319,7 @@ class Membership:
         self._not_before_ms = steady_ms + self._context.wait_ms(self._failures)
         self._heartbeat_ms = min(self._heartbeat_ms, steady_ms)
 
-    def _join_answered(self, address: Address, response: Any, code: ErrorCode, steady_ms: int) -> None:
+    def _join_response_received(self, address: Address, response: Any, code: ErrorCode, steady_ms: int) -> None:
         if self.state is not State.JOINING:  # Unsubscribed in the meantime: the group need not wait for this member.
             if response.member_id and self._context.instance_id is None and self.state is State.OUT:
                 self._send_leave(response.member_id, "unsubscribed while joining")
@@ -357,7 +357,7 @@ class Membership:
                 return
         self.transition(MembershipEvent.JOINED)
 
-    def _sync_answered(self, response: Any, code: ErrorCode, steady_ms: int) -> None:
+    def _sync_response_received(self, response: Any, code: ErrorCode, steady_ms: int) -> None:
         if code is codes.NONE:
             try:
                 self.assignment = decode_assignment(response.assignment)
@@ -379,7 +379,7 @@ class Membership:
         else:
             self._fail(exception_for(code, message=f"group {self._context.group_id!r}: {code.text}", api="SyncGroup"))
 
-    def _heartbeat_answered(self, code: ErrorCode, steady_ms: int) -> None:
+    def _heartbeat_response_received(self, code: ErrorCode, steady_ms: int) -> None:
         self._last_response_ms = steady_ms
         if code is codes.REBALANCE_IN_PROGRESS:
             if self.state is State.STABLE:
@@ -391,7 +391,7 @@ class Membership:
         elif code is not codes.NONE and not self._handle_transient(code, steady_ms):
             self._fail(exception_for(code, message=f"group {self._context.group_id!r}: {code.text}", api="Heartbeat"))
 
-    def _describe_answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def _describe_response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         """The assignments of the other members, from a stable group: rebalance if a partition is unassigned."""
         for group in event.message.groups:
             code = codes.by_number(group.error_code, numbering=event.numbering)

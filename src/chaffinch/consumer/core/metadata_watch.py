@@ -91,7 +91,7 @@ class MetadataWatch:
         topics = None if self._needs_all else [MetadataRequestTopic(name=topic) for topic in sorted(self._topics)]
         return MetadataRequest(topics=topics, allow_auto_topic_creation=self._may_create)
 
-    def answered(self, response: MetadataResponse, steady_ms: int) -> list[RecreatedTopic]:
+    def response_received(self, response: MetadataResponse, steady_ms: int) -> list[RecreatedTopic]:
         """Process the response to the request in flight; returns the topics that were deleted and created again."""
         cluster = self._context.cluster
         self._is_under_way = False
@@ -122,7 +122,7 @@ class MetadataWatch:
         )
         return [recreated for recreated in found if recreated is not None]
 
-    def unanswered(self, error: KafkaException, steady_ms: int) -> None:
+    def request_failed(self, error: KafkaException, steady_ms: int) -> None:
         """No response: another broker is tried as soon as one is out of back-off."""
         self._is_under_way = False
         self._context.needs_metadata = True

@@ -46,7 +46,7 @@ class PendingResponses:
         self._counts[address] += 1
         self._since_ms[address] = steady_ms if is_new else self._since_ms.get(address, steady_ms)
 
-    def answered(self, address: Address, steady_ms: int) -> None:
+    def response_received(self, address: Address, steady_ms: int) -> None:
         self._connected.add(address)
         self._counts[address] -= 1
         if self._counts[address] > 0:
@@ -54,7 +54,7 @@ class PendingResponses:
         else:
             self._since_ms.pop(address, None)
 
-    def failed(self, address: Address, steady_ms: int, *, was_refused_here: bool) -> None:
+    def request_failed(self, address: Address, steady_ms: int, *, was_refused_here: bool) -> None:
         """No response. `was_refused_here`: the request could not be sent at all. Otherwise the address owes one to the next attempt,
         too."""
         self._counts[address] -= 1
@@ -116,9 +116,9 @@ class ConsumerWaitLog:
         address, responses = event.address, self.responses
         match event:
             case ResponseReceived():
-                responses.answered(address, steady_ms)
+                responses.response_received(address, steady_ms)
             case RequestFailed():
-                responses.failed(address, steady_ms, was_refused_here=event.is_unsupported)
+                responses.request_failed(address, steady_ms, was_refused_here=event.is_unsupported)
             case Connected():
                 responses.connected(address)
             case Disconnected():

@@ -92,18 +92,18 @@ class IdentityManager:
         self.retrying_request.begin("InitProducerId", address)
         return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._context.transaction_timeout_ms)
 
-    def answered(self, answer: Any, steady_ms: int) -> KafkaException | None:
+    def response_received(self, response: Any, steady_ms: int) -> KafkaException | None:
         """Handle the response. Returns a non-retriable error, which makes idempotent writes impossible."""
-        code = codes.by_number(answer.error_code)
+        code = codes.by_number(response.error_code)
         if code is codes.NONE:
-            self._own = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            self._own = ProducerIdentity(response.producer_id, response.producer_epoch)
             self.retrying_request.succeeded()
             return None
         error = exception_for(code, api="InitProducerId")
-        self.unanswered(error, steady_ms)
+        self.attempt_failed(error, steady_ms)
         return None if code.is_retriable else error
 
-    def unanswered(self, error: KafkaException, steady_ms: int) -> None:
+    def attempt_failed(self, error: KafkaException, steady_ms: int) -> None:
         """Record a failed attempt, and retry it after the backoff."""
         self.retrying_request.retry(error, steady_ms + self._context.wait_ms(self.retrying_request.failures + 1))
 
@@ -167,17 +167,17 @@ class AuxiliaryRequests:
         self._context.attempts.request_sent(address)
         self._context.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms, version_max=version_max))
 
-    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         """A broker has responded to one of these requests."""
         token = event.token
         match token:
             case MetadataToken():
-                self._context.metadata.answered(event.message, steady_ms)
+                self._context.metadata.response_received(event.message, steady_ms)
                 self._recreated_topics.metadata_received(topic.name for topic in event.message.topics if topic.name is not None)
                 self._response_handler.metadata_received(steady_ms)
                 self._context.out.append(WakeCallers())
             case IdentityToken():
-                refusal = self._identity.answered(event.message, steady_ms)
+                refusal = self._identity.response_received(event.message, steady_ms)
                 if refusal is not None:
                     self._completer.give_up(refusal)
             case TopicConfigToken():
@@ -185,17 +185,17 @@ class AuxiliaryRequests:
             case _:
                 assert isinstance(token, StepToken), f"a response to an unknown request: {event}"
                 assert self._transaction is not None
-                self._context.out += self._transaction.answered(token.step, event.message, self._step_wait_ms(), steady_ms)
+                self._context.out += self._transaction.response_received(token.step, event.message, self._step_wait_ms(), steady_ms)
 
-    def failed(self, event: RequestFailed, steady_ms: int) -> None:
+    def request_failed(self, event: RequestFailed, steady_ms: int) -> None:
         """One of these requests will get no response."""
         token, error = event.token, event.exception()
         is_final = event.is_unsupported or event.error is not None
         match token:
             case MetadataToken():
-                self._context.metadata.unanswered(error, steady_ms)
+                self._context.metadata.request_failed(error, steady_ms)
             case IdentityToken():
-                self._identity.unanswered(error, steady_ms)
+                self._identity.attempt_failed(error, steady_ms)
                 if is_final:
                     self._completer.give_up(error)
             case TopicConfigToken():
@@ -206,13 +206,13 @@ class AuxiliaryRequests:
                 if is_final:
                     self._context.out += self._transaction.request_unsupported(token.step, error, was_sent=event.was_sent)
                 else:
-                    self._context.out += self._transaction.unanswered(token.step, error, self._step_wait_ms(), steady_ms)
+                    self._context.out += self._transaction.request_failed(token.step, error, self._step_wait_ms(), steady_ms)
 
     def _step_wait_ms(self) -> int:
         return self._context.wait_ms(self._identity.retrying_request.failures + 1)
 
-    def _topic_config_received(self, topic: str, answer: Any, steady_ms: int) -> None:
+    def _topic_config_received(self, topic: str, response: Any, steady_ms: int) -> None:
         self._topic_configs_in_flight.discard(topic)
         state = self._context.cluster.topic(topic)
         counts = [] if state is None else [partition.replica_count for partition in state.partitions.values()]
-        self._response_handler.topic_config_received(topic, read_topic_config(answer, min(counts, default=None), steady_ms), steady_ms)
+        self._response_handler.topic_config_received(topic, read_topic_config(response, min(counts, default=None), steady_ms), steady_ms)

@@ -77,7 +77,7 @@ class MetadataWatch:
         self._is_in_flight, self._is_refresh_requested = True, False
         return MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(requested)], allow_auto_topic_creation=True)
 
-    def answered(self, response: MetadataResponse, steady_ms: int) -> None:
+    def response_received(self, response: MetadataResponse, steady_ms: int) -> None:
         """Handle the response. The same request is repeated only after a backoff, which grows while the topics stay the same."""
         self._is_in_flight = False
         self.last_error = None
@@ -91,7 +91,7 @@ class MetadataWatch:
             self._bootstrap.rebootstrap()
         self._is_refresh_requested |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
 
-    def unanswered(self, error: KafkaException, steady_ms: int) -> None:
+    def request_failed(self, error: KafkaException, steady_ms: int) -> None:
         """No response: the request goes to another broker as soon as one may be tried."""
         self._is_in_flight = False
         self._is_refresh_requested = True

@@ -71,31 +71,31 @@ class ProduceResponseHandler:
 
     # Outcomes of Produce requests.
 
-    def answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         """A broker has responded to a Produce request."""
         sent: ProduceSent = event.token
         cluster = self._context.cluster
         for node in event.message.node_endpoints:
             cluster.learn_node(node.node_id, Address(node.host, node.port))
-        for batch, part in sent.answers(event.message):
+        for batch, part in sent.parts_of(event.message):
             if part is not None and part.current_leader is not None:
                 cluster.learn_leader(batch.topic_partition, part.current_leader.leader_id, part.current_leader.leader_epoch)
             if part is None:
                 error = NetworkException(
                     f"{sent.address} left this partition out of its response", topic_partition=batch.topic_partition, stored=Stored.POSSIBLY
                 )
-                self._retry_unanswered(batch, error, steady_ms, was_sent=True)
+                self._retry_without_response(batch, error, steady_ms, was_sent=True)
             else:
                 self._judge(batch, batch_responses.read_response(part, event.numbering), steady_ms)
 
-    def written(self, event: RequestWritten, steady_ms: int) -> None:
+    def request_written(self, event: RequestWritten, steady_ms: int) -> None:
         """A request that gets no response (acks=0) has been written: its batches count as written."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
-            self._written(batch, NO_OFFSET, -1, steady_ms)
+            self._batch_written(batch, NO_OFFSET, -1, steady_ms)
 
-    def failed(self, event: RequestFailed, steady_ms: int) -> None:
-        """A Produce request got no response."""
+    def request_failed(self, event: RequestFailed, steady_ms: int) -> None:
+        """A Produce request got no response: retry its batches, or fail those for which a retry would fail in the same way."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
             if event.is_unsupported or event.error is not None:  # A retry would fail in the same way.
@@ -107,10 +107,10 @@ class ProduceResponseHandler:
             stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO
             reason = event.reason + sent.too_large_for_most() if event.was_sent and not event.is_timeout else event.reason
             error = error_class(f"{event.address}: {reason}", topic_partition=batch.topic_partition, stored=stored, api="Produce")
-            self._retry_unanswered(batch, error, steady_ms, was_sent=event.was_sent)
+            self._retry_without_response(batch, error, steady_ms, was_sent=event.was_sent)
 
-    def _retry_unanswered(self, batch: ProducerBatch, error: KafkaException, steady_ms: int, *, was_sent: bool) -> None:
-        """The outcome of an attempt is unknown, or it was never sent: retry it under its sequence numbers, while there is time."""
+    def _retry_without_response(self, batch: ProducerBatch, error: KafkaException, steady_ms: int, *, was_sent: bool) -> None:
+        """Retry a batch whose request got no response, or was never sent, under its sequence numbers, while attempts and time are left."""
         self._context.metadata.refresh()
         self._note_topic_recreated(batch)
         may_retry = self._may_retry(batch, steady_ms, counts=was_sent)
@@ -129,21 +129,21 @@ class ProduceResponseHandler:
 
     # Decisions, and the information that they need.
 
-    def _judge(self, batch: ProducerBatch, answer: BatchResponse, steady_ms: int, decision: HandlerDecision | None = None) -> None:
+    def _judge(self, batch: ProducerBatch, response: BatchResponse, steady_ms: int, decision: HandlerDecision | None = None) -> None:
         """Decide about a batch, or request the information that is needed. `decision`: that of the exception handler, if it was called."""
-        if answer.is_written:
-            base_offset = answer.base_offset if answer.code is codes.NONE else NO_OFFSET
-            self._written(batch, base_offset, answer.log_append_time_ms, steady_ms)
+        if response.is_written:
+            base_offset = response.base_offset if response.code is codes.NONE else NO_OFFSET
+            self._batch_written(batch, base_offset, response.log_append_time_ms, steady_ms)
             return
-        verdict = culprits.judge(answer, self._situation_of(batch, answer, steady_ms, decision))
+        verdict = culprits.judge(response, self._situation_of(batch, response, steady_ms, decision))
         if isinstance(verdict, culprits.NeedTopicConfig) or (isinstance(verdict, culprits.AskHandler) and not batch.is_abandoned):
-            self._defer(batch, answer, verdict)
-        elif isinstance(verdict, culprits.FailAll) and answer.code.is_retriable:
+            self._defer(batch, response, verdict)
+        elif isinstance(verdict, culprits.FailAll) and response.code.is_retriable:
             last = exhausted_error(verdict.error, batch.attempts + 1, self._context.retries)
             self._carry_out(batch, replace(verdict, error=last), steady_ms)
         else:
             if isinstance(verdict, culprits.RemoveCulprits):
-                self._screening.refused(batch, answer, verdict.errors)
+                self._screening.refused(batch, response, verdict.errors)
             self._carry_out(batch, verdict, steady_ms)
 
     def _judge_waiting(self, batch: ProducerBatch, steady_ms: int, decision: HandlerDecision | None) -> None:
@@ -154,8 +154,8 @@ class ProduceResponseHandler:
         elif not isinstance(verdict, culprits.Resend):  # It waits already.
             self._carry_out(batch, verdict, steady_ms)
 
-    def _defer(self, batch: ProducerBatch, answer: BatchResponse, verdict: culprits.NeedTopicConfig | culprits.AskHandler) -> None:
-        self._undecided[batch] = answer, verdict
+    def _defer(self, batch: ProducerBatch, response: BatchResponse, verdict: culprits.NeedTopicConfig | culprits.AskHandler) -> None:
+        self._undecided[batch] = response, verdict
         if isinstance(verdict, culprits.AskHandler):
             self._context.out.append(AskHandler(batch=batch, question=verdict.question, errors=verdict.errors))
 
@@ -172,30 +172,30 @@ class ProduceResponseHandler:
     def topic_config_received(self, topic: str, topic_config: TopicConfig, steady_ms: int) -> None:
         """The topic's configuration has arrived, or cannot be read: decide about the batches that waited for it."""
         self._topic_configs[topic] = topic_config
-        for batch, (answer, verdict) in list(self._undecided.items()):
+        for batch, (response, verdict) in list(self._undecided.items()):
             if isinstance(verdict, culprits.NeedTopicConfig) and batch.topic_partition.topic == topic:
                 del self._undecided[batch]
-                self._judge(batch, answer, steady_ms)
+                self._judge(batch, response, steady_ms)
 
     def forget_topic_config(self, topic: str) -> None:
         """Forget the configuration of a topic that was created again."""
         self._topic_configs.pop(topic, None)
 
-    def handler_answered(self, event: events.HandlerDecided, steady_ms: int) -> None:
+    def handler_decided(self, event: events.HandlerDecided, steady_ms: int) -> None:
         """Apply the exception handler's decision, unless the batch has ended or moved on in the meantime."""
         batch = event.batch
-        answer, verdict = self._undecided.get(batch, (UNKNOWN_TO_ALL, None))
+        response, verdict = self._undecided.get(batch, (UNKNOWN_TO_ALL, None))
         if not isinstance(verdict, culprits.AskHandler):
             return
         del self._undecided[batch]
-        if answer is not UNKNOWN_TO_ALL and batch.state in (BatchState.IN_FLIGHT, BatchState.ABANDONED):
-            self._judge(batch, answer, steady_ms, event.decision)
-        elif answer is UNKNOWN_TO_ALL and batch.state in (BatchState.RETRYING, BatchState.RETURNED):  # Else a broker will answer.
+        if response is not UNKNOWN_TO_ALL and batch.state in (BatchState.IN_FLIGHT, BatchState.ABANDONED):
+            self._judge(batch, response, steady_ms, event.decision)
+        elif response is UNKNOWN_TO_ALL and batch.state in (BatchState.RETRYING, BatchState.RETURNED):  # Else a broker will respond.
             self._judge_waiting(batch, steady_ms, event.decision)
 
-    def _situation_of(self, batch: ProducerBatch, answer: BatchResponse, steady_ms: int, decision: HandlerDecision | None) -> Situation:
+    def _situation_of(self, batch: ProducerBatch, response: BatchResponse, steady_ms: int, decision: HandlerDecision | None) -> Situation:
         """The facts about a batch that decide what a response means."""
-        if answer.code is codes.UNKNOWN_TOPIC_OR_PARTITION and batch.unknown_since_ms is None:
+        if response.code is codes.UNKNOWN_TOPIC_OR_PARTITION and batch.unknown_since_ms is None:
             batch.unknown_since_ms = steady_ms
         unknown_ms = 0 if batch.unknown_since_ms is None else steady_ms - batch.unknown_since_ms
         topic_config = self._topic_configs.get(batch.topic_partition.topic, UNKNOWN)
@@ -207,7 +207,7 @@ class ProduceResponseHandler:
             in_transaction=self._transaction is not None,
             is_idempotent=self._context.is_idempotent,
             predecessors=self.queue(batch.topic_partition).predecessor_state(batch),
-            may_retry=self._may_retry(batch, steady_ms, counts=not self._is_previous_completing(answer.code)),
+            may_retry=self._may_retry(batch, steady_ms, counts=not self._is_previous_completing(response.code)),
             removals=batch.removals,
             topic_config=UNKNOWN if steady_ms - topic_config.received_ms > TOPIC_CONFIG_AGE_MS_MAX else topic_config,
             last_error=batch.last_error,
@@ -266,7 +266,7 @@ class ProduceResponseHandler:
 
     # Outcomes of a batch.
 
-    def _written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, steady_ms: int) -> None:
+    def _batch_written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, steady_ms: int) -> None:
         """The broker has stored a batch: complete its records, unless they have expired already."""
         self._note_topic_recreated(batch)
         was_abandoned = batch.is_abandoned

@@ -294,14 +294,14 @@ class ProducerCore:
             case events.RecordsRejected():
                 self.records_rejected(event.count, event.error, event.transaction_number)
             case events.HandlerDecided():
-                self.response_handler.handler_answered(event, steady_ms)
+                self.response_handler.handler_decided(event, steady_ms)
             case ResponseReceived():
-                self._answered(event, steady_ms)
+                self._response_received(event, steady_ms)
             case RequestWritten():
                 self.batch_sender.request_done(event.token)
-                self.response_handler.written(event, steady_ms)
+                self.response_handler.request_written(event, steady_ms)
             case RequestFailed():
-                self._failed(event, steady_ms)
+                self._request_failed(event, steady_ms)
             case Connected():
                 self._connected(event)
             case Disconnected():
@@ -339,24 +339,24 @@ class ProducerCore:
         if self.transaction is not None:
             self.transaction.coordinators.forget_address(event.address)
 
-    def _answered(self, event: ResponseReceived, steady_ms: int) -> None:
+    def _response_received(self, event: ResponseReceived, steady_ms: int) -> None:
         token = event.token
-        self.outage_log.answered(event.address, steady_ms)
+        self.outage_log.response_received(event.address, steady_ms)
         if throttle_ms := getattr(event.message, "throttle_time_ms", 0):
             self.context.attempts.throttled(event.address, steady_ms + throttle_ms)
         if isinstance(token, ProduceSent):
             self.batch_sender.request_done(token)
-            self.response_handler.answered(event, steady_ms)
+            self.response_handler.response_received(event, steady_ms)
         else:
-            self.requests.answered(event, steady_ms)
+            self.requests.response_received(event, steady_ms)
 
-    def _failed(self, event: RequestFailed, steady_ms: int) -> None:
+    def _request_failed(self, event: RequestFailed, steady_ms: int) -> None:
         event = self.context.explain_unreachable(event)
         if isinstance(event.token, ProduceSent):
             self.batch_sender.request_done(event.token)
-            self.response_handler.failed(event, steady_ms)
+            self.response_handler.request_failed(event, steady_ms)
         else:
-            self.requests.failed(event, steady_ms)
+            self.requests.request_failed(event, steady_ms)
 
     # The round.
 

@@ -22,7 +22,7 @@ from chaffinch.producer.core.refusals.wait_causes import WaitCauses
 from chaffinch.producer.core.retrying_request import RequestInfo, RetryingRequest, Waiter
 
 SILENT_AFTER_MS: Final = 1_000
-"""A request that is under way for less than this is not reported as unanswered."""
+"""A request that is under way for less than this is not reported as one without a response."""
 # An outage is reported after this time. A restarted broker is usually back sooner.
 REPORT_AFTER_MS: Final = 1_000
 # Minimum interval between checks of the batches while some are old: with many partitions each check is slow.
@@ -124,7 +124,7 @@ class OutageLog:
         self._report(f"{context.attempts.describe(addresses, lasts_ms)}; {self._waiting()}: {tried}")
         return True
 
-    def answered(self, address: Address, steady_ms: int) -> None:
+    def response_received(self, address: Address, steady_ms: int) -> None:
         """A broker has responded: the outage is over."""
         self.had_response = True
         if self.is_reported and self._since_ms is not None:

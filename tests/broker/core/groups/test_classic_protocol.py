@@ -203,7 +203,7 @@ class TestGenerations:
         assert leader.join().generation_id == 2
 
     def test_repeated_join_before_the_assignment_has_the_same_response(self, cluster: Cluster) -> None:
-        """The first answer was lost: the same again, no rebalance."""
+        """The first response was lost: the same again, no rebalance."""
         members = [ClassicMember(cluster), ClassicMember(cluster)]
         for member in members:
             member.send_join()

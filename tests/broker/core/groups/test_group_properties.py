@@ -1,7 +1,7 @@
 """Both protocols under random members and random time, without a broker around them.
 
 Classic: one leader, assignments only of the leader's making, no member waits for ever. KIP-848: no partition has two owners at any time,
-whatever answers are lost and however slowly members revoke; after enough heartbeats of all, each partition has an owner.
+whatever responses are lost and however slowly members revoke; after enough heartbeats of all, each partition has an owner.
 """
 
 from __future__ import annotations

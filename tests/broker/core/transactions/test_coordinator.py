@@ -176,7 +176,7 @@ class TestInitProducerId:
         assert world.end(identity, True) is codes.PRODUCER_FENCED
 
     def test_init_with_an_identity_bumps_the_epoch(self) -> None:
-        """Current: bumped. The one before, when that bump's answer was lost: the same answer. Anything else: fenced."""
+        """Current: bumped. The one before, when that bump's response was lost: the same response. Anything else: fenced."""
         world = World()
         first = world.init()
         second = world.init(expected=first)

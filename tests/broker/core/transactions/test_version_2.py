@@ -257,7 +257,7 @@ class TestFencing:
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, identity).code is _90
 
     def test_init_with_the_current_or_previous_identity_bumps_the_epoch(self) -> None:
-        """KIP-360 after an end in version 2: current or, where that answer was lost, the one before."""
+        """KIP-360 after an end in version 2: current or, where that response was lost, the one before."""
         world = World(version=2)
         old = world.in_state(S.ONGOING)
         current = world.end_answer(old, False).identity

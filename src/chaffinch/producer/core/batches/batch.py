@@ -99,7 +99,7 @@ class Move(Enum):
     RETURN = "certainly not stored, and its sequence numbers cannot be used"
     PUT_BACK = "its topic was created again"
     ABANDON = "it expired, or the producer was closed, before the response"
-    END = "written, failed, dropped, split, or answered after it was abandoned"
+    END = "written, failed, dropped, split, or abandoned and then responded to"
 
     __hash__ = object.__hash__
 

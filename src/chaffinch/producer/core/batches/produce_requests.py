@@ -76,7 +76,7 @@ class ProduceSent:
             topic.partitions.append(PartitionProduceData(index=topic_partition.partition, records=batch.data))
         return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topics=list(topics.values()))
 
-    def answers(self, response: ProduceResponse) -> Iterator[tuple[ProducerBatch, PartitionProduceResponse | None]]:
+    def parts_of(self, response: ProduceResponse) -> Iterator[tuple[ProducerBatch, PartitionProduceResponse | None]]:
         """Each batch with its part of the response, in the order in which they were added; None if the broker left it out."""
         names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         parts = {

@@ -129,30 +129,30 @@ def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
     return False
 
 
-def judge(answer: BatchResponse, situation: Situation) -> Verdict:
+def judge(response: BatchResponse, situation: Situation) -> Verdict:
     """Decide about a batch that was not written. Never raises, whatever the response."""
-    if _needs_topic_config(answer, situation):
+    if _needs_topic_config(response, situation):
         return NeedTopicConfig()
-    answer = with_specific_code(answer, situation)
-    code, handling = answer.code, handling_of(answer.code, in_transaction=situation.in_transaction)
-    if answer.base_offset >= 0:
+    response = with_specific_code(response, situation)
+    code, handling = response.code, handling_of(response.code, in_transaction=situation.in_transaction)
+    if response.base_offset >= 0:
         # The leader has written the batch, but cannot say whether it stays: it lost the partition before the batch was replicated, or the
         # topic was deleted in the meantime, although consumers may have read the batch.
         situation = replace(situation, possibly_stored=True)
     if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
-        return _unknown_topic(answer, situation)
+        return _unknown_topic(response, situation)
     if handling in RETRIED:
-        return _retried(answer, situation)
-    if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.record_errors and not situation.possibly_stored:
-        return Split(error=_batch_error(answer, situation))
-    if code in GAP_CODES and not answer.record_errors and situation.is_idempotent:
-        return _gap(_batch_error(answer, situation), situation)
-    return _refused(answer, situation)
+        return _retried(response, situation)
+    if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not response.record_errors and not situation.possibly_stored:
+        return Split(error=_batch_error(response, situation))
+    if code in GAP_CODES and not response.record_errors and situation.is_idempotent:
+        return _gap(_batch_error(response, situation), situation)
+    return _refused(response, situation)
 
 
-def _retried(answer: BatchResponse, situation: Situation) -> Verdict:
-    code, error = answer.code, _batch_error(answer, situation)
-    possibly_stored = code in POSSIBLY_STORED_CODES or answer.base_offset >= 0
+def _retried(response: BatchResponse, situation: Situation) -> Verdict:
+    code, error = response.code, _batch_error(response, situation)
+    possibly_stored = code in POSSIBLY_STORED_CODES or response.base_offset >= 0
     if situation.may_retry:
         return Resend(error=error, refreshes_metadata=code.refreshes_metadata, possibly_stored=possibly_stored)
     unknown = situation.possibly_stored or possibly_stored
@@ -190,49 +190,51 @@ def _out_of_attempts(error: ApiException, situation: Situation) -> ApiException:
     return _as_abortable(late, situation)
 
 
-def _unknown_topic(answer: BatchResponse, situation: Situation) -> Verdict:
+def _unknown_topic(response: BatchResponse, situation: Situation) -> Verdict:
     """KIP-1038: the handler decides record by record. FAIL precedes SWALLOW, SWALLOW precedes RETRY, and time limits end RETRY."""
-    error = _batch_error(answer, situation)
+    error = _batch_error(response, situation)
     if situation.is_unknown_too_long:
         return FailAll(error=_as_abortable(error, situation), uses_up_sequences=situation.possibly_stored)
     if Question.UNKNOWN_TOPIC not in situation.questions:
-        return _retried(answer, situation)
+        return _retried(response, situation)
     all_indices = range(situation.count)
     if situation.decision is None:
-        return AskHandler(question=Question.UNKNOWN_TOPIC, errors={index: _batch_error(answer, situation) for index in all_indices})
+        return AskHandler(question=Question.UNKNOWN_TOPIC, errors={index: _batch_error(response, situation) for index in all_indices})
     decision = situation.decision
     if len(decision.retried) == situation.count:
-        return _retried(answer, situation)
+        return _retried(response, situation)
     if situation.possibly_stored:
         return FailAll(error=_as_abortable(error, situation), uses_up_sequences=True)
     failed = [index for index in all_indices if index not in decision.swallowed and index not in decision.retried]
     return _remove_or_fail_all(
-        answer, {index: _as_abortable(_batch_error(answer, situation), situation) for index in failed}, situation, waits=True
+        response, {index: _as_abortable(_batch_error(response, situation), situation) for index in failed}, situation, waits=True
     )
 
 
-def _refused(answer: BatchResponse, situation: Situation) -> Verdict:
-    errors = _culprit_errors(answer, situation)
-    if not errors and Question.REJECTED in situation.questions and situation.count == 1 and answer.code is codes.MESSAGE_TOO_LARGE:
-        errors = {0: _batch_error(answer, situation)}
+def _refused(response: BatchResponse, situation: Situation) -> Verdict:
+    errors = _culprit_errors(response, situation)
+    if not errors and Question.REJECTED in situation.questions and situation.count == 1 and response.code is codes.MESSAGE_TOO_LARGE:
+        errors = {0: _batch_error(response, situation)}
     if not errors:
-        error = _batch_error(answer, situation)
-        if situation.possibly_stored and answer.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
+        error = _batch_error(response, situation)
+        if situation.possibly_stored and response.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
             # If it were certainly not stored it would be split. It is not known that any of its records is too large.
             return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), uses_up_sequences=True)
         return FailAll(error=error, uses_up_sequences=situation.possibly_stored)
     if situation.possibly_stored:
-        error = _batch_error(answer, situation)
-        why = f"because of {format_records(answer.record_errors.indices)} of its {situation.count}"
+        error = _batch_error(response, situation)
+        why = f"because of {format_records(response.record_errors.indices)} of its {situation.count}"
         return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_sequences=True)
     if Question.REJECTED in situation.questions and situation.decision is None:
         asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
         if asked:
             return AskHandler(question=Question.REJECTED, errors=asked)
-    return _remove_or_fail_all(answer, errors, situation)
+    return _remove_or_fail_all(response, errors, situation)
 
 
-def _remove_or_fail_all(answer: BatchResponse, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
+def _remove_or_fail_all(
+    response: BatchResponse, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False
+) -> Verdict:
     """Fail the records in `errors`, unless the handler drops them. The others continue without them, or fail with the transaction."""
     decision = situation.decision or NO_DECISION
     if situation.decision is not None:
@@ -242,7 +244,7 @@ def _remove_or_fail_all(answer: BatchResponse, errors: Mapping[int, ApiException
         others = situation.count - len(errors) - len(decision.swallowed)
         rejected = f"{format_records(list(errors))} of the batch's {situation.count} {'was' if len(errors) == 1 else 'were'} rejected"
         message = f"not at fault, but aborted with the transaction: {rejected}"
-        named = _batch_error(answer, situation).culprits
+        named = _batch_error(response, situation).culprits
         innocent = TransactionAbortableException(
             message, topic_partition=situation.topic_partition, culprits=named, stored=Stored.NO, api=API
         )
@@ -252,37 +254,37 @@ def _remove_or_fail_all(answer: BatchResponse, errors: Mapping[int, ApiException
     return RemoveCulprits(errors=errors, halves=halves, dropped=decision.swallowed, waits=waits)
 
 
-def _needs_topic_config(answer: BatchResponse, situation: Situation) -> bool:
+def _needs_topic_config(response: BatchResponse, situation: Situation) -> bool:
     """Whether the topic's configuration would explain the response, and was not requested yet."""
     if situation.topic_config.is_requested:
         return False
-    if answer.code is codes.NOT_ENOUGH_REPLICAS:
+    if response.code is codes.NOT_ENOUGH_REPLICAS:
         return True
-    if answer.code is codes.CORRUPT_MESSAGE:
+    if response.code is codes.CORRUPT_MESSAGE:
         return bool(_keyless(range(situation.count), situation))
     return (
-        answer.code in MAY_MEAN_NULL_KEY
-        and _has_valid_indices(answer, situation)
-        and bool(_keyless(_possibly_keyless(answer.record_errors), situation))
+        response.code in MAY_MEAN_NULL_KEY
+        and _has_valid_indices(response, situation)
+        and bool(_keyless(_possibly_keyless(response.record_errors), situation))
     )
 
 
-def with_specific_code(answer: BatchResponse, situation: Situation) -> BatchResponse:
+def with_specific_code(response: BatchResponse, situation: Situation) -> BatchResponse:
     """The response that a broker with KIP-135 and KIP-579 would have sent, as far as the topic's configuration shows it."""
     topic_config = situation.topic_config
-    if answer.code is codes.NOT_ENOUGH_REPLICAS and topic_config.is_inconsistent:
+    if response.code is codes.NOT_ENOUGH_REPLICAS and topic_config.is_inconsistent:
         message = f"min.insync.replicas is {topic_config.min_insync_replicas}, and the topic has {topic_config.replica_count} replicas"
         return BatchResponse(code=codes.INCONSISTENT_REPLICATION_FACTOR, message=message)
-    if answer.code is codes.CORRUPT_MESSAGE and topic_config.is_compacted:
+    if response.code is codes.CORRUPT_MESSAGE and topic_config.is_compacted:
         keyless = _keyless(range(situation.count), situation)
-        return BatchResponse(code=codes.INVALID_COMPACTION_KEY, record_errors=_without_messages(keyless)) if keyless else answer
-    if answer.code in MAY_MEAN_NULL_KEY and topic_config.is_compacted and _has_valid_indices(answer, situation):
-        record_errors = answer.record_errors
+        return BatchResponse(code=codes.INVALID_COMPACTION_KEY, record_errors=_without_messages(keyless)) if keyless else response
+    if response.code in MAY_MEAN_NULL_KEY and topic_config.is_compacted and _has_valid_indices(response, situation):
+        record_errors = response.record_errors
         at_fault = set(_keyless(_possibly_keyless(record_errors), situation))
         no_key = codes.INVALID_COMPACTION_KEY.number_kip
         numbers = [no_key if index in at_fault else own for index, own in zip(record_errors.indices, record_errors.numbers, strict=True)]
-        return replace(answer, record_errors=RecordErrors(record_errors.indices, record_errors.messages, numbers))
-    return answer
+        return replace(response, record_errors=RecordErrors(record_errors.indices, record_errors.messages, numbers))
+    return response
 
 
 def _keyless(indices: Sequence[int], situation: Situation) -> list[int]:
@@ -305,32 +307,32 @@ def _possibly_keyless(record_errors: RecordErrors) -> list[int]:
     return [index for at, index in enumerate(record_errors.indices) if record_errors.code(at) in (None, codes.INVALID_RECORD)]
 
 
-def _has_valid_indices(answer: BatchResponse, situation: Situation) -> bool:
+def _has_valid_indices(response: BatchResponse, situation: Situation) -> bool:
     """Whether all culprits are records of the batch."""
-    indices = answer.record_errors.indices
+    indices = response.record_errors.indices
     return not indices or (indices[0] >= 0 and indices[-1] < situation.count)
 
 
-def _batch_error(answer: BatchResponse, situation: Situation) -> ApiException:
+def _batch_error(response: BatchResponse, situation: Situation) -> ApiException:
     """The error of the batch as a whole. It lists the culprits, unless an index is outside the batch."""
-    message, are_within = answer.message, _has_valid_indices(answer, situation)
+    message, are_within = response.message, _has_valid_indices(response, situation)
     if not are_within:
-        outside = next(index for index in answer.record_errors.indices if not 0 <= index < situation.count)
+        outside = next(index for index in response.record_errors.indices if not 0 <= index < situation.count)
         message = f"the broker blamed record {outside} of a batch of {situation.count}" + (f": {message}" if message else "")
     return exception_for(
-        answer.code,
+        response.code,
         message=message,
         topic_partition=situation.topic_partition,
-        culprits=tuple(culprit_of(answer, at) for at in range(len(answer.record_errors))) if are_within else (),
-        stored=stored(answer.code, situation),
+        culprits=tuple(culprit_of(response, at) for at in range(len(response.record_errors))) if are_within else (),
+        stored=stored(response.code, situation),
         api=API,
         cause=situation.last_error if situation.possibly_stored else None,
     )
 
 
-def _culprit_errors(answer: BatchResponse, situation: Situation) -> Mapping[int, ApiException]:
+def _culprit_errors(response: BatchResponse, situation: Situation) -> Mapping[int, ApiException]:
     """Each culprit's own error by its index; empty if none is named, or an index is outside the batch, so that none is reliable."""
-    return CulpritErrors(answer, situation) if answer.record_errors and _has_valid_indices(answer, situation) else {}
+    return CulpritErrors(response, situation) if response.record_errors and _has_valid_indices(response, situation) else {}
 
 
 def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiException:

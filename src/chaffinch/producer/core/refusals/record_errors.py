@@ -52,10 +52,10 @@ class LazyErrors(Mapping[int, ApiException]):
 class CulpritErrors(LazyErrors):
     """The error of each culprit; all of them are records of the batch."""
 
-    def __init__(self, answer: BatchResponse, situation: Situation) -> None:
-        record_errors = answer.record_errors
+    def __init__(self, response: BatchResponse, situation: Situation) -> None:
+        record_errors = response.record_errors
         super().__init__(record_errors.indices)
-        self._answer = answer
+        self._response = response
         # The keys, not the batch: it must not live as long as its errors.
         self._keys = situation.keys_of(np.array(record_errors.indices, np.int64))
         self._topic_partition = situation.topic_partition
@@ -67,15 +67,15 @@ class CulpritErrors(LazyErrors):
 
     def refused_with(self, code: ErrorCode) -> list[int]:
         """The indices of those that were refused with this code."""
-        record_errors, others = self._answer.record_errors, self._answer.code
+        record_errors, others = self._response.record_errors, self._response.code
         return [index for index, at in self._at.items() if (record_errors.code(at) or others) is code]
 
     def message_of(self, index: int) -> str:
         """The broker's message about one of them."""
-        return culprit_of(self._answer, self._at[index]).message
+        return culprit_of(self._response, self._at[index]).message
 
     def _error(self, at: int) -> ApiException:
-        culprit = culprit_of(self._answer, at)
+        culprit = culprit_of(self._response, at)
         key = _key_beside(culprit.code, self._keys.value(at))
         return exception_for(
             culprit.code,
@@ -138,11 +138,11 @@ def _keys_of(batch: ProducerBatch) -> ByteColumn | None:
         return None
 
 
-def culprit_of(answer: BatchResponse, at: int) -> Culprit:
+def culprit_of(response: BatchResponse, at: int) -> Culprit:
     """A culprit, with the batch's code and message if it has none of its own."""
-    record_errors = answer.record_errors
-    code = record_errors.code(at) or answer.code
-    return Culprit(record_errors.indices[at], code, record_errors.messages[at] or answer.message or code.text)
+    record_errors = response.record_errors
+    code = record_errors.code(at) or response.code
+    return Culprit(record_errors.indices[at], code, record_errors.messages[at] or response.message or code.text)
 
 
 def stored(code: ErrorCode, situation: Situation) -> Stored:

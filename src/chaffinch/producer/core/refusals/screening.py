@@ -63,7 +63,7 @@ class Screening:
         self._context = context
         self._screens: dict[tuple[str, Address], _Screen] = {}
 
-    def refused(self, batch: ProducerBatch, answer: BatchResponse, errors: Mapping[int, ApiException]) -> None:
+    def refused(self, batch: ProducerBatch, response: BatchResponse, errors: Mapping[int, ApiException]) -> None:
         """The broker refused a batch, certainly not stored, for these of its records."""
         keyless = _keyless(batch)
         if not len(keyless) or batch.sent_to is None:
@@ -72,7 +72,7 @@ class Screening:
         self._screens.pop((topic, address), None)
         # Culprits that were derived from the topic's configuration (older brokers) do not count. Nor does a decision of an exception
         # handler (a plain dict), which must decide about the next records, too.
-        if not answer.record_errors or not isinstance(errors, CulpritErrors):
+        if not response.record_errors or not isinstance(errors, CulpritErrors):
             return
         if np.array_equal(errors.refused_with(codes.INVALID_COMPACTION_KEY), keyless):
             self._screens[topic, address] = _Screen(

@@ -76,18 +76,18 @@ class Offsets:
     def _of_deleted_topics(self, now: Mapping[str | None, UUID]) -> dict[TopicPartition, UUID]:
         return {tp: topic_id for tp, topic_id in self.topic_ids.items() if now.get(tp.topic, topic_id) != topic_id}
 
-    def must_check_again(self, answer: MetadataResponse, steady_ms: int) -> bool:
+    def must_check_again(self, response: MetadataResponse, steady_ms: int) -> bool:
         """Whether the coordinator's metadata may lag behind. Leaving out an offset by mistake would process its records twice."""
-        if not self._of_deleted_topics(_ids(answer)):
+        if not self._of_deleted_topics(_ids(response)):
             self.differs_since_ms = None
         elif self.differs_since_ms is None:
             self.differs_since_ms = steady_ms
         return self.differs_since_ms is not None and steady_ms - self.differs_since_ms < LAG_MS
 
-    def check(self, answer: MetadataResponse) -> list[str]:
+    def check(self, response: MetadataResponse) -> list[str]:
         """Drop offsets of topics that were deleted and created again: they are invalid in the new topic. Returns the log lines."""
         self.is_checked, self.is_topic_id_unknown, self.differs_since_ms = True, False, None
-        now = _ids(answer)
+        now = _ids(response)
         deleted = self._of_deleted_topics(now)
         self.offsets = {tp: offset for tp, offset in self.offsets.items() if tp not in deleted}
         changed = {tp.topic: topic_id for tp, topic_id in deleted.items()}
@@ -98,8 +98,8 @@ class Offsets:
         ]
 
 
-def _ids(answer: MetadataResponse) -> dict[str | None, UUID]:
-    return {topic.name: topic.topic_id for topic in answer.topics if not topic.error_code and topic.topic_id != ZERO_UUID}
+def _ids(response: MetadataResponse) -> dict[str | None, UUID]:
+    return {topic.name: topic.topic_id for topic in response.topics if not topic.error_code and topic.topic_id != ZERO_UUID}
 
 
 class Callers:

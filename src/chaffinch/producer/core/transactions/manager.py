@@ -310,7 +310,7 @@ class TransactionManager:
     def _first_offsets(self) -> Offsets | None:
         return self.callers.of_offsets[0] if self.callers.of_offsets else None
 
-    def unanswered(self, step: Step, error: KafkaException, wait_ms: int, steady_ms: int) -> list[Effect]:
+    def request_failed(self, step: Step, error: KafkaException, wait_ms: int, steady_ms: int) -> list[Effect]:
         """No response arrived: look the coordinator up again, and retry."""
         self._has_late_requests |= step in CHANGING_STEPS and error.stored is not Stored.NO
         self._open.sent_end_requests -= step is Step.END and error.stored is Stored.NO
@@ -331,10 +331,10 @@ class TransactionManager:
             return self._refused(step, error, Handling.FIX_CONFIGURATION)
         return self._fail_fatally(error)
 
-    def answered(self, step: Step, answer: Any, wait_ms: int, steady_ms: int) -> list[Effect]:
+    def response_received(self, step: Step, response: Any, wait_ms: int, steady_ms: int) -> list[Effect]:
         """Handle the response to the request in flight. `wait_ms`: backoff if it has to be retried."""
         self.retrying_request.ended()
-        code, message, topic_partition = code_of(step, answer, self._first_offsets, steady_ms)
+        code, message, topic_partition = code_of(step, response, self._first_offsets, steady_ms)
         if step is Step.COMMIT_OFFSETS and self._first_offsets is not None:
             self._first_offsets.attempted(is_topic_id_unknown=code is codes.UNKNOWN_TOPIC_ID)
         if code is codes.NONE or self._is_nothing_to_abort(step, code):
@@ -342,7 +342,7 @@ class TransactionManager:
                 self.retrying_request.lookup_succeeded()
             else:
                 self.retrying_request.succeeded()
-            return self._step_done(step, answer)
+            return self._step_done(step, response)
         error = exception_for(code, message=message, topic_partition=topic_partition, api=step.api)
         handling = handling_of(code, TRANSACTION)
         if handling is Handling.REFRESH_AND_RETRY:
@@ -402,43 +402,43 @@ class TransactionManager:
 
     # Successful and refused steps.
 
-    def _step_done(self, step: Step, answer: Any) -> list[Effect]:
+    def _step_done(self, step: Step, response: Any) -> list[Effect]:
         self._open.is_known |= step in ADDING_STEPS
         match step:
             case Step.FIND_COORDINATOR:
-                self.coordinators.learn(self._transactional_id, "transaction", parse_find_response(answer).address)
+                self.coordinators.learn(self._transactional_id, "transaction", parse_find_response(response).address)
             case Step.INIT_PRODUCER_ID:
-                self._adopt_identity(answer)
+                self._adopt_identity(response)
                 if self.state is State.INITIALIZING:
                     self.state = state_after(self.state, Move.INITIALIZED)
                     return complete(self.callers.of_init)
             case Step.ADD_PARTITIONS:
-                for topic_partition, _ in partition_codes(step, answer):
+                for topic_partition, _ in partition_codes(step, response):
                     self._open.to_add.pop(topic_partition, None)
                     self._open.added.add(topic_partition)
             case Step.END:
                 self._open.is_ended = True
-                if answer.producer_id != NO_PRODUCER.producer_id:
-                    self._adopt_identity(answer)
+                if response.producer_id != NO_PRODUCER.producer_id:
+                    self._adopt_identity(response)
                 elif self.version > 1:  # A broker of an older version: the next transaction begins by requesting a new epoch.
                     self._has_late_requests = True
             case _ if self.callers.of_offsets:
-                return self._offsets_done(step, answer, self.callers.of_offsets[0])
+                return self._offsets_done(step, response, self.callers.of_offsets[0])
         return []
 
-    def _adopt_identity(self, answer: Any) -> None:
+    def _adopt_identity(self, response: Any) -> None:
         """Adopt the identity in a response. Its epoch fences all requests sent under the previous one."""
-        self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        self.identity = ProducerIdentity(response.producer_id, response.producer_epoch)
         self._has_late_requests = False
 
-    def _offsets_done(self, step: Step, answer: Any, first: Offsets) -> list[Effect]:
+    def _offsets_done(self, step: Step, response: Any, first: Offsets) -> list[Effect]:
         """A step for the first waiting offsets has succeeded. If they were given up in the meantime, the response has no effect."""
         if step is Step.FIND_GROUP:
-            self.coordinators.learn(first.group.group_id, "group", parse_find_response(answer).address)
+            self.coordinators.learn(first.group.group_id, "group", parse_find_response(response).address)
         elif step is Step.ADD_OFFSETS:
             first.is_group_added = True
         elif step is Step.CHECK_TOPICS:
-            reports: list[Effect] = [Report(line) for line in first.check(answer)]
+            reports: list[Effect] = [Report(line) for line in first.check(response)]
             return reports + ([] if first.offsets else complete([self.callers.of_offsets.pop(0).caller]))
         else:
             return complete([self.callers.of_offsets.pop(0).caller])

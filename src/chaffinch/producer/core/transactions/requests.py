@@ -191,34 +191,34 @@ def _severity(code: ErrorCode) -> tuple[int, bool]:
     return _SEVERITIES.index(handling), code is codes.OPERATION_NOT_ATTEMPTED
 
 
-def partition_codes(step: Step, answer: Any, names: Mapping[UUID, str] = MappingProxyType({})) -> list[tuple[TopicPartition, int]]:
+def partition_codes(step: Step, response: Any, names: Mapping[UUID, str] = MappingProxyType({})) -> list[tuple[TopicPartition, int]]:
     """(partition, code) pairs of an AddPartitionsToTxn or TxnOffsetCommit response. `names`: topic names by id."""
     if step is Step.ADD_PARTITIONS:
         return [
             (TopicPartition(topic.name, result.partition_index), result.partition_error_code)
-            for topic in answer.results_by_topic_v3_and_below
+            for topic in response.results_by_topic_v3_and_below
             for result in topic.results_by_partition
         ]
     return [
         (TopicPartition(topic.name or names.get(topic.topic_id, ""), result.partition_index), result.error_code)
-        for topic in answer.topics
+        for topic in response.topics
         for result in topic.partitions
     ]
 
 
-def code_of(step: Step, answer: Any, first: Offsets | None, steady_ms: int) -> tuple[ErrorCode, str | None, TopicPartition | None]:
+def code_of(step: Step, response: Any, first: Offsets | None, steady_ms: int) -> tuple[ErrorCode, str | None, TopicPartition | None]:
     """The deciding error code, the broker's message, and the partition. `first`: the offsets of the step, if it has any."""
     if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):
-        found = parse_find_response(answer)
+        found = parse_find_response(response)
         return found.code, found.message, None
     if step in (Step.ADD_PARTITIONS, Step.COMMIT_OFFSETS):
         names = {} if first is None else {topic_id: tp.topic for tp, topic_id in first.topic_ids.items()}
-        code, topic_partition = code_of_partitions(partition_codes(step, answer, names))
+        code, topic_partition = code_of_partitions(partition_codes(step, response, names))
         return normalized_coordinator_code(code), None, topic_partition
-    if step is Step.CHECK_TOPICS and first is not None and first.must_check_again(answer, steady_ms):
+    if step is Step.CHECK_TOPICS and first is not None and first.must_check_again(response, steady_ms):
         return (
             codes.UNKNOWN_TOPIC_ID,
             "the coordinator has another id for a topic that was read: the topic was recreated, or its metadata is old",
             None,
         )
-    return normalized_coordinator_code(codes.by_number(answer.error_code)), None, None
+    return normalized_coordinator_code(codes.by_number(response.error_code)), None, None
