@@ -1,5 +1,5 @@
 """Argument validation of EmbeddedBroker and `chaffinch broker`, and topic arguments. Errors are one line with argument, value and allowed
-values.
+values. The broker core validates topic options: `core/topics/topic_options.py`.
 
 Topics are written as `NAME[:PARTITIONS[:REPLICATION]][,option=value...]` on the command line, and as a mapping in Python.
 """
@@ -31,7 +31,7 @@ def check(**arguments: object) -> None:
             raise ConfigException(f"{name}={value!r}: expected {allowed}")
 
 
-def check_config(where: str, config: object) -> None:
+def check_option_mapping(where: str, config: object) -> None:
     """Check a mapping of option names to values, none of them None. Raises ConfigException."""
     if not isinstance(config, Mapping):  # The value itself may be secret.
         raise ConfigException(f"{where}: expected a mapping of option names to values, not a value of type {type(config).__name__}")
@@ -52,8 +52,8 @@ def checked_config(config: object, keywords: Mapping[str, Any]) -> dict[str, Any
     The broker itself rejects unknown names and values; here only a misspelled argument is rejected, which would otherwise be reported as an
     unknown option.
     """
-    check_config("config", config)
-    check_config("keyword arguments", keywords)
+    check_option_mapping("config", config)
+    check_option_mapping("keyword arguments", keywords)
     for name in keywords:
         if BROKER_OPTIONS.name_of(name) == name and (meant := nearest(name, ARGUMENTS)) is not None:
             raise ConfigException(f"unknown argument {name!r}: the nearest is {meant!r}")
@@ -182,7 +182,7 @@ def _described(name: object, what: object) -> TopicArgument:
         raise ConfigException(f"topics: topic names must be strings, not {name!r}")
     fields = {} if what is None else what if isinstance(what, Mapping) else {"partitions": what}
     try:
-        check_config("its description", fields)
+        check_option_mapping("its description", fields)
         return _from_mapping(name, fields)
     except ConfigException as error:
         raise ConfigException(f"topic {name!r}: {error}") from None

@@ -307,7 +307,7 @@ class EmbeddedBroker:
         """
         config = {} if config is None else config
         arguments.check(name=name, partitions=partitions, replication=replication)
-        arguments.check_config("config", config)
+        arguments.check_option_mapping("config", config)
         self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=config_texts(config)))
 
     def delete_topic(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Log configuration of a partition, from topic and broker options."""
+"""Log configuration of a partition. The broker makes it from validated topic and broker options (`broker/core/topics/topic_options.py`)."""
 
 from dataclasses import dataclass, field
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from chaffinch.broker.core import kafka_options
 from chaffinch.broker.core.groups.assignors import ASSIGNORS
-from chaffinch.broker.core.groups.group_options import CLASSIC, GROUP_OPTIONS
+from chaffinch.broker.core.groups.group_options import BROKER_GROUP_OPTIONS, CLASSIC
 from chaffinch.broker.core.security.options import SECURITY_OPTIONS
 from chaffinch.broker.core.topics.creation_rules import PARTITIONS_PER_REQUEST_MAX
 from chaffinch.broker.core.topics.registry import ACCEPT_LOSS
@@ -244,7 +244,7 @@ def _topic_default(topic_option: str, broker_option: str) -> Option:
 
 
 _TOPIC_DEFAULTS = tuple(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items())
-_OPTIONS = (*_OWN, *_KAFKA, *SECURITY_OPTIONS, *GROUP_OPTIONS, *_TOPIC_DEFAULTS)
+_OPTIONS = (*_OWN, *_KAFKA, *SECURITY_OPTIONS, *BROKER_GROUP_OPTIONS, *_TOPIC_DEFAULTS)
 
 _OF_TOPICS: Final = "it is an option of topics: give it where a topic is created or altered"
 

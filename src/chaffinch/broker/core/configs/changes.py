@@ -1,6 +1,7 @@
 """Config changes at run time, for IncrementalAlterConfigs and the older AlterConfigs (KIP-339, KIP-133).
 
-Each resource changes completely or not at all. Checks and error codes follow Apache Kafka's ConfigAdminManager.
+Each resource changes completely or not at all. Checks and error codes follow Apache Kafka's ConfigAdminManager. Values are validated
+by `topics/topic_options.py`, `groups/group_options.py` and, for brokers, `dynamic_settings.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_state import BrokerState, log_refusal
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.groups.group_options import GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME
+from chaffinch.broker.core.groups.group_options import GROUP_OPTIONS, GROUP_OPTIONS_BY_NAME
 from chaffinch.broker.core.refusal import RequestRefused, to_refusal
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import Topic
@@ -114,7 +115,7 @@ def _alter_topic(broker: BrokerState, change: ConfigChange, validate_only: bool)
     known = broker.topics.get(change.resource_name)
     defaults = topic_defaults(broker.settings)
     overrides = _changed({} if known is None else known.overrides, change, TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME.get, defaults.get)
-    broker.topics.check_config(overrides)
+    broker.topics.validate_options(overrides)
     topic = existing_topic(broker, change.resource_name)
     if not validate_only:
         broker.topics.alter(topic.name, overrides)
@@ -129,7 +130,7 @@ def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool
     settings = broker.settings
     before = settings.overrides(is_default=is_default)
     overrides = _changed(before, change, options.BROKER_OPTIONS, options.find, settings.static_or_none)
-    resolved = broker.topics.resolved_with(settings.check(overrides, is_default=is_default))
+    resolved = broker.topics.resolved_with(settings.validate(overrides, is_default=is_default))
     if not validate_only:
         settings.alter(overrides, is_default=is_default)
         broker.log_idle_options({name: overrides[name] for name in change.names & overrides.keys()})
@@ -139,8 +140,8 @@ def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool
 def _alter_group(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
     check_named(change.resource_name)
     configs = broker.groups.configs
-    overrides = _changed(configs.overrides(change.resource_name), change, GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME.get, lambda _name: None)
-    configs.check(overrides)
+    overrides = _changed(configs.overrides(change.resource_name), change, GROUP_OPTIONS, GROUP_OPTIONS_BY_NAME.get, lambda _name: None)
+    configs.validate(overrides)
     if not validate_only:
         configs.alter(change.resource_name, overrides)
 

@@ -61,7 +61,7 @@ class DynamicSettings(Mapping[str, Any]):
         """Names of the options given at start, with or without an effect."""
         return self._static.given | self._static.ignored.keys()
 
-    def check(self, overrides: Mapping[str, str], *, is_default: bool) -> dict[str, Any]:
+    def validate(self, overrides: Mapping[str, str], *, is_default: bool) -> dict[str, Any]:
         """All values with this layer replaced. Raises RequestRefused (42, as Kafka) if it cannot be set at run time.
 
         Existing contradictions do not prevent a change: the options of the last start may have caused them.
@@ -74,8 +74,8 @@ class DynamicSettings(Mapping[str, Any]):
         return merged
 
     def alter(self, overrides: Mapping[str, str], *, is_default: bool) -> None:
-        """Replace the options of a layer. Raises the errors of `check`, and StorageError; nothing has changed then."""
-        merged = self.check(overrides, is_default=is_default)
+        """Replace the options of a layer. Raises the errors of `validate`, and StorageError; nothing has changed then."""
+        merged = self.validate(overrides, is_default=is_default)
         self._journal.put({_DEFAULTS_KEY if is_default else _NAMED_KEY: json.dumps(dict(overrides)).encode()})
         if is_default:
             self._defaults = dict(overrides)

@@ -100,7 +100,7 @@ def _options_of_nodes(settings: DynamicSettings) -> list[Option]:
 
 def group_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
     """Entries of all options that a consumer group with these overrides may set."""
-    return [_entry(option, _group_synonyms(option, overrides, settings)) for option in group_options.GROUP_CONFIGS.options]
+    return [_entry(option, _group_synonyms(option, overrides, settings)) for option in group_options.GROUP_OPTIONS.options]
 
 
 def _group_synonyms(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:

@@ -1,7 +1,7 @@
 """Group options: options of groups and their offsets, under Apache Kafka's names with the defaults of Apache Kafka 4.3.
 
-`GROUP_OPTIONS` are options of the broker, `GROUP_CONFIGS` those that a single consumer group may override (KIP-848); `GroupConfigs` stores
-the overrides in the broker's journal.
+`BROKER_GROUP_OPTIONS` are options of the broker, `GROUP_OPTIONS` those that a single consumer group may override (KIP-848). `GroupConfigs`
+validates the overrides, and stores them in the broker's journal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROTOCOLS: Final = (CLASSIC, "consumer")
 PROTOCOLS_WITHOUT_EFFECT: Final = ("streams", "share")
 """Protocols of other kinds of groups, which Apache Kafka has and this broker does not."""
 
-GROUP_OPTIONS: Final = (
+BROKER_GROUP_OPTIONS: Final = (
     Option(
         "group.consumer.assignors",
         "list",
@@ -128,7 +128,7 @@ GROUP_OPTIONS: Final = (
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 
-GROUP_CONFIGS: Final = OptionTable(
+GROUP_OPTIONS: Final = OptionTable(
     (
         Option(HEARTBEAT_INTERVAL, "int", None, "Heartbeat interval of members of this group, in ms.", minimum=1, maximum=INT_MAX),
         Option(
@@ -143,8 +143,8 @@ GROUP_CONFIGS: Final = OptionTable(
 )
 """Options of KIP-848 consumer groups; members of classic groups send these values themselves."""
 
-GROUP_CONFIGS_BY_NAME: Final = {option.name: option for option in GROUP_CONFIGS.options}
-BROKER_SYNONYMS: Final = {option.name: f"group.{option.name}" for option in GROUP_CONFIGS.options}
+GROUP_OPTIONS_BY_NAME: Final = {option.name: option for option in GROUP_OPTIONS.options}
+BROKER_SYNONYMS: Final = {option.name: f"group.{option.name}" for option in GROUP_OPTIONS.options}
 """Group option -> the broker option that gives its default."""
 
 
@@ -175,10 +175,10 @@ class GroupConfigs:
     def session_timeout_ms(self, group_id: str) -> int:
         return self._value(group_id, SESSION_TIMEOUT)
 
-    def check(self, overrides: Mapping[str, str]) -> None:
+    def validate(self, overrides: Mapping[str, str]) -> None:
         """Raises RequestRefused (INVALID_CONFIG) for invalid options of a group."""
         try:
-            given = GROUP_CONFIGS.parse(overrides)
+            given = GROUP_OPTIONS.parse(overrides)
         except ConfigException as error:
             raise RequestRefused(codes.INVALID_CONFIG, str(error)) from None
         for name in sorted(given.given):
@@ -192,9 +192,11 @@ class GroupConfigs:
             raise RequestRefused(codes.INVALID_CONFIG, wrong)
 
     def alter(self, group_id: str, overrides: Mapping[str, str]) -> None:
-        """Replace the options of a group; members receive them with their next heartbeat. Raises the errors of `check`, and StorageError;
-        nothing has changed then."""
-        self.check(overrides)
+        """Replace the options of a group; members receive them with their next heartbeat.
+
+        Raises the errors of `validate`, and StorageError; nothing has changed then.
+        """
+        self.validate(overrides)
         self._journal.put({_PREFIX + group_id.encode(): json.dumps(dict(overrides)).encode() if overrides else None})
         if overrides:
             self._overrides[group_id] = dict(overrides)

@@ -62,7 +62,7 @@ def _create(broker: BrokerState, requested: CreatableTopic, validate_only: bool,
     # Errors in the name or options are reported first, as by Apache Kafka.
     overrides = _overrides(requested)
     broker.topics.check_name(requested.name)
-    broker.topics.check_config(overrides)
+    broker.topics.validate_options(overrides)
     if requested.assignments and (requested.num_partitions != -1 or requested.replication_factor != -1):
         raise RequestRefused(codes.INVALID_REQUEST, "replica assignments cannot be combined with partition counts or replication factors")
     created = broker.topics.create(

@@ -1,1 +1,1 @@
-"""Topics: registry, naming rules and options."""
+"""Topics: registry, naming rules, and options with their validation."""

@@ -20,7 +20,7 @@ from uuid import UUID
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Replicas
 from chaffinch.broker.core.topics import creation_rules
-from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TopicConfig, check, resolve, validation_policy
+from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TopicConfig, record_validation_policy, resolve, validate_topic_options
 from chaffinch.errors import ConfigException, codes
 from chaffinch.identifiers import TopicPartition, pluralize
 from chaffinch.records.validation_policy import ValidationPolicy
@@ -205,7 +205,7 @@ class TopicRegistry:
         """
         self.check_name(name)
         overrides = dict(overrides or {})
-        config = self.check_config(overrides)
+        config = self.validate_options(overrides)
         replicas = self._replicas(partition_count, replication_factor, assignment)
         topic_id = UUID(int=self._rng.getrandbits(128), version=4)
         topic = Topic(name=name, topic_id=topic_id, overrides=overrides, config=config)
@@ -267,17 +267,17 @@ class TopicRegistry:
         """Sync the registry: when this returns, all changes of topics survive a power loss. Raises StorageError."""
         self._journal.sync()
 
-    def check_config(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Resolve a topic's options. Raises InvalidConfiguration (40) naming the option and, for an unknown name, the most similar one."""
+    def validate_options(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """Validate and resolve a topic's options. Raises InvalidConfiguration (40), naming the option, or the known one nearest to it."""
         try:
-            return check(overrides, self._settings)
+            return validate_topic_options(overrides, self._settings)
         except ConfigException as error:
             raise RequestRefused(codes.INVALID_CONFIG, str(error)) from None
 
     def alter(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Replace a topic's options. Raises the errors of `check_config`, UnknownTopicOrPartition (3), StorageError."""
+        """Replace a topic's options. Raises the errors of `validate_options`, UnknownTopicOrPartition (3), StorageError."""
         topic = self._existing(name)
-        config = self.check_config(overrides)
+        config = self.validate_options(overrides)
         before = topic.overrides
         topic.overrides = dict(overrides)
         try:
@@ -458,7 +458,7 @@ class TopicRegistry:
             self.maintenance_queue.append(partition.topic_partition)
 
     def _policy(self, topic_partition: TopicPartition, config: TopicConfig) -> ValidationPolicy:
-        return validation_policy(topic_partition, config, self._settings["max.decompressed.bytes"])
+        return record_validation_policy(topic_partition, config, self._settings["max.decompressed.bytes"])
 
     def _remember(self, topic: Topic) -> None:
         self._topics[topic.name] = topic

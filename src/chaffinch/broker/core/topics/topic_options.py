@@ -1,7 +1,10 @@
-"""Topic options under Apache Kafka's names, with the defaults of Apache Kafka 4.3, and their resolved form `TopicConfig`.
+"""Topic options under Apache Kafka's names, with the defaults of Apache Kafka 4.3: table, validation, and resolved form `TopicConfig`.
 
 All Kafka topic options are stored and shown; the options with an effect are resolved into `TopicConfig`. This table is also the
 documentation of the options. Options with another name on brokers, such as `max.message.bytes`: see `BROKER_SYNONYMS`.
+
+CreateTopics and config changes call `validate_topic_options` (Kafka's `LogConfig.validate`) through `TopicRegistry.validate_options`. It
+checks combinations; `OptionTable` and `Option.parse` in `settings.py` check names and single values.
 """
 
 from __future__ import annotations
@@ -211,7 +214,8 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
     """Resolve a topic's own options over the broker's defaults. Raises ConfigException for an unknown name (naming the most similar one) or
     an illegal value.
 
-    Combinations of options are not checked here: they were set at different times, on the topic and on the broker. See `check`.
+    Combinations of options are not checked here: they were set at different times, on the topic and on the broker. See
+    `validate_topic_options`.
     """
     settings = TOPIC_OPTIONS.parse_exact({**topic_defaults(defaults), **overrides})
     policies = settings["cleanup.policy"]
@@ -249,8 +253,8 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
     )
 
 
-def check(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
-    """Like `resolve`, for options about to be set: also raises ConfigException for options that contradict each other."""
+def validate_topic_options(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
+    """Validate options about to be set, and resolve them. Raises the errors of `resolve`, and ConfigException for a contradiction."""
     config = resolve(overrides, defaults)
     if config.log.compaction_lag_min_ms > config.log.compaction_lag_max_ms:
         raise ConfigException("option min.compaction.lag.ms is larger than max.compaction.lag.ms")
@@ -293,8 +297,8 @@ def _format_at_least_0_11(version: str) -> bool:
     return (major, minor) >= (0, 11)
 
 
-def validation_policy(topic_partition: TopicPartition, config: TopicConfig, decompressed_bytes_max: int) -> ValidationPolicy:
-    """The validation policy of a topic for the record rules."""
+def record_validation_policy(topic_partition: TopicPartition, config: TopicConfig, decompressed_bytes_max: int) -> ValidationPolicy:
+    """The policy by which a topic's records are validated (`records/validation.py`)."""
     return ValidationPolicy(
         topic_partition=topic_partition,
         is_compacted=config.is_compacted,
