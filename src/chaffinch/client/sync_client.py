@@ -351,6 +351,7 @@ class SyncClient:
         retries: bool = True,
         version_max: int | None = None,
     ) -> ResponseReceived:
+        """Send the request until it gets a response: if `retries`, again after a lost connection or a time-out, until the deadline."""
         while True:
             address = self._wait_for_address(find, deadline)
             if deadline.last_error is not None and deadline.is_over:
@@ -391,6 +392,7 @@ class SyncClient:
         version_max: int | None = None,
         handling_of: Callable[[Message], Handling] = response_errors.worst_handling,
     ) -> Message:
+        """Send the request until its response has no retriable code. After one it backs off, and finds the broker again with `find`."""
         failures = 0
         while True:
             response: Message = self._request_until_response(find, message, deadline, version_max=version_max).message

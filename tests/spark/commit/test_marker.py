@@ -62,7 +62,7 @@ def test_partitions_of_recreated_topic_are_removed() -> None:
 
 def test_state_without_counts() -> None:
     text = '{"version": 1, "transactional.id": "t", "batch": {"id": 3, "stage": "ending", "digest": "d3", "noted_ms": 5, "marker": "m"}}'
-    kept = Remembered(batch_id=3, stage="ending", digest="d3", noted_ms=5, marker="m")
+    kept = Remembered(batch_id=3, phase="ending", digest="d3", noted_ms=5, marker="m")
     assert CheckpointState.from_text(text) == CheckpointState(transactional_id="t", remembered=kept)
 
 

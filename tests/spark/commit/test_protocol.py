@@ -229,7 +229,7 @@ def test_driver_fenced_after_commit_succeeds_by_marker() -> None:
     assert driver.result.outcome == "written"
     assert Step.READ_MARKER_AFTER_FENCING in driver.steps
     assert query.state.remembered is not None
-    assert (driver.steps[-1], query.state.remembered.stage) == (Step.NOTE_DONE, "written")
+    assert (driver.steps[-1], query.state.remembered.phase) == (Step.NOTE_DONE, "written")
     assert query.state.totals is not None
     assert (driver.result.counts.rows_written, query.state.totals.rows_written) == (4, 4)
 

@@ -8,7 +8,7 @@ import pytest
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
-from chaffinch.spark.commit.marker import CheckpointState, Marker, Remembered, Stage
+from chaffinch.spark.commit.marker import CheckpointState, Marker, Phase, Remembered
 from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.commit.verdict import Verdict, check_not_lost, judge
@@ -40,8 +40,8 @@ def marker(batch_id: int, digest: str | None = None) -> Marker:
     return Marker(batch_id=batch_id, writer_id="w", digest=f"d{batch_id}" if digest is None else digest)
 
 
-def remembered(batch_id: int, stage: Stage, digest: str | None = None, age_ms: int = 0) -> Remembered:
-    return Remembered(batch_id=batch_id, stage=stage, digest=f"d{batch_id}" if digest is None else digest, noted_ms=NOW_MS - age_ms)
+def remembered(batch_id: int, phase: Phase, digest: str | None = None, age_ms: int = 0) -> Remembered:
+    return Remembered(batch_id=batch_id, phase=phase, digest=f"d{batch_id}" if digest is None else digest, noted_ms=NOW_MS - age_ms)
 
 
 @pytest.mark.parametrize(

@@ -114,10 +114,10 @@ class TestStagedFilesAfterFailure:
         monkeypatch.setattr(writers, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
         calls = iter(range(100))
-        stage = "chaffinch.spark.tasks.task_stager.TaskStager._stage"
+        stage = "chaffinch.spark.tasks.task_stager.TaskStager._stage_rows"
         from chaffinch.spark.tasks.task_stager import TaskStager
 
-        original = TaskStager._stage
+        original = TaskStager._stage_rows
 
         def breaks(self: TaskStager, *arguments: GoodRows) -> None:
             if next(calls) == 3:

@@ -384,7 +384,7 @@ class TestMetrics:
     COUNTS = BatchCounts(rows_written=7, rejected={"INVALID_RECORD": 2}, byte_count=900, push_ms=250)
 
     def state(self, batch_id: int, counts: BatchCounts, sink: str = "") -> CheckpointState:
-        newest = Remembered(batch_id=batch_id, stage="written", digest="", noted_ms=0, counts=self.COUNTS)
+        newest = Remembered(batch_id=batch_id, phase="written", digest="", noted_ms=0, counts=self.COUNTS)
         return CheckpointState(remembered=newest, totals=counts, sink=sink)
 
     def read(self, metrics: Metrics, path: str = "/metrics") -> tuple[str, str]:

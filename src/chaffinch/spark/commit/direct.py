@@ -56,7 +56,7 @@ def finish_direct_batch(plan: CommitPlan) -> Commit:
     )
     if plan.has_checkpoint:
         remembered = Remembered(
-            batch_id=plan.batch_id, stage="written", digest=plan.digest, noted_ms=plan.wall_ms, counts=counts, is_without_marker=True
+            batch_id=plan.batch_id, phase="written", digest=plan.digest, noted_ms=plan.wall_ms, counts=counts, is_without_marker=True
         )
         totals = (state.totals or BatchCounts()) + counts
         # Partitions of the previous transaction are not looked up in a topic with another id.

@@ -52,7 +52,8 @@ class Marker:
         )  # fmt: skip
 
 
-Stage = Literal["ending", "written", "empty"]
+Phase = Literal["ending", "written", "empty"]
+"""How far the commit of a batch is. Stored as `stage`, which has nothing to do with staging."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Remembered:
     """The newest batch in the state of `<checkpoint>/chaffinch/`. `ending`: written before EndTxn is sent; the outcome is not recorded."""
 
     batch_id: int
-    stage: Stage
+    phase: Phase
     digest: str
     noted_ms: int
     marker: str = ""
@@ -135,7 +136,7 @@ class CheckpointState:
             "sink": self.sink,
             "transactional.id": self.transactional_id,
             "batch": None if newest is None else {
-                "id": newest.batch_id, "stage": newest.stage, "digest": newest.digest, "noted_ms": newest.noted_ms,
+                "id": newest.batch_id, "stage": newest.phase, "digest": newest.digest, "noted_ms": newest.noted_ms,
                 "marker": newest.marker, "counts": None if newest.counts is None else newest.counts.to_fields(),
                 "without_marker": newest.is_without_marker,
             },
@@ -163,7 +164,7 @@ class CheckpointState:
         remembered = None
         if batch is not None:
             remembered = Remembered(
-                batch_id=int(batch["id"]), stage=batch["stage"], digest=str(batch["digest"]), noted_ms=int(batch["noted_ms"]),
+                batch_id=int(batch["id"]), phase=batch["stage"], digest=str(batch["digest"]), noted_ms=int(batch["noted_ms"]),
                 marker=str(batch.get("marker", "")), counts=_counts(batch.get("counts")),
                 is_without_marker=bool(batch.get("without_marker", False)),
             )  # fmt: skip
@@ -182,7 +183,7 @@ def _topic_partitions(fields: Any) -> tuple[TopicPartition, ...] | None:
 
 
 def _is_acknowledged(batch: Remembered) -> bool:
-    return batch.stage == "written" and not batch.is_without_marker
+    return batch.phase == "written" and not batch.is_without_marker
 
 
 def _acknowledged(fields: Any) -> Acknowledged | None:

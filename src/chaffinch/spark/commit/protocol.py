@@ -28,7 +28,7 @@ from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.complete_previous import complete_previous_transaction, marker_outcome_unknown
 from chaffinch.spark.commit.hanging_transactions import Search
-from chaffinch.spark.commit.marker import CheckpointState, Marker, Remembered, Stage
+from chaffinch.spark.commit.marker import CheckpointState, Marker, Phase, Remembered
 from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
     CallHandler,
@@ -355,7 +355,7 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
 
 
 def _write_state(
-    plan: CommitPlan, step: Step, stage: Stage, before: CheckpointState, counts: BatchCounts | None = None
+    plan: CommitPlan, step: Step, phase: Phase, before: CheckpointState, counts: BatchCounts | None = None
 ) -> Generator[Operation, Reply, None]:
     """Writes the checkpoint's state. `before`: the previous state; `counts` of the batch are added to its totals.
 
@@ -364,11 +364,11 @@ def _write_state(
     """
     if plan.has_checkpoint:
         remembered = Remembered(
-            batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
+            batch_id=plan.batch_id, phase=phase, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
         )
         totals = before.totals if counts is None else (before.totals or BatchCounts()) + counts
         noted = replace(before.with_newest(remembered), transactional_id=plan.transactional_id, totals=totals)
-        yield WriteState(step=step, state=noted, may_fail=stage == "written")
+        yield WriteState(step=step, state=noted, may_fail=phase == "written")
 
 
 def _complete_previous(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:

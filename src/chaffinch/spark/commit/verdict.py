@@ -39,8 +39,8 @@ def judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Ve
         if plan.batch_id == 0:
             return Verdict.WRITE
         return _missing(plan, "which is not the first, and the checkpoint has no record of this output", _NEW_OUTPUT_HINT)
-    if remembered.stage != "ending":
-        if remembered.stage == "empty" and remembered.batch_id == plan.batch_id:
+    if remembered.phase != "ending":
+        if remembered.phase == "empty" and remembered.batch_id == plan.batch_id:
             return Verdict.WRITE
         return _compare(plan, remembered.batch_id, remembered.digest, "the checkpoint's folder chaffinch")
     return _judge_ending(plan, remembered, state)

@@ -73,15 +73,16 @@ class _Writer(SentToExecutors):
         return _unpickled, super().__reduce__()[1]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Stages the rows of one task. Failures travel in the message, and the input is always drained.
+        """Stages the rows of one task (`TaskStager`), or sends them (`TaskSender`).
 
-        Only one failure is raised, a driver of a different version: it may not understand the message.
+        Failures travel in the message, and the input is always drained. Only one failure is raised, a driver of a different version: it may
+        not understand the message.
         """
         self.check_version(host())
         facts = task_facts()
         try:
             facts = self._options.completed_facts(facts)
-            outcome = self._stage(facts, iterator)
+            outcome = self._run_task(facts, iterator)
         except Refusal as refusal:
             outcome = _failed(facts, failure_of(refusal))
         except KafkaException as error:
@@ -91,21 +92,21 @@ class _Writer(SentToExecutors):
                 pass
         return CommitMessage(outcome)
 
-    def _stage(self, facts: TaskContextFacts, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
+    def _run_task(self, facts: TaskContextFacts, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
         from chaffinch.records.errors import RecordsError
 
         query = self._options.qualified_name(facts.query(self._write_id))
         plan = task_plan(self._options, self._snapshot, facts, query)
         writer = StagedWriter(lambda: self._paths.spill(facts, query), f"task-{facts.task}")
         try:
-            return self._run(plan, writer, iterator)
+            return self._stage_or_send(plan, writer, iterator)
         except BaseException as error:
             writer.discard()
             if isinstance(error, RecordsError):
                 return _failed(facts, Failure(group=Group.INVALID_CONFIGURATION, name=codes.INVALID_RECORD.name, text=str(error)))
             raise
 
-    def _run(self, plan: TaskPlan, writer: StagedWriter, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
+    def _stage_or_send(self, plan: TaskPlan, writer: StagedWriter, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
         options = self._options
         if options.is_exactly_once:
             from chaffinch.spark.tasks.task_stager import TaskStager

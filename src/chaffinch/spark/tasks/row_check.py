@@ -72,7 +72,7 @@ class BadRows:
         self._plan = plan
         self._writer = writer
         self._write_dead_letters = write_dead_letters
-        self._row_spans: list[tuple[int, int]] = []
+        self._dead_row_spans: list[tuple[int, int]] = []
 
     def add(self, columns: RecordColumns, rejections: Sequence[Rejection], swallowed: frozenset[int] = frozenset()) -> None:
         """Row i of `columns` becomes a dead letter for `rejections[i]`, or is dropped if i is in `swallowed`."""
@@ -92,11 +92,11 @@ class BadRows:
             records = dead_letter_records(columns, rejections, plan.origin, plan.dead_letter_target, plan.wall_ms)
             self._write_dead_letters(records, plan.dead_letter_target)
         if plan.options.dead_letter_path is not None:
-            self._row_spans.append(self._writer.append(rows_stream(columns, rejections, plan.origin)))
+            self._dead_row_spans.append(self._writer.append(rows_stream(columns, rejections, plan.origin)))
 
-    def rows_staged(self) -> tuple[StagedBytes, ...]:
-        """The staged rows for the Parquet file. Call it after the writer is closed."""
-        return tuple(self._writer.staged(span) for span in self._row_spans)
+    def staged_dead_rows(self) -> tuple[StagedBytes, ...]:
+        """The dead letters for the Parquet file, as staged bytes. Call it after the writer is closed."""
+        return tuple(self._writer.staged(span) for span in self._dead_row_spans)
 
 
 class RowCheck:
@@ -130,7 +130,7 @@ class RowCheck:
         return TaskOutcome(
             context=self._plan.context,
             row_count=self.row_count,
-            dead_rows=bad_rows.rows_staged(),
+            dead_rows=bad_rows.staged_dead_rows(),
             rejected_by_code=dict(bad_rows.rejected_by_code),
             dropped_by_code=dict(bad_rows.dropped_by_code),
             rejections=tuple(bad_rows.named),

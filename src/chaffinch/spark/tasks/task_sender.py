@@ -1,4 +1,4 @@
-"""Task side of the sink without transactions: sends rows with a producer (`at-least-once`, `none`; decision 41).
+"""TaskSender: sends the rows of a task of the sink without transactions, with a producer (`at-least-once`, `none`; decision 41).
 
 Bad rows become dead letters, as in the exactly-once sink (`row_check.py`). Good rows go through a producer of the process, which reports
 rows that only the broker rejects. A task ends when every row has an outcome. A task attempt that dies, or runs twice, can write rows

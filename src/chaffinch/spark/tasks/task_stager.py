@@ -1,4 +1,4 @@
-"""Task side of the exactly-once sink: Arrow batches in, staged record batches and dead letters out (decision 36).
+"""TaskStager: stages a task's rows for the exactly-once sink. Arrow batches in, staged record batches and dead letters out (decision 36).
 
 For each chunk, bad rows become dead letters (`row_check.py`). Good rows are encoded per partition without a producer id, and staged.
 Tasks write nothing to Kafka, so an attempt can die or run twice without harm.
@@ -41,7 +41,7 @@ class TaskStager:
         """Stage all rows. Raises Refusal if staging fails, and exceptions of `snapshot_of`."""
         check = RowCheck(self._plan, BadRows(self._plan, self._writer, self._stage_dead_letters))
         for good in check.good(arrow_batches):
-            self._stage(good)
+            self._stage_rows(good)
         self._writer.close()
         return replace(
             check.outcome(),
@@ -49,7 +49,8 @@ class TaskStager:
             dead_batches=staged_batches(self._writer, self._dead_spans),
         )
 
-    def _stage(self, good: GoodRows) -> None:
+    def _stage_rows(self, good: GoodRows) -> None:
+        """Encode good rows into batches by partition, and append these to the staging."""
         limit = min(self._plan.options.batch_bytes, good.snapshot.batch_bytes_max)
         for partition, rows, size_max in groups_by_partition(good.columns, good.partitions, limit, good.picked):
             encoded = batches.encode_measured(
