@@ -24,8 +24,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from chaffinch import InvalidColumn, WriteTableResult, write_table
-from chaffinch.errors import KafkaException, TableWriteException
-from chaffinch.errors.codes import Group
+from chaffinch.errors import Group, KafkaException, TableWriteException
 
 
 def load(bootstrap_servers: str, day: str, file: Path) -> WriteTableResult:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chaffinch import Consumer
+from chaffinch.client.serialization import WithContext
 from chaffinch.consumer.core.options import parse_options
 from chaffinch.consumer.records import deserializer
 from chaffinch.errors import ConfigException
@@ -16,7 +17,7 @@ from chaffinch.errors import ConfigException
 JAVA = "org.apache.kafka.common.serialization."
 
 
-def deserializer_of(option: Any) -> Callable[[bytes], Any] | None:
+def deserializer_of(option: Any) -> Callable[[bytes], Any] | WithContext | None:
     return deserializer(parse_options({"bootstrap.servers": "b:1", "value.deserializer": option}), "value.deserializer")
 
 
@@ -24,6 +25,7 @@ def deserializer_of(option: Any) -> Callable[[bytes], Any] | None:
     ("option", "data", "found"),
     [
         (json.loads, b"[1]", [1]),
+        ("json", b"[1]", [1]),
         ("json.loads", b"[1]", [1]),
         (bytes.decode, b"x", "x"),
         (f"kafkashaded.{JAVA}StringDeserializer", b"a", "a"),
@@ -32,7 +34,7 @@ def deserializer_of(option: Any) -> Callable[[bytes], Any] | None:
 )
 def test_function_or_name_deserializes(option: Callable[[bytes], object] | str, data: bytes, found: object) -> None:
     function = deserializer_of(option)
-    assert function is not None
+    assert callable(function)
     assert function(data) == found
 
 
@@ -44,8 +46,8 @@ def test_byte_deserializers_return_bytes(option: str | None) -> None:
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        (7, "cannot be 7: it must be a function of bytes, or its dotted name"),
-        ("json", "cannot be 'json': it must be a function of bytes, or its dotted name"),
+        (7, "cannot be 7: it must be a function of bytes, its dotted name, or json"),
+        ("jsonx", "cannot be 'jsonx': it must be a function of bytes, its dotted name, or json"),
         ("json.no_such", "it cannot be imported"),
         ("json.decoder", "must be a function of bytes"),
         ("io.confluent.kafka.serializers.KafkaAvroDeserializer", "it cannot be imported"),

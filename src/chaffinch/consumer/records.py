@@ -10,6 +10,7 @@ from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 from chaffinch.client.plugins import import_plugin
+from chaffinch.client.serialization import JSON, WithContext, from_json, with_context
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.errors import ConfigException, RecordDeserializationException
 from chaffinch.identifiers import TopicPartition
@@ -52,12 +53,14 @@ _REPLACEMENTS: Final = {
 }
 
 
-def deserializer(settings: Settings, option: str) -> Deserializer | None:
+def deserializer(settings: Settings, option: str) -> Deserializer | WithContext | None:
     """The function that converts bytes to objects; None leaves bytes as they are. Raises ConfigException for an invalid value."""
     value = settings[option]
     if value is None:
         return None
     if isinstance(value, str):
+        if value == JSON:
+            return from_json
         java = unshaded(value)
         if java in JAVA_DESERIALIZERS:
             return JAVA_DESERIALIZERS[java]
@@ -70,11 +73,11 @@ def deserializer(settings: Settings, option: str) -> Deserializer | None:
         raise _config_error(option, value, ": str(b'x') is \"b'x'\", so write bytes.decode")
     if not callable(found):
         raise _config_error(option, value, "")
-    return found  # type: ignore[no-any-return]
+    return with_context(option, found) or found
 
 
 def _config_error(option: str, value: Any, why: str) -> ConfigException:
-    return ConfigException(f"option {option} cannot be {value!r}{why or ': it must be a function of bytes, or its dotted name'}")
+    return ConfigException(f"option {option} cannot be {value!r}{why or ': it must be a function of bytes, its dotted name, or json'}")
 
 
 REPR_LENGTH_MAX: Final = 100
@@ -165,8 +168,8 @@ def _values(column: ByteColumn) -> list[bytes | None]:
 
 def records_of_all(
     portions: list[Portion],
-    key: Deserializer | None,
-    value: Deserializer | None,
+    key: Deserializer | WithContext | None,
+    value: Deserializer | WithContext | None,
     reject: Callable[[TopicPartition, int, RecordDeserializationException], None],
 ) -> list[ConsumerRecord[Any, Any]]:
     """The records of all portions, with deserialized keys and values.
@@ -189,17 +192,21 @@ def records_of_all(
     return found
 
 
+def _function(given: Deserializer | WithContext, record: ConsumerRecord[Any, Any]) -> Deserializer:
+    return given.for_record(record.topic, list(record.headers)) if isinstance(given, WithContext) else given
+
+
 def _deserialize(
-    records: list[ConsumerRecord[Any, Any]], key: Deserializer | None, value: Deserializer | None
+    records: list[ConsumerRecord[Any, Any]], key: Deserializer | WithContext | None, value: Deserializer | WithContext | None
 ) -> tuple[list[ConsumerRecord[Any, Any]], RecordDeserializationException | None]:
     """The records with deserialized keys and values, up to the first error; and that error."""
     converted: list[ConsumerRecord[Any, Any]] = []
     for record in records:
         part = "key"
         try:
-            found_key = record.key if key is None or record.key is None else key(record.key)
+            found_key = record.key if key is None or record.key is None else _function(key, record)(record.key)
             part = "value"
-            found_value = record.value if value is None or record.value is None else value(record.value)
+            found_value = record.value if value is None or record.value is None else _function(value, record)(record.value)
         except Exception as error:
             text = f"the {part} at offset {record.offset} of {record.topic_partition} cannot be deserialized: {error!r}; seek past it"
             failure = RecordDeserializationException(text, topic_partition=record.topic_partition)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from chaffinch.client.plugins import import_plugin
+from chaffinch.client.serialization import JSON, WithContext, to_json, with_context
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
 from chaffinch.producer.core.partitioner import MURMUR2, ROUND_ROBIN, Rule
@@ -47,13 +48,15 @@ def exception_handler(settings: Settings) -> ProducerExceptionHandler:
     return found
 
 
-def serializer(settings: Settings, option: str) -> Serializer | None:
+def serializer(settings: Settings, option: str) -> Serializer | WithContext | None:
     """The serializer of keys or values; None: they are bytes or str already."""
     given = settings[option]
+    if given == JSON:
+        return to_json
     found = None if isinstance(given, str) and unshaded(given) in JAVA_SERIALIZERS else import_plugin(option, given)
     if found is not None and not callable(found):
-        raise ConfigException(f"option {option} cannot be {given!r}: it must be a function of one value, or its dotted name")
-    return found
+        raise ConfigException(f"option {option} cannot be {given!r}: it must be a function of one value, its dotted name, or {JSON}")
+    return found if found is None else with_context(option, found) or found
 
 
 def partition_rule(settings: Settings) -> Rule | str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from chaffinch import plain_text
+from chaffinch.client.serialization import Headers as SerializationHeaders
+from chaffinch.client.serialization import WithContext
 from chaffinch.producer import arguments, plugins
 from chaffinch.producer.core.batches.accumulator import record_size
 from chaffinch.producer.core.batches.batch import NewRecord
@@ -63,8 +65,18 @@ class RecordMaker:
         partition = arguments.checked_number(partition, "partition", arguments.INT32_MAX)
         timestamp_ms = arguments.checked_number(timestamp_ms, "timestamp_ms", arguments.INT64_MAX)
         checked_headers = arguments.checked_headers(headers)
-        value_bytes = arguments.content(value, "value", self._value_serializer, name)
-        key_bytes = arguments.content(key, "key", self._key_serializer, name)
+        key_serializer, value_serializer = self._key_serializer, self._value_serializer
+        given_headers: SerializationHeaders | None = None
+        if isinstance(key_serializer, WithContext) or isinstance(value_serializer, WithContext):
+            given_headers = list(checked_headers)
+            key_serializer, value_serializer = (
+                function.for_record(name, given_headers) if isinstance(function, WithContext) else function
+                for function in (key_serializer, value_serializer)
+            )
+        value_bytes = arguments.content(value, "value", value_serializer, name)
+        key_bytes = arguments.content(key, "key", key_serializer, name)
+        if given_headers is not None:  # A serializer may have added the id of a schema.
+            checked_headers = arguments.checked_headers(given_headers)
 
         def record_itself() -> ProducerRecord:
             return record or ProducerRecord(name, value, key, partition, timestamp_ms, () if headers is None else headers)

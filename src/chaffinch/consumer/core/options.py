@@ -125,7 +125,8 @@ _FETCHING: Final = (
         "key.deserializer",
         "any",
         None,
-        "a function from the bytes of a key to the key of the record, or its dotted name; not called for null or by `poll_table`",
+        "a function from the bytes of a key to the key of the record, its dotted name, a deserializer of confluent-kafka, or `json`; "
+        "not called for null or by `poll_table`",
     ),
     Option("value.deserializer", "any", None, "the same for values"),
 )

@@ -108,7 +108,12 @@ _GATHERING: Final = (
     ),
 )
 _WITH_CODE: Final = (
-    Option("key.serializer", "any", None, "function from the key given to `send` to bytes, or its dotted name; not called for None"),
+    Option(
+        "key.serializer",
+        "any",
+        None,
+        "function from the key given to `send` to bytes, its dotted name, a serializer of confluent-kafka, or `json`; not called for None",
+    ),
     Option("value.serializer", "any", None, "the same for values"),
     Option(
         "custom.exception.handler.class",
