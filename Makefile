@@ -112,7 +112,7 @@ soak: setup ## long runs with kills, every record counted: 200 broker kills unde
 spark-memory: setup ## a micro-batch of 5 GB through a driver of 2 GB: the peak memory of each process (needs 11 GB of disk)
 	@$(BIN)/python -m tests.soak spark-memory
 
-docs: setup ## write the parts of the documents that are generated from tables
+docs: setup ## write the parts of the documents that are generated from tables, and the types of options
 	@$(BIN)/python -m tools.print_documents
 
 release-check: setup ## wheel and sdist: contents, metadata, README's examples from a fresh environment (3 minutes; fetches packages)

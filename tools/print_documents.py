@@ -1,7 +1,8 @@
 """`make docs`: prints tables of the code into `docs/`; `--check` only reports stale documents, and fails.
 
 A printed part is between `<!-- printed: NAME -->` and `<!-- end -->`; `PARTS` has one function per NAME. `docs/reference/errors.md` is
-printed as a whole. All parts are read from the modules, so that documents cannot contradict the code.
+printed as a whole, like the modules `option_types.py` of the packages. All parts are read from the modules, so that documents cannot
+contradict the code.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class TestTopics:
         assert [found.name for found in admin.find_topics(["made", "made"])] == ["made"]
         admin.delete_topics(["made"])
         assert "made" not in [found.name for found in admin.list_topics()]
-        with pytest.raises(errors.UnknownTopicOrPartitionException):
+        with pytest.raises(errors.UnknownTopicOrPartitionException, match="topic 'made': it does not exist"):
             admin.delete_topics(["made"])
         admin.delete_topics([])
 
@@ -150,12 +150,12 @@ class TestOffsetsAndRecords:
         assert admin.delete_records({first(topic): None, TopicPartition(topic, 1): 0}) == {first(topic): 2, TopicPartition(topic, 1): 0}
         assert broker.read(topic).num_rows == 0
         assert admin.delete_records({}) == {}
-        with pytest.raises(errors.OffsetOutOfRangeException):
+        with pytest.raises(errors.OffsetOutOfRangeException, match=f"{topic}-0: .*the offset is beyond the end of the partition"):
             admin.delete_records({first(topic): 3})
         with pytest.raises(errors.UnknownTopicOrPartitionException):
             admin.delete_records({TopicPartition(topic, 9): None})
         admin.alter_topic_configs(topic, {"cleanup.policy": "compact"})
-        with pytest.raises(errors.PolicyViolationException):
+        with pytest.raises(errors.PolicyViolationException, match=r"add delete to its cleanup\.policy"):
             admin.delete_records({first(topic): None})
 
 

@@ -286,7 +286,7 @@ class TestBadInput:
 
     def test_missing_value_column(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, topic, spark.range(1).selectExpr("cast(id as string) as key"))
-        assert "column 'value' is missing (there are: key); it must be string or binary" in text
+        assert "column 'value' is missing (columns: key); it must be string or binary" in text
 
     def test_unknown_topic(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, "no-such-topic")

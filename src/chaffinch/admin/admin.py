@@ -245,6 +245,8 @@ class Admin:
     def alter_node_configs(self, node: int | None, changed: Mapping[str, str | float], *, deleted: Iterable[str] = ()) -> None:
         """Change configurations of a node, or the defaults of all nodes, while they run: all of them, or none if one is rejected.
 
+        A node may return the earlier values for a moment.
+
         Args:
             node: id of the node; None for the defaults of all nodes.
             changed: values to set, by name.

@@ -7,6 +7,7 @@ from typing import Final
 
 from chaffinch.admin.many_brokers import PartitionAnswer, ask_leaders, by_topic
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.delete_records import (
     OFFSET_HIGH_WATERMARK,
@@ -17,6 +18,11 @@ from chaffinch.protocol.messages.delete_records import (
 )
 
 REPLICATION_TIMEOUT_MS: Final = 30_000
+REASONS: Final = {
+    codes.OFFSET_OUT_OF_RANGE.number: "the offset is beyond the end of the partition",
+    codes.POLICY_VIOLATION.number: "only compaction removes records of this topic; add delete to its cleanup.policy",
+}
+"""Responses contain no message."""
 
 
 def delete_records(client: SyncClient, offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
@@ -53,4 +59,5 @@ def delete_records(client: SyncClient, offsets: Mapping[TopicPartition, int | No
 def _read(answer: DeleteRecordsResponse) -> Iterator[PartitionAnswer]:
     for topic in answer.topics:
         for found in topic.partitions:
-            yield PartitionAnswer(TopicPartition(topic.name, found.partition_index), found.error_code, None, found.low_watermark)
+            tp = TopicPartition(topic.name, found.partition_index)
+            yield PartitionAnswer(tp, found.error_code, REASONS.get(found.error_code), found.low_watermark)

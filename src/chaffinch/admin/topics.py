@@ -23,7 +23,7 @@ from chaffinch.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 from chaffinch.public_names import exported_from
 
@@ -243,7 +243,12 @@ def delete_topics(client: SyncClient, names: Iterable[str]) -> None:
     """
     wanted = checked_names(names)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in wanted], topic_names=wanted, timeout_ms=CHANGE_TIMEOUT_MS)
-    response_errors.raise_for(client.controller_request(request))
+    answer: DeleteTopicsResponse = client.controller_request(request)
+    for found in answer.responses:
+        if found.error_code:
+            code = codes.by_number(found.error_code)
+            reason = "it does not exist" if code is codes.UNKNOWN_TOPIC_OR_PARTITION else found.error_message or code.text
+            raise exception_for(code, message=f"topic {found.name!r}: {reason}", api="DeleteTopics")
 
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:

@@ -58,7 +58,7 @@ class AsyncConsumer(Generic[K, V]):
     Args:
         options: options by dotted name, as Kafka names them.
         **keywords: the same options, with underscores. `bootstrap.servers` is required; `subscribe` and commits need `group.id`.
-            All options: docs/consumer.md.
+            All options: docs/reference/consumer.md.
 
     Raises:
         ConfigException: an option is unknown, has an invalid value, or contradicts another option; the message names it.
@@ -534,7 +534,7 @@ class AsyncConsumer(Generic[K, V]):
 
         Returns:
             A mapping of names to numbers. Names that end in `total` count since the consumer was created, the others are current values.
-            All names: docs/consumer.md.
+            All names: docs/reference/consumer.md.
         """
         return self._now("metrics", self._shared.metrics)
 
