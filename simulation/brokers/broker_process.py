@@ -363,7 +363,7 @@ class BrokerProcess:
         log, config = partition.log, partition.log.config
         log.config = replace(config, retention_ms=retention_ms, retention_bytes=retention_bytes)
         try:
-            log.expire(self._core_ms)
+            log.delete_old_segments(self._core_ms)
         except Interrupted:
             self._die_in_operation()
         except StorageError:

@@ -159,7 +159,7 @@ def test_expired_transaction_is_aborted(broker: EmbeddedBroker, start: Callable[
     writer = start()
     writer.begin()
     writer.write(b"too late")
-    broker._call(lambda core: core.state.transactions.expire((core.state.transactions.next_deadline_ms or 0) + LATER_MS))
+    broker._call(lambda core: core.state.transactions.run_due((core.state.transactions.next_deadline_ms or 0) + LATER_MS))
     with pytest.raises(REFUSED):
         writer.commit()
     follower = start()

@@ -404,7 +404,7 @@ def test_concurrent_retention_ends_the_compaction() -> None:
     job = Compaction(log, 3, 0, map_bytes_max=1 << 30)
     for _ in range(4):
         assert not job.step()
-    assert log.expire(10**9) == 4
+    assert log.delete_old_segments(10**9) == 4
     assert job.step()
     assert {name.partition(".")[2] for name in files.list(DIRECTORY)} == {"snapshot", "start"}
 
@@ -420,7 +420,7 @@ def test_retention_before_any_step_ends_the_compaction(is_changed: bool) -> None
             log.append(records(("k" if is_changed else f"k{number}", "x" * (2 << 20))), steady_ms=0)
         job = Compaction(log, 3, 0, map_bytes_max=1 << 30)
         is_done = any(job.step() for _ in range(steps))
-        log.expire(10**9)
+        log.delete_old_segments(10**9)
         assert is_done or job.step()
         assert not [name for name in files.list(DIRECTORY) if name.endswith(".cleaned")]
         steps += 1

@@ -131,8 +131,8 @@ def test_records_without_timestamps_age_from_segment_creation() -> None:
     assert len(log.files.segments) == 3
     compact(log, 10_000)
     assert [segment.created_ms for segment in log.files.segments] == [2000, 3000]
-    assert log.expire(2100) == 0
-    assert log.expire(2101) == 1
+    assert log.delete_old_segments(2100) == 0
+    assert log.delete_old_segments(2101) == 1
 
 
 def marker_of_type(number: int) -> BatchView:

@@ -183,7 +183,7 @@ class TestBelowTheStart:
                 is_over = True
             files.hook = None
             log.delete_records_before(end, 0)
-            log.expire(0)
+            log.delete_old_segments(0)
             log.append(records(("new", "1")), steady_ms=0)
             log.roll(0)
             compact(log, 20_000)
@@ -233,7 +233,7 @@ def continue_after_compaction(log: PartitionLog, start: int, *, starts_first: bo
     if log.files.segments:
         compact(log, 10_000)
     log.delete_records_before(start, 0)
-    log.expire(0)
+    log.delete_old_segments(0)
 
 
 def leftover_files(files: MemoryFileSystem, log: PartitionLog) -> list[str]:

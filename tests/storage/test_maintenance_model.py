@@ -124,10 +124,10 @@ class Life:
         self.log.sync()
         self.model.durable_end = self.model.end
 
-    def expire(self) -> None:
+    def delete_old_segments(self) -> None:
         before = self.log.log_start_offset
         self.model.starts = {before, *(segment.end_offset for segment in self.log.files.segments)}
-        self.log.expire(self.steady_ms)
+        self.log.delete_old_segments(self.steady_ms)
         self.model.starts = {self.log.log_start_offset}
 
     def delete(self) -> None:
@@ -162,7 +162,7 @@ class Life:
         """For one other step."""
         self.files.bytes_free = self.dice.randrange(400)
         with suppress(StorageError):
-            self.dice.choice([self.roll, self.expire, self.delete, self.compact])()
+            self.dice.choice([self.roll, self.delete_old_segments, self.delete, self.compact])()
         self.files.bytes_free = None
         self.model.starts.add(self.log.log_start_offset)
 
@@ -192,7 +192,7 @@ class Life:
         dice = self.dice
         self.steady_ms += dice.randrange(8)
         chosen = dice.choice(
-            [*[self.append] * 8, *[self.mark] * 3, self.roll, self.sync, self.expire, self.delete, self.compact, self.compact]
+            [*[self.append] * 8, *[self.mark] * 3, self.roll, self.sync, self.delete_old_segments, self.delete, self.compact, self.compact]
         )
         last = dice.choice([None, None, None, self.kill, self.close, self.lose_power, self.fill_disk])
         if dice.random() < 0.35:

@@ -107,7 +107,7 @@ class TestStart:
         assert syncs.seen["sync all"] == at_once
         assert bool(syncs.seen["sync directory"]) == (at_once == 0)
         assert [log.log_start_offset for log in logs] == [2] * count
-        assert [log.expire(0) for log in logs] == [1] * count
+        assert [log.delete_old_segments(0) for log in logs] == [1] * count
         files.hook = None
         files.crash(nothing)
         for log in opened(files, count):

@@ -420,7 +420,7 @@ class TestSync:
         with pytest.raises(StorageError):
             log.append(batch(), steady_ms=0)
         assert log.is_synced
-        assert log.expire(1000) == 1
+        assert log.delete_old_segments(1000) == 1
         log.sync()
         assert log.is_synced
 
@@ -442,7 +442,7 @@ class TestSync:
         files.kill()
         log = opened(files, retention_ms=0)
         assert (len(log.cuts), log.is_synced) == (1, False)
-        assert log.expire(1000) == 1
+        assert log.delete_old_segments(1000) == 1
         log.sync()
         assert log.is_synced
 

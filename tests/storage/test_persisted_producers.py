@@ -88,7 +88,7 @@ def test_producers_survive_aborted_transactions(files: MemoryFileSystem, aborts_
     if aborts_first:
         abort(log)
     log.delete_records_before(2, 0)
-    assert log.expire(0) == 1
+    assert log.delete_old_segments(0) == 1
     if not aborts_first:
         abort(log)
     for _ in range(rolls):  # Snapshots that do not speak of them go.
@@ -126,7 +126,7 @@ def test_many_files_of_aborted_transactions_are_synced_at_once(files: MemoryFile
     files.hook = note
     log.delete_records_before(2, 0)
     assert synced == operations
-    assert log.expire(0) == 1
+    assert log.delete_old_segments(0) == 1
     assert synced == operations
     assert has_producer(lose_power(files))
 
@@ -184,7 +184,7 @@ def test_start_without_descriptors_loses_no_producer(files: MemoryFileSystem) ->
     append(log)
     append(log)
     log.delete_records_before(2, 0)
-    assert log.expire(0) == 1
+    assert log.delete_old_segments(0) == 1
     log.sync()
     files.hook = refuses("sync", ".snapshot", "Too many open files", says="open")  # Which it does for that.
     with pytest.raises(StorageError, match="Too many open files"):
@@ -284,7 +284,7 @@ def test_damaged_aborted_index_loses_no_producer(files: MemoryFileSystem, caplog
     append(log)
     abort(log)
     log.delete_records_before(2, 0)
-    assert log.expire(0) == 1
+    assert log.delete_old_segments(0) == 1
     log.close()
     (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
     files.open(f"{DIRECTORY}/{name}").truncate(10)
@@ -304,7 +304,7 @@ class TestDamagedAbortedIndex:
         append(log)
         abort(log)
         log.delete_records_before(2, 0)
-        log.expire(0)
+        log.delete_old_segments(0)
         log.close()
         (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
         files.open(f"{DIRECTORY}/{name}").truncate(10)
@@ -369,7 +369,7 @@ class TestCompaction:
         append(log)
         append(log)
         log.delete_records_before(2, 0)
-        assert log.expire(0) == 1
+        assert log.delete_old_segments(0) == 1
         for _ in range(2):
             append(log)
             log.close()
@@ -421,23 +421,23 @@ class TestFullDisk:
         caplog.clear()
         for _ in range(2):
             with pytest.raises(StorageError, match=r"cannot append orders-0/0*53\.snapshot\.new: No space left"):
-                log.expire(1000)
+                log.delete_old_segments(1000)
             assert log.log_start_offset == 3
         assert not [record.message for record in caplog.records if record.levelname == "WARNING"]
         files.hook = None
-        assert log.expire(1000) == 50
+        assert log.delete_old_segments(1000) == 50
 
     def test_expire_deletes_what_it_can_when_a_sync_fails(self, log: PartitionLog, files: MemoryFileSystem) -> None:
         append(log)
         files.hook = refuses("sync", ".log", "Input/output error")
         with pytest.raises(StorageError, match="Input/output error"):
-            log.expire(1000)
+            log.delete_old_segments(1000)
         assert log.log_start_offset == 3
 
     def test_expire_deletes_in_slices_before_the_error(self, log: PartitionLog) -> None:
-        assert [log.expire(1000, 1), log.log_start_offset, log.files.segments[0].base_offset] == [1, 3, 2]
+        assert [log.delete_old_segments(1000, 1), log.log_start_offset, log.files.segments[0].base_offset] == [1, 3, 2]
         with pytest.raises(StorageError):
-            log.expire(1000, 1)
+            log.delete_old_segments(1000, 1)
         assert log.files.segments[0].base_offset == 3
 
 

@@ -63,7 +63,7 @@ class TestAbortedTransactions:
     def kept(self, files: MemoryFileSystem, log: PartitionLog, caplog: pytest.LogCaptureFixture) -> None:
         """Through a loss of power, with the snapshot that speaks of them."""
         log.delete_records_before(2, 0)
-        assert log.expire(0) == 1
+        assert log.delete_old_segments(0) == 1
         log = lose_power(files)
         assert "of no use" not in caplog.text
         assert log.aborted_transactions(2, 100) == [(2, 3)]
@@ -94,10 +94,10 @@ class TestAbortedTransactions:
         files.hook = hook
         log.config = opened(MemoryFileSystem(), retention_ms=0).config
         with pytest.raises(StorageError, match="No space left"):
-            log.expire(10**9)
+            log.delete_old_segments(10**9)
         files.hook = None
         abort_at(log, 1)
-        assert log.expire(10**9) == 2
+        assert log.delete_old_segments(10**9) == 2
         assert has_producer(lose_power(files))
 
 
@@ -116,7 +116,7 @@ class TestSnapshots:
         files.hook = None
         log.config = opened(MemoryFileSystem(), retention_ms=0).config
         log.high_watermark = 2
-        assert log.expire(10**9) == 1
+        assert log.delete_old_segments(10**9) == 1
         assert has_producer(lose_power(files))
 
     @pytest.mark.parametrize("can_go", [True, False])

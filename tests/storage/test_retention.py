@@ -104,8 +104,8 @@ class TestByTime:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=2 * SIZE, retention_ms=100)
         append(log, 0, 50, 20, 30, 200, 210)
-        assert log.expire(150) == 0
-        assert log.expire(151) == 2  # The second is younger than the first, and too old as well.
+        assert log.delete_old_segments(150) == 0
+        assert log.delete_old_segments(151) == 2  # The second is younger than the first, and too old as well.
         assert (log.log_start_offset, bases(files)) == (4, [4])
         assert [header.base_offset for header in map(read_header, log.read(4, 1000))] == [4]
         with pytest.raises(OffsetOutOfRange):
@@ -114,14 +114,14 @@ class TestByTime:
     def test_unexpired_segment_keeps_older_records_after_it(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_ms=100)
         append(log, 1000, 0, 0)
-        assert log.expire(1100) == 0
-        assert log.expire(1101) == 3
+        assert log.delete_old_segments(1100) == 0
+        assert log.delete_old_segments(1101) == 3
 
     def test_fully_expired_log_continues_at_its_end(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, retention_ms=100)
         log.append(batch(3, identity=ONE, base_sequence=0), steady_ms=0)
-        assert log.expire(500) == 1
+        assert log.delete_old_segments(500) == 1
         assert (log.log_start_offset, log.log_end_offset, log.size_bytes, bases(files)) == (3, 3, 0, [])
         assert log.read(3, 1000) == []
         log.sync()
@@ -137,7 +137,7 @@ class TestByTime:
         """A loss of power takes bytes that were not synced, and the segments with the producers are gone by then."""
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=False)
-        assert (log.expire(500), bases(files)) == (2, [])
+        assert (log.delete_old_segments(500), bases(files)) == (2, [])
         files.crash(lambda path, unsynced: unsynced if path == DIRECTORY else 0)
         log = opened(files)
         assert list(log.producers.ongoing()) == []
@@ -148,7 +148,7 @@ class TestByTime:
         """As when the disk was too full to write down what the producers were in the end."""
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=bool(left))
-        log.expire(goes_at_ms)
+        log.delete_old_segments(goes_at_ms)
         assert bases(files) == left
         files.kill()
         for name in files.list(DIRECTORY):
@@ -165,32 +165,32 @@ class TestByTime:
         log.roll(0)
         log.roll(0)
         assert bases(files) == [0, 1]
-        assert log.expire(500) == 1
-        assert log.expire(500) == 0
+        assert log.delete_old_segments(500) == 1
+        assert log.delete_old_segments(500) == 0
         assert bases(files) == [1]
 
     def test_records_without_timestamps_age_from_their_append(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, retention_ms=100)
         append(log, -1, steady_ms=1000)
-        assert log.expire(1100) == 0
+        assert log.delete_old_segments(1100) == 0
         files.kill()
         log = opened(files, 5000, retention_ms=100)
-        assert log.expire(5100) == 0
-        assert log.expire(5101) == 1
+        assert log.delete_old_segments(5100) == 0
+        assert log.delete_old_segments(5101) == 1
 
     def test_records_above_the_high_watermark_stay(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_ms=100)
         append(log, 0, 0, 0)
         log.high_watermark = 2
-        assert log.expire(500) == 2
+        assert log.delete_old_segments(500) == 2
         assert log.log_start_offset == 2
 
     @pytest.mark.parametrize("config", [{"retention_ms": -1}, {"retention_ms": 0, "deletes": False}])
     def test_log_without_time_retention_keeps_everything(self, config: dict[str, int]) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=SIZE, **config)
         append(log, 0, 0, 0)
-        assert log.expire(10**15) == 0
+        assert log.delete_old_segments(10**15) == 0
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ class TestByTime:
 def test_oldest_segments_are_deleted_above_retention_bytes(retention_bytes: int, left: int) -> None:
     log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_bytes=retention_bytes)
     append(log, 0, 0, 0, 0, 0)
-    assert log.expire(0) == 5 - left
+    assert log.delete_old_segments(0) == 5 - left
     assert (log.log_start_offset, log.size_bytes) == (5 - left, left * SIZE)
 
 
@@ -217,7 +217,7 @@ class TestOnDemand:
         with pytest.raises(OffsetOutOfRange):
             log.delete_records_before(5, 0)
         assert bases(files) == [0, 2, 4]
-        assert log.expire(0) == 1
+        assert log.delete_old_segments(0) == 1
         assert bases(files) == [2, 4]
 
     def test_delete_records_up_to_the_end_empties_the_log(self) -> None:
@@ -249,7 +249,7 @@ class TestOnDemand:
         append(log, *[0] * rng.randrange(6))
         start = log.delete_records_before(rng.randint(1, log.log_end_offset), 0)
         if rng.random() < 0.5:
-            log.expire(0)
+            log.delete_old_segments(0)
         files.crash(lambda path, unsynced: rng.choice([0, unsynced, rng.randint(0, unsynced)]))
         log = opened(files, segment_bytes=2 * SIZE)
         assert log.log_start_offset == start
@@ -270,7 +270,7 @@ class TestOnDemand:
         files = MemoryFileSystem()
         log = with_transaction(files, rolls_behind=True)
         log.delete_records_before(2, 0)
-        log.expire(0)
+        log.delete_old_segments(0)
         for _ in range(4):
             append(log, 400)
             log.roll(0)
@@ -292,7 +292,7 @@ class TestOnDemand:
         assert log.delete_records_before(3, 0) == 3
         if removes:
             with pytest.raises(StorageError):
-                log.expire(0)
+                log.delete_old_segments(0)
             assert log.log_start_offset == 3
         files.hook = None
         files.kill()
@@ -300,7 +300,7 @@ class TestOnDemand:
         assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset) == (3, 4, 4)
         for repeated in (BEFORE, batch(identity=ONE, base_sequence=1)):
             assert log.find_duplicate(read_header(repeated)) is not None
-        assert log.expire(0) == 1
+        assert log.delete_old_segments(0) == 1
         files.crash(lambda path, unsynced: unsynced if path == DIRECTORY else 0)
         log = opened(files)
         assert bases(files) == [3]
@@ -355,10 +355,10 @@ class TestOnDemand:
         assert log.delete_records_before(1, 0) == 1
         for _ in range(2):
             with pytest.raises(StorageError):
-                log.expire(10)
+                log.delete_old_segments(10)
         assert (log.log_start_offset, len(log.files.segments)) == (3, 1)
         files.bytes_free = None
-        assert log.expire(10) == 1
+        assert log.delete_old_segments(10) == 1
 
     def test_many_segments_are_deleted_in_slices(self) -> None:
         """Where the log starts is said at once; a death between two of them leaves the rest to the next start."""
@@ -366,13 +366,13 @@ class TestOnDemand:
             files = MemoryFileSystem()
             log = opened(files, segment_bytes=SIZE, retention_ms=0)
             append(log, *[0] * 7)
-            assert [log.expire(10, 2) for _ in range(killed_after)] == [2] * killed_after
+            assert [log.delete_old_segments(10, 2) for _ in range(killed_after)] == [2] * killed_after
             assert bases(files) == list(range(2 * killed_after, 7))
             assert log.log_start_offset == (7 if killed_after else 0)
             files.kill()
             log = opened(files, segment_bytes=SIZE, retention_ms=0)
             assert (log.log_start_offset, log.log_end_offset) == ((7, 7) if killed_after else (0, 7))
-            while log.expire(10, 2) == 2:
+            while log.delete_old_segments(10, 2) == 2:
                 pass
             assert bases(files) == []
             append(log, 0)
@@ -391,10 +391,10 @@ class TestOnDemand:
         with pytest.raises(StorageError):
             log.delete_records_before(1, 0)
         with pytest.raises(StorageError):
-            log.expire(10)
+            log.delete_old_segments(10)
         assert (log.log_start_offset, len(log.files.segments)) == (0, 3)
         files.hook = None
-        assert log.expire(10) == 3
+        assert log.delete_old_segments(10) == 3
 
     @pytest.mark.parametrize("suffix", [".log", ".index"])
     @pytest.mark.parametrize("slices", [1, 3])
@@ -408,19 +408,19 @@ class TestOnDemand:
                 raise StorageError(path, operation, "Operation not permitted")
 
         files.hook = hook
-        assert [log.expire(10, 6 // slices) for _ in range(1, slices)] == [6 // slices] * (slices - 1)
+        assert [log.delete_old_segments(10, 6 // slices) for _ in range(1, slices)] == [6 // slices] * (slices - 1)
         for _ in range(2):
             with pytest.raises(StorageError, match="Operation not permitted"):
-                log.expire(10, 6 // slices)
+                log.delete_old_segments(10, 6 // slices)
             left = {name[:20] for name in files.list(DIRECTORY) if name.endswith((".log", ".index"))}
             assert left == {f"{base:020d}" for base in (0, 3)}
             assert (log.log_start_offset, log.log_end_offset) == (18, 18)
         append(log, 1000)
         files.hook = None
-        assert log.expire(10) == 0
+        assert log.delete_old_segments(10) == 0
         assert [name for name in files.list(DIRECTORY) if name.endswith((".log", ".index"))] == [f"{18:020d}.log"]
         files.hook = hook
-        assert log.expire(10) == 0
+        assert log.delete_old_segments(10) == 0
 
     def test_damaged_state_is_an_error(self) -> None:
         files = MemoryFileSystem()
@@ -458,7 +458,7 @@ def test_crash_in_any_step_of_deletion_keeps_a_valid_start(operations: int, ends
     files.hook = hook
     try:
         log.delete_records_before(5, 0)
-        log.expire(0)
+        log.delete_old_segments(0)
         log.delete_records_before(9, 0)
         is_done = True
     except Interrupted:

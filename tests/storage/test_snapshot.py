@@ -68,7 +68,7 @@ def test_changed_segments_are_written_to_the_next_snapshot(files: MemoryFileSyst
     log = opened(files, retention_ms=-1, deletes=True, segment_bytes=300)  # Compacted in groups.
     append(log, 6)
     log.delete_records_before(4, 0)
-    assert log.expire(0) == 2
+    assert log.delete_old_segments(0) == 2
     append(log, 2, start=6)
     before = segment_marks(log)
     compact(log)

@@ -53,8 +53,8 @@ class PartitionLog(ReadableLog):
 
     - `cuts`: the torn ends that `open` cut off.
     - `recovery_bytes_read`: bytes of the log that `open` read.
-    - `on_maintenance_due`: called with the log's name when a segment begins or records are deleted; `expire` or compaction may then have
-      work.
+    - `on_maintenance_due`: called with the log's name when a segment begins or records are deleted; `delete_old_segments` or compaction may
+      then have work.
     - `on_start_moved`: called with the log's name when its start moves.
 
     Methods take steady time; `wall` converts it to wall time.
@@ -252,7 +252,7 @@ class PartitionLog(ReadableLog):
     def delete_records_before(self, offset: int, steady_ms: int) -> int:
         """Move the log's start to `offset`; returns the start, which may be later. Durable on return.
 
-        Raises OffsetOutOfRange above the high watermark, StorageError. The next `expire` frees the bytes.
+        Raises OffsetOutOfRange above the high watermark, StorageError. The next `delete_old_segments` frees the bytes.
         """
         if offset > self.high_watermark:
             raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.high_watermark)
@@ -261,7 +261,7 @@ class PartitionLog(ReadableLog):
         self._notify_maintenance_due()
         return self.log_start_offset
 
-    def expire(self, steady_ms: int, count_max: int = sys.maxsize) -> int:
+    def delete_old_segments(self, steady_ms: int, count_max: int = sys.maxsize) -> int:
         """Delete segments that are too old, exceed the size limit, or lie below the log's start, at most `count_max`; returns how many.
 
         If all records are too old, the last segment is deleted too, and the next append begins one. A segment stays while no snapshot

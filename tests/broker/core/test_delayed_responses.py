@@ -101,7 +101,7 @@ class At:
     def __init__(self, next_deadline_ms: int | None) -> None:
         self.next_deadline_ms = next_deadline_ms
 
-    def expire(self, steady_ms: int) -> list[str]:
+    def run_due(self, steady_ms: int) -> list[str]:
         return []
 
 

@@ -354,7 +354,7 @@ class TestCost:
             client.produce("orders", batch_of(b"v", timestamps=[NOW_MS - age_ms]), partition=number)
         checked = 0
         most = 0
-        expire = LogMaintenance.expire
+        run_due = LogMaintenance.run_due
         check = LogMaintenance._check_retention
 
         def counting(self: LogMaintenance, *rest: Any) -> int:
@@ -365,12 +365,12 @@ class TestCost:
         def watched(self: LogMaintenance, steady_ms: int) -> Any:
             nonlocal checked, most
             checked = 0
-            lines = expire(self, steady_ms)
+            lines = run_due(self, steady_ms)
             most = max(most, checked)
             return lines
 
         monkeypatch.setattr(LogMaintenance, "_check_retention", counting)
-        monkeypatch.setattr(LogMaintenance, "expire", watched)
+        monkeypatch.setattr(LogMaintenance, "run_due", watched)
         cluster.advance(HOUR)
         assert most == most_checked
         assert all(bool(partition.log.size_bytes) == (age_ms == 0) for partition in cluster.core.topics.partitions())
@@ -414,16 +414,16 @@ class TestCost:
         sealed: list[object] = []
         most = 0
         monkeypatch.setattr(PartitionLog, "roll", lambda log, _steady_ms: sealed.append(log))
-        expire = LogMaintenance.expire
+        run_due = LogMaintenance.run_due
 
         def watched(self: LogMaintenance, steady_ms: int) -> Any:
             nonlocal most
             before = len(sealed)
-            lines = expire(self, steady_ms)
+            lines = run_due(self, steady_ms)
             most = max(most, len(sealed) - before)
             return lines
 
-        monkeypatch.setattr(LogMaintenance, "expire", watched)
+        monkeypatch.setattr(LogMaintenance, "run_due", watched)
         cluster.advance(HOUR + MINUTE)
         assert most == WORK_PER_CALL // (WORK_OF_A_CHANGE + 1) + 1
         assert len(set(sealed)) == 3 * WORK_PER_CALL

@@ -74,7 +74,7 @@ def test_offsets_below_the_log_start_are_not_returned(client: Client, start: int
     log.delete_records_before(start, cluster.steady_ms)
     for _ in range(2):
         assert {epoch: (ask(client, epoch).leader_epoch, ask(client, epoch).end_offset) for epoch in ends} == ends
-        log.expire(cluster.steady_ms)
+        log.delete_old_segments(cluster.steady_ms)
     request = fetch(start, topic_id=cluster.topic_named("orders").topic_id)
     for epoch in ends:
         request.topics[0].partitions[0].last_fetched_epoch = epoch

@@ -113,9 +113,9 @@ class TestExpiry:
         (task,) = [task for task in cluster.core.state.scheduled_tasks if type(task).__name__ == "ProducerExpiry"]
         due_ms = task.next_deadline_ms
         assert due_ms is not None
-        task.expire(due_ms)
+        task.run_due(due_ms)
         assert task.next_deadline_ms == due_ms, "the rest at once, after what clients want"
-        task.expire(due_ms)
+        task.run_due(due_ms)
         assert task.next_deadline_ms == due_ms + CHECK_MS
 
 

@@ -34,7 +34,7 @@ class LogRecorder:
         until_ms = self.steady_ms + by_ms
         while (deadline_ms := self.log.next_deadline_ms) is not None and deadline_ms <= until_ms:
             self.steady_ms = max(self.steady_ms, deadline_ms)
-            self.lines += self.log.expire(self.steady_ms)
+            self.lines += self.log.run_due(self.steady_ms)
         self.steady_ms = until_ms
 
     def end(self) -> None:
@@ -204,7 +204,7 @@ def test_refusal_names_the_address_of_the_client() -> None:
     for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
         log.log_refused(api="Produce", client="rdkafka", subject="t-0", within="t", code="NOT", reason="why", steady_ms=NOW_MS, host=host)
     assert [line.text for line in log.take()] == ["refused: Produce from client 'rdkafka' at 10.0.0.1 for t-0: NOT: why"]
-    assert log.expire(NOW_MS + 1000) == ["refused: client 'rdkafka' at t: 2 more since the last line: NOT 2"]
+    assert log.run_due(NOW_MS + 1000) == ["refused: client 'rdkafka' at t: 2 more since the last line: NOT 2"]
 
 
 def test_control_characters_are_escaped_into_one_line() -> None:

@@ -386,7 +386,7 @@ class BrokerCore:
             deadline_ms = task.next_deadline_ms
             if deadline_ms is not None and deadline_ms <= steady_ms:
                 refusals = self.state.refusals
-                for line in task.expire(steady_ms):
+                for line in task.run_due(steady_ms):
                     if task is refusals:
                         refusals.log(line)
                     else:

@@ -95,7 +95,7 @@ class ContentsRecorder:
             with suppress(StorageError):
                 self._note()
 
-    def expire(self, steady_ms: int) -> Sequence[str]:
+    def run_due(self, steady_ms: int) -> Sequence[str]:
         """See `ScheduledTask`."""
         try:
             if not self._contents.is_begun:

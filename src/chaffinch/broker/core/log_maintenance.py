@@ -52,7 +52,7 @@ class LogMaintenance:
         self._failed: dict[str, tuple[int, int]] = {}  # Directory -> number of consecutive failures, and time (ms) of the next attempt.
         self._job: _Job | None = None
         self._slice_ms = steady_ms
-        self._next_ms: int | None = None  # Cached by `expire`, since it is read after every request.
+        self._next_ms: int | None = None  # Cached by `run_due`, since it is read after every request.
 
     @property
     def _backoff_ms(self) -> int:
@@ -63,7 +63,7 @@ class LogMaintenance:
     def next_deadline_ms(self) -> int | None:
         return self._steady_ms if self._topics.maintenance_queue else self._next_ms
 
-    def expire(self, steady_ms: int) -> Sequence[str]:
+    def run_due(self, steady_ms: int) -> Sequence[str]:
         self._steady_ms = steady_ms
         lines: list[str] = []
         self._notice()
@@ -92,7 +92,7 @@ class LogMaintenance:
         if partition is None:
             return 0
         try:
-            count = partition.log.expire(steady_ms, WORK_PER_CALL)
+            count = partition.log.delete_old_segments(steady_ms, WORK_PER_CALL)
         except StorageError as error:
             lines.append(f"old records of {topic_partition} cannot be deleted now: {error}")
             self._retention.put(topic_partition, steady_ms)
@@ -263,7 +263,7 @@ class ProducerExpiry:
         self._left: list[TopicPartition] = []
         self.next_deadline_ms = steady_ms + self._interval_ms
 
-    def expire(self, steady_ms: int) -> list[str]:
+    def run_due(self, steady_ms: int) -> list[str]:
         """Check the next partitions. Returns no log lines: expired producers are routine."""
         if not self._left:
             self._left = [partition.topic_partition for partition in self._topics.partitions()]

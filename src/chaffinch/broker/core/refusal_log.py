@@ -105,7 +105,7 @@ class RefusalLog:
             return min(self._interval_end_ms, self._ends[0][0]) if self._ends else self._interval_end_ms
         return self._ends[0][0] if self._ends else None
 
-    def expire(self, steady_ms: int) -> list[str]:
+    def run_due(self, steady_ms: int) -> list[str]:
         lines = []
         while self._ends and self._ends[0][0] <= steady_ms:
             ends_at_ms, key = heapq.heappop(self._ends)

@@ -169,7 +169,7 @@ def record_contents(state: BrokerState, journals: Mapping[str, Journal], directo
             journal.sync()
         state.contents_recorder.begin()
     else:
-        for line in state.contents_recorder.expire(steady_ms):
+        for line in state.contents_recorder.run_due(steady_ms):
             state.refusals.log(line)
 
 

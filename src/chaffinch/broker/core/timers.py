@@ -79,9 +79,9 @@ class ScheduledTask(Protocol):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has work to do (steady ms), None for never. Read after every request, so it must be cheap. May be early."""
+        """When `run_due` has work to do (steady ms), None for never. Read after every request, so it must be cheap. May be early."""
 
-    def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
+    def run_due(self, steady_ms: int) -> Sequence[str | LogLine]:
         """Do the work that is due, in short slices: if more is left, the next deadline is immediate. Returns lines to log; a plain text is
         logged as a warning.
 

@@ -79,7 +79,7 @@ class World:
         until_ms = self.steady_ms + by_ms
         while (deadline_ms := self.coordinator.next_deadline_ms) is not None and deadline_ms <= until_ms:
             self.steady_ms = max(self.steady_ms, deadline_ms)
-            self.coordinator.expire(self.steady_ms)
+            self.coordinator.run_due(self.steady_ms)
         self.steady_ms = until_ms
 
 

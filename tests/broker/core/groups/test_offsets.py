@@ -342,7 +342,7 @@ class TestExpiry:
             due_ms = expiry.next_deadline_ms
             assert due_ms is not None
             assert due_ms <= cluster.steady_ms
-            expiry.expire(cluster.steady_ms)
+            expiry.run_due(cluster.steady_ms)
             left.append(len(offsets.fetch_all(GROUP)))
         assert left == [count - OFFSETS_PER_CALL, count - 2 * OFFSETS_PER_CALL, 0]
         assert not list(cluster.core.state.groups)

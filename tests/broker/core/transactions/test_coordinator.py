@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from chaffinch.broker.core.transactions import moves as transaction_moves
-from chaffinch.broker.core.transactions.coordinator import EXPIRED_PER_CALL, GROUP_BYTES, GROUPS_BYTES_MAX, MARKER_RETRY_MS
+from chaffinch.broker.core.transactions.coordinator import DUE_PER_CALL, GROUP_BYTES, GROUPS_BYTES_MAX, MARKER_RETRY_MS
 from chaffinch.broker.core.transactions.metadata import TransactionMetadata, from_bytes, to_bytes
 from chaffinch.broker.core.transactions.moves import Answer, Ending, Move, TransactionState
 from chaffinch.errors import codes
@@ -151,13 +151,13 @@ class TestInitProducerId:
         world.init()
         identity = world.coordinator.init_producer_id("t", 10, T0).identity
         world.coordinator.add_partitions("t", identity, [ORDERS], T0)
-        assert world.coordinator.expire(T0 + 9) == []
-        assert len(world.coordinator.expire(T0 + 10)) == 1
+        assert world.coordinator.run_due(T0 + 9) == []
+        assert len(world.coordinator.run_due(T0 + 10)) == 1
 
     def test_expired_transactional_id_starts_with_a_new_producer_id(self) -> None:
         world = World()
         old = world.init()
-        world.coordinator.expire(T0 + EXPIRATION_MS)
+        world.coordinator.run_due(T0 + EXPIRATION_MS)
         fresh = world.init(T0 + EXPIRATION_MS, old)
         assert (fresh.epoch, fresh.producer_id != old.producer_id) == (0, True)
 
@@ -315,8 +315,8 @@ class TestTimeouts:
         world = World()
         identity = world.in_state(S.ONGOING)
         assert world.coordinator.next_deadline_ms == T0 + TIMEOUT_MS
-        assert world.coordinator.expire(T0 + TIMEOUT_MS - 1) == []
-        (line,) = world.coordinator.expire(T0 + TIMEOUT_MS)
+        assert world.coordinator.run_due(T0 + TIMEOUT_MS - 1) == []
+        (line,) = world.coordinator.run_due(T0 + TIMEOUT_MS)
         assert "'t'" in line
         assert str(TIMEOUT_MS) in line
         assert world.recorder.calls == [(ORDERS, False, ProducerIdentity(identity.producer_id, identity.epoch + 1))]
@@ -328,7 +328,7 @@ class TestTimeouts:
         first = world.init()
         second = world.init(expected=first)
         world.coordinator.add_partitions("t", second, [ORDERS], T0 + 5)
-        assert len(world.coordinator.expire(T0 + 5 + TIMEOUT_MS)) == 1
+        assert len(world.coordinator.run_due(T0 + 5 + TIMEOUT_MS)) == 1
         for late in (first, second):
             assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, late).code is codes.PRODUCER_FENCED
         metadata = world.coordinator.describe("t")
@@ -340,35 +340,35 @@ class TestTimeouts:
         identity = world.in_state(S.COMPLETE_COMMIT)
         late = T0 + TIMEOUT_MS - 1
         world.coordinator.add_partitions("t", identity, [ORDERS], late)
-        assert world.coordinator.expire(T0 + TIMEOUT_MS) == []
+        assert world.coordinator.run_due(T0 + TIMEOUT_MS) == []
         world.coordinator.add_partitions("t", identity, [OTHER], late + TIMEOUT_MS - 1)
-        assert len(world.coordinator.expire(late + TIMEOUT_MS)) == 1
+        assert len(world.coordinator.run_due(late + TIMEOUT_MS)) == 1
 
     def test_due_transactions_are_aborted_in_slices(self) -> None:
         world = World()
-        for number in range(EXPIRED_PER_CALL + 1):
+        for number in range(DUE_PER_CALL + 1):
             name = f"t{number}"
             identity = world.coordinator.init_producer_id(name, TIMEOUT_MS, T0).identity
             world.coordinator.add_partitions(name, identity, [ORDERS], T0)
         due_ms = T0 + TIMEOUT_MS
-        assert len(world.coordinator.expire(due_ms)) == EXPIRED_PER_CALL
+        assert len(world.coordinator.run_due(due_ms)) == DUE_PER_CALL
         assert world.coordinator.next_deadline_ms == due_ms, "the rest at once, after what clients want"
-        assert len(world.coordinator.expire(due_ms)) == 1
-        assert world.coordinator.expire(due_ms) == []
+        assert len(world.coordinator.run_due(due_ms)) == 1
+        assert world.coordinator.run_due(due_ms) == []
 
     def test_end_of_a_transaction_moves_the_deadline(self) -> None:
         world = World()
         identity = world.in_state(S.ONGOING)
         world.end(identity, True)
-        assert world.coordinator.expire(T0 + TIMEOUT_MS) == []
+        assert world.coordinator.run_due(T0 + TIMEOUT_MS) == []
         assert world.coordinator.next_deadline_ms == T0 + EXPIRATION_MS
 
     def test_unused_transactional_id_expires(self) -> None:
         world = World()
         identity = world.in_state(S.COMPLETE_COMMIT)
-        world.coordinator.expire(T0 + TIMEOUT_MS)
-        assert world.coordinator.expire(T0 + EXPIRATION_MS - 1) == []
-        assert len(world.coordinator.expire(T0 + EXPIRATION_MS)) == 1
+        world.coordinator.run_due(T0 + TIMEOUT_MS)
+        assert world.coordinator.run_due(T0 + EXPIRATION_MS - 1) == []
+        assert len(world.coordinator.run_due(T0 + EXPIRATION_MS)) == 1
         assert world.end(identity, True) is codes.INVALID_PRODUCER_ID_MAPPING
         world.restart()
         assert world.coordinator.describe("t") is None
@@ -398,9 +398,9 @@ class TestCrashBetweenDecisionAndMarkers:
         world = World()
         identity = world.in_state(S.PREPARE_COMMIT)
         assert world.coordinator.next_deadline_ms == T0 + MARKER_RETRY_MS
-        assert "is retried in" in world.coordinator.expire(T0 + MARKER_RETRY_MS)[0]
+        assert "is retried in" in world.coordinator.run_due(T0 + MARKER_RETRY_MS)[0]
         world.recorder.is_broken = False
-        world.coordinator.expire(T0 + 2 * MARKER_RETRY_MS)
+        world.coordinator.run_due(T0 + 2 * MARKER_RETRY_MS)
         assert world.recorder.calls == [(ORDERS, True, identity)]
         assert world.state() is S.COMPLETE_COMMIT
 

@@ -214,7 +214,7 @@ class TestExhaustedEpochs:
         assert answers(stranger) == [_49] * 4 + [_90]
         assert not world.coordinator.is_current("t", promised)
         world.recorder.is_broken = False
-        world.coordinator.expire(T0 + MARKER_RETRY_MS)
+        world.coordinator.run_due(T0 + MARKER_RETRY_MS)
         assert answers(promised)[:3] == [OK] * 3
 
     def test_empty_abort_at_the_last_epoch_rotates_the_id(self) -> None:
@@ -238,7 +238,7 @@ class TestFencing:
         """As measured on Kafka 4.3.1: its abort passes for a repetition of the coordinator's; a commit finds the transaction aborted."""
         world = World(version=2)
         identity = world.in_state(S.ONGOING)
-        assert len(world.coordinator.expire(T0 + TIMEOUT_MS)) == 1
+        assert len(world.coordinator.run_due(T0 + TIMEOUT_MS)) == 1
         raised = ProducerIdentity(identity.producer_id, identity.epoch + 1)
         assert world.recorder.calls == [(ORDERS, False, raised)]
         assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is _90

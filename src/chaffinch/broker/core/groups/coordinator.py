@@ -41,7 +41,7 @@ from chaffinch.storage.journal import Journal
 from chaffinch.storage.wall_time import WallTime
 
 DUE_PER_CALL = 100
-"""Deadlines processed in one call of `expire`; the rest follows immediately, after the requests that arrived in the meantime."""
+"""Deadlines processed in one call of `run_due`; the rest follows immediately, after the requests that arrived in the meantime."""
 
 VERSION_OF_CONSUMER_GROUPS = 9
 """First version of OffsetCommit for members of KIP-848 groups."""
@@ -259,7 +259,7 @@ class GroupCoordinator:
     def next_deadline_ms(self) -> int | None:
         return self._context.timers.next_deadline_ms
 
-    def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
+    def run_due(self, steady_ms: int) -> Sequence[str | LogLine]:
         """Remove members whose sessions timed out, and continue rebalances whose deadlines passed. Returns lines to log."""
         for _ in range(DUE_PER_CALL):
             key = self._context.timers.due(steady_ms)

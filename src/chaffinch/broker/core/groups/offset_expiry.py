@@ -39,7 +39,7 @@ class OffsetExpiry:
         self._left: list[str] = []
         self.next_deadline_ms = steady_ms + self._interval_ms
 
-    def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
+    def run_due(self, steady_ms: int) -> Sequence[str | LogLine]:
         """Check the next groups. Returns lines to log."""
         if not self._left:
             self._left = [group.group_id for group in self._groups]

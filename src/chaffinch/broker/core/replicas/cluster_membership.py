@@ -108,7 +108,7 @@ class ClusterMembership:
             return None
         return min([*self._nodes.lagging.values(), *([] if self._balance_at_ms is None else [self._balance_at_ms])])
 
-    def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
+    def run_due(self, steady_ms: int) -> Sequence[str | LogLine]:
         gone = [node_id for node_id, leaves_at_ms in self._nodes.lagging.items() if leaves_at_ms <= steady_ms]
         for node_id in gone:
             del self._nodes.lagging[node_id]

@@ -37,8 +37,8 @@ COORDINATOR_EPOCH = 0
 MARKER_RETRY_MS = 1000
 """Retry interval for transactions whose markers could not be written (full disk)."""
 
-EXPIRED_PER_CALL = 100
-"""Transactions handled in one call of `expire`: the broker handles requests between two calls."""
+DUE_PER_CALL = 100
+"""Transactions handled in one call of `run_due`: the broker handles requests between two calls."""
 
 GROUPS_BYTES_MAX = 128 << 10
 GROUP_BYTES = 50
@@ -290,22 +290,22 @@ class TransactionCoordinator:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has work to do, or None. May be early: a completed transaction leaves its deadline behind."""
+        """When `run_due` has work to do, or None. May be early: a completed transaction leaves its deadline behind."""
         return self._deadlines.next_deadline_ms
 
-    def expire(self, steady_ms: int) -> list[str]:
+    def run_due(self, steady_ms: int) -> list[str]:
         """Abort and fence transactions beyond their timeout, complete decided ones, remove unused ids; a limited number per call. Returns a
         line to log for each."""
         lines: list[str] = []
-        while len(lines) < EXPIRED_PER_CALL and (transactional_id := self._deadlines.due(steady_ms)) is not None:
+        while len(lines) < DUE_PER_CALL and (transactional_id := self._deadlines.due(steady_ms)) is not None:
             try:
-                lines.append(self._expire_one(self._transactions[transactional_id], steady_ms))
+                lines.append(self._handle_due(self._transactions[transactional_id], steady_ms))
             except StorageError as error:
                 self._deadlines.schedule(transactional_id, steady_ms + MARKER_RETRY_MS)
                 lines.append(f"transaction of {transactional_id!r} could not be completed and is retried in {MARKER_RETRY_MS} ms: {error}")
         return lines
 
-    def _expire_one(self, metadata: TransactionMetadata, steady_ms: int) -> str:
+    def _handle_due(self, metadata: TransactionMetadata, steady_ms: int) -> str:
         name = metadata.transactional_id
         if metadata.state is TransactionState.ONGOING:
             self._fence_and_abort(metadata, steady_ms)
