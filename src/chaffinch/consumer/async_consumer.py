@@ -35,6 +35,8 @@ T = TypeVar("T")
 class AsyncConsumer(Generic[K, V]):
     """Kafka consumer for asyncio: reads records as objects or Arrow tables, as a member of a group or from assigned partitions.
 
+    For example::
+
         async with AsyncConsumer(bootstrap_servers="localhost:9092", group_id="billing") as consumer:
             await consumer.subscribe(["orders"])
             async for record in consumer:

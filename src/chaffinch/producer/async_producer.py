@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 class AsyncProducer:
     """Writes records to Kafka from asyncio: single ones and whole Arrow tables, idempotently by default, and in transactions.
 
+    For example::
+
         async with AsyncProducer(bootstrap_servers="localhost:9092") as producer:
             future = await producer.send("orders", b"value", key=b"key")
             print((await future).offset)
