@@ -52,7 +52,7 @@ WARM_UP_ROUNDS = 2
 TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "5"}
 LZ4 = {"kafka.compression.type": "lz4"}
 SHORT_ROWS = {"spark.sql.execution.arrow.maxBytesPerBatch": "2147483647", "spark.sql.execution.arrow.maxRecordsPerBatch": "2000"}
-"""Our best tuning for short rows, from docs/how-to/spark-pipeline.md."""
+"""Our best tuning for short rows, from docs/reference/spark-session.md."""
 AT_LEAST_ONCE = {"deliveryGuarantee": "at-least-once"}
 DEAD_LETTERS = "letters"
 TOLERANT = {"errors.tolerance": "all", "errors.dead.letter.queue.topic.name": DEAD_LETTERS}

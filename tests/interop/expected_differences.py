@@ -147,7 +147,7 @@ def difference(test: str, version: str) -> ExpectedDifference | None:
     return next((each for each in EXPECTED if each.since <= number < each.before and re.fullmatch(each.test, test)), None)
 
 
-SPARK_PAGES: dict[str, str] = {"docs/tutorials/spark.md": r".*"}
+SPARK_PAGES: dict[str, str] = {"docs/reference/spark-sink.md": r".*"}
 
 PAGES: dict[str, str] = {
     "docs/explanation/kips/135.md": (

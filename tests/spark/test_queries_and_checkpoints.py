@@ -1,6 +1,7 @@
 """Queries that are renamed, copied, restored, or meet in one topic: what is written, what is refused, and by which name.
 
-The table of `docs/reference/spark-sink.md`, played against a real broker. A query's id is in its checkpoint, so a copy has the same one.
+The table of `docs/explanation/exactly-once.md`, played against a real broker. A query's id is in its checkpoint, so a
+copy has the same one.
 """
 
 import errno

@@ -32,7 +32,7 @@ IDLE = cast(SparkSession, SimpleNamespace(createDataFrame=lambda *_: pytest.fail
 
 
 def test_document_lists_every_field_of_plan() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "spark-pipeline.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "spark-replay.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (`--.*`) \|", page, re.MULTILINE)
     assert [name for name, _ in rows] == [field.name for field in fields(ReplayPlan)]
     options = {name for parameter in get_command(COMMAND).params for name in parameter.opts} - {"--json", "--help"}
@@ -42,8 +42,8 @@ def test_document_lists_every_field_of_plan() -> None:
 
 
 def test_example_of_document_is_valid() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "spark-pipeline.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(plan = ReplayPlan\(.*?)```", page, re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "replay-dead-letters.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^(plan = ReplayPlan\(.*?^\))$", page, re.DOTALL | re.MULTILINE)
     found: dict[str, Any] = {"ReplayPlan": ReplayPlan}
     exec(example, found)
     assert found["plan"].is_dry_run

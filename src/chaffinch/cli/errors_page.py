@@ -61,7 +61,7 @@ exception carries its row as `exception.code`.
 | `Produce for orders-0, record 50: NAME (87): ...; not stored; ...` | a producer or consumer: the broker's error, or a timeout | the end of the line says what to do; the name is among all codes |
 | one line without a number, from a class of `chaffinch.errors` | a client, before anything was sent | the line itself; the class is among those of clients |
 | `chaffinch: ...` on standard error, exit status 1 or 2 | a command: 1 refused or failed, 2 wrong usage | the line itself; [cli.md](cli.md) |
-| `__connect.errors.exception.message`, `error_name` | a dead letter | the name is among all codes; repair and [replay](../how-to/spark-pipeline.md#replaying-dead-letters) |
+| `__connect.errors.exception.message`, `error_name` | a dead letter | the name is among all codes; repair and [replay](../how-to/replay-dead-letters.md) |
 | a line of the broker's log, with client, topic, code and reason | `chaffinch broker` refused a request | the name is among all codes; [broker.md](broker.md) |
 
 ## Groups (KIP-1050)
@@ -74,7 +74,7 @@ An error in no group is a plain `ApiException`. Unknown codes keep their number 
 {groups}
 
 A consumer stays usable after an ApplicationRecoverable error, once the cause in its text is corrected. Only FencedInstanceIdException ends it:
-another consumer uses its group.instance.id. In Spark the query takes the producer's place; see [spark-pipeline.md](../how-to/spark-pipeline.md#errors).
+another consumer uses its group.instance.id. In Spark the query takes the producer's place; see [spark-supervise.md](spark-supervise.md#tags).
 
 ## Names of the Spark format
 

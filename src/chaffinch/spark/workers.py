@@ -72,7 +72,7 @@ _ADVICE: Final = (
     (
         r"does not support Update mode",
         "Spark does not support output mode update for formats in Python: write with foreachBatch(KafkaSink(...)) "
-        "(docs/how-to/spark-pipeline.md)",
+        "(docs/how-to/spark-several-outputs.md)",
     ),
     (
         r"Python worker failed to connect back",
