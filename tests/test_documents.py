@@ -8,6 +8,7 @@ import io
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -35,12 +36,13 @@ from tools import print_documents
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS = ROOT / "src" / "chaffinch", ROOT / "tests"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 KIPS = sorted((ROOT / "docs" / "explanation" / "kips").glob("*.md"))
 LINE_MAX = 160
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
 _MAKE = re.compile(r"(?:^|\s)make ([a-z-]+)")
 _PATH = re.compile(r"[\w./-]*\w\.(?:py|md|toml|lock|ini)$")
 _DEFAULT_TEST = re.compile(r"those without a file are in `([^`]+)`")
@@ -109,17 +111,38 @@ def test_topic_options_are_split_by_what_they_do() -> None:
 # --- links, files, targets -------------------------------------------------------------------------------------------------
 
 
+def links(path: Path) -> list[str]:
+    """Targets of `[text](target)` and of `[name]: target`."""
+    return ["".join(target) for target in _LINK.findall(path.read_text(encoding="utf-8"))]
+
+
 @each(DOCUMENTS)
 def test_links(path: Path) -> None:
-    targets = [target for target in _LINK.findall(path.read_text(encoding="utf-8")) if "://" not in target]
+    targets = [target for target in links(path) if "://" not in target or target.startswith(REPOSITORY)]
     assert [target for target in targets if not is_valid_link(path, target)] == []
 
 
 def is_valid_link(path: Path, target: str) -> bool:
     """A file that is there and, behind a `#`, one of its headings."""
-    file, _, anchor = target.partition("#")
-    found = path.parent / file if file else path
+    found, anchor = linked_file(path, target)
     return found.exists() and (not anchor or anchor in anchors(found))
+
+
+def linked_file(path: Path, target: str) -> tuple[Path, str]:
+    """(file, anchor) of a link in a document: relative to it, or in the repository by its address."""
+    file, _, anchor = target.partition("#")
+    if file.startswith(REPOSITORY):
+        kind, _, file = file.removeprefix(REPOSITORY).partition("/main/")
+        assert kind in ("/blob", "/tree", "/raw"), target
+        return (ROOT / file).resolve(), anchor
+    return ((path.parent / file).resolve() if file else path), anchor
+
+
+def test_links_of_the_readme_are_absolute() -> None:
+    """So that they also work where a package index shows it."""
+    found = links(ROOT / "README.md")
+    assert found
+    assert [target for target in found if not target.startswith(f"{REPOSITORY}/")] == []
 
 
 def anchors(path: Path) -> set[str]:
@@ -129,18 +152,31 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("target", "expected"), [("errors.md", True), ("errors.md#groups-kip-1050", True), ("errors.md#nowhere", False), ("no.md", False)]
+    ("target", "expected"),
+    [
+        ("errors.md", True),
+        ("errors.md#groups-kip-1050", True),
+        ("errors.md#nowhere", False),
+        ("no.md", False),
+        (f"{REPOSITORY}/blob/main/docs/reference/errors.md#groups-kip-1050", True),
+        (f"{REPOSITORY}/blob/main/docs/reference/errors.md#nowhere", False),
+        (f"{REPOSITORY}/blob/main/docs/no.md", False),
+    ],
 )
 def test_dead_link_is_found(target: str, expected: bool) -> None:
     assert is_valid_link(ROOT / "docs" / "reference" / "cli.md", target) is expected
 
 
 def test_every_page_can_be_found() -> None:
-    """From the README by way of `docs/index.md`."""
-    index = ROOT / "docs" / "index.md"
-    linked = {(index.parent / target.partition("#")[0]).resolve() for target in _LINK.findall(index.read_text(encoding="utf-8"))}
-    assert set((ROOT / "docs").rglob("*.md")) - {index} <= linked
-    assert "docs/index.md" in _LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    """By following links from the README."""
+    found, to_follow = set[Path](), [ROOT / "README.md"]
+    while to_follow:
+        page = to_follow.pop()
+        linked = {linked_file(page, target)[0] for target in links(page) if "://" not in target or target.startswith(REPOSITORY)}
+        new = {file for file in linked - found if file.suffix == ".md" and file.exists()}
+        found |= new
+        to_follow += new
+    assert set((ROOT / "docs").rglob("*.md")) - found == set()
 
 
 @cache
